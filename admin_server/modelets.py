@@ -1,0 +1,80 @@
+"""Calls to the model servers of a cell, over one connection to each.
+
+Knows the Modelet service and nothing of why it is called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Protocol
+
+import grpc.aio
+
+from admin_server.seen import Action, Load
+from sax import codec
+from sax.errors import NotFound, NotLoaded, ReplicaLost
+from sax.proto import modelet_pb2
+from sax.rpc import call, open_channel
+from sax.types import ServerStatus
+
+_STATUS_TIMEOUT_S = 5.0
+
+
+class Modelets(Protocol):
+    """What the reconciler asks of model servers. All but `close` raise SaxError."""
+
+    async def status(self, address: str) -> ServerStatus:
+        """What the server holds."""
+        ...
+
+    async def carry_out(self, action: Action) -> None:
+        """Return once the model is loaded, or is gone, however long that takes."""
+        ...
+
+    async def close(self, address: str) -> None:
+        """Hang up."""
+        ...
+
+
+class GrpcModelets:
+    """Modelets over gRPC; a connection opens at the first call to a server."""
+
+    def __init__(self) -> None:
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    async def status(self, address: str) -> ServerStatus:
+        request = modelet_pb2.GetStatusRequest(include_failure_reasons=True)
+        reply = await call(
+            self._channel(address),
+            "/sax.Modelet/GetStatus",
+            request,
+            modelet_pb2.GetStatusResponse,
+            peer=f"the model server {address}",
+            timeout_s=_STATUS_TIMEOUT_S,
+            unavailable=ReplicaLost,
+        )
+        return codec.decode_status(reply)
+
+    async def carry_out(self, action: Action) -> None:
+        channel, peer = self._channel(action.address), f"the model server {action.address}"
+        # No deadline: a large model loads for many minutes. A server that dies breaks the
+        # connection, and one that hangs falls silent to GetStatus and is dropped.
+        if isinstance(action, Load):
+            load = codec.encode_load(action.spec)
+            reply = modelet_pb2.LoadResponse
+            await call(channel, "/sax.Modelet/Load", load, reply, peer=peer, timeout_s=None)
+            return
+        unload = modelet_pb2.UnloadRequest(model_key=action.model_id)
+        gone = modelet_pb2.UnloadResponse
+        with contextlib.suppress(NotFound, NotLoaded):  # gone already
+            await call(channel, "/sax.Modelet/Unload", unload, gone, peer=peer, timeout_s=None)
+
+    async def close(self, address: str) -> None:
+        channel = self._channels.pop(address, None)
+        if channel is not None:
+            await channel.close()
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        if address not in self._channels:
+            self._channels[address] = open_channel(address)
+        return self._channels[address]

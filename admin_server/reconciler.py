@@ -1,0 +1,169 @@
+"""The loop that makes seen equal wanted.
+
+Asks every joined server for its status about once a second, drops the silent ones, and carries out
+what the planner decides. Knows nothing of clients, storage or how to decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from admin_server.modelets import Modelets
+from admin_server.plan import Plan, plan_actions
+from admin_server.seen import Action, Load, Seen
+from admin_server.servers import Servers
+from admin_server.state import CellState
+from sax.errors import SaxError
+from sax.types import ServerInfo
+
+_log = logging.getLogger(__name__)
+# Many servers stir the loop many times a second: one plan answers all that came in meanwhile.
+_GAP_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How fast the loop runs, in seconds."""
+
+    poll_s: float = 1.0  # between two GetStatus of one server
+    silence_s: float = 10.0  # after which a silent server is dropped
+    settle_s: float = 3.0  # after a start, in which servers find the new admin
+
+
+class Reconciler:
+    """Lives on the event loop. `on_plan` hears of every plan before it is carried out."""
+
+    def __init__(
+        self,
+        modelets: Modelets,
+        wanted: Callable[[], CellState],
+        on_plan: Callable[[Plan, Seen], None],
+        clock: Callable[[], float],
+        *,
+        timing: Timing,
+        jitter: random.Random,
+    ) -> None:
+        self._modelets = modelets
+        self._wanted = wanted
+        self._on_plan = on_plan
+        self._clock = clock
+        self._timing = timing
+        self._servers = Servers(silence_s=timing.silence_s, jitter=jitter)
+        # A cell that had models before this start waits for their servers before it moves them.
+        self._acts_at_s = clock() + (timing.settle_s if wanted().models else 0.0)
+        self._polls: dict[str, asyncio.Task[None]] = {}
+        self._calls: dict[str, set[asyncio.Task[None]]] = {}
+        self._hang_ups: set[asyncio.Task[None]] = set()
+        self._stir = asyncio.Event()
+        self.loads = self.unloads = self.failed_actions = 0  # since the start
+
+    def join(self, info: ServerInfo) -> None:
+        """A server has joined, or says that it is still there; it is asked for its status now."""
+        new = self._servers.join(info, self._clock())
+        if new:
+            _log.info("model server %s joined (incarnation %s)", info.address, info.incarnation)
+            self._drop_calls(info.address)
+        if info.address not in self._polls:
+            self._polls[info.address] = asyncio.create_task(self._poll(info.address))
+        self.wake()
+
+    def infos(self) -> tuple[ServerInfo, ...]:
+        """What every joined server said of itself."""
+        return self._servers.infos()
+
+    def wake(self) -> None:
+        """Plan now: something changed."""
+        self._stir.set()
+
+    async def run(self) -> None:
+        """Reconcile until cancelled."""
+        while True:
+            self._stir.clear()
+            self._step()
+            await asyncio.sleep(_GAP_S)
+            try:
+                async with asyncio.timeout(self._timing.poll_s):
+                    await self._stir.wait()
+            except TimeoutError:
+                continue
+
+    async def close(self) -> None:
+        """Hang up on every server; what they are loading, they go on loading."""
+        addresses = list(self._polls)
+        for address in addresses:
+            self._forget(address)
+        await asyncio.gather(*self._hang_ups)
+
+    def _step(self) -> None:
+        now = self._clock()
+        for address in self._servers.prune(now):
+            _log.warning("model server %s fell silent and was dropped", address)
+            self._forget(address)
+        wanted = self._wanted()
+        self._servers.forget_failures(wanted)
+        seen = self._servers.view()
+        plan = plan_actions(wanted, seen, now, acting=now >= self._acts_at_s)
+        self._on_plan(plan, seen)
+        for action in plan.actions:
+            self._servers.begin(action)
+            self._start_call(action)
+
+    def _start_call(self, action: Action) -> None:
+        calls = self._calls.setdefault(action.address, set())
+        task = asyncio.create_task(self._carry_out(action))
+        calls.add(task)
+        task.add_done_callback(calls.discard)
+
+    async def _carry_out(self, action: Action) -> None:
+        verb = "load" if isinstance(action, Load) else "unload"
+        _log.info("%s %s on %s", verb, action.model_id, action.address)
+        error: str | None = None
+        try:
+            await self._modelets.carry_out(action)
+        except SaxError as exc:
+            error = exc.text
+            self.failed_actions += 1
+            _log.warning("%s of %s on %s: %s", verb, action.model_id, action.address, error)
+        self.loads += isinstance(action, Load) and error is None
+        self.unloads += not isinstance(action, Load) and error is None
+        self._servers.finish(action, error, self._clock())
+        self.wake()
+
+    async def _poll(self, address: str) -> None:
+        while True:
+            await self._ask(address)
+            self.wake()
+            await asyncio.sleep(self._timing.poll_s)
+
+    async def _ask(self, address: str) -> None:
+        asked_at_s = self._clock()
+        try:
+            status = await self._modelets.status(address)
+        except SaxError as exc:
+            self._servers.missed(address, exc.text)
+            return
+        except Exception as exc:  # no answer of a server may end the asking
+            _log.exception("GetStatus of %s gave nonsense", address)
+            self._servers.missed(address, f"its answer made no sense: {exc!r}")
+            return
+        if self._servers.saw(address, status, asked_at_s, self._clock()):
+            _log.info("model server %s was started anew: %s", address, status.incarnation)
+            self._drop_calls(address)
+
+    def _drop_calls(self, address: str) -> None:
+        for task in self._calls.pop(address, set()):
+            task.cancel()
+
+    def _forget(self, address: str) -> None:
+        """Stop asking a server that is no longer among us."""
+        self._drop_calls(address)
+        poll = self._polls.pop(address, None)
+        if poll is not None:
+            poll.cancel()
+        hang_up = asyncio.create_task(self._modelets.close(address))
+        self._hang_ups.add(hang_up)
+        hang_up.add_done_callback(self._hang_ups.discard)

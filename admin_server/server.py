@@ -1,0 +1,168 @@
+"""The Admin service on gRPC: decode, call the cell, encode.
+
+Knows the wire; decides nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from admin_server.cell import Cell
+from admin_server.watch import Delta
+from sax import codec
+from sax.errors import InvalidRequest
+from sax.proto import admin_pb2, admin_pb2_grpc
+from sax.rpc import SERVER_OPTIONS, ErrorInterceptor
+
+SERVICE = "sax.Admin"
+_LONGEST_WATCH_S = 60.0
+_DEADLINE_MARGIN = 0.9  # of a client's deadline: an empty answer comes before it passes
+_NO_DEADLINE_S = 1e8  # gRPC tells of no deadline as one in some centuries
+
+_HEALTH: Any = health  # its stubs lack `aio`
+_ADMIN_GRPC: Any = admin_pb2_grpc
+_HEALTH_GRPC: Any = health_pb2_grpc
+Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
+
+
+class AdminService(admin_pb2_grpc.AdminServicer):
+    """One line of meaning per method."""
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+
+    async def Publish(
+        self, request: admin_pb2.PublishRequest, context: Context
+    ) -> admin_pb2.PublishResponse:
+        """Durable before it is acknowledged."""
+        await self._cell.publish(codec.decode_spec(request.model))
+        return admin_pb2.PublishResponse()
+
+    async def Update(
+        self, request: admin_pb2.UpdateRequest, context: Context
+    ) -> admin_pb2.UpdateResponse:
+        """Durable before it is acknowledged."""
+        await self._cell.update(codec.decode_spec(request.model))
+        return admin_pb2.UpdateResponse()
+
+    async def Unpublish(
+        self, request: admin_pb2.UnpublishRequest, context: Context
+    ) -> admin_pb2.UnpublishResponse:
+        """Durable before it is acknowledged."""
+        await self._cell.unpublish(request.model_id)
+        return admin_pb2.UnpublishResponse()
+
+    async def List(
+        self, request: admin_pb2.ListRequest, context: Context
+    ) -> admin_pb2.ListResponse:
+        """A model, or the whole cell with its servers."""
+        models, servers = self._cell.listing(request.model_id)
+        return admin_pb2.ListResponse(
+            published_models=map(codec.encode_published, models),
+            servers=map(codec.encode_joined, servers),
+        )
+
+    async def Stats(
+        self, request: admin_pb2.StatsRequest, context: Context
+    ) -> admin_pb2.StatsResponse:
+        """Servers by type and by model path."""
+        stats = self._cell.stats(request.model_id)
+        return admin_pb2.StatsResponse(
+            model_server_type_stats=[
+                admin_pb2.ModelServerTypeStat(
+                    chip_type=codec.encode_chip(chip),
+                    chip_topology=codec.encode_topology(topology),
+                    num_replicas=count,
+                )
+                for (chip, topology), count in sorted(stats.by_type.items())
+            ],
+            num_servers_by_servable_model_path=stats.by_path,
+        )
+
+    async def WatchLoc(
+        self, request: admin_pb2.WatchLocRequest, context: Context
+    ) -> admin_pb2.WatchLocResponse:
+        """A long poll: answers at the next change, or with none after a while."""
+        delta = await self._cell.watch(
+            request.model_id, request.admin_server_id, request.seqno, _patience_s(context)
+        )
+        return admin_pb2.WatchLocResponse(
+            admin_server_id=self._cell.id, result=_encode_delta(delta)
+        )
+
+    async def WaitForReady(
+        self, request: admin_pb2.WaitForReadyRequest, context: Context
+    ) -> admin_pb2.WaitForReadyResponse:
+        """As long as the client's deadline lets it: gRPC cancels this call then."""
+        if request.num_replicas < 0:
+            raise InvalidRequest(
+                f"{request.num_replicas} replicas cannot be waited for: write 0 or more",
+                param="num_replicas",
+            )
+        await self._cell.wait_for_ready(request.model_id, request.num_replicas)
+        return admin_pb2.WaitForReadyResponse()
+
+    async def Join(
+        self, request: admin_pb2.JoinRequest, context: Context
+    ) -> admin_pb2.JoinResponse:
+        """A model server says that it is there."""
+        self._cell.join(codec.decode_join(request))
+        return admin_pb2.JoinResponse()
+
+
+def _patience_s(context: Context) -> float:
+    left: float | None = context.time_remaining()
+    if left is None or left > _NO_DEADLINE_S:
+        return _LONGEST_WATCH_S
+    return min(_LONGEST_WATCH_S, max(0.0, left * _DEADLINE_MARGIN))
+
+
+def _encode_delta(delta: Delta) -> admin_pb2.WatchResult:
+    return admin_pb2.WatchResult(
+        next_seqno=delta.next_seqno,
+        has_fullset=delta.full,
+        values=delta.values,
+        changelog=[
+            admin_pb2.WatchResult.Mutation(addition=change.value)
+            if change.added
+            else admin_pb2.WatchResult.Mutation(deletion=change.value)
+            for change in delta.changes
+        ],
+    )
+
+
+class AdminServer:
+    """The gRPC server of one cell, with health and reflection."""
+
+    def __init__(self, cell: Cell) -> None:
+        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+        self._health: Any = _HEALTH.aio.HealthServicer()
+        _ADMIN_GRPC.add_AdminServicer_to_server(AdminService(cell), self._server)
+        _HEALTH_GRPC.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(
+            (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
+        )
+
+    async def start(self, host: str, port: int) -> int:
+        """Serve, and give the bound port. Raises InvalidRequest if it cannot be had."""
+        try:
+            bound = self._server.add_insecure_port(f"{host}:{port}")
+        except RuntimeError as exc:
+            raise InvalidRequest(
+                f"cannot listen on {host}:{port}: is another process there? "
+                "give another --port, or 0 for any free one",
+                param="port",
+            ) from exc
+        await self._server.start()
+        for service in ("", SERVICE):
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        return bound
+
+    async def stop(self, grace_s: float) -> None:
+        """Take nothing new; calls under way get the grace, then they are cancelled."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_s)

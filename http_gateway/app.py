@@ -1,0 +1,44 @@
+"""The gateway's application: every part put together, nothing decided here.
+
+All dependencies are passed in; the caller closes the client. Knows nothing of sockets.
+"""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from http_gateway.catalog import Catalog
+from http_gateway.cell_client import CellClient
+from http_gateway.config import GatewayConfig
+from http_gateway.envelope import Envelope
+from http_gateway.metrics import Metrics
+from http_gateway.openai import OpenAiRoutes
+from http_gateway.ops import OpsRoutes
+from http_gateway.problems import answer
+from http_gateway.saxml import SaxmlCalls, SaxmlRoutes
+from http_gateway.saxml_generation_1 import SaxmlGeneration1Routes
+from sax.errors import SaxError
+
+
+def create_app(client: CellClient, config: GatewayConfig) -> FastAPI:
+    """An ASGI app that serves one cell."""
+    metrics, catalog = Metrics(), Catalog(client)
+    generation = config.saxml_generation
+    calls = SaxmlCalls(client, catalog, config, metrics)
+    saxml = SaxmlRoutes(calls) if generation == 2 else SaxmlGeneration1Routes(calls)
+    # The pages of /docs would fetch scripts from elsewhere; /openapi.json is served.
+    app = FastAPI(title="sax", docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.include_router(OpsRoutes(catalog, metrics, generation).router())
+    app.include_router(saxml.router())
+    app.include_router(OpenAiRoutes(client, catalog, config, metrics).router())
+    app.add_middleware(Envelope, config=config, metrics=metrics)
+
+    async def explain(request: Request, error: Exception) -> Response:
+        return answer(request.url.path, error, generation)
+
+    for kind in (SaxError, ValidationError, HTTPException):
+        app.add_exception_handler(kind, explain)
+    return app

@@ -1,0 +1,113 @@
+"""The published models as the gateway last saw them, and the names by which they are asked for.
+
+The admin is not on the request path: a name that is known is answered from memory, and a list
+older than a second is renewed in the background. Only an unknown name waits for the admin.
+Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from http_gateway.cell_client import CellClient
+from sax.errors import AdminUnavailable, InvalidRequest, ModelNotFound, SaxError
+from sax.names import ModelId, nearest
+from sax.types import PublishedModel
+
+_FRESH_S = 1.0
+_ADMIN_TIMEOUT_S = 5.0
+
+
+class Catalog:
+    """A memory of `list_all`, shared by every route of one gateway."""
+
+    def __init__(self, client: CellClient, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self._models: Sequence[PublishedModel] = ()
+        self._seen_at: float | None = None
+        self._refreshing: asyncio.Task[None] | None = None
+
+    @property
+    def models(self) -> Sequence[PublishedModel]:
+        """As last seen; empty before the first refresh."""
+        return self._models
+
+    async def refresh(self) -> Sequence[PublishedModel]:
+        """Ask the admin now; callers at the same moment share one call."""
+        await asyncio.shield(self._start_refresh())
+        return self._models
+
+    async def resolve(self, name: str) -> str:
+        """The full name of a model given by its full name or its last part."""
+        if name.startswith("/"):
+            return await self.require(str(ModelId.parse(name)))
+        found = self._with_last_part(name)
+        if len(found) == 1:
+            self._keep_fresh()
+            return found[0]
+        await self.refresh()
+        found = self._with_last_part(name)
+        if not found:
+            raise self._not_found(name)
+        if len(found) > 1:
+            raise InvalidRequest(
+                f"{name!r} could be {', '.join(found)}: write the full name", param="model"
+            )
+        return found[0]
+
+    async def require(self, model_id: str) -> str:
+        """Return the full name of a published model unchanged. Raises ModelNotFound."""
+        if model_id in self._names():
+            self._keep_fresh()
+            return model_id
+        try:
+            await self.refresh()
+        except AdminUnavailable:
+            return model_id  # the locator may still know it
+        if model_id not in self._names():
+            raise self._not_found(model_id)
+        return model_id
+
+    async def _refresh(self) -> None:
+        try:
+            async with asyncio.timeout(_ADMIN_TIMEOUT_S):
+                self._models = tuple(await self._client.list_all())
+            self._seen_at = self._clock()
+        except TimeoutError as exc:
+            raise AdminUnavailable(
+                f"the admin server did not answer within {_ADMIN_TIMEOUT_S:g} s; "
+                "check that it runs and that --admin names it"
+            ) from exc
+        finally:
+            self._refreshing = None
+
+    def _start_refresh(self) -> asyncio.Task[None]:
+        if self._refreshing is None:
+            self._refreshing = asyncio.create_task(self._refresh())
+            self._refreshing.add_done_callback(_retrieve)
+        return self._refreshing
+
+    def _keep_fresh(self) -> None:
+        if self._seen_at is None or self._clock() - self._seen_at > _FRESH_S:
+            self._start_refresh()
+
+    def _names(self) -> list[str]:
+        return [model.spec.model_id for model in self._models]
+
+    def _with_last_part(self, name: str) -> list[str]:
+        return [known for known in self._names() if known.rpartition("/")[2] == name]
+
+    def _not_found(self, name: str) -> ModelNotFound:
+        names = self._names()
+        close = nearest(name, names) or sorted(names)[:3]
+        hint = f"the nearest names are {', '.join(close)}" if names else "nothing is published yet"
+        return ModelNotFound(f"model {name} is not published; {hint}", param="model")
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """A background refresh may fail: the next unknown name asks again and tells why."""
+    if not task.cancelled() and not isinstance(task.exception(), SaxError | None):
+        task.result()

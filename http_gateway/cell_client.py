@@ -1,0 +1,58 @@
+"""What the gateway needs from a cell: the seam between routes and the sax SDK.
+
+`sax.client.AsyncClient` is the one real implementation; tests bring an arithmetic one.
+Knows nothing of HTTP or gRPC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Protocol
+
+from sax.codec.extra_inputs import ExtraInputs
+from sax.types import GenerateRequest, PublishedModel, TokenChunk
+
+
+class CellClient(Protocol):
+    """The calls of `sax.client.AsyncClient` that routes make."""
+
+    async def publish(
+        self,
+        model_id: str,
+        model_path: str,
+        checkpoint: str,
+        replicas: int = 1,
+        overrides: Mapping[str, str] | None = None,
+    ) -> object: ...
+
+    async def update(
+        self,
+        model_id: str,
+        *,
+        model_path: str | None = None,
+        checkpoint: str | None = None,
+        replicas: int | None = None,
+        overrides: Mapping[str, str] | None = None,
+    ) -> object: ...
+
+    async def unpublish(self, model_id: str) -> object: ...
+
+    async def list(self, model_id: str) -> PublishedModel: ...
+
+    async def list_all(self, cell: str | None = None) -> Sequence[PublishedModel]: ...
+
+    def generate(
+        self, request: GenerateRequest, timeout_s: float | None = None
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """Chunks as they come; closing the iterator cancels on the server."""
+        ...
+
+    async def saxml_generate(
+        self,
+        model_id: str,
+        text: str,
+        extra_inputs: ExtraInputs | None = None,
+        timeout_s: float | None = None,
+    ) -> Sequence[tuple[str, float]]:
+        """LMService.Generate: every sample with its score, best first."""
+        ...

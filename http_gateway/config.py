@@ -1,0 +1,32 @@
+"""The gateway's settings: one frozen value, built once in `__main__`, passed down.
+
+Knows nothing of sockets or of how a setting was given (flag, environment, test).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sax.config import GATEWAY_PORT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayConfig:
+    """How one gateway serves. ValueError with the remedy when a value cannot work."""
+
+    host: str = "127.0.0.1"
+    port: int = GATEWAY_PORT  # 0: the system picks one
+    admin: str | None = None  # host:port; None: SAX_ADMIN, SAX_ROOT, then the default
+    saxml_generation: int = 2
+    request_timeout_s: float = 600.0
+    max_body_bytes: int = 8 << 20
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ValueError(f"--port {self.port}: give a number from 0 to 65535")
+        if self.saxml_generation not in (1, 2):
+            raise ValueError(f"--saxml_generation {self.saxml_generation}: give 1 or 2")
+        if not self.request_timeout_s > 0:
+            raise ValueError(f"--request_timeout_s {self.request_timeout_s}: give more than 0")
+        if self.max_body_bytes < 1:
+            raise ValueError(f"--max_body_bytes {self.max_body_bytes}: give at least 1")

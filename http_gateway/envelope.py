@@ -1,0 +1,124 @@
+"""What every request gets, whatever its route: an id, a size limit, an answer, a count.
+
+Pure ASGI, around the router and inside the server. Knows nothing of any API family.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from http_gateway.config import GatewayConfig
+from http_gateway.metrics import Metrics
+from http_gateway.problems import answer
+from sax.errors import Internal
+
+log = logging.getLogger(__name__)
+
+_ID_LENGTH = 128
+_NO_ANSWER = 499
+
+
+class Envelope:
+    """ASGI middleware; puts `request_id` and `arrived` into the request's state."""
+
+    def __init__(self, app: ASGIApp, *, config: GatewayConfig, metrics: Metrics) -> None:
+        self._app = app
+        self._config = config
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        headers = Headers(scope=scope)
+        state: dict[str, Any] = scope.setdefault("state", {})
+        state["request_id"] = _request_id(headers)
+        state["arrived"] = time.perf_counter()
+        reply = _Reply(send, state["request_id"])
+        body = _BoundedBody(receive, headers, self._config.max_body_bytes)
+        self._metrics.in_flight.inc()
+        try:
+            await self._app(scope, body, reply)
+        except Exception as error:
+            await self._rescue(scope, receive, reply, error)
+        finally:
+            self._metrics.in_flight.dec()
+            self._count(scope, reply.status, time.perf_counter() - state["arrived"])
+
+    async def _rescue(
+        self, scope: Scope, receive: Receive, reply: _Reply, error: Exception
+    ) -> None:
+        """Answer a bug of ours with 500; when an answer has begun, only the connection can end."""
+        if reply.status != _NO_ANSWER:
+            raise error
+        log.error("request %s failed", scope["state"]["request_id"], exc_info=error)
+        hidden = Internal("an internal error; the gateway's log has it")
+        response = answer(scope["path"], hidden, self._config.saxml_generation)
+        await response(scope, receive, reply)
+
+    def _count(self, scope: Scope, status: int, seconds: float) -> None:
+        route = route_name(scope)
+        self._metrics.requests.labels(route, str(status)).inc()
+        self._metrics.seconds.labels(route).observe(seconds)
+
+
+def route_name(scope: Scope) -> str:
+    """The route's template, so that a metric has few label values; "other" if none matched."""
+    return getattr(scope.get("route"), "path", "other")
+
+
+def _request_id(headers: Headers) -> str:
+    given = headers.get("x-request-id", "")
+    if 0 < len(given) <= _ID_LENGTH and given.isascii() and given.isprintable():
+        return given
+    return uuid.uuid4().hex
+
+
+class _Reply:
+    """A `send` that adds the request id and remembers the status."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self._header = (b"x-request-id", request_id.encode())
+        self.status = _NO_ANSWER
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message = {**message, "headers": [*message.get("headers", ()), self._header]}
+        await self._send(message)
+
+
+class _BoundedBody:
+    """A `receive` that refuses a body larger than the limit, announced or not."""
+
+    def __init__(self, receive: Receive, headers: Headers, limit: int) -> None:
+        self._receive = receive
+        self._limit = limit
+        announced = headers.get("content-length", "")
+        self._announced = int(announced) if announced.isascii() and announced.isdigit() else 0
+        self._size = 0
+
+    async def __call__(self) -> Message:
+        if self._announced > self._limit:
+            self._announced = 0  # refused once: what follows is the wait for a disconnect
+            raise self._too_large()
+        message = await self._receive()
+        self._size += len(message.get("body", b""))
+        if self._size > self._limit:
+            self._size = 0
+            raise self._too_large()
+        return message
+
+    def _too_large(self) -> HTTPException:
+        return HTTPException(
+            413,
+            f"the body is larger than {self._limit} bytes: send less, "
+            "or start the gateway with a larger --max_body_bytes",
+        )

@@ -1,0 +1,31 @@
+"""What /openapi.json says of a request body that a route reads by itself.
+
+Routes parse their bodies themselves (curl's default content type is not JSON, and Saxml sends
+bodies with GET), so FastAPI cannot see the schema. Knows nothing of any one body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from pydantic import BaseModel
+
+
+def body_of(model: type[BaseModel]) -> dict[str, Any]:
+    """The `openapi_extra` of a route whose body is this model; references are written out."""
+    schema = model.model_json_schema()
+    inlined = _inline(schema, schema.pop("$defs", {}))
+    return {"requestBody": {"content": {"application/json": {"schema": inlined}}}}
+
+
+def _inline(node: object, definitions: Mapping[str, object]) -> object:
+    if isinstance(node, list):
+        return [_inline(item, definitions) for item in cast("list[object]", node)]
+    if not isinstance(node, dict):
+        return node
+    fields = cast("dict[str, object]", node)
+    reference = fields.get("$ref")
+    if isinstance(reference, str):
+        return _inline(definitions[reference.rpartition("/")[2]], definitions)
+    return {key: _inline(value, definitions) for key, value in fields.items()}

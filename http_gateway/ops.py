@@ -1,0 +1,80 @@
+"""Routes for operators and probes: /, /healthz, /readyz, /metrics.
+
+Knows nothing of the API families. Health tells the truth: /healthz is this process, /readyz
+is whether a question would find a model.
+"""
+
+from __future__ import annotations
+
+import json
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import JSONResponse, Response
+
+from http_gateway.catalog import Catalog
+from http_gateway.metrics import Metrics
+from sax.errors import SaxError
+from sax.types import PublishedModel
+
+
+class OpsRoutes:
+    """Answers probes and scrapes."""
+
+    def __init__(self, catalog: Catalog, metrics: Metrics, generation: int) -> None:
+        self._catalog = catalog
+        self._metrics = metrics
+        self._generation = generation
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["ops"])
+        router.add_api_route("/", self.hello, methods=["GET"])
+        for path, probe in (("/healthz", self.healthz), ("/readyz", self.readyz)):
+            router.add_api_route(path, probe, methods=["GET"])
+            router.add_api_route(path, probe, methods=["HEAD"], include_in_schema=False)
+        router.add_api_route("/metrics", self.metrics, methods=["GET"])
+        return router
+
+    async def hello(self) -> Response:
+        """Saxml's greeting."""
+        text = json.dumps({"message": "HTTP Server for SAX Client"}, indent=4)
+        if self._generation == 1:
+            return Response(text + "\n")
+        return Response(text, media_type="application/json")
+
+    async def healthz(self) -> Response:
+        """This process answers."""
+        return JSONResponse({"status": "alive"})
+
+    async def readyz(self) -> Response:
+        """200 once a published model has a ready replica; else 503 with the reasons.
+
+        While the admin is away the last known answer holds: requests do not pass through it.
+        """
+        failure: str | None = None
+        try:
+            await self._catalog.refresh()
+        except SaxError as error:
+            failure = error.text
+        models = self._catalog.models
+        ready = [model.spec.model_id for model in models if model.ready_replicas]
+        if ready:
+            return JSONResponse({"status": "ready", "models": ready, "admin": failure or "ok"})
+        reasons = {model.spec.model_id: _reasons(model) for model in models}
+        body = {"status": "not ready", "admin": failure or "ok", "models": reasons}
+        return JSONResponse(body, 503, {"retry-after": "1"})
+
+    async def metrics(self) -> Response:
+        """Prometheus text."""
+        return Response(self._metrics.expose(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+def _reasons(model: PublishedModel) -> list[str]:
+    """Why no replica of this model is ready, a line each."""
+    if not model.replicas:
+        return [f"{model.spec.replicas} replicas wanted, none assigned yet"]
+    return [
+        f"{replica.address or 'unassigned'}: {replica.status.value}"
+        + (f": {replica.reason}" if replica.reason else "")
+        for replica in model.replicas
+    ]

@@ -1,0 +1,173 @@
+"""The one mapping from an error to an HTTP answer, for each API family.
+
+An error is first told as a `Problem` (status, text, field), then written in the words of the
+family whose route was asked: OpenAI's error object under /v1, Saxml's shapes elsewhere.
+Knows nothing of routes, models or requests.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+
+import msgspec
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from sax.errors import (
+    ModelNotFound,
+    PromptTooLong,
+    QueueFull,
+    SaxError,
+    Unauthenticated,
+    UnsupportedParameter,
+    meaning,
+)
+
+_RETRY_AFTER_S = 1.0  # when an error that asks for patience does not say how much
+
+# Codes that OpenAI clients know; every other class is told by its own name.
+_OPENAI_CODES: dict[type[SaxError], str] = {
+    UnsupportedParameter: "unsupported_parameter",
+    PromptTooLong: "context_length_exceeded",
+    ModelNotFound: "model_not_found",
+    QueueFull: "rate_limit_exceeded",
+    Unauthenticated: "invalid_api_key",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field that failed its check."""
+
+    loc: tuple[str | int, ...]
+    text: str
+    kind: str
+
+    @property
+    def path(self) -> str:
+        """messages[0].role"""
+        parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.loc)
+        return "".join(parts).removeprefix(".")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An error as it looks from outside, before any API family's words."""
+
+    status: int
+    text: str
+    code: str
+    param: str | None = None
+    retry_after_s: float | None = None
+    fields: tuple[Field, ...] = ()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        if self.retry_after_s is None:
+            return {}
+        return {"retry-after": str(max(1, math.ceil(self.retry_after_s)))}
+
+
+def describe(error: Exception) -> Problem:
+    """Tell any exception as a problem; what is not meant for the caller becomes a plain 500."""
+    if isinstance(error, SaxError):
+        return _from_sax(error)
+    if isinstance(error, ValidationError):
+        return _from_validation(error)
+    if isinstance(error, HTTPException):
+        return Problem(error.status_code, str(error.detail), _http_code(error.status_code))
+    return Problem(500, "an internal error; the gateway's log has it", "internal")
+
+
+def _from_sax(error: SaxError) -> Problem:
+    line = meaning(error)
+    patience = line.http in (429, 503)
+    return Problem(
+        status=line.http,
+        text=error.text,
+        code=_OPENAI_CODES.get(type(error)) or _snake(type(error).__name__),
+        param=error.param,
+        retry_after_s=(error.retry_after_s or _RETRY_AFTER_S) if patience else error.retry_after_s,
+    )
+
+
+def _from_validation(error: ValidationError) -> Problem:
+    fields = tuple(
+        Field(tuple(line["loc"]), line["msg"], line["type"])
+        for line in error.errors(include_url=False, include_context=False, include_input=False)
+    )
+    if fields[0].kind == "json_invalid":
+        return Problem(400, f"the body is not JSON: {fields[0].text}", "invalid_json")
+    text = "; ".join(
+        f"{field.path}: {field.text}" if field.path else field.text for field in fields
+    )
+    return Problem(422, text, "invalid_request", fields[0].path or None, fields=fields)
+
+
+def _http_code(status: int) -> str:
+    return {404: "unknown_url", 405: "method_not_allowed", 413: "body_too_large"}.get(
+        status, "http_error"
+    )
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def openai_error(problem: Problem) -> bytes:
+    """`{"error": {...}}`, as a body and as the last event of a broken stream."""
+    error = {
+        "message": problem.text,
+        "type": _openai_type(problem.status),
+        "param": problem.param,
+        "code": problem.code,
+    }
+    return msgspec.json.encode({"error": error})
+
+
+def _openai_type(status: int) -> str:
+    known = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+    return known.get(status, "server_error" if status >= 500 else "invalid_request_error")
+
+
+def openai_response(problem: Problem) -> Response:
+    """OpenAI has no 422: a field of the wrong type is a 400 there."""
+    status = 400 if problem.status == 422 else problem.status
+    body = openai_error(problem)
+    return Response(body, status, problem.headers, media_type="application/json")
+
+
+def saxml_response(problem: Problem, generation: int) -> Response:
+    """Generation 2 tells the status, generation 1 knows only 400."""
+    if generation == 1:
+        return _generation_1(problem)
+    detail = _details(problem) if problem.fields else problem.text
+    body = json.dumps({"detail": detail}, ensure_ascii=False, separators=(",", ":")).encode()
+    return Response(body, problem.status, problem.headers, media_type="application/json")
+
+
+def _details(problem: Problem) -> list[dict[str, object]]:
+    return [
+        {"type": field.kind, "loc": ["body", *field.loc], "msg": field.text}
+        for field in problem.fields
+    ]
+
+
+def _generation_1(problem: Problem) -> Response:
+    if problem.code in ("unknown_url", "method_not_allowed"):
+        body = {"message": "Invalid Request"}
+    else:
+        body = {"Error": problem.text}
+    return Response(json.dumps(body, indent=4) + "\n", 400, problem.headers)
+
+
+def answer(path: str, error: Exception, generation: int) -> Response:
+    """The answer to a failed request, in the words of the family that owns the path."""
+    problem = describe(error)
+    if path == "/v1" or path.startswith("/v1/"):
+        return openai_response(problem)
+    return saxml_response(problem, generation)

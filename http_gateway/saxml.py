@@ -1,0 +1,150 @@
+"""Saxml's HTTP routes, generation 2: as the tutorial's curls ask and read them.
+
+Decode, call the cell, encode. Knows nothing of status codes: errors are told by `problems`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TypeVar
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from http_gateway.catalog import Catalog
+from http_gateway.cell_client import CellClient
+from http_gateway.config import GatewayConfig
+from http_gateway.envelope import route_name
+from http_gateway.metrics import Metrics
+from http_gateway.openapi import body_of
+from http_gateway.saxml_schema import CellBody, GenerateBody, ModelBody, PublishBody
+from http_gateway.sse import while_connected
+from sax.codec.extra_inputs import ExtraInputs
+from sax.errors import Cancelled, InvalidRequest
+from sax.names import CellId, ModelId
+from sax.types import PublishedModel
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class SaxmlCalls:
+    """The calls that both generations make."""
+
+    def __init__(
+        self, client: CellClient, catalog: Catalog, config: GatewayConfig, metrics: Metrics
+    ) -> None:
+        self.client = client
+        self._catalog = catalog
+        self._config = config
+        self._metrics = metrics
+
+    async def generate(
+        self, request: Request, model: str, query: str, extra_inputs: ExtraInputs | None
+    ) -> list[list[str | float]]:
+        """[[text, score], ...]; cancelled when the client goes away."""
+        model_id = await self._catalog.require(str(ModelId.parse(model)))
+        limit_s = self._config.request_timeout_s
+        try:
+            work = self.client.saxml_generate(model_id, query, extra_inputs, limit_s)
+            samples = await while_connected(request.receive, work)
+        except Cancelled:
+            self._metrics.disconnects.labels(route_name(request.scope)).inc()
+            raise
+        return [[text, score] for text, score in samples]
+
+
+class SaxmlRoutes:
+    """Generation 2."""
+
+    def __init__(self, calls: SaxmlCalls) -> None:
+        self._calls = calls
+        self._client = calls.client
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["saxml"])
+        model, cell = body_of(ModelBody), body_of(CellBody)
+        publish, generate = body_of(PublishBody), body_of(GenerateBody)
+        add, twins = router.add_api_route, ["GET", "POST"]
+        add("/publish", self.publish, methods=["POST"], openapi_extra=publish)
+        add("/update", self.update, methods=["PUT"], openapi_extra=publish)
+        add("/unpublish", self.unpublish, methods=["POST"], openapi_extra=model)
+        add("/generate", self.generate, methods=["POST"], openapi_extra=generate)
+        for method in twins:
+            add("/listcell", self.listcell, methods=[method], openapi_extra=model)
+            add("/listall", self.listall, methods=[method], openapi_extra=cell)
+        return router
+
+    async def publish(self, request: Request) -> Response:
+        """Durable when this answers; loading goes on behind."""
+        body = PublishBody.model_validate_json(await request.body())
+        await self._client.publish(
+            body.model, body.model_path, body.checkpoint, body.replicas, body.overrides
+        )
+        return pretty(_published(body))
+
+    async def update(self, request: Request) -> Response:
+        """Change a published model."""
+        body = PublishBody.model_validate_json(await request.body())
+        await self._client.update(
+            body.model,
+            model_path=body.model_path,
+            checkpoint=body.checkpoint,
+            replicas=body.replicas,
+            overrides=body.overrides,
+        )
+        return pretty(_published(body))
+
+    async def unpublish(self, request: Request) -> Response:
+        """Forget a model."""
+        body = ModelBody.model_validate_json(await request.body())
+        await self._client.unpublish(body.model)
+        return pretty({"model": body.model})
+
+    async def listcell(self, request: Request) -> Response:
+        """One model; with a body (GET too) or a query string."""
+        body = await _body_or_query(request, ModelBody)
+        return pretty(listed(await self._client.list(body.model)))
+
+    async def listall(self, request: Request) -> Response:
+        """The full names of a cell's models."""
+        body = await _body_or_query(request, CellBody)
+        models = await self._client.list_all(str(CellId.parse(body.sax_cell)))
+        return pretty([model.spec.model_id for model in models])
+
+    async def generate(self, request: Request) -> Response:
+        """Every sample with its score."""
+        body = GenerateBody.model_validate_json(await request.body())
+        extra = body.effective_extra_inputs()
+        return pretty(await self._calls.generate(request, body.model, body.query, extra))
+
+
+def listed(model: PublishedModel) -> dict[str, object]:
+    """The reply of /listcell; active replicas are ready ones."""
+    spec = model.spec
+    return {
+        "model": spec.model_id,
+        "model_path": spec.model_path,
+        "checkpoint": spec.checkpoint,
+        "max_replicas": spec.replicas,
+        "active_replicas": model.ready_replicas,
+    }
+
+
+def pretty(content: object) -> Response:
+    """JSON as generation 2 writes it."""
+    text = json.dumps(content, indent=4, ensure_ascii=False)
+    return Response(text, media_type="application/json")
+
+
+def _published(body: PublishBody) -> dict[str, object]:
+    return body.model_dump(exclude={"overrides"} if body.overrides is None else None)
+
+
+async def _body_or_query(request: Request, model: type[M]) -> M:
+    raw = await request.body()
+    if raw and request.query_params:
+        raise InvalidRequest("give the field in the body or in the query string, not in both")
+    if raw:
+        return model.model_validate_json(raw)
+    return model.model_validate(dict(request.query_params))

@@ -1,0 +1,115 @@
+"""The request bodies of Saxml's HTTP server, generation 2.
+
+Knows nothing of replies, nor of which extra inputs a model takes: its server says so.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, cast
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from sax.codec.extra_inputs import ExtraInputs
+
+# Always sent by generation 2 unless the request says otherwise; null asks for the model's own.
+DEFAULT_EXTRA_INPUTS: ExtraInputs = {
+    "temperature": 0.5,
+    "per_example_max_decode_steps": 128.0,
+    "per_example_top_k": 200.0,
+    "per_example_top_p": 0.95,
+}
+
+
+def read_overrides(value: object) -> object:
+    """`K=1 K2="text"` or an object, to one JSON text per key. Raises ValueError."""
+    if isinstance(value, str):
+        return _overrides_from_text(value)
+    if isinstance(value, dict):
+        fields = cast("dict[str, object]", value)
+        return {key: _json_text(key, item) for key, item in fields.items()}
+    return value
+
+
+def _json_text(key: str, value: object) -> str:
+    """A string already is JSON text, as in Saxml; anything else becomes it."""
+    if not isinstance(value, str):
+        return json.dumps(value)
+    try:
+        json.loads(value)
+    except ValueError as exc:
+        raise ValueError(f'{key}={value} is not JSON text: a string needs "quotes"') from exc
+    return value
+
+
+def _overrides_from_text(text: str) -> dict[str, str]:
+    overrides: dict[str, str] = {}
+    decoder = json.JSONDecoder()
+    rest = text.strip()
+    while rest:
+        key, equals, tail = rest.partition("=")
+        if not equals or not key or any(letter.isspace() for letter in key):
+            raise ValueError(f"{rest!r}: write KEY=VALUE pairs with a space between them")
+        try:
+            _, end = decoder.raw_decode(tail)
+        except ValueError as exc:
+            word = tail.split(maxsplit=1)[0] if tail.strip() else ""
+            raise ValueError(f'{key}={word} is not JSON text: a string needs "quotes"') from exc
+        if tail[end:] and not tail[end].isspace():
+            raise ValueError(f"{key}={tail}: a space must follow the value")
+        overrides[key], rest = tail[:end], tail[end:].strip()
+    return overrides
+
+
+def _not_a_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("give a number")
+    return value
+
+
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+ExtraInput = Number | list[Number] | Annotated[str, Field(strict=True)]
+Replicas = Annotated[int, BeforeValidator(_not_a_bool), Field(ge=0, lt=2**31)]
+Overrides = Annotated[dict[str, str], BeforeValidator(read_overrides)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class ModelBody(_Body):
+    """/listcell and /unpublish."""
+
+    model: str
+
+
+class CellBody(_Body):
+    """/listall."""
+
+    sax_cell: str
+
+
+class PublishBody(_Body):
+    """/publish and /update. Replicas may be text: "1"."""
+
+    model: str
+    model_path: str
+    checkpoint: str
+    replicas: Replicas
+    overrides: Overrides | None = None
+
+
+class GenerateBody(_Body):
+    """/generate."""
+
+    model: str
+    query: str
+    extra_inputs: dict[str, ExtraInput] | None = None
+
+    def effective_extra_inputs(self) -> ExtraInputs | None:
+        """Generation 2's defaults under what was sent; None when null was sent."""
+        if "extra_inputs" not in self.model_fields_set:
+            return DEFAULT_EXTRA_INPUTS
+        if self.extra_inputs is None:
+            return None
+        return {**DEFAULT_EXTRA_INPUTS, **self.extra_inputs}

@@ -1,0 +1,207 @@
+"""`python -m model_server`: flags to config, logging, and the real loader.
+
+The only place that reads flags and configures logging. jax is imported with the loader, after the
+environment it reads is set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from typing import NoReturn
+
+from model_server.config import ModelServerConfig
+from model_server.process import ModelServer
+from sax.errors import SaxError
+
+logger = logging.getLogger("model_server")
+
+_DESCRIPTION = """\
+A model server: loads the models its admin assigns to it and answers requests for them.
+
+It joins the admin server of its cell and offers every model path it knows; publish a model there
+(`sax publish`) and the admin loads it here. Models share the memory of this process's devices.
+"""
+_EXAMPLES = """\
+examples:
+  python -m model_server
+      join the admin at 127.0.0.1:10000, answer on 127.0.0.1:10001
+  python -m model_server --port 0 --slots 8 --kv_cache_bytes 268435456
+      any free port, at most 8 sequences at once, 256 MiB for their keys and values
+  SAX_ROOT=/tmp/sax python -m model_server --sax_cell /sax/test
+      find the admin where it wrote its address
+
+SIGTERM or Ctrl-C drains: nothing new is taken, running requests get --drain_seconds to end.
+"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Every flag of the process, with the defaults of the config."""
+    default = ModelServerConfig()
+    parser = argparse.ArgumentParser(
+        "python -m model_server",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_network(parser, default)
+    _add_platform(parser, default)
+    _add_engine(parser, default)
+    return parser
+
+
+def make_config(arguments: Sequence[str]) -> ModelServerConfig:
+    """The config of a command line; a wrong one ends the process with a sentence and status 2."""
+    parser = make_parser()
+    values = vars(parser.parse_args(arguments))
+    values["tags"] = tuple(tag for tag in values["tags"].split(",") if tag)
+    try:
+        return ModelServerConfig(**values)
+    except (ValueError, SaxError) as exc:
+        parser.error(str(exc))
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Serve until signalled, then exit 0."""
+    config = make_config(sys.argv[1:] if arguments is None else arguments)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("jax").setLevel(logging.WARNING)  # it tells of every backend it lacks
+    for name, value in config.environment().items():
+        os.environ.setdefault(name, value)
+    for number in (signal.SIGTERM, signal.SIGINT):  # until the event loop takes them over
+        signal.signal(number, lambda *_: sys.exit(0))
+    try:
+        asyncio.run(_serve(config))
+    except OSError as exc:
+        logger.error("%s", exc)
+        leave(1)
+    leave(0)
+
+
+def leave(status: int) -> NoReturn:
+    """Exit. A load that would not stop keeps its thread, and must not keep the process."""
+    logging.shutdown()
+    if any(thread.name.startswith("load ") for thread in threading.enumerate()):
+        sys.stdout.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
+async def _serve(config: ModelServerConfig) -> None:
+    from model_server.loading import make_loader
+    from model_server.models.registry import model_paths
+
+    loader = make_loader(config)
+    server = ModelServer(
+        config,
+        loader,
+        model_paths=model_paths,
+        compiles_while_serving=loader.compiles_while_serving,
+    )
+    await server.serve_until_signalled()
+
+
+def _add_network(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:
+    flags = parser.add_argument_group("network")
+    flags.add_argument("--host", default=default.host, help="address to listen on (%(default)s)")
+    flags.add_argument(
+        "--port", type=int, default=default.port, help="gRPC port; 0: any free one (%(default)s)"
+    )
+    flags.add_argument(
+        "--metrics_port",
+        type=int,
+        default=default.metrics_port,
+        help="Prometheus /metrics; 0: any free one, -1: none (%(default)s)",
+    )
+    flags.add_argument(
+        "--sax_cell",
+        default=default.sax_cell,
+        help='cell to serve, as /sax/<cell>; "" joins none and takes any model (%(default)s)',
+    )
+    flags.add_argument(
+        "--admin",
+        help="host:port of the admin server (default: $SAX_ADMIN, else as written under "
+        "$SAX_ROOT, else 127.0.0.1:10000)",
+    )
+    flags.add_argument(
+        "--drain_seconds",
+        type=float,
+        default=default.drain_seconds,
+        help="time running requests get to end on unload or SIGTERM (%(default)s)",
+    )
+
+
+def _add_platform(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:
+    flags = parser.add_argument_group("what this server is to the admin")
+    flags.add_argument(
+        "--platform_chip",
+        default=default.platform_chip,
+        help="cpu, tpuv5e, tpuv6e, h100, ... (%(default)s)",
+    )
+    flags.add_argument(
+        "--platform_topology",
+        default=default.platform_topology,
+        help="chips of this replica: 1, 8, 2x4, 4x4x8, ... (%(default)s)",
+    )
+    flags.add_argument("--tags", default="", help="comma-separated words to place models by")
+    flags.add_argument(
+        "--model_filter_regex",
+        default=default.model_filter_regex,
+        help="offer only the model paths that match as a whole (%(default)s)",
+    )
+
+
+def _add_engine(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:
+    flags = parser.add_argument_group("engine and memory, for each model")
+    flags.add_argument(
+        "--slots", type=int, default=default.slots, help="sequences decoded at once (%(default)s)"
+    )
+    flags.add_argument(
+        "--queue",
+        type=int,
+        default=default.queue,
+        help="sequences that may wait for a slot; beyond them callers are told to retry "
+        "(%(default)s)",
+    )
+    flags.add_argument(
+        "--page_size",
+        type=int,
+        default=default.page_size,
+        help="tokens per KV page (%(default)s)",
+    )
+    flags.add_argument(
+        "--max_context",
+        type=int,
+        help="longest prompt plus answer, in tokens (default: the model's own)",
+    )
+    flags.add_argument(
+        "--kv_cache_bytes",
+        type=int,
+        help="bytes of keys and values per model (default: on a CPU a whole context in every "
+        "slot, at most 1 GiB; elsewhere what the plan leaves free)",
+    )
+    flags.add_argument(
+        "--memory_limit_bytes",
+        type=int,
+        help="bytes all models together may fill (default: what the machine has)",
+    )
+    flags.add_argument(
+        "--jax_cache_dir", help="keep compiled programs here, so that the next load is fast"
+    )
+    flags.add_argument(
+        "--strict_compile",
+        action="store_true",
+        help="end the engine when a program is compiled while serving, instead of counting it",
+    )
+
+
+if __name__ == "__main__":
+    main()

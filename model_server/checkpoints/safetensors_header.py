@@ -1,0 +1,69 @@
+"""The header of a .safetensors file: which tensors it holds and where they lie.
+
+Written here, although the `safetensors` package has a reader, because that reader maps the whole
+file, and because its complaint about a short file names neither tensor nor bytes.
+Knows the layout: u64 length, JSON header, tensor data without gaps.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from model_server.checkpoints.tensor_file import TensorFile
+
+MAX_HEADER = 100_000_000  # the format's own limit
+DTYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Where one tensor lies and how it is stored."""
+
+    file: TensorFile
+    shape: tuple[int, ...]
+    dtype: str  # the format's name: F32, BF16, I64, ...
+    offset: int  # from the start of the file
+    nbytes: int
+
+
+def read_header(file: TensorFile) -> dict[str, StoredTensor]:
+    """Raises CheckpointError if the header is wrong or points past the file's end."""
+    length = int.from_bytes(file.read(0, 8, "its header's length").tobytes(), "little")
+    if length > MAX_HEADER:
+        raise file.damaged(f"it announces a header of {length} bytes; at most {MAX_HEADER}")
+    text = file.read(8, length, "its header").tobytes()
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise file.damaged(f"its header is not JSON: {exc}") from exc
+    if not isinstance(header, dict):
+        raise file.damaged("its header is not a JSON object")
+    header.pop("__metadata__", None)
+    return {name: _stored(file, name, entry, 8 + length) for name, entry in header.items()}
+
+
+def _stored(file: TensorFile, name: str, entry: Any, data_start: int) -> StoredTensor:
+    try:
+        dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    except (TypeError, KeyError, ValueError):
+        raise file.damaged(f"its header's entry for {name!r} is {str(entry)[:200]}") from None
+    numbers = [start, end, *shape] if isinstance(shape, list) else [None]
+    if not isinstance(dtype, str) or not all(type(n) is int and n >= 0 for n in numbers):
+        raise file.damaged(f"its header's entry for {name!r} is {str(entry)[:200]}")
+    nbytes = end - start
+    expected = math.prod(shape) * DTYPES[dtype].itemsize if dtype in DTYPES else nbytes
+    if nbytes < 0 or nbytes != expected:
+        raise file.damaged(f"tensor {name!r} is {dtype} {shape}, yet has {nbytes} bytes")
+    if data_start + end > file.size:
+        raise file.truncated(data_start + end, f"tensor {name!r} ({nbytes} bytes)")
+    return StoredTensor(file, tuple(shape), dtype, data_start + start, nbytes)

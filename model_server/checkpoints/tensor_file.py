@@ -1,0 +1,67 @@
+"""A file of tensors, read piece by piece.
+
+Plain reads, not a memory map: a mapped file that is cut short while a server reads it kills the
+process with SIGBUS, and mapped pages count as resident memory beside the weights they became.
+Knows bytes and offsets, not formats.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from pathlib import Path
+
+import numpy as np
+
+from sax.errors import CheckpointError
+
+
+class TensorFile:
+    """An open file. Reading is thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises CheckpointError if the file cannot be opened."""
+        self.path = path
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as exc:
+            raise CheckpointError(f"{path} cannot be opened: {exc.strerror or exc}") from exc
+        # Closes once, when told to or when nobody holds the file any more.
+        self._close = weakref.finalize(self, os.close, self._descriptor)
+        self.size = os.fstat(self._descriptor).st_size
+
+    def read(self, offset: int, nbytes: int, what: str) -> np.ndarray:
+        """u8[nbytes] from `offset`; `what` is the name an error gives to the missing bytes."""
+        if offset + nbytes > self.size:
+            raise self.truncated(offset + nbytes, what)
+        out = np.empty(nbytes, np.uint8)
+        done = 0
+        while done < nbytes:
+            count = self._read_some(out.data[done:], offset + done)
+            if count == 0:  # cut short after it was opened
+                raise self.truncated(offset + nbytes, what, offset + done)
+            done += count
+        return out
+
+    def _read_some(self, into: memoryview, offset: int) -> int:
+        if not self._close.alive:  # the number may be another file's by now
+            raise CheckpointError(f"{self.path} cannot be read: it is closed")
+        try:
+            return os.preadv(self._descriptor, [into], offset)
+        except OSError as exc:
+            raise CheckpointError(f"{self.path} cannot be read at byte {offset}: {exc}") from exc
+
+    def truncated(self, needed: int, what: str, actual: int | None = None) -> CheckpointError:
+        """The error for a file that ends before `what` does."""
+        size = self.size if actual is None else actual
+        return CheckpointError(
+            f"{self.path} is truncated: {what} ends at byte {needed}, the file has {size} bytes; "
+            "fetch it again"
+        )
+
+    def damaged(self, text: str) -> CheckpointError:
+        """The error for a file whose content makes no sense."""
+        return CheckpointError(f"{self.path} is damaged or not what it seems: {text}")
+
+    def close(self) -> None:
+        self._close()

@@ -1,0 +1,99 @@
+"""What one model server process was told: the flags as one frozen value.
+
+Knows nothing of argparse, gRPC or jax; `__main__` builds it once and passes it down.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sax.config import MODEL_METRICS_PORT, MODEL_PORT
+from sax.names import CellId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelServerConfig:
+    """The flags of `python -m model_server`; None or 0 means "work it out" where said so."""
+
+    host: str = "127.0.0.1"
+    port: int = MODEL_PORT  # 0: any free one
+    metrics_port: int = MODEL_METRICS_PORT  # 0: any free one; -1: no metrics
+    sax_cell: str = "/sax/test"  # "": join no admin, take models of any cell
+    admin: str | None = None  # host:port; None: found as every client finds it
+    platform_chip: str = "cpu"
+    platform_topology: str = "1"
+    tags: tuple[str, ...] = ()
+    model_filter_regex: str = ".*"  # full match on the model paths to offer
+    jax_cache_dir: str | None = None
+    slots: int = 32
+    page_size: int = 64
+    max_context: int | None = None  # None: the model's own
+    kv_cache_bytes: int | None = None  # None: whole contexts; on a CPU 1 GiB at most
+    memory_limit_bytes: int | None = None  # None: what the machine or its container has
+    queue: int = 256
+    strict_compile: bool = False  # a compile while serving raises instead of only counting
+    strict_compile: bool = False  # a compile while serving is an error, not only counted
+    drain_seconds: float = 20.0
+    incarnation: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    def __post_init__(self) -> None:
+        if self.sax_cell:
+            CellId.parse(self.sax_cell)
+        _check_regex(self.model_filter_regex)
+        for name in ("slots", "page_size", "queue", "drain_seconds"):
+            _check_positive(name, getattr(self, name))
+        for name in ("max_context", "kv_cache_bytes", "memory_limit_bytes"):
+            if (value := getattr(self, name)) is not None:
+                _check_positive(name, value)
+
+    @property
+    def cell(self) -> str:
+        """The bare cell name, "" when this server belongs to none."""
+        return CellId.parse(self.sax_cell).cell if self.sax_cell else ""
+
+    @property
+    def memory_limit(self) -> int:
+        """Bytes this process may fill on a CPU; accelerators ask their devices."""
+        return self.memory_limit_bytes or machine_memory()
+
+    def environment(self) -> dict[str, str]:
+        """What must be in the environment before jax is imported, unless the user set it."""
+        wanted = {
+            # The preemption service would swallow the SIGTERM that tells us to drain.
+            "JAX_ENABLE_PREEMPTION_SERVICE": "false",
+            "TF_CPP_MIN_LOG_LEVEL": "1",
+        }
+        if self.jax_cache_dir:
+            wanted["JAX_COMPILATION_CACHE_DIR"] = self.jax_cache_dir
+            # Every bucket is worth keeping: together they are the time to LOADED.
+            wanted["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+            wanted["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+        return wanted
+
+
+def machine_memory(cgroup: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+    """Bytes of memory of this machine, or of its container where that has less."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = cgroup.read_text().strip()
+    except OSError:
+        return physical
+    return min(physical, int(limit)) if limit.isdigit() else physical
+
+
+def _check_positive(name: str, value: float) -> None:
+    if value <= 0:
+        raise ValueError(f"--{name} is {value}: give a number above 0")
+
+
+def _check_regex(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as exc:
+        raise ValueError(
+            f"--model_filter_regex {pattern!r} is no regular expression: {exc}"
+        ) from exc

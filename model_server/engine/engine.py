@@ -1,0 +1,245 @@
+"""The loop: one thread that keeps one step in flight while it launches the next.
+
+The front door of this package. Each turn takes in what arrived, launches step n + 1, reads and
+commits step n, and delivers what step n did:
+
+    engine = Engine(runner, deliver)
+    sequence = engine.submit(Submission(prompt=(1, 2, 3), sampling=Sampling(0.0, 0, 1.0, seed=0),
+                                        max_tokens=2, stop_ids=frozenset()))
+    # deliver([Update(sequence, RowResult(token=17))]), then
+    # deliver([Update(sequence, RowResult(token=4), finish="length")])
+
+Every submitted sequence gets exactly one update with a `finish` or an `error`, whatever happens.
+Knows nothing of text, of gRPC or of models: it sees a Runner and hands out tokens.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from model_server.engine.scheduler import Scheduler
+from model_server.engine.sequence import Finish, Sequence, Submission, Update
+from model_server.engine.types import PendingStep, RowResult, Runner, Step
+from sax.errors import Internal, QueueFull, ShuttingDown
+
+__all__ = ["Engine", "EngineStats", "Finish", "Submission", "Update"]
+
+log = logging.getLogger(__name__)
+
+Deliver = Callable[[list[Update]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """How full the engine is now, and what it has done since it started."""
+
+    running: int
+    waiting: int
+    slots: int
+    slots_used: int
+    pages: int
+    pages_used: int
+    steps: int  # launched
+    tokens: int  # generated
+    prefill_tokens: int  # computed, recomputed ones included
+    decode_tokens: int  # computed, surplus ones included
+    preemptions: int
+    finished: int
+    cancelled: int
+
+
+class Engine:
+    """Serves sequences on one runner, which it owns. All methods may be called from any thread.
+
+    `deliver` runs on the engine's thread, once per step, and must not block. It may see a
+    sequence's first update before `submit` has returned: register under a lock, or on an event
+    loop that `deliver` posts to.
+    """
+
+    def __init__(self, runner: Runner, deliver: Deliver) -> None:
+        self._runner = runner
+        self._limits = runner.limits
+        self._deliver = deliver
+        self._scheduler = Scheduler(self._limits)
+        self._changed = threading.Condition()  # guards all below
+        self._inbox: deque[Sequence | int] = deque()  # to add; ids to cancel
+        self._arriving = 0  # sequences in the inbox
+        self._last_id = 0
+        self._draining = False
+        self._closing = False
+        self._resting = False  # nothing live and nothing in flight
+        self._ended = False  # the thread takes nothing in any more
+        self._released = False
+        self._failure: BaseException | None = None
+        self._outbox: list[Update] = []  # from here on: the engine's thread only
+        self._busy_s = 0.0
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def failed(self) -> BaseException | None:
+        """What stopped the engine, if something did."""
+        return self._failure
+
+    def submit(self, submission: Submission) -> int:
+        """Queue a request and return its sequence id.
+
+        Raises InvalidRequest, PromptTooLong, QueueFull, ShuttingDown, or Internal once failed.
+        """
+        with self._changed:
+            self._check_open()
+            sequence = Sequence(self._last_id + 1, submission, self._limits)
+            self._check_room()
+            self._last_id = sequence.id
+            self._inbox.append(sequence)
+            self._arriving += 1
+            self._changed.notify_all()
+        return sequence.id
+
+    def cancel(self, sequence: int) -> None:
+        """Free the slot and pages of a sequence within one step, if it still lives."""
+        with self._changed:
+            if not self._ended:
+                self._inbox.append(sequence)
+                self._changed.notify_all()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Take nothing new and wait for what is there; False if it took longer than that."""
+        with self._changed:
+            self._draining = True
+            return self._changed.wait_for(self._is_still, timeout_s)
+
+    def close(self) -> None:
+        """Cancel everything, end the thread, then close the runner. Idempotent."""
+        assert threading.current_thread() is not self._thread, "deliver must not close the engine"
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+        with self._changed:
+            released, self._released = self._released, True
+        if not released:
+            self._runner.close()
+
+    def stats(self) -> EngineStats:
+        """A snapshot, good to within one step."""
+        scheduler = self._scheduler
+        return EngineStats(
+            running=scheduler.running,
+            waiting=scheduler.waiting + self._arriving,
+            slots=self._limits.slots,
+            slots_used=scheduler.slots_used,
+            pages=self._limits.pages,
+            pages_used=scheduler.pages_used,
+            steps=scheduler.steps,
+            tokens=scheduler.tokens,
+            prefill_tokens=scheduler.prefill_tokens,
+            decode_tokens=scheduler.decode_tokens,
+            preemptions=scheduler.preemptions,
+            finished=scheduler.finished,
+            cancelled=scheduler.cancelled,
+        )
+
+    # Callers' threads, under the lock
+
+    def _check_open(self) -> None:
+        if self._failure:
+            raise _stopped(self._failure)
+        if self._draining or self._closing:
+            raise ShuttingDown("this replica is going away and takes nothing new; try another")
+
+    def _check_room(self) -> None:
+        """Bound what is live, not what waits: a burst into free slots is not a full queue."""
+        live = self._scheduler.live + self._arriving
+        if live >= self._limits.slots + self._limits.queue:
+            retry_after_s = self._seconds_per_answer()
+            raise QueueFull(
+                f"{live} requests are running or waiting, which is all this replica holds; "
+                f"send it again in {retry_after_s:.0f} s",
+                retry_after_s=retry_after_s,
+            )
+
+    def _seconds_per_answer(self) -> float:
+        """How long, so far, until one place becomes free: 1 to 60, whole seconds."""
+        mean_s = self._busy_s / max(self._scheduler.finished, 1)
+        return float(min(max(round(mean_s), 1), 60))
+
+    def _is_still(self) -> bool:
+        return self._ended or (self._resting and not self._inbox)
+
+    # The engine's thread
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        except BaseException as failure:  # nobody may wait for a thread that is gone
+            log.exception("the engine stopped")
+            self._fail(failure)
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _loop(self) -> None:
+        in_flight: tuple[Step, PendingStep] | None = None
+        while in_flight or not self._closing or self._scheduler.live or self._inbox:
+            self._take_inbox(may_rest=in_flight is None)
+            began_s = time.monotonic()
+            step = self._scheduler.schedule()
+            launched = (step, self._runner.launch(step)) if step else None
+            if in_flight:
+                self._outbox += self._scheduler.commit(in_flight[0], in_flight[1].result())
+            self._flush()
+            assert launched or in_flight or not self._scheduler.live, "live, but nothing to do"
+            in_flight = launched
+            self._busy_s += time.monotonic() - began_s
+
+    def _take_inbox(self, *, may_rest: bool) -> None:
+        """Add and cancel what arrived; with nothing else to do, sleep until something does."""
+        with self._changed:
+            if may_rest and not self._scheduler.live:
+                self._resting = True
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._inbox or self._closing)
+                self._resting = False
+            cancelled: list[int] = []
+            while self._inbox:
+                arrival = self._inbox.popleft()
+                if isinstance(arrival, Sequence):
+                    self._scheduler.add(arrival)
+                    self._arriving -= 1
+                elif self._scheduler.cancel(arrival):
+                    cancelled.append(arrival)
+            if self._closing:
+                cancelled += self._scheduler.cancel_all()
+        self._outbox += [Update(id, RowResult(), "cancelled") for id in cancelled]
+
+    def _flush(self) -> None:
+        """Deliver this turn's updates. They leave the outbox first, so none is delivered twice."""
+        if self._outbox:
+            updates, self._outbox = self._outbox, []
+            self._deliver(updates)
+
+    def _fail(self, failure: BaseException) -> None:
+        """Answer everyone who still waits for an answer, and let nobody else in."""
+        with self._changed:
+            self._failure = failure
+            lost = self._scheduler.cancel_all()
+            lost += [arrival.id for arrival in self._inbox if isinstance(arrival, Sequence)]
+            self._inbox.clear()
+            self._arriving = 0
+        self._outbox += [Update(id, RowResult(), error=_stopped(failure)) for id in lost]
+        try:
+            self._flush()
+        except Exception:
+            log.exception("the engine could not say that it stopped")
+
+
+def _stopped(failure: BaseException) -> Internal:
+    return Internal(
+        f"the engine stopped: {type(failure).__name__}: {failure}; unload and load the model again"
+    )

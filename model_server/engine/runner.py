@@ -1,0 +1,221 @@
+"""Computing steps on this process's devices: pad to a bucket, one compiled call, pages donated.
+
+Knows models only as functions from tokens to hidden states and from hidden states to logits.
+Every bucket is compiled before the first step; a compiled call cannot compile again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from model_server.engine.buckets import Bucket, choose
+from model_server.engine.sampler import RowSampling, sample
+from model_server.engine.step_arrays import Layout, StepArrays
+from model_server.engine.types import EngineLimits, PendingStep, RowResult, Step, StepResult
+from model_server.kernels.paged import Kernel, PagedBatch
+from model_server.kernels.pages import LayerPages
+from model_server.models.weight import Blueprint
+from sax.types import Progress
+
+logger = logging.getLogger(__name__)
+
+_PLACES = ("pages", "offsets", "decode_tables", "decode_limits", "block_tables", "block_limits")
+
+
+class LanguageModel(Protocol):
+    """What the runner needs of a family."""
+
+    def __call__(
+        self,
+        tokens: jax.Array,  # i32[T]
+        positions: jax.Array,  # i32[T]
+        pages: Sequence[LayerPages],
+        batch: PagedBatch,
+    ) -> tuple[jax.Array, tuple[LayerPages, ...]]: ...
+
+    def logits(self, hidden: jax.Array) -> jax.Array: ...
+
+
+class Outputs(NamedTuple):
+    """What a step brings back to the host."""
+
+    numbers: jax.Array  # i32[2, R]: tokens, and log-probabilities as bits
+    top_tokens: jax.Array  # i32[R, 20]
+    top_logprobs: jax.Array  # f32[R, 20]
+
+
+class _Pending:
+    """A launched step; reading it waits for the device."""
+
+    def __init__(self, step: Step, outputs: Outputs, ranges: list[tuple[int, int]], tops: list[int]):
+        self._step = step
+        self._outputs = outputs
+        self._ranges = ranges
+        self._tops = tops
+
+    def result(self) -> StepResult:
+        numbers = np.asarray(self._outputs.numbers)
+        tokens = numbers[0].tolist()
+        logprobs = numbers[1].view(np.float32).tolist()
+        rows = []
+        for row, (first, end), tops in zip(self._step.rows, self._ranges, self._tops, strict=True):
+            if row.targets:
+                rows.append(RowResult(target_logprobs=tuple(logprobs[first:end])))
+            elif row.yields:
+                top = self._top(first, tops) if tops else ()
+                rows.append(RowResult(token=tokens[first], logprob=logprobs[first], top=top))
+            else:
+                rows.append(RowResult())
+        return StepResult(self._step.number, tuple(rows))
+
+    def _top(self, row: int, count: int) -> tuple[tuple[int, float], ...]:
+        tokens = np.asarray(self._outputs.top_tokens)[row, :count].tolist()
+        logprobs = np.asarray(self._outputs.top_logprobs)[row, :count].tolist()
+        return tuple(zip(tokens, logprobs, strict=True))
+
+
+class ModelRunner:
+    """The real Runner: one model, its pages and its compiled buckets on the local devices."""
+
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        leaves: Sequence[jax.Array],
+        pages: Sequence[LayerPages],
+        limits: EngineLimits,
+        buckets: Sequence[Bucket],
+        kernel: Kernel,
+    ) -> None:
+        self._limits = limits
+        self._buckets = tuple(buckets)
+        self._kernel = kernel
+        self._blueprint = blueprint
+        # A flat tuple of arrays crosses into a compiled call much faster than a module does.
+        self._leaves = tuple(leaves)
+        self._pages = tuple(pages)
+        self._last_tokens = jnp.zeros(limits.slots + 1, jnp.int32)
+        self._arrays = StepArrays(limits)
+        self._tops = [0] * limits.slots
+        self._layouts = {bucket: Layout(bucket, limits) for bucket in self._buckets}
+        self._compiled: dict[Bucket, Any] = {}
+        self.closed = False
+
+    @property
+    def limits(self) -> EngineLimits:
+        return self._limits
+
+    def compile(self, report: Callable[[Progress], None]) -> None:
+        """Compile every bucket, from the persistent cache where it has them."""
+        for index, bucket in enumerate(self._buckets):
+            report(Progress("compiling bucket", index, len(self._buckets)))
+            started = time.monotonic()
+            self._compiled[bucket] = self._compile_one(bucket)
+            self._run_empty(bucket)
+            logger.info("compiled bucket %s in %.1f s", bucket, time.monotonic() - started)
+        report(Progress("compiling bucket", len(self._buckets), len(self._buckets)))
+
+    def _compile_one(self, bucket: Bucket) -> Any:
+        layout = self._layouts[bucket]
+        vector = jax.ShapeDtypeStruct((layout.size,), jnp.int32)
+        jitted = jax.jit(self._trace(layout), donate_argnums=(1, 2))
+        return jitted.lower(self._leaves, self._pages, self._last_tokens, vector).compile()
+
+    def _run_empty(self, bucket: Bucket) -> None:
+        """The first run of a program links it, which takes as long as many steps."""
+        vector, _ = self._arrays.pack(Step(0, ()), self._layouts[bucket])
+        jax.block_until_ready(self.call(bucket, vector))
+
+    def _trace(self, layout: Layout) -> Callable[..., Any]:
+        def step(leaves: Any, pages: Any, last_tokens: jax.Array, vector: jax.Array) -> Any:
+            model = self._blueprint.assemble(leaves)
+            return run_step(model, pages, last_tokens, unpack(layout, vector), self._kernel)
+
+        return step
+
+    def launch(self, step: Step) -> PendingStep:
+        for change in step.samplings:
+            self._tops[change.slot] = change.sampling.logprobs
+        bucket = self.bucket(step)
+        vector, ranges = self._arrays.pack(step, self._layouts[bucket])
+        outputs = self.call(bucket, vector)
+        tops = [self._tops[row.slot] for row in step.rows]
+        return _Pending(step, outputs, ranges, tops)
+
+    def bucket(self, step: Step) -> Bucket:
+        """The compiled shape that this step is padded to."""
+        decodes = sum(row.is_decode for row in step.rows)
+        block = self._limits.prefill_block
+        blocks = sum(-(-row.count // block) for row in step.rows if not row.is_decode)
+        return choose(self._buckets, decodes, blocks, block)
+
+    def call(self, bucket: Bucket, vector: np.ndarray) -> Outputs:
+        """One device call; the pages and last tokens it was given are replaced by its own."""
+        outputs, self._pages, self._last_tokens = self._compiled[bucket](
+            self._leaves, self._pages, self._last_tokens, vector
+        )
+        return outputs
+
+    def close(self) -> None:
+        self.closed = True
+        for array in jax.tree.leaves((self._leaves, self._pages, self._last_tokens)):
+            array.delete()
+        self._compiled.clear()
+
+
+def unpack(layout: Layout, vector: jax.Array) -> dict[str, jax.Array]:
+    """The named parts of a step's vector, on the device."""
+    parts: dict[str, jax.Array] = {}
+    for name, (offset, shape) in layout.parts.items():
+        size = int(np.prod(shape))
+        parts[name] = jax.lax.slice(vector, (offset,), (offset + size,)).reshape(shape)
+    return parts
+
+
+def run_step(
+    model: LanguageModel,
+    pages: Sequence[LayerPages],
+    last_tokens: jax.Array,  # i32[B + 1]
+    step: dict[str, jax.Array],
+    kernel: Kernel,
+) -> tuple[Outputs, tuple[LayerPages, ...], jax.Array]:
+    """One step, traced: tokens in, tokens out, pages and last tokens replaced."""
+    decodes = step["decode_slots"].shape[0]
+    fed = last_tokens.at[step["decode_slots"]].get(mode="promise_in_bounds")
+    tokens = jnp.concatenate([fed, step["tokens"][decodes:]])
+    places = {field: step[field] for field in _PLACES}
+    batch = PagedBatch(**places, kernel=kernel)
+    hidden, written = model(tokens, step["positions"], pages, batch)
+    rows = hidden.at[step["row_index"]].get(mode="promise_in_bounds")
+    sampled = sample(model.logits(rows), _row_sampling(step))
+    # Scratch rows all write the scratch slot; real slots appear once.
+    last_tokens = last_tokens.at[step["row_slot"]].set(sampled.tokens, mode="promise_in_bounds")
+    bits = jax.lax.bitcast_convert_type(sampled.logprobs, jnp.int32)
+    numbers = jnp.stack([sampled.tokens, bits])
+    return (
+        Outputs(numbers, sampled.top_tokens, sampled.top_logprobs),
+        written,
+        last_tokens,
+    )
+
+
+def _row_sampling(step: dict[str, jax.Array]) -> RowSampling:
+    def floats(name: str) -> jax.Array:
+        return jax.lax.bitcast_convert_type(step[name], jnp.float32)
+
+    seed = jnp.stack([step["seed_high"], step["seed_low"]], axis=-1)
+    return RowSampling(
+        temperature=floats("temperature"),
+        top_k=step["top_k"],
+        top_p=floats("top_p"),
+        seed=jax.lax.bitcast_convert_type(seed, jnp.uint32),
+        position=step["row_position"],
+        target=step["target"],
+        tops=step["tops"],
+    )

@@ -1,0 +1,122 @@
+"""One request inside the engine: what was asked, how far it is, and what became of it.
+
+Knows nothing of text, of other sequences or of how a step is put together.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from model_server.engine.types import EngineLimits, RowResult, Sampling
+from sax.errors import InvalidRequest, PromptTooLong, SaxError
+
+Finish = Literal["stop", "length", "score", "cancelled"]
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """What one request asks of the engine: an answer, or the log-probs of its own tokens."""
+
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    max_tokens: int  # the answer also ends where the context ends
+    stop_ids: frozenset[int]
+    score_from: int | None = None  # score prompt[score_from:] and generate nothing
+
+
+class Update(msgspec.Struct, frozen=True):
+    """What one step did to one sequence. The last one has a `finish` or an `error`."""
+
+    sequence: int
+    result: RowResult
+    finish: Finish | None = None
+    error: SaxError | None = None
+
+
+class Sequence:
+    """The scheduler's book on one request. Raises InvalidRequest if it can never be served.
+
+    Positions count tokens of prompt and answer together. The device computes position p from
+    token p; the last computed position of a row yields token p + 1. So an answer's last token is
+    never computed, and neither is the last token of a scored prompt.
+    """
+
+    __slots__ = (
+        "end",
+        "finish_at",
+        "goal",
+        "id",
+        "in_flight",
+        "launched",
+        "pages",
+        "sampling",
+        "score_from",
+        "scores",
+        "scores_launched",
+        "slot",
+        "stop_ids",
+        "tokens",
+    )
+
+    def __init__(self, id: int, submission: Submission, limits: EngineLimits) -> None:
+        context = min(limits.max_context, limits.pages * limits.page_size)
+        _check(submission, context)
+        prompt = len(submission.prompt)
+        self.id = id
+        self.tokens = list(submission.prompt)  # known: prompt and committed answer
+        self.sampling = submission.sampling
+        self.stop_ids = submission.stop_ids
+        self.score_from = submission.score_from
+        self.finish_at = min(prompt + submission.max_tokens, context)  # tokens, at most
+        if self.score_from is not None:
+            self.finish_at = prompt
+        self.end = self.finish_at - 1  # positions to compute in all
+        # Since the sequence last took a slot:
+        self.slot = -1  # -1 while waiting
+        self.pages: list[int] = []
+        self.launched = 0  # positions computed or in flight
+        self.goal = 0  # positions that are prefill; from there on it decodes
+        # Across preemptions: what is in flight stays valid.
+        self.in_flight = 0  # rows launched whose token is not committed
+        self.scores_launched = 0  # scores asked for
+        self.scores: list[float] = []  # and committed
+
+    @property
+    def unscored(self) -> int:
+        """The first position whose logits give a score that was not asked for yet."""
+        if self.score_from is None:
+            return self.finish_at
+        return self.score_from - 1 + self.scores_launched
+
+    def append(self, token: int) -> Finish | None:
+        """Take a committed token; say whether it ends the sequence."""
+        self.in_flight -= 1
+        self.tokens.append(token)
+        if token in self.stop_ids:
+            return "stop"
+        return "length" if len(self.tokens) == self.finish_at else None
+
+
+def _check(submission: Submission, context: int) -> None:
+    """Refuse what no schedule could serve, even with the engine to itself."""
+    length, first = len(submission.prompt), submission.score_from
+    if not length:
+        raise InvalidRequest("the prompt has no tokens; send at least one", param="prompt")
+    if first is None and submission.max_tokens < 1:
+        raise InvalidRequest(
+            f"max_tokens is {submission.max_tokens}; ask for at least 1", param="max_tokens"
+        )
+    if first is not None and not 0 < first < length:
+        raise InvalidRequest(
+            f"cannot score from token {first} of {length}: a score needs at least one token "
+            "before it and one to score",
+            param="score_from",
+        )
+    if length + (first is None) > context:
+        raise PromptTooLong(
+            f"the prompt has {length} tokens and the context holds {context}"
+            f"{', one of them for the answer' if first is None else ''}: shorten the prompt, or "
+            "serve the model with a larger --max_context or --kv_cache_bytes",
+            param="prompt",
+        )

@@ -1,0 +1,192 @@
+"""From a Step to one array of numbers, and back into named parts on the device.
+
+Everything the host tells the device about a step travels in a single i32 vector: one transfer,
+whatever the bucket. Page tables and sampling settings are mirrored here, so that a Step carries
+only what changed. No jax: the device side unpacks by the same `Layout`.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from model_server.engine.buckets import Bucket
+from model_server.engine.types import EngineLimits, Row, Sampling, Step
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each part of the vector lies, for one bucket."""
+
+    bucket: Bucket
+    limits: EngineLimits
+
+    @property
+    def tokens(self) -> int:
+        return self.bucket.tokens(self.limits.prefill_block)
+
+    @property
+    def logit_rows(self) -> int:
+        """R: decode rows all yield; a prompt can also be scored."""
+        if not self.bucket.blocks:
+            return self.bucket.decodes
+        return max(self.bucket.decodes, self.limits.max_logit_rows)
+
+    @cached_property
+    def parts(self) -> dict[str, tuple[int, tuple[int, ...]]]:
+        """name -> (offset, shape)."""
+        d, n, c = self.bucket.decodes, self.bucket.blocks, self.limits.prefill_block
+        t, r, s = self.tokens, self.logit_rows, self.limits.pages_per_sequence
+        shapes = {
+            "tokens": (t,),
+            "positions": (t,),
+            "pages": (t,),
+            "offsets": (t,),
+            "decode_slots": (d,),
+            "decode_tables": (d, s),
+            "decode_limits": (d, 1),
+            "block_tables": (n, s),
+            "block_limits": (n, c),
+            "row_index": (r,),
+            "row_slot": (r,),
+            "row_position": (r,),
+            "target": (r,),
+            "temperature": (r,),
+            "top_p": (r,),
+            "top_k": (r,),
+            "seed_high": (r,),
+            "seed_low": (r,),
+            "tops": (r,),
+        }
+        parts: dict[str, tuple[int, tuple[int, ...]]] = {}
+        offset = 0
+        for name, shape in shapes.items():
+            parts[name] = (offset, shape)
+            offset += int(np.prod(shape))
+        return parts
+
+    @cached_property
+    def size(self) -> int:
+        offset, shape = self.parts["tops"]
+        return offset + int(np.prod(shape))
+
+    def views(self, vector: np.ndarray) -> dict[str, np.ndarray]:
+        """Writable views of the parts of a host vector."""
+        return {
+            name: vector[offset : offset + int(np.prod(shape))].reshape(shape)
+            for name, (offset, shape) in self.parts.items()
+        }
+
+
+class StepArrays:
+    """The host's mirror of what the device knows per slot, and the packing of steps."""
+
+    def __init__(self, limits: EngineLimits) -> None:
+        self._limits = limits
+        self._tables = np.zeros((limits.slots, limits.pages_per_sequence), np.int32)
+        self._samplings = np.zeros((limits.slots, 6), np.int32)
+
+    def pack(self, step: Step, layout: Layout) -> tuple[np.ndarray, list[tuple[int, int]]]:
+        """The step's vector, and for each of its rows the range of its logit rows."""
+        self._apply_changes(step)
+        vector = np.zeros(layout.size, np.int32)  # fresh: the device may still read the last one
+        views = layout.views(vector)
+        views["decode_slots"].fill(self._limits.slots)  # the scratch slot
+        views["row_slot"].fill(self._limits.slots)
+        views["target"].fill(-1)
+        views["top_p"].view(np.float32).fill(1.0)  # padding must not switch top-p on
+        decodes = [row for row in step.rows if row.is_decode]
+        self._pack_decodes(decodes, views)
+        ranges = {id(row): (i, i + 1) for i, row in enumerate(decodes)}
+        next_row = len(decodes)
+        block = 0
+        for row in step.rows:
+            if not row.is_decode:
+                used = self._pack_prefill(row, views, layout, block, next_row)
+                ranges[id(row)] = (next_row, next_row + used)
+                next_row += used
+                block += -(-row.count // self._limits.prefill_block)
+        return vector, [ranges[id(row)] for row in step.rows]
+
+    def _apply_changes(self, step: Step) -> None:
+        for grant in step.grants:
+            self._tables[grant.slot, grant.first : grant.first + len(grant.pages)] = grant.pages
+        for change in step.samplings:
+            self._samplings[change.slot] = _numbers(change.sampling)
+
+    def _pack_decodes(self, rows: list[Row], views: dict[str, np.ndarray]) -> None:
+        if not rows:
+            return
+        count = len(rows)
+        slots = np.fromiter((row.slot for row in rows), np.int32, count)
+        starts = np.fromiter((row.start for row in rows), np.int32, count)
+        tables = self._tables[slots]
+        views["positions"][:count] = starts
+        views["decode_slots"][:count] = slots
+        views["decode_tables"][:count] = tables
+        views["decode_limits"][:count, 0] = starts + 1
+        views["pages"][:count] = tables[np.arange(count), starts // self._limits.page_size]
+        views["offsets"][:count] = starts % self._limits.page_size
+        views["row_index"][:count] = np.arange(count)
+        self._pack_samplings(views, slice(0, count), slots, starts + 1)
+
+    def _pack_prefill(
+        self, row: Row, views: dict[str, np.ndarray], layout: Layout, block: int, first: int
+    ) -> int:
+        """Write one prompt chunk from `block` on; returns how many logit rows it took."""
+        size, count = self._limits.prefill_block, row.count
+        blocks = -(-count // size)
+        flat = layout.bucket.decodes + block * size
+        table = self._tables[row.slot]
+        positions = np.arange(row.start, row.start + count, dtype=np.int32)
+        views["tokens"][flat : flat + count] = row.tokens
+        views["positions"][flat : flat + count] = positions
+        views["pages"][flat : flat + count] = table[positions // self._limits.page_size]
+        views["offsets"][flat : flat + count] = positions % self._limits.page_size
+        views["block_tables"][block : block + blocks] = table
+        views["block_limits"].reshape(-1)[block * size : block * size + count] = positions + 1
+        if row.targets:
+            return self._pack_targets(row, views, flat, first)
+        if row.yields:
+            views["row_index"][first] = flat + count - 1
+            end = np.array([row.start + count], np.int32)
+            self._pack_samplings(views, slice(first, first + 1), np.array([row.slot]), end)
+            return 1
+        return 0
+
+    def _pack_targets(
+        self, row: Row, views: dict[str, np.ndarray], flat: int, first: int
+    ) -> int:
+        used = len(row.targets)
+        end = flat + row.count
+        views["row_index"][first : first + used] = np.arange(end - used, end)
+        views["target"][first : first + used] = row.targets
+        return used
+
+    def _pack_samplings(
+        self, views: dict[str, np.ndarray], at: slice, slots: np.ndarray, positions: np.ndarray
+    ) -> None:
+        settings = self._samplings[slots]
+        views["row_slot"][at] = slots
+        views["row_position"][at] = positions
+        for column, name in enumerate(
+            ("temperature", "top_p", "top_k", "seed_high", "seed_low", "tops")
+        ):
+            views[name][at] = settings[:, column]
+
+
+def _numbers(sampling: Sampling) -> np.ndarray:
+    """temperature, top_p, top_k, seed (two words), tops: floats as their bits."""
+    packed = struct.pack(
+        "<ffiIIi",
+        sampling.temperature,
+        sampling.top_p,
+        sampling.top_k,
+        sampling.seed >> 32,
+        sampling.seed & 0xFFFFFFFF,
+        sampling.logprobs,
+    )
+    return np.frombuffer(packed, np.int32)

@@ -1,0 +1,129 @@
+"""The values between scheduler, runner and engine. No jax: a Step is small and serialisable.
+
+A step is one device call on one flat batch of tokens. Because the engine launches step n+1
+before it has read the tokens of step n, a Step holds only what the host knows: which tokens of
+which prompts to run, where each row's keys and values go, and which rows give a token. The token
+a decode row feeds is taken on the device from `last_tokens[slot]`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+
+class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The shape of one engine; everything the scheduler may not exceed."""
+
+    slots: int  # B: rows of the decode batch
+    pages: int  # P: pages in the pool, page 0 excluded (it is the runner's scratch page)
+    page_size: int  # G: tokens per page
+    max_context: int  # S: prompt plus answer of one sequence, at most
+    token_budget: int  # T: new tokens of one step, decodes included
+    max_logit_rows: int  # rows of one step that can yield a token or a score
+    prefill_block: int = 1  # a prefill chunk takes up whole blocks of the budget
+    max_prefill_blocks: int | None = None  # of one step; None: as many as the budget holds
+    queue: int = 256  # waiting sequences before QueueFull
+
+    @property
+    def pages_per_sequence(self) -> int:
+        return -(-self.max_context // self.page_size)
+
+
+class Sampling(msgspec.Struct, frozen=True, array_like=True):
+    """The device's share of SamplingParams for one slot."""
+
+    temperature: float  # 0: greedy
+    top_k: int  # 0: off
+    top_p: float  # 1: off
+    seed: int  # u64
+    logprobs: int = 0  # how many of the likeliest tokens to return
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """One sequence's part of a step: `len(tokens)` prompt tokens, or one decode.
+
+    Positions `start .. start + count - 1` of the sequence in `slot` are computed and their keys
+    and values written. A decode row has `tokens == ()`: its one token is `last_tokens[slot]`.
+    """
+
+    sequence: int  # id, unique for the engine's life
+    slot: int
+    start: int  # first position
+    tokens: tuple[int, ...]  # prefill chunk; () for a decode
+    yields: bool  # the row's last position gives a token (kept as last_tokens[slot])
+    # Score: log p(targets[i]) from the logits of the row's last len(targets) positions.
+    targets: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return len(self.tokens) or 1
+
+    @property
+    def is_decode(self) -> bool:
+        return not self.tokens
+
+
+class PageGrant(msgspec.Struct, frozen=True, array_like=True):
+    """From this step on, `slot`'s page table holds `pages` from index `first` on."""
+
+    slot: int
+    first: int
+    pages: tuple[int, ...]  # 1 .. P; page 0 is never granted
+
+
+class SlotSampling(msgspec.Struct, frozen=True, array_like=True):
+    """From this step on, `slot` samples like this."""
+
+    slot: int
+    sampling: Sampling
+
+
+class Step(msgspec.Struct, frozen=True, array_like=True):
+    """One device call: decodes first, then prefill chunks."""
+
+    number: int
+    rows: tuple[Row, ...]
+    grants: tuple[PageGrant, ...] = ()
+    samplings: tuple[SlotSampling, ...] = ()
+
+
+class RowResult(msgspec.Struct, frozen=True):
+    """What one yielding or scoring row produced."""
+
+    token: int | None = None
+    logprob: float = 0.0  # of `token`, under the unmodified logits
+    top: tuple[tuple[int, float], ...] = ()  # the likeliest tokens, best first
+    target_logprobs: tuple[float, ...] = ()  # Score
+
+
+class StepResult(msgspec.Struct, frozen=True):
+    """One result per row of the step, in order."""
+
+    number: int
+    rows: tuple[RowResult, ...]
+
+
+class PendingStep(Protocol):
+    """A launched step whose tokens are still on the device."""
+
+    def result(self) -> StepResult:
+        """Wait for the device and bring the tokens to the host."""
+        ...
+
+
+class Runner(Protocol):
+    """Computes steps. Hides one host or sixty-four, local or remote, real or fake.
+
+    Steps run in launch order. `launch` returns at once; at most two steps are in flight.
+    """
+
+    @property
+    def limits(self) -> EngineLimits: ...
+
+    def launch(self, step: Step) -> PendingStep: ...
+
+    def close(self) -> None:
+        """Free device memory. No step may be launched afterwards."""
+        ...

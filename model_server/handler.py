@@ -1,0 +1,177 @@
+"""The one request handler behind LMService and TokenService.
+
+Checks a request, submits it to the engine of its model and turns what comes back into chunks.
+Works by callback: a token costs no task and no queue of its own. Lives on the event loop; knows
+nothing of the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from model_server.answer import Answer
+from model_server.method_stats import WindowCount
+from model_server.metrics import Metrics
+from model_server.running_request import RunningRequest, Sink
+from model_server.servable import Servable
+from model_server.servables import Servables
+from model_server.submission import (
+    check_sampling,
+    make_submission,
+    prompt_ids,
+    score_submission,
+)
+from sax.errors import InvalidRequest, QueueFull, SaxError, ShuttingDown
+from sax.types import GenerateRequest, Message, SamplingParams, TokenChunk
+
+GENERATE, GENERATE_STREAM, SCORE = "lm.generate", "lm.generate_stream", "lm.score"
+
+_INLINE_CHARACTERS = 2000  # a prompt up to this is tokenised at once, in well under 1 ms
+
+
+class Handler:
+    """Answers requests with the models that are loaded."""
+
+    def __init__(self, servables: Servables, metrics: Metrics) -> None:
+        self._servables = servables
+        self._metrics = metrics
+        self._running: set[RunningRequest] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.draining = False
+        self.rejections = WindowCount()  # for want of room, or because we go away
+
+    async def start(self, request: GenerateRequest, method: str, sink: Sink) -> RunningRequest:
+        """Check and submit; from now on `sink` gets the chunks. Raises instead of calling it.
+
+        Raises InvalidRequest and its kin, NotLoaded, QueueFull, ShuttingDown.
+        """
+        running = self._begin(request.model_id, method, sink)
+        try:
+            loaded = running.servable.loaded
+            check_sampling(request.sampling, loaded.tokenizer.vocab_size)
+            ids = await self._prompt_ids(request.prompt, running.servable)
+            running.expect(
+                Answer(
+                    loaded.tokenizer,
+                    stop=request.sampling.stop,
+                    prompt_tokens=len(ids),
+                    logprobs=request.sampling.logprobs,
+                )
+            )
+            running.submit(make_submission(ids, request, loaded))
+        except BaseException as exc:
+            self._refuse(running, exc)
+            raise
+        return running
+
+    async def score(self, model_id: str, prefix: str, suffixes: Sequence[str]) -> list[float]:
+        """The log-probability of each suffix after the prefix."""
+        if not suffixes:
+            raise InvalidRequest("suffix is empty: send at least one text to score", param="suffix")
+        waiting = [self._score(model_id, prefix, suffix) for suffix in suffixes]
+        tasks = [asyncio.ensure_future(one) for one in waiting]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def tokenize(
+        self, model_id: str, prompt: str | tuple[Message, ...]
+    ) -> tuple[list[int], int]:
+        """The ids of a prompt as `start` would make them, and the model's context."""
+        servable = self._servables.get(model_id)
+        ids = await self._prompt_ids(prompt, servable)
+        return ids, servable.loaded.runner.limits.max_context
+
+    def defaults(self, model_id: str) -> tuple[SamplingParams, int]:
+        """What a Saxml request leaves out, and how many answers it gets. Raises NotLoaded."""
+        loaded = self._servables.get(model_id).loaded
+        return loaded.defaults, loaded.samples
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Take nothing new and wait for what runs; False when it took longer than that."""
+        self.draining = True
+        if self._idle.is_set():
+            return True
+        try:
+            await asyncio.wait_for(self._idle.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    def _begin(self, model_id: str, method: str, sink: Sink) -> RunningRequest:
+        if self.draining:
+            self.rejections.add(time.monotonic())
+            raise ShuttingDown("this model server is shutting down; try another replica")
+        servable = self._servables.get(model_id)
+        if method not in servable.methods:
+            offered = ", ".join(servable.methods)
+            raise InvalidRequest(f"{model_id} does not serve {method}; it serves {offered}")
+        running = RunningRequest(servable, method, sink, self._metrics, self._end)
+        self._running.add(running)
+        self._idle.clear()
+        return running
+
+    def _refuse(self, running: RunningRequest, exc: BaseException) -> None:
+        if isinstance(exc, (QueueFull, ShuttingDown)):
+            self.rejections.add(time.monotonic())
+        running.refuse(exc)
+
+    def _end(self, running: RunningRequest) -> None:
+        self._running.discard(running)
+        if not self._running:
+            self._idle.set()
+
+    async def _prompt_ids(
+        self, prompt: str | tuple[int, ...] | tuple[Message, ...], servable: Servable
+    ) -> list[int]:
+        loaded = servable.loaded
+        if _characters(prompt) <= _INLINE_CHARACTERS:
+            return prompt_ids(prompt, loaded)
+        return await asyncio.to_thread(prompt_ids, prompt, loaded)
+
+    async def _score(self, model_id: str, prefix: str, suffix: str) -> float:
+        outcome: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        running = self._begin(model_id, SCORE, lambda chunk: _settle(outcome, chunk))
+        tokenizer = running.servable.loaded.tokenizer
+        try:
+            ids = await asyncio.to_thread(tokenizer.encode, prefix)
+            target = await asyncio.to_thread(tokenizer.encode, suffix, add_bos=False)
+            _check_scorable(ids, target)
+            running.submit(score_submission(ids, target))
+        except BaseException as exc:
+            self._refuse(running, exc)
+            raise
+        try:
+            return await outcome
+        finally:
+            running.cancel()
+
+
+def _settle(outcome: asyncio.Future[float], chunk: TokenChunk | SaxError) -> None:
+    if outcome.done():
+        return
+    if isinstance(chunk, SaxError):
+        outcome.set_exception(chunk)
+    else:
+        outcome.set_result(chunk.score)
+
+
+def _check_scorable(prefix: Sequence[int], suffix: Sequence[int]) -> None:
+    if not prefix:
+        raise InvalidRequest(
+            "prefix is empty and this model has no start token: send a prefix of one token or more",
+            param="prefix",
+        )
+    if not suffix:
+        raise InvalidRequest("suffix holds a text without tokens: leave it out", param="suffix")
+
+
+def _characters(prompt: str | tuple[int, ...] | tuple[Message, ...]) -> int:
+    if isinstance(prompt, str):
+        return len(prompt)
+    return sum(len(part.content) if isinstance(part, Message) else 1 for part in prompt)

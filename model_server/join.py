@@ -1,0 +1,86 @@
+"""Keeps this server known to its admin: joins at start and every few seconds after.
+
+Knows nothing of models; what the server says of itself comes from a callable, where the admin is
+from another, so that both may change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+import grpc.aio
+
+from sax import rpc
+from sax.codec import encode_join
+from sax.errors import AdminUnavailable, SaxError
+from sax.proto import admin_pb2
+from sax.types import ServerInfo
+
+logger = logging.getLogger(__name__)
+
+PERIOD_S = 5.0
+_FIRST_RETRY_S = 0.1
+_TIMEOUT_S = 5.0
+
+
+class Joiner:
+    """The heartbeat of one model server."""
+
+    def __init__(
+        self,
+        admin: Callable[[], str],
+        info: Callable[[], ServerInfo],
+        *,
+        period_s: float = PERIOD_S,
+    ) -> None:
+        self._admin = admin
+        self._info = info
+        self._period_s = period_s
+        self._joined: bool | None = None  # None: not tried yet
+
+    async def run(self) -> None:
+        """Join until cancelled."""
+        retry_s = _FIRST_RETRY_S
+        while True:
+            try:
+                address = self._admin()
+                channel = rpc.open_channel(address)
+                try:
+                    await self._join_while_it_lasts(channel, address)
+                finally:
+                    await channel.close()
+            except SaxError as error:
+                if self._joined:
+                    retry_s = _FIRST_RETRY_S
+                self._log_loss(error.text)
+            except Exception as exc:  # an unreadable location file, say: a heartbeat never ends
+                logger.debug("joining failed", exc_info=exc)
+                self._log_loss(f"{type(exc).__name__}: {exc}")
+            # Full jitter: servers that lost the same admin do not come back all at once.
+            await asyncio.sleep(random.uniform(retry_s / 2, retry_s))
+            retry_s = min(2 * retry_s, self._period_s)
+
+    async def _join_while_it_lasts(self, channel: grpc.aio.Channel, address: str) -> None:
+        while True:
+            await rpc.call(
+                channel,
+                "/sax.Admin/Join",
+                encode_join(self._info()),
+                admin_pb2.JoinResponse,
+                peer=f"the admin server at {address}",
+                timeout_s=_TIMEOUT_S,
+                unavailable=AdminUnavailable,
+            )
+            if not self._joined:
+                logger.info("joined the admin server at %s", address)
+            self._joined = True
+            await asyncio.sleep(self._period_s * random.uniform(0.8, 1.0))
+
+    def _log_loss(self, reason: str) -> None:
+        """One line when the admin is lost or not there yet, not one per attempt."""
+        if self._joined is not False:
+            logger.warning("not joined, trying on: %s", reason)
+        self._joined = False

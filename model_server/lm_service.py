@@ -1,0 +1,96 @@
+"""Saxml's LMService: one request, one call.
+
+Thin: decode, call the handler, encode. Knows nothing of engines or of how models load.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from model_server.connection import Connection
+from model_server.handler import GENERATE, GENERATE_STREAM, Handler
+from model_server.samples import Sample, Samples, start_samples
+from sax.codec import sampling_from_extra_inputs
+from sax.errors import UnsupportedParameter
+from sax.proto import lm_pb2, lm_pb2_grpc
+from sax.types import GenerateRequest
+
+
+class LmService(lm_pb2_grpc.LMServiceServicer):
+    """Saxml's own language-model service: one request, one call."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    async def Generate(self, request: Any, context: Any) -> lm_pb2.GenerateResponse:
+        """All answers whole, the likeliest first."""
+        async with contextlib.aclosing(self._sample(request, GENERATE)) as stream:
+            async for samples in stream:
+                last = samples
+        texts = [
+            lm_pb2.DecodedText(text=sample.text + sample.piece, score=sample.score)
+            for sample in last.best_first()
+        ]
+        return lm_pb2.GenerateResponse(texts=texts)
+
+    async def GenerateStream(
+        self, request: Any, context: Any
+    ) -> AsyncGenerator[lm_pb2.GenerateStreamResponse]:
+        """New pieces as they come: keep prefix_len characters and append the text."""
+        async with contextlib.aclosing(self._sample(request, GENERATE_STREAM)) as stream:
+            async for samples in stream:
+                items = [_stream_item(sample) for sample in samples.all]
+                yield lm_pb2.GenerateStreamResponse(items=items)
+
+    async def Score(self, request: Any, context: Any) -> lm_pb2.ScoreResponse:
+        """The log-probability of each suffix after the prefix."""
+        extra = request.extra_inputs
+        if names := [*extra.items, *extra.tensors, *extra.strings]:
+            raise UnsupportedParameter(
+                f"Score takes no extra inputs; leave out {', '.join(names)}",
+                param=f"extra_inputs.{names[0]}",
+            )
+        logp = await self._handler.score(request.model_key, request.prefix, request.suffix)
+        return lm_pb2.ScoreResponse(logp=logp)
+
+    async def Embed(self, request: Any, context: Any) -> lm_pb2.EmbedResponse:
+        """Not served."""
+        raise _not_served("Embed")
+
+    async def Gradient(self, request: Any, context: Any) -> lm_pb2.GradientResponse:
+        """Not served."""
+        raise _not_served("Gradient")
+
+    async def _sample(self, request: Any, method: str) -> AsyncGenerator[Samples]:
+        """The answers as they grow: the same object after every step that added to it."""
+        defaults, count = self._handler.defaults(request.model_key)
+        question = GenerateRequest(
+            model_id=request.model_key,
+            prompt=request.text,
+            sampling=sampling_from_extra_inputs(request.extra_inputs, defaults),
+        )
+        connection, samples = Connection(self._handler, method), Samples(count)
+        try:
+            await start_samples(connection, question, count)
+            while deliveries := await connection.take():
+                samples.add(deliveries)
+                yield samples
+        finally:
+            connection.close()
+
+
+def _stream_item(sample: Sample) -> lm_pb2.GenerateStreamItem:
+    return lm_pb2.GenerateStreamItem(
+        text=sample.piece,
+        prefix_len=len(sample.text),
+        score=sample.score,
+        scores=[sample.score],
+    )
+
+
+def _not_served(method: str) -> UnsupportedParameter:
+    return UnsupportedParameter(
+        f"{method} is not served; LMService here has Generate, GenerateStream and Score"
+    )

@@ -1,0 +1,91 @@
+"""Runs the blocking loader on a thread of its own and survives whatever it raises.
+
+A daemon thread: a compile that cannot be stopped must not keep a drained process alive. Knows
+nothing of statuses; one load at a time is the caller's rule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+
+from model_server.loaded import Loaded, Loader
+from sax.errors import Cancelled, LoadFailed, SaxError
+from sax.types import ModelSpec, Progress
+
+logger = logging.getLogger(__name__)
+
+_MAX_REASON = 500
+
+
+class LoadThread:
+    """One load. Lives on the event loop; only the loader runs elsewhere."""
+
+    def __init__(
+        self, loader: Loader, spec: ModelSpec, on_progress: Callable[[Progress], None]
+    ) -> None:
+        self._loader = loader
+        self._spec = spec
+        self._on_progress = on_progress
+        self._loop = asyncio.get_running_loop()
+        self._outcome: asyncio.Future[Loaded | SaxError] = self._loop.create_future()
+        self._cancelled = threading.Event()
+
+    async def run(self) -> Loaded | SaxError:
+        """What the loader returned, or why it did not, as an error with a reason in words."""
+        threading.Thread(target=self._run, name=f"load {self._spec.model_id}", daemon=True).start()
+        return await self._outcome
+
+    def cancel(self) -> None:
+        """End the load at its next report of progress; what it still yields is freed."""
+        self._cancelled.set()
+
+    def _run(self) -> None:
+        outcome: Loaded | SaxError
+        try:
+            outcome = self._loader(self._spec, self._report)
+        except _StopLoading:
+            outcome = Cancelled(f"the load of {self._spec.model_id} was cancelled")
+        except BaseException as exc:  # MemoryError and SystemExit end the load, not the server
+            logger.exception("loading failed for key: %s", self._spec.model_id)
+            outcome = as_load_error(exc)
+        if self._cancelled.is_set() and isinstance(outcome, Loaded):
+            outcome.runner.close()
+            outcome = Cancelled(f"the load of {self._spec.model_id} was cancelled")
+        self._tell(self._finish, outcome)
+
+    def _report(self, progress: Progress) -> None:
+        if self._cancelled.is_set():
+            raise _StopLoading
+        self._tell(self._on_progress, progress)
+
+    def _finish(self, outcome: Loaded | SaxError) -> None:
+        if not self._outcome.done():
+            self._outcome.set_result(outcome)
+        elif isinstance(outcome, Loaded):
+            outcome.runner.close()  # nobody waits any more
+
+    def _tell(self, callback: Callable[..., None], value: object) -> None:
+        # The loop is closed when the process ended first.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback, value)
+
+
+class _StopLoading(BaseException):
+    """Unwinds a loader; no `except Exception` on the way may keep it."""
+
+
+def as_load_error(exc: BaseException) -> SaxError:
+    """The error a client and the status see: one line, no traceback."""
+    if isinstance(exc, SaxError):
+        return exc
+    first_line = str(exc).strip().partition("\n")[0][:_MAX_REASON]
+    if isinstance(exc, MemoryError):
+        return LoadFailed(
+            f"out of memory while loading ({first_line or 'no details'}): "
+            "lower --kv_cache_bytes or --slots, or unload another model"
+        )
+    return LoadFailed(f"{type(exc).__name__}: {first_line}" if first_line else type(exc).__name__)

@@ -1,0 +1,90 @@
+"""The memory plan: how many KV pages fit, decided before a byte is loaded.
+
+Pure arithmetic on bytes. Knows nothing of devices, models or jax; whoever loads a model brings
+the numbers and gets a plan or a refusal that says which flag to change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sax.errors import MemoryPlanError
+
+_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What one model may fill."""
+
+    pages: int  # that the engine may grant; the pool holds one more, the scratch page 0
+    kv: int  # bytes of the page pool, scratch page included
+    total: int  # bytes of weights, page pool and workspace
+
+
+def plan(
+    *,
+    weights: int,
+    kv_bytes_per_page: int,
+    workspace: int,
+    limit: int,
+    in_use: int,
+    wanted_pages: int | None,
+    min_pages: int,
+) -> MemoryPlan:
+    """As many pages as wanted (None: as fit). Raises MemoryPlanError when they do not fit."""
+    if wanted_pages is not None and wanted_pages < min_pages:
+        raise MemoryPlanError(_too_few_wanted(wanted_pages, min_pages, kv_bytes_per_page))
+    free = limit - in_use - weights - workspace
+    fitting = free // kv_bytes_per_page - 1
+    pages = fitting if wanted_pages is None else wanted_pages
+    if max(pages, min_pages) > fitting:
+        needed = (max(pages, min_pages) + 1) * kv_bytes_per_page
+        raise MemoryPlanError(
+            _does_not_fit(weights, needed, workspace, limit, in_use, wanted_pages, min_pages)
+        )
+    kv = (pages + 1) * kv_bytes_per_page
+    return MemoryPlan(pages=pages, kv=kv, total=weights + kv + workspace)
+
+
+def human(count: int) -> str:
+    """Bytes as people say them: 1.50 GiB."""
+    for size, unit in _UNITS:
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count} B"
+
+
+def _too_few_wanted(wanted: int, least: int, page: int) -> str:
+    return (
+        f"the KV cache would hold {wanted} pages ({human((wanted + 1) * page)}) but one whole "
+        f"sequence needs {least} pages ({human((least + 1) * page)}): raise --kv_cache_bytes to "
+        f"{(least + 1) * page} or lower --max_context"
+    )
+
+
+def _does_not_fit(
+    weights: int,
+    kv: int,
+    workspace: int,
+    limit: int,
+    in_use: int,
+    wanted: int | None,
+    least: int,
+) -> str:
+    total = weights + kv + workspace
+    text = (
+        f"the model does not fit: weights {human(weights)} + KV cache {human(kv)} + workspace "
+        f"{human(workspace)} = {human(total)}, but of {human(limit)} memory {human(in_use)} is in "
+        f"use by other models and {human(max(0, limit - in_use))} is free"
+    )
+    if limit - in_use < weights + workspace:
+        return f"{text}: {_more_room(total, in_use)}"
+    if wanted is not None and wanted > least:
+        return f"{text}: lower --kv_cache_bytes or --slots, or {_more_room(total, in_use)}"
+    return f"{text}: lower --max_context, or {_more_room(total, in_use)}"
+
+
+def _more_room(total: int, in_use: int) -> str:
+    raised = f"raise --memory_limit_bytes to {total + in_use} if the device has it"
+    return f"unload another model, or {raised}" if in_use else raised

@@ -1,0 +1,105 @@
+"""What one method of one model did in the last minute, counted truthfully.
+
+Pure: the time is an argument. Knows nothing of the wire or of metrics scrapers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+WINDOW_S = 60
+_SAMPLES = 1000  # latencies kept for percentiles; the rates count every request
+
+
+@dataclass(frozen=True, slots=True)
+class MethodSnapshot:
+    """The figures GetStatus reports; a latency is None while no request succeeded."""
+
+    pending: int
+    errors_per_second: float
+    successes_per_second: float
+    mean_s: float | None
+    p50_s: float | None
+    p95_s: float | None
+    p99_s: float | None
+
+
+class MethodStats:
+    """Counts the requests of one method."""
+
+    def __init__(self) -> None:
+        self.pending = 0
+        self._successes = WindowCount()
+        self._errors = WindowCount()
+        self._latencies: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)  # (now, seconds)
+
+    def begin(self) -> None:
+        """A request came in."""
+        self.pending += 1
+
+    def succeed(self, now: float, latency_s: float) -> None:
+        """It was answered."""
+        self.pending -= 1
+        self._successes.add(now)
+        self._latencies.append((now, latency_s))
+
+    def fail(self, now: float) -> None:
+        """It got an error."""
+        self.pending -= 1
+        self._errors.add(now)
+
+    def leave(self) -> None:
+        """The caller went away: neither a success nor an error."""
+        self.pending -= 1
+
+    def snapshot(self, now: float) -> MethodSnapshot:
+        """The figures of the window that ends now."""
+        recent = sorted(latency for at, latency in self._latencies if at > now - WINDOW_S)
+        return MethodSnapshot(
+            pending=self.pending,
+            errors_per_second=self._errors.rate(now),
+            successes_per_second=self._successes.rate(now),
+            mean_s=sum(recent) / len(recent) if recent else None,
+            p50_s=percentile(recent, 0.50),
+            p95_s=percentile(recent, 0.95),
+            p99_s=percentile(recent, 0.99),
+        )
+
+
+class WindowCount:
+    """How many events the last WINDOW_S seconds saw, in one bucket per second."""
+
+    def __init__(self) -> None:
+        self._buckets: deque[list[int]] = deque()  # [second, events]
+
+    def add(self, now: float) -> None:
+        """One event happens now."""
+        second = int(now)
+        if self._buckets and self._buckets[-1][0] == second:
+            self._buckets[-1][1] += 1
+        else:
+            self._forget(second)
+            self._buckets.append([second, 1])
+
+    def rate(self, now: float) -> float:
+        """Events per second over the window."""
+        self._forget(int(now))
+        return _total(self._buckets) / WINDOW_S
+
+    def _forget(self, second: int) -> None:
+        while self._buckets and self._buckets[0][0] <= second - WINDOW_S:
+            self._buckets.popleft()
+
+
+def percentile(ordered: list[float], fraction: float) -> float | None:
+    """The smallest value that at least this fraction of the sorted values does not exceed."""
+    if not ordered:
+        return None
+    return ordered[max(1, math.ceil(fraction * len(ordered))) - 1]
+
+
+def _total(buckets: Iterable[list[int]]) -> int:
+    return sum(count for _, count in buckets)

@@ -1,0 +1,111 @@
+"""What a Prometheus scraper sees of a model server.
+
+Figures of engines are read when they are scraped, so that a token costs nothing here; only the two
+histograms are fed, once per request. Knows nothing of requests beyond their times.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, Histogram, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from model_server.servable import Servable
+
+_FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 30, 60)
+_PER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)
+
+Figure = Callable[[Servable], float]
+_GAUGES: tuple[tuple[str, str, Figure], ...] = (
+    ("sax_slots", "Rows of the decode batch", lambda s: s.stats().slots),
+    ("sax_slots_used", "Rows with a sequence", lambda s: s.stats().slots_used),
+    ("sax_pages", "KV pages in the pool", lambda s: s.stats().pages),
+    ("sax_pages_used", "KV pages granted to sequences", lambda s: s.stats().pages_used),
+    ("sax_requests_running", "Sequences with a slot", lambda s: s.stats().running),
+    ("sax_requests_waiting", "Sequences in the queue", lambda s: s.stats().waiting),
+    ("sax_memory_bytes", "Weights, KV pages and workspace", lambda s: s.loaded.memory),
+)
+_COUNTERS: tuple[tuple[str, str, Figure], ...] = (
+    ("sax_steps", "Device steps launched", lambda s: s.stats().steps),
+    ("sax_prompt_tokens", "Tokens of accepted prompts", lambda s: s.prompt_tokens),
+    ("sax_generated_tokens", "Tokens generated", lambda s: s.stats().tokens),
+    ("sax_preemptions", "Sequences preempted for want of pages", lambda s: s.stats().preemptions),
+    ("sax_requests_cancelled", "Requests whose caller went away", lambda s: s.cancelled),
+)
+
+
+class Metrics:
+    """The registry of one model server, and its HTTP face."""
+
+    def __init__(
+        self, servables: Callable[[], Iterable[Servable]], compiles_while_serving: Callable[[], int]
+    ) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_EngineCollector(servables, compiles_while_serving))
+        self._first_token = Histogram(
+            "sax_time_to_first_token_seconds",
+            "From the request's arrival to its first token",
+            ["model"],
+            buckets=_FIRST_TOKEN_S,
+            registry=self.registry,
+        )
+        self._per_token = Histogram(
+            "sax_time_per_output_token_seconds",
+            "Mean time between the tokens of one answer",
+            ["model"],
+            buckets=_PER_TOKEN_S,
+            registry=self.registry,
+        )
+        self._http: tuple[WSGIServer, threading.Thread] | None = None
+
+    def first_token(self, model_id: str, seconds: float) -> None:
+        """A request got its first token."""
+        self._first_token.labels(model_id).observe(seconds)
+
+    def token_interval(self, model_id: str, seconds: float) -> None:
+        """A request is done; this was its mean time per token after the first."""
+        self._per_token.labels(model_id).observe(seconds)
+
+    def serve(self, host: str, port: int) -> int:
+        """Answer GET /metrics on a thread; returns the port. Raises OSError when it is taken."""
+        self._http = start_http_server(port, addr=host, registry=self.registry)
+        return self._http[0].server_port
+
+    def close(self) -> None:
+        """Stop answering."""
+        if self._http is not None:
+            server, thread = self._http
+            server.shutdown()
+            server.server_close()
+            thread.join()
+            self._http = None
+
+
+class _EngineCollector(Collector):
+    def __init__(
+        self, servables: Callable[[], Iterable[Servable]], compiles_while_serving: Callable[[], int]
+    ) -> None:
+        self._servables = servables
+        self._compiles_while_serving = compiles_while_serving
+
+    def collect(self) -> Iterable[Metric]:
+        servables = list(self._servables())
+        for name, text, figure in _GAUGES:
+            gauge = GaugeMetricFamily(name, text, labels=["model"])
+            for servable in servables:
+                gauge.add_metric([servable.model_id], figure(servable))
+            yield gauge
+        for name, text, figure in _COUNTERS:
+            counter = CounterMetricFamily(name, text, labels=["model"])
+            for servable in servables:
+                counter.add_metric([servable.model_id], figure(servable))
+            yield counter
+        yield CounterMetricFamily(
+            "sax_compiles_while_serving",
+            "Programs compiled after a model was LOADED; anything above 0 is a bug",
+            value=self._compiles_while_serving(),
+        )

@@ -1,0 +1,140 @@
+"""The Modelet face: what an admin (or Saxml's tools) may do to this server.
+
+Decodes, calls, encodes. Knows nothing of how models load or run.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import replace
+from typing import Any
+
+from model_server.handler import Handler
+from model_server.method_stats import MethodSnapshot
+from model_server.servable import Servable
+from model_server.servables import Servables
+from sax.codec import decode_load, encode_status
+from sax.errors import InvalidName, InvalidRequest, UnsupportedParameter
+from sax.names import ModelId, check_checkpoint, check_model_path
+from sax.proto import modelet_pb2, modelet_pb2_grpc
+from sax.types import ModelSpec, ServerStatus
+
+Status = modelet_pb2.GetStatusResponse
+_VERSION = re.compile("([0-9a-f]{32})?")
+
+
+class Modelet(modelet_pb2_grpc.ModeletServicer):
+    """Load, unload and status of the models of one server."""
+
+    def __init__(
+        self, servables: Servables, handler: Handler, *, cell: str, incarnation: str, memory: int
+    ) -> None:
+        self._servables = servables
+        self._handler = handler
+        self._cell = cell
+        self._incarnation = incarnation
+        self._memory = memory
+
+    async def Load(self, request: Any, context: Any) -> modelet_pb2.LoadResponse:
+        """Returns once the model is LOADED; GetStatus shows the progress meanwhile."""
+        spec = decode_load(request)
+        check_spec(spec, self._cell)
+        await self._servables.load(spec)
+        return modelet_pb2.LoadResponse()
+
+    async def UpdateLoaded(self, request: Any, context: Any) -> modelet_pb2.UpdateLoadedResponse:
+        """Loads another checkpoint in place; the same one changes nothing."""
+        loaded = self._servables.spec(request.model_key)
+        # What the admin published is no longer what is loaded, so the version goes.
+        spec = replace(
+            loaded, checkpoint=request.checkpoint_path, acls=dict(request.acls.items), version=""
+        )
+        check_spec(spec, self._cell)
+        if spec.checkpoint != loaded.checkpoint:
+            await self._servables.load(spec)
+        return modelet_pb2.UpdateLoadedResponse()
+
+    async def Unload(self, request: Any, context: Any) -> modelet_pb2.UnloadResponse:
+        """Returns once the memory is free; what runs gets a bounded time to end."""
+        ModelId.parse(request.model_key)
+        await self._servables.unload(request.model_key)
+        return modelet_pb2.UnloadResponse()
+
+    async def GetStatus(self, request: Any, context: Any) -> Status:
+        """Every model of this server and how it does."""
+        infos = self._servables.infos()
+        if not request.include_failure_reasons:
+            infos = tuple(replace(info, reason="") for info in infos)
+        reply = encode_status(
+            ServerStatus(infos, self._incarnation, self._memory, self._servables.memory_used)
+        )
+        now = time.monotonic()
+        early = self._handler.rejections.rate(now)
+        reply.server_status.stats.early_rejection_errors_per_second = early
+        if request.include_method_stats:
+            loaded = {servable.model_id: servable for servable in self._servables.loaded()}
+            for model in reply.models:
+                if servable := loaded.get(model.model_key):
+                    model.method_stats.extend(_method_stats(servable, now))
+        return reply
+
+    async def Export(self, request: Any, context: Any) -> modelet_pb2.ExportResponse:
+        """Not served."""
+        raise UnsupportedParameter(
+            "Export is not supported: this server writes no TF SavedModel; "
+            "`sax convert` writes a Hugging Face folder"
+        )
+
+    async def Save(self, request: Any, context: Any) -> modelet_pb2.SaveResponse:
+        """Not served."""
+        raise UnsupportedParameter(
+            "Save is not supported: a server does not change weights, so the checkpoint it was "
+            "loaded from is still what it serves"
+        )
+
+    async def WakeUp(self, request: Any, context: Any) -> modelet_pb2.WakeUpResponse:
+        """Nothing to do: this server is never dormant."""
+        return modelet_pb2.WakeUpResponse()
+
+
+def check_spec(spec: ModelSpec, cell: str) -> None:
+    """Raises InvalidName, InvalidRequest or UnsupportedParameter."""
+    model_id = ModelId.parse(spec.model_id)
+    if cell and model_id.cell != cell:
+        raise InvalidName(
+            f"{model_id} belongs to cell {model_id.cell}; this server serves cell {cell} "
+            "(--sax_cell)",
+            param="model",
+        )
+    check_model_path(spec.model_path)
+    check_checkpoint(spec.checkpoint)
+    if spec.acls:
+        raise UnsupportedParameter(
+            "acls are not enforced by this server, so it does not accept them: publish without",
+            param="acls",
+        )
+    if not _VERSION.fullmatch(spec.version):
+        raise InvalidRequest("uuid has a wrong length: send 16 bytes or none", param="uuid")
+
+
+def _method_stats(servable: Servable, now: float) -> list[Status.MethodStats]:
+    return [
+        _encode_stats(name, stats.snapshot(now), list(servable.recent_batch_sizes))
+        for name, stats in servable.methods.items()
+    ]
+
+
+def _encode_stats(name: str, stats: MethodSnapshot, batches: list[int]) -> Status.MethodStats:
+    """The wire calls them "latency per second"; they are seconds."""
+    return Status.MethodStats(
+        method=name,
+        pending_reqs=stats.pending,
+        errors_per_second=stats.errors_per_second,
+        successes_per_second=stats.successes_per_second,
+        mean_latency_on_success_per_second=stats.mean_s,
+        p50_latency_on_success_per_second=stats.p50_s,
+        p95_latency_on_success_per_second=stats.p95_s,
+        p99_latency_on_success_per_second=stats.p99_s,
+        recent_batch_sizes=batches,
+    )

@@ -1,0 +1,170 @@
+"""One model server process: its parts put together, started and stopped in the right order.
+
+Takes the loader as a value, so the tests run the same process with arithmetic instead of weights.
+Knows nothing of flags or of jax.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import signal
+import socket
+from collections.abc import Callable, Sequence
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from model_server.config import ModelServerConfig
+from model_server.handler import Handler
+from model_server.join import Joiner
+from model_server.lm_service import LmService
+from model_server.loaded import Loader
+from model_server.metrics import Metrics
+from model_server.modelet import Modelet
+from model_server.servables import Servables
+from model_server.token_service import TokenService
+from sax.config import admin_address, check_address
+from sax.proto import (
+    lm_pb2,
+    lm_pb2_grpc,
+    modelet_pb2,
+    modelet_pb2_grpc,
+    tokens_pb2,
+    tokens_pb2_grpc,
+)
+from sax.rpc import SERVER_OPTIONS, ErrorInterceptor
+from sax.types import ServerInfo
+
+logger = logging.getLogger(__name__)
+
+_SERVICES = (
+    modelet_pb2.DESCRIPTOR.services_by_name["Modelet"].full_name,
+    lm_pb2.DESCRIPTOR.services_by_name["LMService"].full_name,
+    tokens_pb2.DESCRIPTOR.services_by_name["TokenService"].full_name,
+)
+_GRACE_S = 1.0  # for calls that end by themselves, once every request is answered
+
+
+class ModelServer:
+    """Start it, then stop it; both on one event loop."""
+
+    def __init__(
+        self,
+        config: ModelServerConfig,
+        loader: Loader,
+        *,
+        model_paths: Callable[[], Sequence[str]],
+        compiles_while_serving: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._model_paths = model_paths
+        self.servables = Servables(loader, drain_s=config.drain_seconds)
+        self._metrics = Metrics(self.servables.loaded, compiles_while_serving)
+        self._handler = Handler(self.servables, self._metrics)
+        self._tokens = TokenService(self._handler)
+        self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
+        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+        self._joining: asyncio.Task[None] | None = None
+        self.address = ""  # host:port, once started
+        self.metrics_address = ""
+
+    async def start(self) -> None:
+        """Listen, then join. Raises OSError when a port is taken."""
+        config = self._config
+        self._add_services()
+        self.address = self._listen()
+        await self._server.start()
+        if config.metrics_port >= 0:
+            port = self._metrics.serve(config.host, config.metrics_port)
+            self.metrics_address = f"{advertised_host(config.host)}:{port}"
+            logger.info("metrics on http://%s/metrics", self.metrics_address)
+        await self._report(health_pb2.HealthCheckResponse.SERVING)
+        if config.sax_cell:
+            self._joining = asyncio.create_task(Joiner(self._admin, self.info).run())
+        logger.info("model server listening on %s", self.address)
+
+    async def stop(self) -> None:
+        """Take nothing new, let what runs end within the drain time, free everything."""
+        if self._joining is not None:
+            self._joining.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._joining
+        await self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
+        if not await self._handler.drain(self._config.drain_seconds):
+            logger.warning("not everything was answered within the drain time")
+        await self.servables.close(drain_s=0)
+        self._tokens.end()
+        await asyncio.gather(self._server.stop(_GRACE_S), asyncio.to_thread(self._metrics.close))
+        logger.info("model server stopped")
+
+    async def serve_until_signalled(self) -> None:
+        """Start, wait for SIGTERM or SIGINT, stop."""
+        signalled = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, signalled.set)
+        await self.start()
+        await signalled.wait()
+        logger.info("draining")
+        await self.stop()
+
+    def info(self) -> ServerInfo:
+        """What this server says of itself when it joins."""
+        config = self._config
+        wanted = re.compile(config.model_filter_regex)
+        return ServerInfo(
+            address=self.address,
+            debug_address=self.metrics_address,
+            chip_type=config.platform_chip,
+            chip_topology=config.platform_topology,
+            model_paths=tuple(path for path in self._model_paths() if wanted.fullmatch(path)),
+            tags=config.tags,
+            incarnation=config.incarnation,
+            memory_total=config.memory_limit,
+        )
+
+    def _admin(self) -> str:
+        config = self._config
+        if config.admin is not None:
+            return check_address(config.admin, "--admin")
+        return admin_address(cell=config.cell)
+
+    def _add_services(self) -> None:
+        config, server = self._config, self._server
+        modelet = Modelet(
+            self.servables,
+            self._handler,
+            cell=config.cell,
+            incarnation=config.incarnation,
+            memory=config.memory_limit,
+        )
+        modelet_pb2_grpc.add_ModeletServicer_to_server(modelet, server)
+        lm_pb2_grpc.add_LMServiceServicer_to_server(LmService(self._handler), server)
+        tokens_pb2_grpc.add_TokenServiceServicer_to_server(self._tokens, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection(
+            (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+        )
+
+    def _listen(self) -> str:
+        config = self._config
+        try:
+            port = self._server.add_insecure_port(f"{config.host}:{config.port}")
+        except RuntimeError as exc:
+            raise OSError(f"cannot listen on {config.host}:{config.port}: {exc}") from exc
+        return f"{advertised_host(config.host)}:{port}"
+
+    async def _report(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        for service in ("", *_SERVICES):
+            await self._health.set(service, status)
+
+
+def advertised_host(host: str) -> str:
+    """The host that others reach a server on which listens on `host`."""
+    if host not in ("0.0.0.0", "::", "[::]"):
+        return host
+    return socket.gethostbyname(socket.gethostname())

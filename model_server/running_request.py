@@ -1,0 +1,121 @@
+"""One request under way: the engine's updates in, chunks out, and its times and outcome on record.
+
+By callback: a token costs no task. Lives on the event loop; knows nothing of the wire, and not how
+a prompt becomes tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+
+from model_server.answer import Answer
+from model_server.engine.engine import Submission, Update
+from model_server.metrics import Metrics
+from model_server.servable import Servable
+from sax.errors import Cancelled, Internal, SaxError
+from sax.types import TokenChunk
+
+logger = logging.getLogger(__name__)
+
+# The last call has an error or a chunk with a finish reason.
+Sink = Callable[[TokenChunk | SaxError], None]
+
+
+class RunningRequest:
+    """One sequence under way: takes the engine's updates, gives chunks to the sink."""
+
+    def __init__(
+        self,
+        servable: Servable,
+        method: str,
+        sink: Sink,
+        metrics: Metrics,
+        on_end: Callable[[RunningRequest], None],
+    ) -> None:
+        self.servable = servable
+        self._stats = servable.methods[method]
+        self._sink = sink
+        self._metrics = metrics
+        self._on_end = on_end
+        self._answer: Answer | None = None  # a scored sequence has none
+        self._sequence: int | None = None
+        self._began_s = time.monotonic()
+        self._first_s: float | None = None
+        self._over = False
+        self._stats.begin()
+
+    def expect(self, answer: Answer) -> None:
+        """Turn the tokens to come into this answer."""
+        self._answer = answer
+
+    def submit(self, submission: Submission) -> None:
+        """Hand the sequence to the engine. Raises as the engine does."""
+        self._sequence = self.servable.submit(submission, self._receive)
+
+    def refuse(self, exc: BaseException) -> None:
+        """It ends before it began; the caller raises."""
+        if self._end():
+            self._fail_or_leave(exc)
+
+    def cancel(self) -> None:
+        """The caller went away: free slot and pages, say nothing more. Idempotent."""
+        if self._end():
+            self._stats.leave()
+            self._stop_sequence()
+            self.servable.cancelled += 1
+
+    def _receive(self, update: Update) -> None:
+        if self._over:
+            return
+        try:
+            chunk = update.error or self._chunk(update)
+        except Exception:
+            logger.exception("an update could not be turned into text")
+            chunk = Internal("internal error; the server's log has the details")
+        if isinstance(chunk, SaxError):
+            self._end()
+            self._stats.fail(time.monotonic())
+            self._stop_sequence()
+        elif chunk.finish_reason is not None:
+            self._succeed(update)
+        self._sink(chunk)
+
+    def _chunk(self, update: Update) -> TokenChunk:
+        if self._answer is None:
+            score = math.fsum(update.result.target_logprobs)
+            return TokenChunk("", finish_reason=update.finish, score=score)
+        if self._first_s is None:
+            self._first_s = time.monotonic()
+            self._metrics.first_token(self.servable.model_id, self._first_s - self._began_s)
+        return self._answer.push(update.result, update.finish)
+
+    def _succeed(self, update: Update) -> None:
+        now = time.monotonic()
+        self._end()
+        self._stats.succeed(now, now - self._began_s)
+        if update.finish is None:  # a stop string that the engine knows nothing of
+            self._stop_sequence()
+        if self._answer is not None and self._first_s is not None and self._answer.tokens > 1:
+            per_token_s = (now - self._first_s) / (self._answer.tokens - 1)
+            self._metrics.token_interval(self.servable.model_id, per_token_s)
+
+    def _stop_sequence(self) -> None:
+        if self._sequence is not None:
+            self.servable.cancel(self._sequence)
+
+    def _fail_or_leave(self, exc: BaseException) -> None:
+        if isinstance(exc, (asyncio.CancelledError, Cancelled)):
+            self._stats.leave()
+        else:
+            self._stats.fail(time.monotonic())
+
+    def _end(self) -> bool:
+        """False when it was over already."""
+        over, self._over = self._over, True
+        if not over:
+            self._on_end(self)
+        return not over

@@ -1,0 +1,251 @@
+"""The models of this server: who is loaded, loading, failed or on its way out.
+
+Keeps each model at what was asked for last, one load at a time. Knows nothing of the wire and
+nothing of how a model is loaded (the loader does) or served (the handler does).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from model_server.load_thread import LoadThread, as_load_error
+from model_server.loaded import Loaded, Loader
+from model_server.servable import Servable
+from model_server.status_machine import Event, transition
+from sax.errors import Cancelled, NotLoaded, SaxError, ShuttingDown
+from sax.types import ModelSpec, Progress, ServableInfo, ServableStatus
+
+logger = logging.getLogger(__name__)
+
+_STOP_LOAD_S = 5.0  # a load looks up at least this often, but for a very long compile
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """One model id: what is wanted of it, and what has become of it."""
+
+    model_id: str
+    settled: asyncio.Future[None]  # of the wish below
+    wish: ModelSpec | None = None  # None: to be gone
+    status: ServableStatus = ServableStatus.NONE
+    spec: ModelSpec | None = None  # what the status is about
+    reason: str = ""
+    progress: Progress | None = None
+    load: LoadThread | None = None
+    servable: Servable | None = None
+    task: asyncio.Task[None] | None = field(default=None)
+
+
+class Servables:
+    """Lives on the event loop."""
+
+    def __init__(self, loader: Loader, *, drain_s: float = 20.0) -> None:
+        self._loader = loader
+        self._drain_s = drain_s
+        self._entries: dict[str, _Entry] = {}
+        self._one_load = asyncio.Lock()
+        self._closing = False
+
+    async def load(self, spec: ModelSpec) -> None:
+        """Return once the model is LOADED. Raises why it is not.
+
+        Loading what is loaded (or loading) already joins it; another version takes its place. The
+        load goes on when the caller goes away.
+        """
+        if self._closing:
+            raise ShuttingDown("this model server is shutting down and loads nothing")
+        entry = self._entries.get(spec.model_id)
+        if entry is None:
+            entry = _Entry(spec.model_id, asyncio.get_running_loop().create_future())
+            self._entries[spec.model_id] = entry
+            self._wish(entry, spec)
+        elif entry.status is ServableStatus.FAILED or not _same(entry.wish, spec):
+            self._wish(entry, spec)
+        await asyncio.shield(entry.settled)
+
+    async def unload(self, model_id: str) -> None:
+        """Return once the model is gone; one that is not here is gone already."""
+        entry = self._entries.get(model_id)
+        if entry is None:
+            return
+        if entry.wish is not None:
+            self._wish(entry, None)
+        await asyncio.shield(entry.settled)
+
+    def get(self, model_id: str) -> Servable:
+        """The servable that answers for this model now. Raises NotLoaded."""
+        self._notice_failures()
+        entry = self._entries.get(model_id)
+        if entry is None or entry.servable is None or entry.status is not ServableStatus.LOADED:
+            raise NotLoaded(self._not_loaded(model_id, entry), param="model")
+        return entry.servable
+
+    def loaded(self) -> Iterator[Servable]:
+        """Every servable with an engine, those that drain included. For any thread."""
+        return (e.servable for e in list(self._entries.values()) if e.servable is not None)
+
+    def spec(self, model_id: str) -> ModelSpec:
+        """What this model was last told to be. Raises NotLoaded."""
+        entry = self._entries.get(model_id)
+        if entry is None or entry.wish is None:
+            raise NotLoaded(self._not_loaded(model_id, entry), param="model")
+        return entry.wish
+
+    def infos(self) -> tuple[ServableInfo, ...]:
+        """Each model and its status."""
+        self._notice_failures()
+        return tuple(_info(entry) for entry in self._entries.values())
+
+    @property
+    def memory_used(self) -> int:
+        """Bytes of all loaded models together."""
+        return sum(servable.loaded.memory for servable in self.loaded())
+
+    async def close(self, *, drain_s: float | None = None) -> None:
+        """Unload everything and take nothing new; a load that does not stop is left behind."""
+        self._closing = True
+        if drain_s is not None:
+            self._drain_s = drain_s
+        unloads = [asyncio.create_task(self.unload(model_id)) for model_id in self._entries]
+        if unloads:
+            _, stuck = await asyncio.wait(unloads, timeout=self._drain_s + _STOP_LOAD_S)
+            for unload in stuck:
+                logger.warning("a load does not stop; leaving it behind")
+                unload.cancel()
+
+    # One entry: the last wish wins
+
+    def _wish(self, entry: _Entry, spec: ModelSpec | None) -> None:
+        if not entry.settled.done():
+            _settle(
+                entry.settled, Cancelled(f"a later call changed what {entry.model_id} is to be")
+            )
+        entry.wish = spec
+        entry.settled = asyncio.get_running_loop().create_future()
+        if entry.status in (ServableStatus.LOADING, ServableStatus.LOADED):
+            self._step(entry, Event.UNLOAD)
+        if entry.load is not None:
+            entry.load.cancel()
+        self._start(entry)
+
+    def _start(self, entry: _Entry) -> None:
+        if entry.task is None or entry.task.done():
+            entry.task = asyncio.create_task(self._follow(entry))
+
+    def _notice_failures(self) -> None:
+        """A model whose engine stopped is FAILED, and its memory is freed."""
+        for entry in self._entries.values():
+            loaded = entry.status is ServableStatus.LOADED and entry.servable
+            if loaded and (failure := loaded.failure):
+                self._step(entry, Event.FAILED)
+                entry.reason = failure
+                self._start(entry)
+
+    async def _follow(self, entry: _Entry) -> None:
+        """Free what failed, then fulfil wishes until none is open."""
+        if entry.status is ServableStatus.FAILED:
+            await self._free(entry)
+        while not entry.settled.done():
+            settled, wish = entry.settled, entry.wish
+            error = await self._fulfil(entry, wish)
+            if not settled.done():
+                _settle(settled, error)
+        if entry.wish is None:
+            self._entries.pop(entry.model_id, None)
+
+    async def _fulfil(self, entry: _Entry, wish: ModelSpec | None) -> SaxError | None:
+        """Make it so; the error says why it could not be."""
+        await self._free(entry)
+        if entry.status is ServableStatus.UNLOADING:
+            self._step(entry, Event.UNLOADED)
+        if wish is None:
+            self._step(entry, Event.UNLOAD)
+            return None
+        return await self._load(entry, wish)
+
+    async def _free(self, entry: _Entry) -> None:
+        if entry.servable is not None:
+            try:
+                await entry.servable.close(self._drain_s)
+            except Exception:  # whoever waits for the unload must not wait for ever
+                logger.exception("the memory of %s may not be free", entry.model_id)
+            entry.servable = None
+            logger.info("unloaded model for key: %s", entry.model_id)
+
+    async def _load(self, entry: _Entry, spec: ModelSpec) -> SaxError | None:
+        self._step(entry, Event.LOAD)
+        entry.spec, entry.progress = spec, Progress("waiting for another load")
+        async with self._one_load:
+            if entry.status is not ServableStatus.LOADING:  # changed their mind meanwhile
+                self._step(entry, Event.UNLOADED)
+                return None
+            entry.progress = Progress("starting")
+            entry.load = LoadThread(self._loader, spec, lambda news: _progress(entry, news))
+            outcome = await entry.load.run()
+            entry.load = None
+        return self._keep(entry, outcome)
+
+    def _keep(self, entry: _Entry, outcome: Loaded | SaxError) -> SaxError | None:
+        """Serve what was loaded, or remember why there is nothing to serve."""
+        entry.progress = None
+        if isinstance(outcome, Loaded):
+            try:
+                entry.servable = Servable(entry.model_id, outcome)
+            except Exception as exc:
+                logger.exception("no engine for key: %s", entry.model_id)
+                outcome.runner.close()
+                outcome = as_load_error(exc)
+        if isinstance(outcome, SaxError):
+            entry.reason = outcome.text
+            self._step(entry, Event.FAILED)
+            return outcome
+        self._step(entry, Event.LOADED)
+        logger.info("loading completed. Successfully loaded model for key: %s", entry.model_id)
+        return None
+
+    def _step(self, entry: _Entry, event: Event) -> None:
+        entry.status = transition(entry.status, event)
+        if entry.status is not ServableStatus.FAILED:
+            entry.reason = ""
+
+    def _not_loaded(self, model_id: str, entry: _Entry | None) -> str:
+        if entry is not None and entry.status is not ServableStatus.NONE:
+            why = f": {entry.reason}" if entry.reason else ""
+            return f"{model_id} is {entry.status} on this server{why}"
+        held = ", ".join(servable.model_id for servable in self.loaded()) or "no model"
+        return f"this server does not hold {model_id}; it holds {held}"
+
+
+def _same(wish: ModelSpec | None, spec: ModelSpec) -> bool:
+    """Whether loading `spec` would bring what is wished for already."""
+    return wish is not None and (
+        (wish.version, wish.model_path, wish.checkpoint, dict(wish.overrides))
+        == (spec.version, spec.model_path, spec.checkpoint, dict(spec.overrides))
+    )
+
+
+def _settle(settled: asyncio.Future[None], error: SaxError | None) -> None:
+    if error is None:
+        settled.set_result(None)
+    else:
+        settled.set_exception(error)
+        settled.exception()  # a caller that went away will not look at it
+
+
+def _progress(entry: _Entry, news: Progress) -> None:
+    if entry.status is ServableStatus.LOADING:
+        entry.progress = news
+
+
+def _info(entry: _Entry) -> ServableInfo:
+    return ServableInfo(
+        model_id=entry.model_id,
+        status=entry.status,
+        version=entry.spec.version if entry.spec else "",
+        reason=entry.reason,
+        progress=entry.progress,
+        memory=entry.servable.loaded.memory if entry.servable else 0,
+    )

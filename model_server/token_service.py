@@ -1,0 +1,81 @@
+"""The token stream: many requests on one connection, one message per engine step for all of them.
+
+Thin: decode, call the handler, encode. Knows nothing of engines or of how models load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from model_server.connection import Connection
+from model_server.handler import GENERATE_STREAM, Handler
+from sax.codec import decode_generate, decode_tokenize, encode_chunk, encode_failure
+from sax.errors import SaxError
+from sax.proto import tokens_pb2, tokens_pb2_grpc
+
+
+class TokenService(tokens_pb2_grpc.TokenServiceServicer):
+    """Many requests on one stream; per engine step one message with the news of all of them."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._connections: set[Connection] = set()
+
+    async def Stream(
+        self, request_iterator: Any, context: Any
+    ) -> AsyncGenerator[tokens_pb2.FromServer]:
+        """Runs until the caller hangs up, or says no more and has every answer."""
+        connection = Connection(self._handler, GENERATE_STREAM)
+        self._connections.add(connection)
+        reader = asyncio.create_task(_read(request_iterator, connection))
+        try:
+            while deliveries := await connection.take():
+                yield tokens_pb2.FromServer(
+                    chunks=[
+                        encode_failure(id, chunk)
+                        if isinstance(chunk, SaxError)
+                        else encode_chunk(id, chunk)
+                        for id, chunk in deliveries
+                    ]
+                )
+            if reader.done():
+                await reader  # a broken stream is an error of the call
+        finally:
+            reader.cancel()
+            connection.close()
+            self._connections.discard(connection)
+
+    async def Tokenize(self, request: Any, context: Any) -> tokens_pb2.TokenizeResponse:
+        """The ids of a prompt, and how many fit."""
+        ids, max_context = await self._handler.tokenize(*decode_tokenize(request))
+        return tokens_pb2.TokenizeResponse(ids=ids, max_context=max_context)
+
+    def end(self) -> None:
+        """Let every stream end once its requests are answered."""
+        for connection in self._connections:
+            connection.end()
+
+
+async def _read(request_iterator: Any, connection: Connection) -> None:
+    """Start and cancel as told. In order: a cancel never overtakes its request."""
+    try:
+        async for message in request_iterator:
+            if message.HasField("generate"):
+                await _start(connection, message.generate)
+            elif message.HasField("cancel"):
+                connection.cancel(message.cancel.id)
+    except BaseException:
+        connection.close()
+        raise
+    connection.end()
+
+
+async def _start(connection: Connection, message: tokens_pb2.Generate) -> None:
+    try:
+        question = decode_generate(message)
+    except SaxError as error:
+        connection.fail(message.id, error)
+    else:
+        await connection.start(message.id, question)

@@ -1,0 +1,94 @@
+"""The SDK: Saxml's calls (`sax.Publish`), clients, values and errors.
+
+Names are fetched on first use, so that `import sax.names` loads no gRPC.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sax.client import AsyncClient, Client, WatchEvent
+    from sax.compat import (
+        AdminOptions,
+        GetACL,
+        List,
+        ListAll,
+        ListDetail,
+        Model,
+        ModelDetail,
+        ModelOptions,
+        ModelServerTypeStat,
+        Options,
+        Publish,
+        SetACL,
+        Stats,
+        Unpublish,
+        Update,
+        WaitForReady,
+    )
+    from sax.errors import SaxError
+    from sax.names import CellId, ModelId
+    from sax.types import (
+        GenerateRequest,
+        JoinedServer,
+        Message,
+        ModelSpec,
+        PublishedModel,
+        SamplingParams,
+        TokenChunk,
+    )
+
+__all__ = [
+    "AdminOptions",
+    "AsyncClient",
+    "CellId",
+    "Client",
+    "GenerateRequest",
+    "GetACL",
+    "JoinedServer",
+    "List",
+    "ListAll",
+    "ListDetail",
+    "Message",
+    "Model",
+    "ModelDetail",
+    "ModelId",
+    "ModelOptions",
+    "ModelServerTypeStat",
+    "ModelSpec",
+    "Options",
+    "Publish",
+    "PublishedModel",
+    "SamplingParams",
+    "SaxError",
+    "SetACL",
+    "Stats",
+    "TokenChunk",
+    "Unpublish",
+    "Update",
+    "WaitForReady",
+    "WatchEvent",
+]
+
+# gRPC's core reads this when it is imported. Without it, it tells stderr of every peer that hangs
+# up; our errors say so to whom it concerns.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
+_HOMES = ("sax.errors", "sax.names", "sax.types", "sax.client", "sax.compat")
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        for home in _HOMES:
+            module = importlib.import_module(home)
+            if hasattr(module, name):
+                globals()[name] = getattr(module, name)
+                return globals()[name]
+    raise AttributeError(f"module 'sax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

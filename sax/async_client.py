@@ -1,0 +1,310 @@
+"""A cell as an asyncio program sees it: operators' calls go to the admin, requests to replicas.
+
+Knows values, not messages of models' inner workings: `sax.admin` and `sax.locator` do the work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from types import TracebackType
+
+from sax import codec
+from sax.admin import Admin
+from sax.codec.extra_inputs import ExtraInputs
+from sax.connection import Connection
+from sax.errors import DeadlineExceeded, InvalidRequest, ModelNotFound, NotFound, SaxError
+from sax.locator import ANY_ROUTE, Locator, Patience, Route
+from sax.names import CellId, ModelId, check_checkpoint, check_model_path, nearest
+from sax.proto import admin_pb2, lm_pb2, tokens_pb2
+from sax.readiness import not_ready, why_not
+from sax.types import (
+    CellStats,
+    GenerateRequest,
+    JoinedServer,
+    Message,
+    ModelSpec,
+    PublishedModel,
+    TokenChunk,
+)
+from sax.watch import WatchEvent, follow
+
+_WAIT_ROUND_S = 30.0  # one WaitForReady call; longer waits are several
+
+Models = list[PublishedModel]
+Servers = list[JoinedServer]
+Scores = list[float]
+Texts = list[tuple[str, float]]
+
+
+class AsyncClient:
+    """One cell. Make it, use it and close it in one event loop."""
+
+    def __init__(self, admin: str | None = None, *, patience: Patience | None = None) -> None:
+        """`admin` is host:port of the cell's admin server; None asks `sax.config`."""
+        self._admin = Admin(admin)
+        self._locator = Locator(self._admin, self._explain, patience)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Requests under way end with Cancelled."""
+        await self._locator.close()
+        await self._admin.close()
+
+    # Operators
+
+    async def publish(
+        self,
+        model_id: str,
+        model_path: str,
+        checkpoint: str,
+        replicas: int = 1,
+        overrides: Mapping[str, str] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Returns once the publication is durable; replicas load after. Override values are JSON.
+
+        Raises ModelExists, InvalidName, InvalidRequest, AdminUnavailable.
+        """
+        spec = ModelSpec(
+            model_id=str(ModelId.parse(model_id)),
+            model_path=check_model_path(model_path),
+            checkpoint=check_checkpoint(checkpoint),
+            replicas=_check_replicas(replicas),
+            overrides=dict(overrides or {}),
+        )
+        request = admin_pb2.PublishRequest(model=codec.encode_spec(spec))
+        await self._admin.change("Publish", request, admin_pb2.PublishResponse, timeout_s)
+
+    async def update(
+        self,
+        model_id: str,
+        *,
+        model_path: str | None = None,
+        checkpoint: str | None = None,
+        replicas: int | None = None,
+        overrides: Mapping[str, str] | None = None,
+        acls: Mapping[str, str] | None = None,
+        admin_acl: str | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Change what is given and keep the rest; only a change of what is loaded reloads.
+
+        The model path cannot change: naming another one is an error.
+        """
+        old = (await self.list(model_id, timeout_s=timeout_s)).spec
+        spec = replace(
+            old,
+            model_path=old.model_path if model_path is None else check_model_path(model_path),
+            checkpoint=old.checkpoint if checkpoint is None else check_checkpoint(checkpoint),
+            replicas=old.replicas if replicas is None else _check_replicas(replicas),
+            overrides=old.overrides if overrides is None else dict(overrides),
+            acls=old.acls if acls is None else dict(acls),
+            admin_acl=old.admin_acl if admin_acl is None else admin_acl,
+        )
+        request = admin_pb2.UpdateRequest(model=codec.encode_spec(spec))
+        await self._admin.change("Update", request, admin_pb2.UpdateResponse, timeout_s)
+
+    async def unpublish(self, model_id: str, *, timeout_s: float | None = None) -> None:
+        """Returns once that is durable; replicas unload after. Raises ModelNotFound."""
+        request = admin_pb2.UnpublishRequest(model_id=str(ModelId.parse(model_id)))
+        await self._admin.change("Unpublish", request, admin_pb2.UnpublishResponse, timeout_s)
+
+    async def list(self, model_id: str, *, timeout_s: float | None = None) -> PublishedModel:
+        """One model with its replicas. Raises ModelNotFound offering the nearest names."""
+        ModelId.parse(model_id)
+        try:
+            reply = await self._list(model_id, timeout_s)
+        except ModelNotFound:
+            raise
+        except NotFound as exc:  # an admin that does not know our errors
+            raise await self._unknown(model_id) from exc
+        if not reply.published_models:
+            raise await self._unknown(model_id)
+        return codec.decode_published(reply.published_models[0])
+
+    async def list_all(self, cell: str | None = None, *, timeout_s: float | None = None) -> Models:
+        """Every model of a cell (/sax/<cell>; None: the admin's own)."""
+        reply = await self._list(_cell(cell), timeout_s)
+        return [codec.decode_published(model) for model in reply.published_models]
+
+    async def servers(self, cell: str | None = None, *, timeout_s: float | None = None) -> Servers:
+        """Every model server that joined a cell."""
+        reply = await self._list(_cell(cell), timeout_s)
+        return [codec.decode_joined(server) for server in reply.servers]
+
+    async def stats(self, name: str = "", *, timeout_s: float | None = None) -> CellStats:
+        """Of a model, a cell, or everything this admin knows."""
+        request = admin_pb2.StatsRequest(model_id=name)
+        reply = await self._admin.read("Stats", request, admin_pb2.StatsResponse, timeout_s)
+        return codec.decode_stats(reply)
+
+    async def wait_for_ready(
+        self, model_id: str, replicas: int = 1, timeout_s: float | None = None
+    ) -> None:
+        """Return once so many replicas are ready.
+
+        Raises DeadlineExceeded with the reason why they are not, ModelNotFound.
+        """
+        ModelId.parse(model_id)
+        request = admin_pb2.WaitForReadyRequest(
+            model_id=model_id, num_replicas=_check_replicas(replicas)
+        )
+        loop = asyncio.get_running_loop()
+        end = None if timeout_s is None else loop.time() + timeout_s
+        while True:
+            round_s = _WAIT_ROUND_S if end is None else min(_WAIT_ROUND_S, end - loop.time())
+            try:
+                if round_s > 0:
+                    await self._admin.read(
+                        "WaitForReady", request, admin_pb2.WaitForReadyResponse, round_s
+                    )
+                    return
+            except DeadlineExceeded:
+                pass
+            if end is not None and loop.time() >= end:
+                why = why_not(await self.list(model_id))
+                raise DeadlineExceeded(f"{model_id} is not ready after {timeout_s:g} s: {why}")
+
+    async def watch(self, model_id: str) -> AsyncGenerator[WatchEvent, None]:
+        """The ready replicas as they come and go, for ever; outlives restarts of the admin.
+
+        Raises ModelNotFound when the model is not, or no longer, published.
+        """
+        ModelId.parse(model_id)
+        try:
+            async with aclosing(follow(self._admin, model_id)) as answers:
+                async for _, events in answers:
+                    for event in events:
+                        yield event
+        except NotFound as exc:
+            raise await self._explain(model_id) from exc
+
+    # Requests
+
+    def generate(
+        self, request: GenerateRequest, timeout_s: float | None = None
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """The answer as it comes; closing the iterator cancels it on the server.
+
+        Raises ModelNotFound, ModelNotReady, QueueFull, InvalidRequest and its kin, ReplicaLost
+        when a replica dies in mid-answer, DeadlineExceeded after timeout_s.
+        """
+        return self._locator.generate(request, timeout_s)
+
+    async def tokenize(
+        self,
+        model_id: str,
+        prompt: str | tuple[Message, ...],
+        timeout_s: float | None = None,
+    ) -> tuple[Sequence[int], int]:
+        """The token ids of a text or chat as the model sees them, and its context's length."""
+        request = codec.encode_tokenize(model_id, prompt)
+
+        async def ask(replica: Connection, left_s: float | None) -> tokens_pb2.TokenizeResponse:
+            path = "/sax.tokens.TokenService/Tokenize"
+            return await replica.call(path, request, tokens_pb2.TokenizeResponse, left_s)
+
+        reply = await self._locator.call(model_id, ask, timeout_s)
+        return tuple(reply.ids), reply.max_context
+
+    async def score(
+        self,
+        model_id: str,
+        prefix: str,
+        suffixes: Sequence[str],
+        extra_inputs: ExtraInputs | None = None,
+        timeout_s: float | None = None,
+        *,
+        route: Route = ANY_ROUTE,
+    ) -> Scores:
+        """The log-probability of each suffix after the prefix."""
+        request = codec.encode_score(model_id, prefix, suffixes, extra_inputs)
+
+        async def ask(replica: Connection, left_s: float | None) -> lm_pb2.ScoreResponse:
+            path = "/sax.server.lm.LMService/Score"
+            return await replica.call(path, request, lm_pb2.ScoreResponse, left_s)
+
+        reply = await self._locator.call(model_id, ask, timeout_s, route)
+        return [*reply.logp]
+
+    async def saxml_generate(
+        self,
+        model_id: str,
+        text: str,
+        extra_inputs: ExtraInputs | None = None,
+        timeout_s: float | None = None,
+        *,
+        route: Route = ANY_ROUTE,
+    ) -> Texts:
+        """Saxml's LMService.Generate: every sample with its score, best first."""
+        request = codec.encode_question(model_id, text, extra_inputs)
+
+        async def ask(replica: Connection, left_s: float | None) -> lm_pb2.GenerateResponse:
+            path = "/sax.server.lm.LMService/Generate"
+            return await replica.call(path, request, lm_pb2.GenerateResponse, left_s)
+
+        reply = await self._locator.call(model_id, ask, timeout_s, route)
+        return [(answer.text, answer.score) for answer in reply.texts]
+
+    def saxml_generate_stream(
+        self,
+        model_id: str,
+        text: str,
+        extra_inputs: ExtraInputs | None = None,
+        timeout_s: float | None = None,
+        *,
+        route: Route = ANY_ROUTE,
+    ) -> AsyncGenerator[lm_pb2.GenerateStreamResponse, None]:
+        """Saxml's LMService.GenerateStream, message by message."""
+        request = codec.encode_question(model_id, text, extra_inputs)
+
+        def ask(
+            replica: Connection, left_s: float | None
+        ) -> AsyncGenerator[lm_pb2.GenerateStreamResponse, None]:
+            path = "/sax.server.lm.LMService/GenerateStream"
+            return replica.call_stream(path, request, lm_pb2.GenerateStreamResponse, left_s)
+
+        return self._locator.stream(model_id, ask, timeout_s, route)
+
+    # Inner
+
+    async def _list(self, name: str, timeout_s: float | None) -> admin_pb2.ListResponse:
+        request = admin_pb2.ListRequest(model_id=name)
+        return await self._admin.read("List", request, admin_pb2.ListResponse, timeout_s)
+
+    async def _explain(self, model_id: str) -> SaxError:
+        """Why no replica can take a request."""
+        try:
+            return not_ready(await self.list(model_id))
+        except SaxError as error:
+            return error
+
+    async def _unknown(self, model_id: str) -> ModelNotFound:
+        known = [model.spec.model_id for model in await self.list_all()]
+        near = nearest(model_id, known)
+        hint = f"the nearest names are {', '.join(near)}" if near else "`sax ls` shows what is"
+        return ModelNotFound(f"{model_id} is not published; {hint}", param="model")
+
+
+def _cell(cell: str | None) -> str:
+    return "" if cell is None else str(CellId.parse(cell))
+
+
+def _check_replicas(replicas: int) -> int:
+    if not 0 <= replicas < 2**31:
+        raise InvalidRequest(f"replicas is {replicas}; it must be 0 or more", param="replicas")
+    return replicas

@@ -1,0 +1,180 @@
+"""`AsyncClient` for ordinary code: the same calls, each waiting for its result.
+
+Nothing is decided here: one event loop on one thread runs the asynchronous client.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+
+from sax.async_client import AsyncClient, Models, Scores, Servers, Texts
+from sax.codec.extra_inputs import ExtraInputs
+from sax.locator import ANY_ROUTE, Patience, Route
+from sax.loop_thread import LoopThread
+from sax.proto import lm_pb2
+from sax.types import CellStats, GenerateRequest, Message, PublishedModel, TokenChunk
+from sax.watch import WatchEvent
+
+
+class Client:
+    """One cell, for any number of threads. What each call does and raises: see AsyncClient."""
+
+    def __init__(self, admin: str | None = None, *, patience: Patience | None = None) -> None:
+        self._client = AsyncClient(admin, patience=patience)
+        self._thread = LoopThread("sax-client")
+        atexit.register(self.close)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Calls under way in other threads end with Cancelled. Closing twice is fine."""
+        atexit.unregister(self.close)
+        if not self._thread.closed:
+            self._thread.run(self._client.close())
+            self._thread.close()
+
+    # Operators
+
+    def publish(
+        self,
+        model_id: str,
+        model_path: str,
+        checkpoint: str,
+        replicas: int = 1,
+        overrides: Mapping[str, str] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Returns once the publication is durable."""
+        self._thread.run(
+            self._client.publish(
+                model_id, model_path, checkpoint, replicas, overrides, timeout_s=timeout_s
+            )
+        )
+
+    def update(
+        self,
+        model_id: str,
+        *,
+        model_path: str | None = None,
+        checkpoint: str | None = None,
+        replicas: int | None = None,
+        overrides: Mapping[str, str] | None = None,
+        acls: Mapping[str, str] | None = None,
+        admin_acl: str | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Change what is given and keep the rest."""
+        self._thread.run(
+            self._client.update(
+                model_id,
+                model_path=model_path,
+                checkpoint=checkpoint,
+                replicas=replicas,
+                overrides=overrides,
+                acls=acls,
+                admin_acl=admin_acl,
+                timeout_s=timeout_s,
+            )
+        )
+
+    def unpublish(self, model_id: str, *, timeout_s: float | None = None) -> None:
+        """Returns once that is durable."""
+        self._thread.run(self._client.unpublish(model_id, timeout_s=timeout_s))
+
+    def list(self, model_id: str, *, timeout_s: float | None = None) -> PublishedModel:
+        """One model with its replicas."""
+        return self._thread.run(self._client.list(model_id, timeout_s=timeout_s))
+
+    def list_all(self, cell: str | None = None, *, timeout_s: float | None = None) -> Models:
+        """Every model of a cell."""
+        return self._thread.run(self._client.list_all(cell, timeout_s=timeout_s))
+
+    def servers(self, cell: str | None = None, *, timeout_s: float | None = None) -> Servers:
+        """Every model server that joined a cell."""
+        return self._thread.run(self._client.servers(cell, timeout_s=timeout_s))
+
+    def stats(self, name: str = "", *, timeout_s: float | None = None) -> CellStats:
+        """Of a model, a cell, or everything this admin knows."""
+        return self._thread.run(self._client.stats(name, timeout_s=timeout_s))
+
+    def wait_for_ready(
+        self, model_id: str, replicas: int = 1, timeout_s: float | None = None
+    ) -> None:
+        """Return once so many replicas are ready."""
+        self._thread.run(self._client.wait_for_ready(model_id, replicas, timeout_s))
+
+    def watch(self, model_id: str) -> Iterator[WatchEvent]:
+        """The ready replicas as they come and go, for ever."""
+        return self._thread.iterate(self._client.watch(model_id))
+
+    # Requests
+
+    def generate(
+        self, request: GenerateRequest, timeout_s: float | None = None
+    ) -> Iterator[TokenChunk]:
+        """The answer as it comes; closing the iterator cancels it on the server."""
+        return self._thread.iterate(self._client.generate(request, timeout_s))
+
+    def tokenize(
+        self,
+        model_id: str,
+        prompt: str | tuple[Message, ...],
+        timeout_s: float | None = None,
+    ) -> tuple[Sequence[int], int]:
+        """The token ids of a text or chat, and the length of the model's context."""
+        return self._thread.run(self._client.tokenize(model_id, prompt, timeout_s))
+
+    def score(
+        self,
+        model_id: str,
+        prefix: str,
+        suffixes: Sequence[str],
+        extra_inputs: ExtraInputs | None = None,
+        timeout_s: float | None = None,
+        *,
+        route: Route = ANY_ROUTE,
+    ) -> Scores:
+        """The log-probability of each suffix after the prefix."""
+        return self._thread.run(
+            self._client.score(model_id, prefix, suffixes, extra_inputs, timeout_s, route=route)
+        )
+
+    def saxml_generate(
+        self,
+        model_id: str,
+        text: str,
+        extra_inputs: ExtraInputs | None = None,
+        timeout_s: float | None = None,
+        *,
+        route: Route = ANY_ROUTE,
+    ) -> Texts:
+        """Saxml's LMService.Generate: every sample with its score, best first."""
+        return self._thread.run(
+            self._client.saxml_generate(model_id, text, extra_inputs, timeout_s, route=route)
+        )
+
+    def saxml_generate_stream(
+        self,
+        model_id: str,
+        text: str,
+        extra_inputs: ExtraInputs | None = None,
+        timeout_s: float | None = None,
+        *,
+        route: Route = ANY_ROUTE,
+    ) -> Iterator[lm_pb2.GenerateStreamResponse]:
+        """Saxml's LMService.GenerateStream, message by message."""
+        return self._thread.iterate(
+            self._client.saxml_generate_stream(model_id, text, extra_inputs, timeout_s, route=route)
+        )

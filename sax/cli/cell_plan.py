@@ -1,0 +1,158 @@
+"""What a local cell consists of: which processes, with which flags, ports and folders.
+
+Pure: starts nothing (see `sax.cli.supervisor`) and knows the servers by their command lines only.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sax.config import (
+    ADMIN_PORT,
+    ADMIN_STATUS_PORT,
+    GATEWAY_PORT,
+    MODEL_METRICS_PORT,
+    MODEL_PORT,
+)
+from sax.errors import InvalidRequest
+from sax.names import CellId
+
+ADMIN = "admin server"
+MODEL_SERVER = "model server"
+GATEWAY = "gateway"
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One process of the cell."""
+
+    name: str
+    module: str
+    flags: tuple[str, ...]
+    log: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A port the cell needs, and the flag that moves it."""
+
+    number: int
+    owner: str
+    flag: str
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellPlan:
+    """A cell on this machine. Ports are TCP; folders are made when it starts."""
+
+    folder: Path
+    compile_cache: Path
+    cell: str = "/sax/test"
+    host: str = "127.0.0.1"  # where the gateway listens
+    admin_port: int = ADMIN_PORT
+    model_port: int = MODEL_PORT
+    gateway_port: int = GATEWAY_PORT
+    status_port: int = ADMIN_STATUS_PORT
+    metrics_port: int = MODEL_METRICS_PORT
+    saxml_generation: int = 2
+    model_server_flags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        CellId.parse(self.cell)
+        numbers = [port.number for port in self.ports]
+        if len(set(numbers)) != len(numbers):
+            raise InvalidRequest(f"every port must differ, these do not: {sorted(numbers)}")
+
+    @property
+    def admin_address(self) -> str:
+        return f"127.0.0.1:{self.admin_port}"
+
+    @property
+    def gateway_host(self) -> str:
+        """Where a client on this machine finds the gateway."""
+        return "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
+
+    @property
+    def gateway_url(self) -> str:
+        return f"http://{self.gateway_host}:{self.gateway_port}"
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        return (
+            Port(self.admin_port, ADMIN, "--admin-port"),
+            Port(self.status_port, "admin status page", "--status-port"),
+            Port(self.model_port, MODEL_SERVER, "--model-port"),
+            Port(self.metrics_port, "model server metrics", "--metrics-port"),
+            Port(self.gateway_port, GATEWAY, "--port", self.host),
+        )
+
+    @property
+    def children(self) -> tuple[Child, ...]:
+        """In starting order; draining goes the other way."""
+        return (self._admin(), self._model_server(), self._gateway())
+
+    def _admin(self) -> Child:
+        flags = (
+            f"--port={self.admin_port}",
+            f"--sax_cell={self.cell}",
+            f"--fs_root={(self.folder / 'state').absolute()}",
+            f"--status_port={self.status_port}",
+        )
+        return Child(ADMIN, "admin_server", flags, self.logs / "admin_server.log")
+
+    def _model_server(self) -> Child:
+        flags = (
+            f"--port={self.model_port}",
+            f"--sax_cell={self.cell}",
+            f"--admin={self.admin_address}",
+            f"--metrics_port={self.metrics_port}",
+            f"--jax_cache_dir={self.compile_cache.absolute()}",
+            *self.model_server_flags,
+        )
+        return Child(MODEL_SERVER, "model_server", flags, self.logs / "model_server.log")
+
+    def _gateway(self) -> Child:
+        flags = (
+            f"--port={self.gateway_port}",
+            f"--host={self.host}",
+            f"--admin={self.admin_address}",
+            f"--saxml_generation={self.saxml_generation}",
+        )
+        return Child(GATEWAY, "http_gateway", flags, self.logs / "http_gateway.log")
+
+
+def default_compile_cache(environ: Mapping[str, str] = os.environ) -> Path:
+    """Compiled steps are kept per user, so that a new cell folder starts warm."""
+    base = environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "sax" / "compiled"
+
+
+def check_ports(ports: tuple[Port, ...]) -> None:
+    """Raise InvalidRequest for the first port that another process holds."""
+    for port in ports:
+        if _taken(port.host, port.number):
+            raise InvalidRequest(
+                f"port {port.number} ({port.owner}) is taken by another process: stop that "
+                f"process, or choose another port with {port.flag}"
+            )
+
+
+def _taken(host: str, number: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # What the servers set too: without it a port in TIME_WAIT would look taken.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, number))
+        except OSError:
+            return True
+    return False

@@ -1,0 +1,122 @@
+"""The command `demo`: a cell, a model, one question, and what to try next."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sax.cli.bring_up import Voice, publish_and_wait, run_cell
+from sax.cli.cell_plan import CellPlan, default_compile_cache
+from sax.cli.publication import Publication, parse_publication
+from sax.cli.up import (
+    AdminPort,
+    CompileCache,
+    Folder,
+    GatewayPort,
+    Host,
+    MetricsPort,
+    ModelPort,
+    StatusPort,
+)
+from sax.client import AsyncClient
+from sax.config import (
+    ADMIN_PORT,
+    ADMIN_STATUS_PORT,
+    GATEWAY_PORT,
+    MODEL_METRICS_PORT,
+    MODEL_PORT,
+)
+from sax.types import GenerateRequest, Message, SamplingParams
+
+MODEL = "/sax/test/smollm2"
+QUESTION = "What is the capital of France?"
+
+
+def demo(
+    ctx: typer.Context,
+    checkpoint: Annotated[
+        Path, typer.Argument(exists=True, metavar="CHECKPOINT", help="SmolLM2 as a GGUF file.")
+    ],
+    folder: Folder = Path(".sax"),
+    compile_cache: CompileCache = None,
+    host: Host = "127.0.0.1",
+    port: GatewayPort = GATEWAY_PORT,
+    admin_port: AdminPort = ADMIN_PORT,
+    model_port: ModelPort = MODEL_PORT,
+    status_port: StatusPort = ADMIN_STATUS_PORT,
+    metrics_port: MetricsPort = MODEL_METRICS_PORT,
+) -> None:
+    """Run a cell with the demo model.
+
+    Starts a cell, publishes the model, asks it one question, and goes on serving.
+    `make demo` fetches the model and runs this. Flags after -- go to the model server.
+
+    \b
+    Example:
+      sax demo ./SmolLM2-135M-Instruct.Q4_1.gguf
+    """
+    plan = CellPlan(
+        folder=folder,
+        compile_cache=compile_cache or default_compile_cache(),
+        host=host,
+        admin_port=admin_port,
+        model_port=model_port,
+        gateway_port=port,
+        status_port=status_port,
+        metrics_port=metrics_port,
+        model_server_flags=tuple(ctx.args),
+    )
+    wanted = parse_publication([MODEL, "llama", str(checkpoint), "1"])
+    asyncio.run(run_cell(plan, _Demo(plan, wanted)))
+
+
+class _Demo:
+    """What `sax demo` does once its cell answers."""
+
+    def __init__(self, plan: CellPlan, wanted: Publication) -> None:
+        self._plan = plan
+        self._wanted = wanted
+
+    async def __call__(self, client: AsyncClient, voice: Voice) -> None:
+        await publish_and_wait(client, self._wanted, voice)
+        print(f"\n> {QUESTION}")
+        request = GenerateRequest(
+            model_id=MODEL,
+            prompt=(Message("user", QUESTION),),
+            sampling=SamplingParams(temperature=0, max_tokens=64),
+        )
+        async for chunk in client.generate(request):
+            print(chunk.text, end="", flush=True)
+        print(f"\n\n{what_next(self._plan, self._wanted)}", flush=True)
+
+
+def what_next(plan: CellPlan, wanted: Publication) -> str:
+    """The curl commands to go on with: Saxml's tutorial, then OpenAI's API."""
+    json_header = '--header "Content-type: application/json"'
+    name = f'{{"model": "{wanted.model_id}"}}'
+    query = f'{{"model": "{wanted.model_id}", "query": "How many days are in a week?"}}'
+    publication = (
+        f'{{"model": "{wanted.model_id}", "model_path": "{wanted.model_path}", '
+        f'"checkpoint": "{wanted.checkpoint}", "replicas": {wanted.replicas}}}'
+    )
+    chat = f'{{"model": "{wanted.model_id}", "stream": true, "messages": ' + (
+        f'[{{"role": "user", "content": "{QUESTION}"}}]}}'
+    )
+    address = "${LB_IP}:${PORT}"
+    return "\n".join(
+        (
+            f"Serving at {plan.gateway_url}. Try in another terminal:",
+            "",
+            f"LB_IP={plan.gateway_host} PORT={plan.gateway_port}",
+            f"curl --request GET {json_header} -s {address}/listcell --data '{name}'",
+            f"curl --request POST {json_header} -s {address}/generate --data '{query}'",
+            f"curl --request POST {json_header} -s {address}/unpublish --data '{name}'",
+            f"curl --request POST {json_header} -s {address}/publish --data '{publication}'",
+            f"curl -sN {json_header} {address}/v1/chat/completions --data '{chat}'",
+            "",
+            "Ctrl-C drains and stops.",
+        )
+    )

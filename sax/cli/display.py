@@ -1,0 +1,88 @@
+"""Shows stages while they last: moving bars on a terminal, a line per new phase elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from sax.cli.stages import Stage
+from sax.cli.terminal import printable, say
+
+
+class Display(Protocol):
+    """Something that can show where a wait stands."""
+
+    def show(self, stages: Sequence[Stage]) -> None:
+        """Replace what is shown for these names."""
+        ...
+
+    def note(self, text: str) -> None:
+        """One line that stays."""
+        ...
+
+
+@contextmanager
+def open_display() -> Generator[Display]:
+    """Bars if stderr is a terminal, plain lines if not."""
+    if not sys.stderr.isatty():
+        yield PlainDisplay()
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.fields[name]}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[text]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        yield BarDisplay(progress)
+
+
+class PlainDisplay:
+    """A line whenever a stage enters another phase."""
+
+    def __init__(self) -> None:
+        self._phases: dict[str, str] = {}
+
+    def show(self, stages: Sequence[Stage]) -> None:
+        for stage in stages:
+            if self._phases.get(stage.name) != stage.phase:
+                self._phases[stage.name] = stage.phase
+                say(f"{stage.name}: {stage.text}")
+
+    def note(self, text: str) -> None:
+        say(text)
+
+
+class BarDisplay:
+    """A bar per stage; it pulses while no count is known."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._tasks: dict[str, TaskID] = {}
+
+    def show(self, stages: Sequence[Stage]) -> None:
+        for stage in stages:
+            self._show(stage)
+
+    def note(self, text: str) -> None:
+        self._progress.console.print(Text(printable(text)))
+
+    def _show(self, stage: Stage) -> None:
+        name, text = printable(stage.name), printable(stage.text)
+        if stage.name not in self._tasks:
+            self._tasks[stage.name] = self._progress.add_task("", total=None, name=name, text=text)
+        ready = stage.phase == "ready"
+        self._progress.update(
+            self._tasks[stage.name],
+            total=1 if ready else (stage.total or None),
+            completed=1 if ready else stage.done,
+            name=name,
+            text=text,
+        )

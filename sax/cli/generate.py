@@ -1,0 +1,82 @@
+"""The command `generate`, and the sampling options it shares with `chat`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+from sax.cli.connection import open_client
+from sax.cli.terminal import printable
+from sax.types import GenerateRequest, SamplingParams, TokenChunk
+
+Temperature = Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")]
+TopK = Annotated[int, typer.Option(min=0, help="Choose among the k likeliest; 0: among all.")]
+TopP = Annotated[
+    float, typer.Option(min=0, max=1, help="Choose among the likeliest of this total probability.")
+]
+Seed = Annotated[int | None, typer.Option(min=0, help="The same seed gives the same text.")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="The most tokens to generate.")]
+Stop = Annotated[list[str] | None, typer.Option(help="End before this text appears; repeatable.")]
+NoStream = Annotated[bool, typer.Option("--no-stream", help="Print the answer when it is whole.")]
+
+
+def generate(
+    ctx: typer.Context,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")],
+    prompt: Annotated[
+        str, typer.Argument(metavar="PROMPT", help="The text to go on from; - reads it from stdin.")
+    ],
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    seed: Seed = None,
+    max_tokens: MaxTokens = 128,
+    stop: Stop = None,
+    no_stream: NoStream = False,
+) -> None:
+    """Let a model go on from a text.
+
+    The answer is printed as it comes.
+
+    \b
+    Examples:
+      sax generate /sax/test/smollm2 "The capital of France is" --max-tokens 8
+      sax generate /sax/test/smollm2 "Once" --temperature 0.8 --top-p 0.95 --seed 7
+      cat prompt.txt | sax generate /sax/test/smollm2 - --stop "###"
+    """
+    text = sys.stdin.read() if prompt == "-" else prompt
+    sampling = SamplingParams(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        max_tokens=max_tokens,
+        stop=tuple(stop or ()),
+    )
+    request = GenerateRequest(model_id=model, prompt=text, sampling=sampling)
+    with open_client(ctx) as client:
+        print_answer(client.generate(request), stream=not no_stream)
+
+
+def print_answer(chunks: Iterable[TokenChunk], *, stream: bool) -> str:
+    """Print an answer and a newline on stdout; returns its text."""
+    parts: list[str] = []
+    for chunk in chunks:
+        parts.append(chunk.text)
+        if stream:
+            _write(chunk.text)
+    text = "".join(parts)
+    if not stream:
+        _write(text)
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    return text
+
+
+def _write(text: str) -> None:
+    # A model may write escape sequences: on a terminal they are shown, in a pipe passed on.
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+    sys.stdout.flush()

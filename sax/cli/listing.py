@@ -1,0 +1,165 @@
+"""The commands `ls` and `status`: what is published, where it is served, and why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from sax.cli.connection import open_client
+from sax.cli.stages import phase, reason, replica_stages, summary
+from sax.cli.terminal import printable, show_table
+from sax.names import CellId, ModelId
+from sax.types import JoinedServer, PublishedModel
+
+_GIB = 1 << 30
+_MODEL_HEADINGS = ("MODEL", "PATH", "CHECKPOINT", "READY", "STATE", "REASON")
+_REPLICA_HEADINGS = ("REPLICA", "STATE", "REASON")
+_SERVER_HEADINGS = ("SERVER", "CHIP", "TOPOLOGY", "MEMORY", "MODELS")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def ls(
+    ctx: typer.Context,
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="/sax, a cell, or a model for its details.")
+    ] = "/sax",
+    as_json: AsJson = False,
+) -> None:
+    """List the published models, or everything about one of them.
+
+    \b
+    Examples:
+      sax ls
+      sax ls /sax/test
+      sax ls /sax/test/smollm2 --json
+    """
+    with open_client(ctx) as client:
+        if name.count("/") == 3:
+            show_model(client.list(str(ModelId.parse(name))), as_json=as_json)
+            return
+        cell = None if name.rstrip("/") == "/sax" else str(CellId.parse(name))
+        show_models(client.list_all(cell), as_json=as_json)
+
+
+def status(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """Show the whole cell.
+
+    Its model servers with their memory, its models, and why what is not ready is not.
+
+    \b
+    Examples:
+      sax status
+      sax --admin 10.0.0.5:10000 status --json
+    """
+    with open_client(ctx) as client:
+        servers, models = client.servers(), client.list_all()
+    if as_json:
+        _print_json(
+            {
+                "servers": [server_value(server) for server in servers],
+                "models": [model_value(model) for model in models],
+            }
+        )
+        return
+    if servers:
+        show_table(_SERVER_HEADINGS, [server_row(server) for server in servers])
+    else:
+        print("no model server has joined; start one: python -m model_server --help")
+    print()
+    show_models(models, as_json=False)
+
+
+def show_models(models: Sequence[PublishedModel], *, as_json: bool) -> None:
+    """A table of models on stdout, or their JSON."""
+    if as_json:
+        _print_json([model_value(model) for model in models])
+    elif models:
+        show_table(_MODEL_HEADINGS, [model_row(model) for model in models])
+    else:
+        print("nothing is published; see: sax publish --help")
+
+
+def show_model(model: PublishedModel, *, as_json: bool) -> None:
+    """Everything known of one model on stdout."""
+    if as_json:
+        _print_json(model_value(model))
+        return
+    for key, value in details(model):
+        print(printable(f"{key + ':':12} {value}"))
+    if model.replicas:
+        print()
+        show_table(_REPLICA_HEADINGS, replica_rows(model))
+
+
+def model_row(model: PublishedModel) -> tuple[str, ...]:
+    """One line of `sax ls`."""
+    spec = model.spec
+    ready = f"{model.ready_replicas}/{spec.replicas}"
+    return (
+        spec.model_id,
+        spec.model_path,
+        spec.checkpoint,
+        ready,
+        summary(model),
+        reason(model),
+    )
+
+
+def details(model: PublishedModel) -> list[tuple[str, str]]:
+    """The lines of `sax ls MODEL`, name and value."""
+    spec = model.spec
+    lines = [
+        ("model", spec.model_id),
+        ("path", spec.model_path),
+        ("checkpoint", spec.checkpoint),
+        ("ready", f"{model.ready_replicas} of {spec.replicas}"),
+        ("state", summary(model)),
+        ("methods", ", ".join(model.methods)),
+    ]
+    lines += [("override", f"{key}={value}") for key, value in sorted(spec.overrides.items())]
+    return [(key, value) for key, value in lines if value]
+
+
+def replica_rows(model: PublishedModel) -> list[tuple[str, ...]]:
+    """The replicas of `sax ls MODEL`: where, how far, why not."""
+    stages = replica_stages(model)
+    return [
+        (replica.address or "(no server)", stage.text, replica.reason)
+        for replica, stage in zip(model.replicas, stages, strict=False)
+    ]
+
+
+def server_row(server: JoinedServer) -> tuple[str, ...]:
+    """One server of `sax status`."""
+    info = server.info
+    models = ", ".join(f"{held.model_id} ({held.status.value})" for held in server.servables)
+    return (info.address, info.chip_type, info.chip_topology, memory(server), models or "-")
+
+
+def memory(server: JoinedServer) -> str:
+    """Used and total memory: "0.4 of 24.0 GiB", "-" if the server does not say."""
+    total = server.info.memory_total
+    return f"{server.memory_used / _GIB:.1f} of {total / _GIB:.1f} GiB" if total else "-"
+
+
+def model_value(model: PublishedModel) -> dict[str, Any]:
+    """A model as JSON values, with what `sax ls` derives from it."""
+    value: dict[str, Any] = msgspec.to_builtins(model)
+    for replica, status_of in zip(value["replicas"], model.replicas, strict=True):
+        replica["phase"] = phase(status_of)
+    return {**value, "ready_replicas": model.ready_replicas, "state": summary(model)}
+
+
+def server_value(server: JoinedServer) -> dict[str, Any]:
+    """A server as JSON values."""
+    value: dict[str, Any] = msgspec.to_builtins(server)
+    return value
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=2))

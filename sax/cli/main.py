@@ -1,0 +1,87 @@
+"""The command `sax`: puts the commands together and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from sax.cli.chat import chat
+from sax.cli.convert import convert
+from sax.cli.demo import demo
+from sax.cli.failure import ReportingGroup, report_bug
+from sax.cli.generate import generate
+from sax.cli.listing import ls, status
+from sax.cli.publishing import publish, unpublish, update
+from sax.cli.up import up
+from sax.cli.wait import wait, watch
+from sax.config import ADDRESS_VARIABLE, check_address
+
+_HELP = """Serve JAX models from a laptop to many TPU slices.
+
+\b
+A first cell on this machine:
+  sax up                                                   # in one terminal
+  sax publish /sax/test/smollm2 llama MODEL.gguf --wait    # in another
+  sax generate /sax/test/smollm2 "The sky is"
+
+Every command has its own --help with examples.
+"""
+
+app = typer.Typer(
+    name="sax",
+    help=_HELP,
+    cls=ReportingGroup,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"sax {version('sax')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    ctx: typer.Context,
+    admin: Annotated[
+        str | None,
+        typer.Option(
+            envvar=ADDRESS_VARIABLE,
+            metavar="HOST:PORT",
+            help="The admin server of the cell.",
+            show_default="127.0.0.1:10000",
+        ),
+    ] = None,
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Options of every command."""
+    ctx.obj = None if admin is None else check_address(admin, "--admin")
+
+
+_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": False}
+
+app.command(context_settings=_PASS_ON)(up)
+app.command(context_settings=_PASS_ON)(demo)
+for command in (publish, update, unpublish, ls, status, wait, watch, generate, chat, convert):
+    app.command()(command)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        app(prog_name="sax")
+    except Exception as error:
+        sys.exit(report_bug(error))

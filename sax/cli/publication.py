@@ -1,0 +1,76 @@
+"""How a publication is written in words: MODEL MODEL_PATH CHECKPOINT [REPLICAS] [KEY=JSON ...]."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sax.errors import InvalidRequest
+from sax.names import NO_CHECKPOINT, ModelId, check_checkpoint, check_model_path
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What `sax publish` was asked to publish."""
+
+    model_id: str
+    model_path: str
+    checkpoint: str
+    replicas: int = 1
+    overrides: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def parse_publication(words: Sequence[str]) -> Publication:
+    """Read MODEL MODEL_PATH CHECKPOINT [REPLICAS] [KEY=JSON ...]. Raises InvalidRequest."""
+    if len(words) < 3:
+        raise InvalidRequest(
+            f"{' '.join(words)!r}: write MODEL MODEL_PATH CHECKPOINT [REPLICAS] [KEY=JSON ...], "
+            "as in /sax/test/smollm2 llama /models/smollm2.gguf 1"
+        )
+    model_id, model_path, checkpoint, *rest = words
+    replicas, pairs = _split(rest)
+    return Publication(
+        str(ModelId.parse(model_id)),
+        check_model_path(model_path),
+        check_checkpoint(absolute_checkpoint(checkpoint)),
+        replicas,
+        parse_overrides(pairs),
+    )
+
+
+def parse_overrides(pairs: Sequence[str]) -> dict[str, str]:
+    """Read KEY=JSON words. Raises InvalidRequest naming the word at fault."""
+    overrides: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not (key and equals):
+            raise InvalidRequest(f"{pair!r} is not an override: write KEY=JSON, as in NUM_LAYERS=2")
+        try:
+            json.loads(value)
+        except ValueError:
+            raise InvalidRequest(
+                f"{pair!r}: {value!r} is not JSON; a string needs quotes, as in {key}='\"text\"'"
+            ) from None
+        overrides[key] = value
+    return overrides
+
+
+def _split(rest: Sequence[str]) -> tuple[int, Sequence[str]]:
+    if not rest or "=" in rest[0]:
+        return 1, rest
+    try:
+        replicas = int(rest[0])
+    except ValueError:
+        replicas = -1
+    if replicas < 0:
+        raise InvalidRequest(f"{rest[0]!r} is not a number of replicas: write 0, 1, 2, ...")
+    return replicas, rest[1:]
+
+
+def absolute_checkpoint(checkpoint: str) -> str:
+    """A path that exists here, made absolute: the model server runs in another folder."""
+    if checkpoint != NO_CHECKPOINT and os.path.exists(checkpoint):
+        return os.path.abspath(checkpoint)
+    return checkpoint

@@ -1,0 +1,60 @@
+"""What the person at the terminal sees: one place that decides between plain and rich.
+
+Plain (a pipe, a file, CI) means text and newlines only: no colours, no cursor movements, no
+wrapping. Text that came from elsewhere is made printable first, so that a model or a file name
+cannot steer the terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_KEPT = "\n\t"
+
+
+def printable(text: str) -> str:
+    """The text with control characters shown as \\xNN, newlines and tabs kept."""
+    return "".join(
+        character
+        if character in _KEPT or not _is_control(character)
+        else f"\\x{ord(character):02x}"
+        for character in text
+    )
+
+
+def _is_control(character: str) -> bool:
+    return ord(character) < 0x20 or 0x7F <= ord(character) < 0xA0
+
+
+def say(text: str) -> None:
+    """One line to the person, on stderr: stdout carries results only."""
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Columns of plain text, two spaces apart, the first row being the headings."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+    return "\n".join(lines)
+
+
+def show_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on stdout: rich on a terminal, aligned columns elsewhere."""
+    clean = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        print(aligned([headings, *clean]))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in clean:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)

@@ -1,0 +1,123 @@
+"""The command `up`: a whole cell on this machine under one supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sax.cli.bring_up import Voice, publish_and_wait, run_cell
+from sax.cli.cell_plan import CellPlan, default_compile_cache
+from sax.cli.publication import Publication, parse_publication
+from sax.client import AsyncClient
+from sax.config import (
+    ADMIN_PORT,
+    ADMIN_STATUS_PORT,
+    GATEWAY_PORT,
+    MODEL_METRICS_PORT,
+    MODEL_PORT,
+)
+from sax.errors import LoadFailed
+
+Folder = Annotated[Path, typer.Option("--dir", help="Where state and logs are kept.")]
+CompileCache = Annotated[
+    Path | None,
+    typer.Option(
+        help="Where compiled steps are kept between starts.", show_default="~/.cache/sax/compiled"
+    ),
+]
+Cell = Annotated[str, typer.Option(help="The name of the cell.")]
+Host = Annotated[
+    str, typer.Option(help="Where the gateway listens; 0.0.0.0 serves other machines too.")
+]
+GatewayPort = Annotated[int, typer.Option("--port", help="The gateway's port.")]
+AdminPort = Annotated[int, typer.Option(help="The admin server's port.")]
+ModelPort = Annotated[int, typer.Option(help="The model server's port.")]
+StatusPort = Annotated[int, typer.Option(help="The admin server's status page.")]
+MetricsPort = Annotated[int, typer.Option(help="The model server's metrics.")]
+Generation = Annotated[
+    int, typer.Option(min=1, max=2, help="Which generation of Saxml's HTTP replies to give.")
+]
+
+
+def up(
+    ctx: typer.Context,
+    publish: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="'MODEL MODEL_PATH CHECKPOINT [REPLICAS] [KEY=JSON ...]'",
+            help="Publish this once the cell is up, as `sax publish` would; repeatable.",
+        ),
+    ] = None,
+    folder: Folder = Path(".sax"),
+    compile_cache: CompileCache = None,
+    cell: Cell = "/sax/test",
+    host: Host = "127.0.0.1",
+    port: GatewayPort = GATEWAY_PORT,
+    admin_port: AdminPort = ADMIN_PORT,
+    model_port: ModelPort = MODEL_PORT,
+    status_port: StatusPort = ADMIN_STATUS_PORT,
+    metrics_port: MetricsPort = MODEL_METRICS_PORT,
+    saxml_generation: Generation = 2,
+) -> None:
+    """Run a whole cell on this machine.
+
+    Admin server, model server and gateway run under one supervisor.
+    A process that dies is started again. What was published is still published at the next
+    start. Ctrl-C drains and stops; twice stops at once. Flags after -- go to the model server.
+
+    \b
+    Examples:
+      sax up
+      sax up --publish '/sax/test/smollm2 llama ./SmolLM2-135M-Instruct.Q4_1.gguf'
+      sax up --port 9000 --dir /var/lib/sax -- --slots 16 --max_context 4096
+    """
+    plan = CellPlan(
+        folder=folder,
+        compile_cache=compile_cache or default_compile_cache(),
+        cell=cell,
+        host=host,
+        admin_port=admin_port,
+        model_port=model_port,
+        gateway_port=port,
+        status_port=status_port,
+        metrics_port=metrics_port,
+        saxml_generation=saxml_generation,
+        model_server_flags=tuple(ctx.args),
+    )
+    wanted = [parse_publication(shlex.split(text)) for text in publish or ()]
+    asyncio.run(run_cell(plan, _Serving(plan, wanted)))
+
+
+class _Serving:
+    """What `sax up` does once its cell answers."""
+
+    def __init__(self, plan: CellPlan, wanted: list[Publication]) -> None:
+        self._plan = plan
+        self._wanted = wanted
+
+    async def __call__(self, client: AsyncClient, voice: Voice) -> None:
+        for publication in self._wanted:
+            try:
+                await publish_and_wait(client, publication, voice)
+            except LoadFailed as error:
+                # The cell serves on: `sax update` can mend the publication.
+                voice(f"sax: {error.text}")
+        print(announcement(self._plan), flush=True)
+
+
+def announcement(plan: CellPlan) -> str:
+    """Where everything is, for the person who started the cell."""
+    return "\n".join(
+        (
+            f"cell {plan.cell} is up; Ctrl-C drains and stops it",
+            f"  gateway       {plan.gateway_url}   OpenAI clients: {plan.gateway_url}/v1",
+            f"  admin server  {plan.admin_address}   status: http://127.0.0.1:{plan.status_port}/",
+            f"  model server  127.0.0.1:{plan.model_port}   "
+            f"metrics: http://127.0.0.1:{plan.metrics_port}/metrics",
+            f"  logs          {plan.logs}",
+        )
+    )

@@ -1,0 +1,73 @@
+"""Waits for a model to be ready and shows every phase on the way."""
+
+from __future__ import annotations
+
+import asyncio
+
+import typer
+
+from sax.cli.connection import open_async_client
+from sax.cli.display import Display, open_display
+from sax.cli.stages import failure, reason, replica_stages
+from sax.client import AsyncClient
+from sax.errors import DeadlineExceeded, LoadFailed
+from sax.types import PublishedModel
+
+_LOOK_S = 0.2  # how often the list is read while a bar moves
+
+
+async def until_ready(
+    client: AsyncClient,
+    model_id: str,
+    display: Display,
+    *,
+    replicas: int | None = None,
+    timeout_s: float | None = None,
+) -> PublishedModel:
+    """Return once `replicas` (all wanted ones, if None) are ready.
+
+    Raises LoadFailed with the reason as soon as a replica has failed, DeadlineExceeded after
+    timeout_s with the reason why it is not ready yet.
+    """
+    published: PublishedModel | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                published = await client.list(model_id)
+                display.show(replica_stages(published))
+                if enough(published, replicas):
+                    return published
+                await asyncio.sleep(_LOOK_S)
+    except TimeoutError:
+        why = reason(published) if published else "the admin server did not answer"
+        raise DeadlineExceeded(
+            f"{model_id} is not ready after {timeout_s:g} s: {why or 'it is still loading'}"
+        ) from None
+
+
+def enough(published: PublishedModel, replicas: int | None) -> bool:
+    """Whether that many replicas are ready (None: all wanted). Raises LoadFailed if one failed."""
+    wanted = published.spec.replicas if replicas is None else replicas
+    if published.ready_replicas >= wanted:
+        return True
+    why = failure(published)
+    if why is not None:
+        raise LoadFailed(f"{published.spec.model_id} failed to load: {why}")
+    return False
+
+
+def wait_until_ready(
+    ctx: typer.Context,
+    model: str,
+    *,
+    replicas: int | None = None,
+    timeout_s: float | None = None,
+) -> None:
+    """Block until a model is ready, showing its phases."""
+
+    async def go() -> None:
+        async with open_async_client(ctx) as client:
+            with open_display() as display:
+                await until_ready(client, model, display, replicas=replicas, timeout_s=timeout_s)
+
+    asyncio.run(go())

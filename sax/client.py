@@ -1,0 +1,18 @@
+"""The SDK's front door: one cell, from asyncio (`AsyncClient`) or from ordinary code (`Client`).
+
+    with Client() as client:
+        client.publish("/sax/test/smollm2", "llama", "/models/smollm2.gguf")
+        client.wait_for_ready("/sax/test/smollm2")
+        for chunk in client.generate(GenerateRequest(model_id="/sax/test/smollm2", prompt="Hi")):
+            print(chunk.text, end="")
+
+Knows nothing of how either is built.
+"""
+
+from __future__ import annotations
+
+from sax.async_client import AsyncClient
+from sax.blocking_client import Client
+from sax.watch import Change, WatchEvent
+
+__all__ = ["AsyncClient", "Change", "Client", "WatchEvent"]

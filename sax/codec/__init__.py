@@ -1,0 +1,72 @@
+"""Between the messages of the wire and the values of `sax.types`, both ways.
+
+Every `encode_x` has its `decode_x`, and decoding what was encoded gives the value back. Knows
+nothing of connections, and judges no value: only what no message can hold is refused.
+"""
+
+from __future__ import annotations
+
+from sax.codec.chips import decode_chip, decode_topology, encode_chip, encode_topology
+from sax.codec.extra_inputs import encode_extra_inputs, sampling_from_extra_inputs
+from sax.codec.language import encode_question, encode_score
+from sax.codec.models import (
+    decode_load,
+    decode_published,
+    decode_spec,
+    encode_load,
+    encode_published,
+    encode_spec,
+)
+from sax.codec.servers import (
+    decode_join,
+    decode_joined,
+    decode_stats,
+    decode_status,
+    encode_join,
+    encode_joined,
+    encode_stats,
+    encode_status,
+)
+from sax.codec.tokens import (
+    decode_chunk,
+    decode_failure,
+    decode_generate,
+    decode_tokenize,
+    encode_chunk,
+    encode_failure,
+    encode_generate,
+    encode_tokenize,
+)
+
+__all__ = [
+    "decode_chip",
+    "decode_chunk",
+    "decode_failure",
+    "decode_generate",
+    "decode_join",
+    "decode_joined",
+    "decode_load",
+    "decode_published",
+    "decode_spec",
+    "decode_stats",
+    "decode_status",
+    "decode_tokenize",
+    "decode_topology",
+    "encode_chip",
+    "encode_chunk",
+    "encode_extra_inputs",
+    "encode_failure",
+    "encode_generate",
+    "encode_join",
+    "encode_joined",
+    "encode_load",
+    "encode_published",
+    "encode_question",
+    "encode_score",
+    "encode_spec",
+    "encode_stats",
+    "encode_status",
+    "encode_tokenize",
+    "encode_topology",
+    "sampling_from_extra_inputs",
+]

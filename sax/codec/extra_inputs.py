@@ -1,0 +1,106 @@
+"""Saxml's extra_inputs as sampling parameters.
+
+Knows the keys and their ranges. Anything else is refused by name, never ignored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.proto import common_pb2
+from sax.types import SamplingParams
+
+ExtraInputs = Mapping[str, float | Sequence[float] | str]
+
+_MAX_I32 = 2**31 - 1
+_MAX_U64 = 2**64 - 1
+
+
+def encode_extra_inputs(extra: ExtraInputs) -> common_pb2.ExtraInputs:
+    """Numbers, tensors and strings, each in its own map. Raises InvalidRequest naming the key."""
+    msg = common_pb2.ExtraInputs()
+    for key, value in extra.items():
+        try:
+            if isinstance(value, str):
+                msg.strings[key] = value
+            elif isinstance(value, Sequence):
+                msg.tensors[key].values.extend(value)
+            else:
+                msg.items[key] = value
+        except (TypeError, ValueError) as exc:
+            raise InvalidRequest(
+                f"extra input {key!r} is a number, a list of numbers or a text: {exc}",
+                param=f"extra_inputs.{key}",
+            ) from exc
+    return msg
+
+
+def sampling_from_extra_inputs(
+    extra: common_pb2.ExtraInputs, defaults: SamplingParams
+) -> SamplingParams:
+    """The defaults, changed by what the request gives. Raises InvalidRequest and its kin."""
+    _refuse_unknown(extra)
+    changes: dict[str, Any] = {}
+    for key, value in extra.items.items():
+        field, convert = _NUMBERS[key]
+        changes[field] = convert(key, value)
+    if _EOS_ID in extra.tensors:
+        # The request's end tokens replace the model's own, as in Saxml.
+        changes["stop_token_ids"] = _token_ids(_EOS_ID, extra.tensors[_EOS_ID].values)
+        changes["ignore_eos"] = True
+    return replace(defaults, **changes)
+
+
+def _refuse_unknown(extra: common_pb2.ExtraInputs) -> None:
+    unknown = sorted({*extra.items} - {*_NUMBERS} | {*extra.tensors} - {_EOS_ID} | {*extra.strings})
+    if unknown:
+        allowed = ", ".join([*_NUMBERS, f"{_EOS_ID} (tensor)"])
+        raise UnsupportedParameter(
+            f"extra input {', '.join(unknown)} is not supported; there are {allowed}",
+            param=f"extra_inputs.{unknown[0]}",
+        )
+
+
+def _temperature(key: str, value: float) -> float:
+    return _check(key, value, math.isfinite(value) and value >= 0, "a number from 0 up")
+
+
+def _fraction(key: str, value: float) -> float:
+    return _check(key, value, 0 < value <= 1, "a number above 0 and up to 1")
+
+
+def _integer(low: int, high: int) -> Callable[[str, float], int]:
+    def convert(key: str, value: float) -> int:
+        whole = math.isfinite(value) and value == int(value) and low <= value <= high
+        return int(_check(key, value, whole, f"a whole number from {low} up"))
+
+    return convert
+
+
+def _token_ids(key: str, values: Sequence[float]) -> tuple[int, ...]:
+    """The ids of a tensor of fixed length, padded on the left with zeros."""
+    ids = [_integer(0, _MAX_I32)(key, value) for value in values]
+    first = next((index for index, value in enumerate(ids) if value), len(ids))
+    return tuple(ids[first:])
+
+
+def _check(key: str, value: float, good: bool, wanted: str) -> float:
+    if not good:
+        raise InvalidRequest(
+            f"extra input {key} is {value:g}; it must be {wanted}", param=f"extra_inputs.{key}"
+        )
+    return value
+
+
+_EOS_ID = "eos_id"
+_NUMBERS: dict[str, tuple[str, Callable[[str, float], float]]] = {
+    "temperature": ("temperature", _temperature),
+    "per_example_top_k": ("top_k", _integer(0, _MAX_I32)),
+    "per_example_top_p": ("top_p", _fraction),
+    "per_example_max_decode_steps": ("max_tokens", _integer(1, _MAX_I32)),
+    "seed": ("seed", _integer(0, _MAX_U64)),
+}

@@ -1,0 +1,33 @@
+"""Saxml's LMService: questions of text, answers of text with scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sax.codec.extra_inputs import ExtraInputs, encode_extra_inputs
+from sax.errors import InvalidRequest
+from sax.proto import lm_pb2
+
+
+def encode_score(
+    model_id: str, prefix: str, suffixes: Sequence[str], extra: ExtraInputs | None = None
+) -> lm_pb2.ScoreRequest:
+    """How likely each suffix is after the prefix. Raises InvalidRequest."""
+    inputs = encode_extra_inputs(extra or {})
+    try:
+        return lm_pb2.ScoreRequest(
+            model_key=model_id, prefix=prefix, suffix=suffixes, extra_inputs=inputs
+        )
+    except (TypeError, ValueError) as exc:
+        raise InvalidRequest(f"prefix or suffixes cannot be sent: {exc}") from exc
+
+
+def encode_question(
+    model_id: str, text: str, extra: ExtraInputs | None = None
+) -> lm_pb2.GenerateRequest:
+    """A text to go on from. Raises InvalidRequest."""
+    inputs = encode_extra_inputs(extra or {})
+    try:
+        return lm_pb2.GenerateRequest(model_key=model_id, text=text, extra_inputs=inputs)
+    except (TypeError, ValueError) as exc:
+        raise InvalidRequest(f"the text cannot be sent: {exc}", param="text") from exc

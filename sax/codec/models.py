@@ -1,0 +1,106 @@
+"""Published models and what a server is told to load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sax.codec.statuses import decode_progress, decode_state, encode_progress, encode_state
+from sax.proto import admin_pb2, common_pb2, modelet_pb2
+from sax.types import ModelSpec, PublishedModel, ReplicaStatus, ServableStatus
+
+
+def encode_spec(spec: ModelSpec) -> admin_pb2.Model:
+    """A spec as Saxml's Model; the version travels as its uuid."""
+    return admin_pb2.Model(
+        model_id=spec.model_id,
+        model_path=spec.model_path,
+        checkpoint_path=spec.checkpoint,
+        requested_num_replicas=spec.replicas,
+        acls=_encode_acls(spec.acls),
+        admin_acl=spec.admin_acl,
+        overrides=spec.overrides,
+        uuid=bytes.fromhex(spec.version),
+    )
+
+
+def decode_spec(msg: admin_pb2.Model) -> ModelSpec:
+    """A Model as a spec; its method names belong to `decode_published`."""
+    return ModelSpec(
+        model_id=msg.model_id,
+        model_path=msg.model_path,
+        checkpoint=msg.checkpoint_path,
+        replicas=msg.requested_num_replicas,
+        overrides=dict(msg.overrides),
+        acls=dict(msg.acls.items),
+        admin_acl=msg.admin_acl,
+        version=msg.uuid.hex(),
+    )
+
+
+def encode_published(model: PublishedModel) -> admin_pb2.PublishedModel:
+    """A listed model: Saxml's clients see the addresses, ours each replica and its reason."""
+    spec = encode_spec(model.spec)
+    spec.method_names.extend(model.methods)
+    return admin_pb2.PublishedModel(
+        model=spec,
+        modelet_addresses=[replica.address for replica in model.replicas if replica.address],
+        ready_replicas=model.ready_replicas,
+        replicas=[_encode_replica(replica) for replica in model.replicas],
+    )
+
+
+def decode_published(msg: admin_pb2.PublishedModel) -> PublishedModel:
+    """A listed model; of a Saxml admin's reply only the addresses of the replicas are known."""
+    replicas = tuple(map(_decode_replica, msg.replicas)) or tuple(
+        ReplicaStatus(address, ServableStatus.NONE) for address in msg.modelet_addresses
+    )
+    return PublishedModel(
+        spec=decode_spec(msg.model), replicas=replicas, methods=tuple(msg.model.method_names)
+    )
+
+
+def encode_load(spec: ModelSpec) -> modelet_pb2.LoadRequest:
+    """What one server needs of a spec: all but the replicas and the operators' acl."""
+    return modelet_pb2.LoadRequest(
+        model_key=spec.model_id,
+        model_path=spec.model_path,
+        checkpoint_path=spec.checkpoint,
+        acls=_encode_acls(spec.acls),
+        overrides=spec.overrides,
+        uuid=bytes.fromhex(spec.version),
+    )
+
+
+def decode_load(msg: modelet_pb2.LoadRequest) -> ModelSpec:
+    """The spec a server is told to load; replicas is 0, a server has no say in them."""
+    return ModelSpec(
+        model_id=msg.model_key,
+        model_path=msg.model_path,
+        checkpoint=msg.checkpoint_path,
+        replicas=0,
+        overrides=dict(msg.overrides),
+        acls=dict(msg.acls.items),
+        version=msg.uuid.hex(),
+    )
+
+
+def _encode_acls(acls: Mapping[str, str]) -> common_pb2.AccessControlLists:
+    return common_pb2.AccessControlLists(items=acls)
+
+
+def _encode_replica(replica: ReplicaStatus) -> admin_pb2.Replica:
+    return admin_pb2.Replica(
+        address=replica.address,
+        status=encode_state(replica.status),
+        reason=replica.reason,
+        progress=encode_progress(replica.progress),
+    )
+
+
+def _decode_replica(msg: admin_pb2.Replica) -> ReplicaStatus:
+    return ReplicaStatus(
+        address=msg.address,
+        status=decode_state(msg.status),
+        reason=msg.reason,
+        progress=decode_progress(msg.progress) if msg.HasField("progress") else None,
+    )

@@ -1,0 +1,187 @@
+"""Model servers: what they say when they join and to GetStatus, and how they are listed."""
+
+from __future__ import annotations
+
+from sax.codec.chips import decode_chip, decode_topology, encode_chip, encode_topology
+from sax.codec.statuses import decode_progress, decode_state, encode_progress, encode_state
+from sax.proto import admin_pb2, modelet_pb2
+from sax.types import (
+    CellStats,
+    JoinedServer,
+    ServableInfo,
+    ServerInfo,
+    ServerStatus,
+    ServerTypeStat,
+)
+
+_ACTIVE = modelet_pb2.GetStatusResponse.ServerStatus.ACTIVE
+
+
+def encode_join(info: ServerInfo) -> admin_pb2.JoinRequest:
+    """What a server says of itself."""
+    return admin_pb2.JoinRequest(
+        address=info.address,
+        debug_address=info.debug_address,
+        data_address=info.data_address,
+        model_server=_encode_model_server(info),
+        incarnation_id=info.incarnation,
+        memory_total_bytes=info.memory_total,
+    )
+
+
+def decode_join(msg: admin_pb2.JoinRequest) -> ServerInfo:
+    """A chip or topology that the wire has no number for comes back as "unknown"."""
+    return _decode_info(msg)
+
+
+def encode_status(status: ServerStatus) -> modelet_pb2.GetStatusResponse:
+    """The answer to GetStatus; our servers are never dormant."""
+    return modelet_pb2.GetStatusResponse(
+        models=[_encode_model(servable) for servable in status.servables],
+        server_status=modelet_pb2.GetStatusResponse.ServerStatus(
+            state=_ACTIVE,
+            incarnation_id=status.incarnation,
+            memory_total_bytes=status.memory_total,
+            memory_used_bytes=status.memory_used,
+        ),
+    )
+
+
+def decode_status(msg: modelet_pb2.GetStatusResponse) -> ServerStatus:
+    """The servables and the memory of one server."""
+    return ServerStatus(
+        servables=tuple(map(_decode_model, msg.models)),
+        incarnation=msg.server_status.incarnation_id,
+        memory_total=msg.server_status.memory_total_bytes,
+        memory_used=msg.server_status.memory_used_bytes,
+    )
+
+
+def encode_joined(server: JoinedServer) -> admin_pb2.JoinedModelServer:
+    """A listed server: Saxml's maps and, in full, the servables; last_seen_s to a millisecond."""
+    return admin_pb2.JoinedModelServer(
+        model_server=_encode_model_server(server.info),
+        address=server.info.address,
+        debug_address=server.info.debug_address,
+        data_address=server.info.data_address,
+        last_join_ms=round(server.last_seen_s * 1000),
+        loaded_models={s.model_id: encode_state(s.status) for s in server.servables},
+        failure_reasons={s.model_id: s.reason for s in server.servables if s.reason},
+        incarnation_id=server.info.incarnation,
+        memory_total_bytes=server.info.memory_total,
+        memory_used_bytes=server.memory_used,
+        servables=[_encode_servable(servable) for servable in server.servables],
+    )
+
+
+def decode_joined(msg: admin_pb2.JoinedModelServer) -> JoinedServer:
+    """A listed server; of a Saxml admin's reply the two maps are read."""
+    servables = tuple(map(_decode_servable, msg.servables)) or tuple(
+        ServableInfo(
+            model_id=model_id,
+            status=decode_state(status),
+            reason=msg.failure_reasons.get(model_id, ""),
+        )
+        for model_id, status in sorted(msg.loaded_models.items())
+    )
+    return JoinedServer(
+        info=_decode_info(msg),
+        last_seen_s=msg.last_join_ms / 1000,
+        servables=servables,
+        memory_used=msg.memory_used_bytes,
+    )
+
+
+def encode_stats(stats: CellStats) -> admin_pb2.StatsResponse:
+    """The answer to Stats."""
+    return admin_pb2.StatsResponse(
+        model_server_type_stats=[
+            admin_pb2.ModelServerTypeStat(
+                chip_type=encode_chip(stat.chip_type),
+                chip_topology=encode_topology(stat.chip_topology),
+                num_replicas=stat.replicas,
+            )
+            for stat in stats.types
+        ],
+        num_servers_by_servable_model_path=stats.servers_by_model_path,
+    )
+
+
+def decode_stats(msg: admin_pb2.StatsResponse) -> CellStats:
+    """Replicas per kind of machine, servers per model path."""
+    return CellStats(
+        types=tuple(
+            ServerTypeStat(
+                decode_chip(stat.chip_type), decode_topology(stat.chip_topology), stat.num_replicas
+            )
+            for stat in msg.model_server_type_stats
+        ),
+        servers_by_model_path=dict(msg.num_servers_by_servable_model_path),
+    )
+
+
+def _encode_model_server(info: ServerInfo) -> admin_pb2.ModelServer:
+    return admin_pb2.ModelServer(
+        chip_type=encode_chip(info.chip_type),
+        chip_topology=encode_topology(info.chip_topology),
+        servable_model_paths=info.model_paths,
+        tags=info.tags,
+    )
+
+
+def _decode_info(msg: admin_pb2.JoinRequest | admin_pb2.JoinedModelServer) -> ServerInfo:
+    return ServerInfo(
+        address=msg.address,
+        data_address=msg.data_address,
+        debug_address=msg.debug_address,
+        chip_type=decode_chip(msg.model_server.chip_type),
+        chip_topology=decode_topology(msg.model_server.chip_topology),
+        model_paths=tuple(msg.model_server.servable_model_paths),
+        tags=tuple(msg.model_server.tags),
+        incarnation=msg.incarnation_id,
+        memory_total=msg.memory_total_bytes,
+    )
+
+
+def _encode_model(servable: ServableInfo) -> modelet_pb2.GetStatusResponse.ModelWithStatus:
+    return modelet_pb2.GetStatusResponse.ModelWithStatus(
+        model_key=servable.model_id,
+        model_status=encode_state(servable.status),
+        failure_reason=servable.reason,
+        progress=encode_progress(servable.progress),
+        uuid=bytes.fromhex(servable.version),
+        memory_bytes=servable.memory,
+    )
+
+
+def _decode_model(msg: modelet_pb2.GetStatusResponse.ModelWithStatus) -> ServableInfo:
+    return ServableInfo(
+        model_id=msg.model_key,
+        status=decode_state(msg.model_status),
+        version=msg.uuid.hex(),
+        reason=msg.failure_reason,
+        progress=decode_progress(msg.progress) if msg.HasField("progress") else None,
+        memory=msg.memory_bytes,
+    )
+
+
+def _encode_servable(servable: ServableInfo) -> admin_pb2.Servable:
+    return admin_pb2.Servable(
+        model_id=servable.model_id,
+        status=encode_state(servable.status),
+        uuid=bytes.fromhex(servable.version),
+        reason=servable.reason,
+        progress=encode_progress(servable.progress),
+        memory_bytes=servable.memory,
+    )
+
+
+def _decode_servable(msg: admin_pb2.Servable) -> ServableInfo:
+    return ServableInfo(
+        model_id=msg.model_id,
+        status=decode_state(msg.status),
+        version=msg.uuid.hex(),
+        reason=msg.reason,
+        progress=decode_progress(msg.progress) if msg.HasField("progress") else None,
+        memory=msg.memory_bytes,
+    )

@@ -1,0 +1,203 @@
+"""The token stream: questions, chunks of answers, failures.
+
+Chunks are the hot path (one per request and engine step): their functions build one object and
+nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from google.protobuf.message import Message as ProtoMessage
+
+from sax import errors
+from sax.errors import InvalidRequest, SaxError
+from sax.proto import tokens_pb2
+from sax.types import GenerateRequest, Message, SamplingParams, TokenChunk, TokenLogprob
+
+Prompt = str | tuple[int, ...] | tuple[Message, ...]
+
+
+def encode_generate(request_number: int, request: GenerateRequest) -> tokens_pb2.Generate:
+    """A question under a number of this connection. Raises InvalidRequest naming the field that
+    no message can hold (a seed below zero, half a surrogate pair)."""
+    msg = tokens_pb2.Generate(id=request_number)
+    _put(msg, "model_key", request.model_id, "model_id")
+    _put(msg, "request_id", request.request_id)
+    _put_prompt(msg, request.prompt)
+    _put_sampling(msg.sampling, request.sampling)
+    return msg
+
+
+def decode_generate(msg: tokens_pb2.Generate) -> GenerateRequest:
+    """The question; its number stays in the message."""
+    return GenerateRequest(
+        model_id=msg.model_key,
+        prompt=_decode_prompt(msg),
+        sampling=_decode_sampling(msg.sampling),
+        request_id=msg.request_id,
+    )
+
+
+def encode_tokenize(model_id: str, prompt: str | tuple[Message, ...]) -> tokens_pb2.TokenizeRequest:
+    """Text or a chat whose token ids are wanted. Raises InvalidRequest."""
+    msg = tokens_pb2.TokenizeRequest()
+    _put(msg, "model_key", model_id, "model_id")
+    if isinstance(prompt, str):
+        _put(msg, "text", prompt, "prompt")
+    else:
+        _put_chat(msg.chat, prompt)
+    return msg
+
+
+def decode_tokenize(msg: tokens_pb2.TokenizeRequest) -> tuple[str, str | tuple[Message, ...]]:
+    """The model id and the text or chat."""
+    chat = msg.WhichOneof("prompt") == "chat"
+    return msg.model_key, _decode_chat(msg.chat) if chat else msg.text
+
+
+def encode_chunk(request_number: int, chunk: TokenChunk) -> tokens_pb2.Chunk:
+    """What one request gained in one step."""
+    return tokens_pb2.Chunk(
+        id=request_number,
+        text=chunk.text,
+        token_ids=chunk.token_ids,
+        logprobs=map(_encode_logprob, chunk.logprobs) if chunk.logprobs else None,
+        finish_reason=chunk.finish_reason,
+        prompt_tokens=chunk.prompt_tokens,
+        completion_tokens=chunk.completion_tokens,
+        score=chunk.score,
+    )
+
+
+def decode_chunk(msg: tokens_pb2.Chunk) -> TokenChunk:
+    """What one request gained; a chunk that carries a failure is for `decode_failure`."""
+    return TokenChunk(
+        msg.text,
+        tuple(msg.token_ids),
+        tuple(map(_decode_logprob, msg.logprobs)),
+        msg.finish_reason or None,
+        msg.prompt_tokens,
+        msg.completion_tokens,
+        msg.score,
+    )
+
+
+def encode_failure(request_number: int, error: SaxError) -> tokens_pb2.Chunk:
+    """The last chunk of a request that failed."""
+    return tokens_pb2.Chunk(
+        id=request_number,
+        failure=tokens_pb2.Failure(
+            error=errors.wire_name(error),
+            text=error.text,
+            retry_after_s=error.retry_after_s or 0.0,
+            param=error.param or "",
+        ),
+    )
+
+
+def decode_failure(msg: tokens_pb2.Chunk) -> SaxError:
+    """The error in a chunk that has one; an unknown class becomes Internal."""
+    failure = msg.failure
+    return errors.from_name(
+        failure.error,
+        failure.text,
+        param=failure.param or None,
+        retry_after_s=failure.retry_after_s or None,
+    )
+
+
+def _put(msg: ProtoMessage, field: str, value: Any, param: str | None = None) -> None:
+    """Set a scalar field, or say which field of the request it is that does not fit."""
+    try:
+        setattr(msg, field, value)
+    except (ValueError, TypeError) as exc:
+        raise _misfit(param or field, exc) from exc
+
+
+def _extend(repeated: Any, values: Iterable[Any], param: str) -> None:
+    try:
+        repeated.extend(values)
+    except (ValueError, TypeError) as exc:
+        raise _misfit(param, exc) from exc
+
+
+def _misfit(param: str, exc: Exception) -> InvalidRequest:
+    return InvalidRequest(f"{param} cannot be sent: {exc}", param=param)
+
+
+def _put_prompt(msg: tokens_pb2.Generate, prompt: Prompt) -> None:
+    if isinstance(prompt, str):
+        _put(msg, "text", prompt, "prompt")
+    elif prompt and isinstance(prompt[0], Message):
+        _put_chat(msg.chat, prompt)
+    else:
+        msg.tokens.SetInParent()
+        _extend(msg.tokens.ids, prompt, "prompt")
+
+
+def _put_chat(chat: tokens_pb2.Chat, messages: Iterable[Any]) -> None:
+    chat.SetInParent()
+    for message in messages:
+        turn = chat.messages.add()
+        _put(turn, "role", message.role, "messages.role")
+        _put(turn, "content", message.content, "messages.content")
+
+
+def _put_sampling(msg: tokens_pb2.Sampling, sampling: SamplingParams) -> None:
+    for field in ("temperature", "top_k", "top_p", "ignore_eos"):
+        _put(msg, field, getattr(sampling, field))
+    for field in ("seed", "max_tokens", "logprobs"):
+        if (value := getattr(sampling, field)) is not None:
+            _put(msg, field, value)
+    _extend(msg.stop, sampling.stop, "stop")
+    _extend(msg.stop_token_ids, sampling.stop_token_ids, "stop_token_ids")
+
+
+def _decode_prompt(msg: tokens_pb2.Generate) -> Prompt:
+    match msg.WhichOneof("prompt"):
+        case "tokens":
+            return tuple(msg.tokens.ids)
+        case "chat":
+            return _decode_chat(msg.chat)
+        case _:
+            return msg.text
+
+
+def _decode_chat(chat: tokens_pb2.Chat) -> tuple[Message, ...]:
+    return tuple(Message(turn.role, turn.content) for turn in chat.messages)
+
+
+def _decode_sampling(msg: tokens_pb2.Sampling) -> SamplingParams:
+    return SamplingParams(
+        temperature=msg.temperature,
+        top_k=msg.top_k,
+        top_p=msg.top_p,
+        seed=msg.seed if msg.HasField("seed") else None,
+        max_tokens=msg.max_tokens if msg.HasField("max_tokens") else None,
+        stop=tuple(msg.stop),
+        stop_token_ids=tuple(msg.stop_token_ids),
+        ignore_eos=msg.ignore_eos,
+        logprobs=msg.logprobs if msg.HasField("logprobs") else None,
+    )
+
+
+def _encode_logprob(logprob: TokenLogprob) -> tokens_pb2.TokenLogprob:
+    return tokens_pb2.TokenLogprob(
+        token_id=logprob.token_id,
+        token=logprob.token,
+        token_bytes=logprob.token_bytes,
+        logprob=logprob.logprob,
+        top=map(_encode_logprob, logprob.top),
+    )
+
+
+def _decode_logprob(msg: tokens_pb2.TokenLogprob) -> TokenLogprob:
+    return TokenLogprob(
+        msg.token_id,
+        msg.token,
+        msg.token_bytes,
+        msg.logprob,
+        tuple(map(_decode_logprob, msg.top)),
+    )

@@ -1,0 +1,104 @@
+"""The options of Saxml's Python API: every one is honoured or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sax import config
+from sax.codec.extra_inputs import encode_extra_inputs
+from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.locator import Route
+from sax.proto import common_pb2
+
+_NUM_CONN = 37
+
+
+@dataclass
+class AdminOptions:
+    """How long an operator's call may take, in seconds; below zero: the default deadline."""
+
+    timeout: float = -1.0
+
+    @property
+    def timeout_s(self) -> float | None:
+        return self.timeout if self.timeout >= 0 else None
+
+
+@dataclass
+class Options:
+    """How a model's requests travel."""
+
+    num_conn: int = _NUM_CONN  # Saxml's hash-ring size; requests here go to the least loaded
+    proxy_addr: str = ""  # this model server instead of the model's replicas
+    fail_fast: bool = False  # no second attempt at another replica
+
+    def route(self) -> Route:
+        if self.num_conn != _NUM_CONN:
+            raise UnsupportedParameter(
+                "num_conn is not supported: every request goes to the least loaded replica; "
+                "leave it out",
+                param="num_conn",
+            )
+        address = self.proxy_addr and config.check_address(self.proxy_addr, "proxy_addr")
+        return Route(address=address, fail_fast=self.fail_fast)
+
+
+class ModelOptions:
+    """Extra inputs and the timeout of one request."""
+
+    def __init__(self) -> None:
+        self._inputs: dict[str, float | Sequence[float] | str] = {}
+        self._timeout = -1.0
+
+    def SetExtraInput(self, key: str, value: float) -> None:
+        """A number. One key has one kind of value."""
+        self._set(key, float(value), float)
+
+    def SetExtraInputTensor(self, key: str, value: Sequence[float]) -> None:
+        """A list of numbers."""
+        self._set(key, tuple(value), tuple)
+
+    def SetExtraInputString(self, key: str, value: str) -> None:
+        """A text."""
+        self._set(key, value, str)
+
+    def GetExtraInput(self, key: str) -> float:
+        """The number set under this key. Raises InvalidRequest if there is none."""
+        value = self._inputs.get(key)
+        if not isinstance(value, float):
+            raise InvalidRequest(f"no number was set for the extra input {key!r}", param=key)
+        return value
+
+    def SetTimeout(self, timeout: float) -> None:
+        """Seconds for the whole answer; below zero: no limit."""
+        self._timeout = timeout
+
+    def GetTimeout(self) -> float:
+        """What SetTimeout set, -1 at first."""
+        return self._timeout
+
+    def ToProto(self) -> common_pb2.ExtraInputs:
+        """The extra inputs as they travel."""
+        return encode_extra_inputs(self._inputs)
+
+    def ToDebugString(self) -> str:
+        """The extra inputs as text."""
+        return str(self.ToProto())
+
+    @property
+    def extra_inputs(self) -> Mapping[str, float | Sequence[float] | str]:
+        return self._inputs
+
+    @property
+    def timeout_s(self) -> float | None:
+        return self._timeout if self._timeout >= 0 else None
+
+    def _set(
+        self, key: str, value: float | Sequence[float] | str, kind: type[float | tuple[float] | str]
+    ) -> None:
+        if not isinstance(self._inputs.get(key, value), kind):
+            raise InvalidRequest(
+                f"the extra input {key!r} was set with another kind of value", param=key
+            )
+        self._inputs[key] = value

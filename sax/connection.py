@@ -1,0 +1,231 @@
+"""One model server as a client sees it: a token stream shared by all requests, and its channel.
+
+The hot path of every client is here: one message per engine step, dispatched to its requests
+without a task or a lock. Knows nothing of models' names, other replicas or retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from contextlib import aclosing, contextmanager
+from typing import NamedTuple, TypeVar
+
+import grpc.aio
+from google.protobuf.message import Message
+
+from sax import codec, rpc
+from sax.errors import Cancelled, DeadlineExceeded, ReplicaLost, Retry, SaxError, fresh, meaning
+from sax.proto import tokens_pb2
+from sax.types import GenerateRequest, TokenChunk
+
+_SUSPECT_S = 5.0  # after a break other replicas are preferred for so long
+
+Reply = TypeVar("Reply", bound=Message)
+Outgoing = asyncio.Queue[tokens_pb2.ToServer | None]
+
+
+class Load(NamedTuple):
+    """How busy a server is, as this client knows it; the smaller the better."""
+
+    suspect: bool  # lost a moment ago
+    outstanding: int
+
+
+class Inbox:
+    """What came for one request and was not read yet. One reader, one loop."""
+
+    __slots__ = ("_items", "_loop", "_waiter")
+
+    def __init__(self) -> None:
+        self._items: deque[tokens_pb2.Chunk | SaxError] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, item: tokens_pb2.Chunk | SaxError) -> None:
+        """Never blocks: an answer's length bounds what can pile up."""
+        self._items.append(item)
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def get(self) -> tokens_pb2.Chunk:
+        """The next chunk. Raises the error that was put in its place."""
+        while not self._items:
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        item = self._items.popleft()
+        if isinstance(item, SaxError):
+            raise item
+        return item
+
+
+class Connection:
+    """A model server at one address. Use it in one event loop and close it there."""
+
+    def __init__(self, address: str) -> None:
+        """Connects on first use, and again on the next use after a break."""
+        self.address = address
+        self.peer = f"the model server at {address}"
+        self.channel = rpc.open_channel(address)
+        self._open_stream = self.channel.stream_stream(
+            "/sax.tokens.TokenService/Stream",
+            tokens_pb2.ToServer.SerializeToString,
+            tokens_pb2.FromServer.FromString,
+        )
+        self._numbers = itertools.count(1)
+        self._inboxes: dict[int, Inbox] = {}
+        self._outgoing: Outgoing | None = None  # None: no stream is open
+        self._reader: asyncio.Task[None] | None = None
+        self._calls = 0
+        self._broke_at = float("-inf")
+
+    @property
+    def outstanding(self) -> int:
+        """Requests under way, by stream or by call."""
+        return len(self._inboxes) + self._calls
+
+    @property
+    def load(self) -> Load:
+        """How good a choice this server is for the next request."""
+        since_break_s = asyncio.get_running_loop().time() - self._broke_at
+        return Load(since_break_s < _SUSPECT_S, self.outstanding)
+
+    async def call(
+        self, path: str, request: Message, reply: type[Reply], timeout_s: float | None = None
+    ) -> Reply:
+        """One unary call, /package.Service/Method. Raises SaxError."""
+        with self._counted():
+            return await rpc.call(
+                self.channel, path, request, reply, peer=self.peer, timeout_s=timeout_s
+            )
+
+    async def call_stream(
+        self, path: str, request: Message, reply: type[Reply], timeout_s: float | None = None
+    ) -> AsyncGenerator[Reply, None]:
+        """One server-streaming call; closing the iterator cancels it. Raises SaxError."""
+        messages = rpc.call_stream(
+            self.channel, path, request, reply, peer=self.peer, timeout_s=timeout_s
+        )
+        with self._counted():
+            async with aclosing(messages):
+                async for message in messages:
+                    yield message
+
+    async def generate(
+        self, request: GenerateRequest, timeout_s: float | None = None
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """The chunks of one answer; closing early cancels it on the server.
+
+        Raises what the server raised, ReplicaLost when the connection breaks, DeadlineExceeded.
+        """
+        number = next(self._numbers)
+        message = tokens_pb2.ToServer(generate=codec.encode_generate(number, request))
+        inbox = self._send(number, message)
+        timer = self._start_timer(inbox, timeout_s)
+        try:
+            finished = False
+            while not finished:
+                chunk = await inbox.get()
+                if finished := bool(chunk.finish_reason) or chunk.HasField("failure"):
+                    self._inboxes.pop(number, None)
+                if finished and chunk.HasField("failure"):
+                    raise codec.decode_failure(chunk)
+                yield codec.decode_chunk(chunk)
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._cancel(number)
+
+    async def close(self) -> None:
+        """Requests under way end with Cancelled."""
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.gather(self._reader, return_exceptions=True)
+        await self.channel.close()
+
+    @contextmanager
+    def _counted(self) -> Generator[None, None, None]:
+        """Counts a call as outstanding, and notes when it finds the server gone."""
+        self._calls += 1
+        try:
+            yield
+        except ReplicaLost:
+            self._note_break()
+            raise
+        finally:
+            self._calls -= 1
+
+    def _note_break(self) -> None:
+        self._broke_at = asyncio.get_running_loop().time()
+
+    def _send(self, number: int, message: tokens_pb2.ToServer) -> Inbox:
+        """Ask, over a new stream if there is none."""
+        if self._outgoing is None:
+            self._outgoing = asyncio.Queue()
+            self._reader = asyncio.create_task(self._read(self._outgoing), name=self.peer)
+        inbox = self._inboxes[number] = Inbox()
+        self._outgoing.put_nowait(message)
+        return inbox
+
+    def _cancel(self, number: int) -> None:
+        """Tell the server that nobody reads this answer any more, unless it is over."""
+        if self._inboxes.pop(number, None) is not None and self._outgoing is not None:
+            self._outgoing.put_nowait(
+                tokens_pb2.ToServer(cancel=tokens_pb2.Cancel(id=number)),
+            )
+
+    def _start_timer(self, inbox: Inbox, timeout_s: float | None) -> asyncio.TimerHandle | None:
+        if timeout_s is None:
+            return None
+        late = DeadlineExceeded(f"the answer was not complete within {timeout_s:g} s")
+        return asyncio.get_running_loop().call_later(timeout_s, inbox.put, late)
+
+    async def _read(self, outgoing: Outgoing) -> None:
+        """The life of one stream: hands out what comes, and at its end fails what is open."""
+        stream = self._open_stream(_requests(outgoing))
+        error: SaxError = Cancelled("the client was closed")
+        try:
+            while isinstance(message := await stream.read(), tokens_pb2.FromServer):
+                self._dispatch(message)
+            error = ReplicaLost(f"{self.peer} ended the stream")
+        except grpc.aio.AioRpcError as exc:
+            error = _as_lost(rpc.to_sax_error(exc, self.peer))
+        except asyncio.CancelledError:
+            if rpc.is_cancelled_here():
+                raise
+            error = ReplicaLost(f"{self.peer} ended the stream")
+        finally:
+            self._outgoing = None
+            outgoing.put_nowait(None)
+            stream.cancel()
+            self._fail_all(error)
+
+    def _dispatch(self, message: tokens_pb2.FromServer) -> None:
+        inboxes = self._inboxes
+        for chunk in message.chunks:
+            inbox = inboxes.get(chunk.id)
+            if inbox is not None:  # else it was cancelled a moment ago
+                inbox.put(chunk)
+
+    def _fail_all(self, error: SaxError) -> None:
+        if not isinstance(error, Cancelled):
+            self._note_break()
+        inboxes, self._inboxes = self._inboxes, {}
+        for inbox in inboxes.values():
+            inbox.put(fresh(error))
+
+
+async def _requests(outgoing: Outgoing) -> AsyncIterator[tokens_pb2.ToServer]:
+    while (message := await outgoing.get()) is not None:
+        yield message
+
+
+def _as_lost(error: SaxError) -> SaxError:
+    """The stream is no request: whatever ended it, to its requests the replica is lost."""
+    return error if meaning(error).retry is Retry.LOCATOR else ReplicaLost(error.text)

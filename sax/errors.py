@@ -1,0 +1,205 @@
+"""Every error a user or a network can cause, in one tree and one table.
+
+    SaxError
+    +-- InvalidRequest            the request is wrong; sending it again cannot help
+    |   +-- InvalidName
+    |   +-- UnsupportedParameter
+    |   +-- PromptTooLong
+    +-- Unauthenticated, PermissionDenied
+    +-- NotFound
+    |   +-- ModelNotFound, ModelPathNotFound
+    +-- ModelExists
+    +-- QueueFull                 the replica has no room now
+    +-- Unavailable
+    |   +-- AdminUnavailable, ModelNotReady, NotLoaded, ReplicaLost, ShuttingDown
+    +-- LoadFailed                a checkpoint or a plan does not work out
+    |   +-- CheckpointError, MemoryPlanError
+    +-- DeadlineExceeded, Cancelled
+    +-- Internal
+
+Knows nothing of gRPC objects or HTTP frameworks: codes are names and numbers here, and
+`sax.rpc` and `http_gateway.problems` each map them once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Retry(Enum):
+    """Who may send the same request again."""
+
+    NOBODY = "nobody"
+    CLIENT = "client"  # the caller, after retry_after_s
+    LOCATOR = "locator"  # the locator, at once, at another replica; then the caller
+
+
+class SaxError(Exception):
+    """Base of the tree. The text says what happened and what to do about it."""
+
+    def __init__(
+        self, text: str, *, param: str | None = None, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(text)
+        self.text = text
+        self.param = param  # the request field at fault, if one is
+        self.retry_after_s = retry_after_s
+
+
+class InvalidRequest(SaxError):
+    """A field is malformed or out of range."""
+
+
+class InvalidName(InvalidRequest):
+    """A cell, model, path or checkpoint name does not follow the grammar."""
+
+
+class UnsupportedParameter(InvalidRequest):
+    """A documented field that this server does not honour; never silently ignored."""
+
+
+class PromptTooLong(InvalidRequest):
+    """Prompt and answer do not fit the model's context."""
+
+
+class Unauthenticated(SaxError):
+    """No valid credential."""
+
+
+class PermissionDenied(SaxError):
+    """A valid credential without the right."""
+
+
+class NotFound(SaxError):
+    """Nothing of that name."""
+
+
+class ModelNotFound(NotFound):
+    """No such published model."""
+
+
+class ModelPathNotFound(NotFound):
+    """No model server knows this model path."""
+
+
+class ModelExists(SaxError):
+    """The name is taken."""
+
+
+class QueueFull(SaxError):
+    """The bounded queue of a replica is full."""
+
+
+class Unavailable(SaxError):
+    """Not now; later perhaps."""
+
+
+class AdminUnavailable(Unavailable):
+    """The cell's admin server does not answer."""
+
+
+class ModelNotReady(Unavailable):
+    """Published, but no replica is ready."""
+
+
+class NotLoaded(Unavailable):
+    """This server does not hold the model (any more)."""
+
+
+class ReplicaLost(Unavailable):
+    """The connection to a replica broke."""
+
+
+class ShuttingDown(Unavailable):
+    """The process drains and takes nothing new."""
+
+
+class LoadFailed(SaxError):
+    """A model could not be loaded."""
+
+
+class CheckpointError(LoadFailed):
+    """A checkpoint is missing, unreadable, truncated or of another shape."""
+
+
+class MemoryPlanError(LoadFailed):
+    """The model does not fit; the text says which number to change."""
+
+
+class DeadlineExceeded(SaxError):
+    """The caller's deadline passed."""
+
+
+class Cancelled(SaxError):
+    """The caller went away."""
+
+
+class Internal(SaxError):
+    """A bug of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """How an error looks from outside."""
+
+    grpc: str  # name of a grpc.StatusCode
+    http: int
+    retry: Retry
+
+
+# Most specific class wins (see `meaning`).
+TABLE: dict[type[SaxError], Meaning] = {
+    InvalidRequest: Meaning("INVALID_ARGUMENT", 400, Retry.NOBODY),
+    InvalidName: Meaning("INVALID_ARGUMENT", 400, Retry.NOBODY),
+    UnsupportedParameter: Meaning("INVALID_ARGUMENT", 400, Retry.NOBODY),
+    PromptTooLong: Meaning("INVALID_ARGUMENT", 400, Retry.NOBODY),
+    Unauthenticated: Meaning("UNAUTHENTICATED", 401, Retry.NOBODY),
+    PermissionDenied: Meaning("PERMISSION_DENIED", 403, Retry.NOBODY),
+    NotFound: Meaning("NOT_FOUND", 404, Retry.NOBODY),
+    ModelNotFound: Meaning("NOT_FOUND", 404, Retry.NOBODY),
+    ModelPathNotFound: Meaning("NOT_FOUND", 404, Retry.NOBODY),
+    ModelExists: Meaning("ALREADY_EXISTS", 409, Retry.NOBODY),
+    # Another replica may have room; when all are full the caller backs off.
+    QueueFull: Meaning("RESOURCE_EXHAUSTED", 429, Retry.LOCATOR),
+    Unavailable: Meaning("UNAVAILABLE", 503, Retry.CLIENT),
+    AdminUnavailable: Meaning("UNAVAILABLE", 503, Retry.CLIENT),
+    ModelNotReady: Meaning("UNAVAILABLE", 503, Retry.CLIENT),
+    # The watch set is a moment behind the server; another replica has it.
+    NotLoaded: Meaning("NOT_FOUND", 503, Retry.LOCATOR),
+    ReplicaLost: Meaning("UNAVAILABLE", 503, Retry.LOCATOR),
+    ShuttingDown: Meaning("UNAVAILABLE", 503, Retry.LOCATOR),
+    LoadFailed: Meaning("FAILED_PRECONDITION", 400, Retry.NOBODY),
+    CheckpointError: Meaning("FAILED_PRECONDITION", 400, Retry.NOBODY),
+    MemoryPlanError: Meaning("FAILED_PRECONDITION", 400, Retry.NOBODY),
+    DeadlineExceeded: Meaning("DEADLINE_EXCEEDED", 504, Retry.CLIENT),
+    Cancelled: Meaning("CANCELLED", 499, Retry.NOBODY),
+    Internal: Meaning("INTERNAL", 500, Retry.NOBODY),
+}
+
+BY_NAME: dict[str, type[SaxError]] = {cls.__name__: cls for cls in TABLE}
+
+
+def meaning(error: SaxError) -> Meaning:
+    """The table's line for this error, by the most specific class that has one."""
+    for cls in type(error).__mro__:
+        if cls in TABLE:
+            return TABLE[cls]
+    return TABLE[Internal]
+
+
+def fresh(error: SaxError) -> SaxError:
+    """An equal error to raise a second time: a raised one carries its own traceback."""
+    return type(error)(error.text, param=error.param, retry_after_s=error.retry_after_s)
+
+
+def wire_name(error: SaxError) -> str:
+    """The name of the most specific class of this error that the other side knows."""
+    return next((cls.__name__ for cls in type(error).__mro__ if cls in TABLE), Internal.__name__)
+
+
+def from_name(
+    name: str, text: str, *, param: str | None = None, retry_after_s: float | None = None
+) -> SaxError:
+    """Rebuild an error that crossed the wire; an unknown name becomes Internal."""
+    return BY_NAME.get(name, Internal)(text, param=param, retry_after_s=retry_after_s)

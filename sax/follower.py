@@ -1,0 +1,75 @@
+"""One model's usable replicas, kept up to date by a task of its own.
+
+Knows nothing of connections or requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+
+from sax.errors import Cancelled, Internal, SaxError, fresh
+from sax.watch import Watched, WatchSource, follow
+
+logger = logging.getLogger(__name__)
+
+
+class Follower:
+    """Follows one model from its making on until it is closed or the model is gone."""
+
+    def __init__(self, source: WatchSource, model_id: str) -> None:
+        self.watched = Watched()
+        self._error: SaxError | None = None
+        self._news = asyncio.Event()
+        self._asked_at = asyncio.get_running_loop().time()
+        self._task = asyncio.create_task(self._follow(source, model_id), name=f"follow {model_id}")
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since anyone asked."""
+        return asyncio.get_running_loop().time() - self._asked_at
+
+    async def usable(self, wait_s: float) -> frozenset[str]:
+        """Where requests may go, empty if nothing turned up within wait_s.
+
+        Raises NotFound when the model is not published, AdminUnavailable when the first question
+        found no answer.
+        """
+        loop = asyncio.get_running_loop()
+        self._asked_at = loop.time()
+        while self._error is None and not self.watched.usable:
+            left_s = self._asked_at + wait_s - loop.time()
+            news = self._news
+            try:
+                await asyncio.wait_for(news.wait(), left_s)
+            except TimeoutError:
+                break
+        if self._error is not None:
+            raise fresh(self._error)
+        return self.watched.usable
+
+    async def close(self) -> None:
+        """Whoever waits sees no replica."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _follow(self, source: WatchSource, model_id: str) -> None:
+        error: SaxError = Cancelled("the client was closed")
+        try:
+            async with aclosing(follow(source, model_id)) as answers:
+                async for self.watched, _ in answers:
+                    self._tell()
+        except SaxError as exc:
+            error = exc
+        except Exception:
+            logger.exception("following %s failed", model_id)
+            error = Internal(f"following {model_id} failed; the client's log has the details")
+        finally:
+            self._error = error
+            self._tell()
+
+    def _tell(self) -> None:
+        """Wake all who wait; those who come after wait for the next news."""
+        news, self._news = self._news, asyncio.Event()
+        news.set()

@@ -1,0 +1,104 @@
+"""The grammar of names: the only parser of cell ids, model ids, model paths and checkpoints.
+
+Source: Saxml's naming rules (`/sax/<cell>/<model>`, lower-case names, dotted model paths).
+Knows nothing of what a name refers to.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sax.errors import InvalidName
+
+_NAME = re.compile(r"[a-z]+[a-z0-9-_]*")
+_MODEL_PATH = re.compile(r"[a-zA-Z]+[a-zA-Z0-9_.-]*")
+_CHECKPOINT = re.compile(r"[/\w.\-%:=|+]+", re.ASCII)
+NO_CHECKPOINT = "None"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CellId:
+    """One cell: `/sax/<cell>`."""
+
+    cell: str
+
+    def __str__(self) -> str:
+        return f"/sax/{self.cell}"
+
+    @classmethod
+    def parse(cls, text: str) -> CellId:
+        """Raises InvalidName, saying what is wrong and what a good name looks like."""
+        parts = text.split("/")
+        if len(parts) != 3 or parts[0] or parts[1] != "sax" or not _NAME.fullmatch(parts[2]):
+            raise InvalidName(
+                f"{text!r} is not a cell: write /sax/<cell>, lower-case letters first, "
+                "then letters, digits, '-' or '_', as in /sax/test",
+                param="cell",
+            )
+        return cls(parts[2])
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ModelId:
+    """One published name: `/sax/<cell>/<model>`."""
+
+    cell: str
+    model: str
+
+    def __str__(self) -> str:
+        return f"/sax/{self.cell}/{self.model}"
+
+    @property
+    def cell_id(self) -> CellId:
+        return CellId(self.cell)
+
+    @classmethod
+    def parse(cls, text: str) -> ModelId:
+        """Raises InvalidName, saying what is wrong and what a good name looks like."""
+        parts = text.split("/")
+        good = len(parts) == 4 and not parts[0] and parts[1] == "sax"
+        if not good or not all(_NAME.fullmatch(part) for part in parts[2:]):
+            raise InvalidName(
+                f"{text!r} is not a model name: write /sax/<cell>/<model>, lower-case letters "
+                "first, then letters, digits, '-' or '_', as in /sax/test/smollm2",
+                param="model",
+            )
+        return cls(parts[2], parts[3])
+
+
+def check_model_path(text: str) -> str:
+    """Return a well-formed model path unchanged. Raises InvalidName."""
+    if not _MODEL_PATH.fullmatch(text):
+        raise InvalidName(
+            f"{text!r} is not a model path: letters, digits, '_', '.', '-', a letter first, "
+            "as in llama or saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest",
+            param="model_path",
+        )
+    return text
+
+
+def check_checkpoint(text: str) -> str:
+    """Return a well-formed checkpoint path unchanged ("None" means random weights)."""
+    if not _CHECKPOINT.fullmatch(text):
+        raise InvalidName(
+            f"{text!r} is not a checkpoint: a path or URL of letters, digits and /._-%:=|+, "
+            'or "None" for random weights',
+            param="checkpoint",
+        )
+    return text
+
+
+def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
+    """The known names most like this one, best first: what a 404 offers."""
+    by_tail: dict[str, list[str]] = {}
+    for candidate in known:
+        by_tail.setdefault(_tail(candidate), []).append(candidate)
+    close = difflib.get_close_matches(_tail(name), by_tail, n=limit, cutoff=0.3)
+    return [candidate for tail in close for candidate in by_tail[tail]][:limit]
+
+
+def _tail(name: str) -> str:
+    return name.rpartition("/")[2].rpartition(".")[2].lower()

@@ -1,0 +1,42 @@
+"""Why a published model cannot answer yet, in words. Pure; knows nothing of how it was listed."""
+
+from __future__ import annotations
+
+from sax.errors import ModelNotReady
+from sax.types import PublishedModel, ReplicaStatus, ServableStatus
+
+RETRY_AFTER_S = 2.0  # about how often anything changes while a model loads
+
+
+def not_ready(model: PublishedModel) -> ModelNotReady:
+    """The error for a request that found no ready replica."""
+    return ModelNotReady(
+        f"{model.spec.model_id} is published, but no replica is ready: {why_not(model)}",
+        retry_after_s=RETRY_AFTER_S,
+    )
+
+
+def why_not(model: PublishedModel) -> str:
+    """The reason of the first replica that is not ready."""
+    if not model.spec.replicas:
+        return "0 replicas are wanted; update it to 1 or more"
+    waiting = [r for r in model.replicas if r.status is not ServableStatus.LOADED]
+    reasons = [reason for reason in map(_reason, waiting) if reason]
+    if reasons:
+        return reasons[0]
+    if model.ready_replicas:
+        return "one has just become ready"
+    return "no model server took it yet"
+
+
+def _reason(replica: ReplicaStatus) -> str:
+    if replica.reason:
+        return replica.reason
+    if replica.progress is not None and replica.progress.total:
+        progress = replica.progress
+        return f"{progress.phase} {progress.done} of {progress.total} {progress.unit}".rstrip()
+    if replica.progress is not None:
+        return replica.progress.phase
+    if replica.status is ServableStatus.NONE:
+        return ""
+    return f"{replica.status.value} on {replica.address}"

@@ -1,0 +1,248 @@
+"""gRPC in one place: channels, calls, and errors that cross the wire whole.
+
+A `SaxError` raised in a servicer reaches the caller as the same class with the same text. Knows
+nothing of which services there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from inspect import isasyncgenfunction
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from urllib.parse import quote, unquote
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from sax import errors
+from sax.errors import Internal, ReplicaLost, SaxError, UnsupportedParameter
+
+logger = logging.getLogger(__name__)
+
+Reply = TypeVar("Reply", bound=Message)
+if TYPE_CHECKING:  # generic in the stubs only
+    Handler = grpc.RpcMethodHandler[Any, Any]
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+ERROR_KEY = "sax-error"
+PARAM_KEY = "sax-param"
+RETRY_AFTER_KEY = "sax-retry-after"
+# Bytes as they travel, percent-encoded: gRPC refuses headers of more than about 8 KiB in all.
+_MAX_TEXT = 4000
+_MAX_PARAM = 400
+
+_KEEPALIVE_MS = 20_000
+_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+)
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    *_OPTIONS,
+    # A host that vanished without closing its sockets is noticed within half a minute.
+    ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A restarted peer is found again within two seconds; gRPC's own ceiling is two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # Each channel owns its connection: nobody inherits the backoff of another channel.
+    ("grpc.use_local_subchannel_pool", 1),
+    # Peers of a cell talk directly, whatever http_proxy says.
+    ("grpc.enable_http_proxy", 0),
+)
+# For every server of a cell: without the last two, gRPC hangs up on clients that keep alive.
+SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    *_OPTIONS,
+    ("grpc.so_reuseport", 0),  # a taken port is an error, not a share of the requests
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", _KEEPALIVE_MS // 2),
+)
+
+
+def open_channel(address: str) -> grpc.aio.Channel:
+    """A channel of its own to host:port; connects on first use. Close it after."""
+    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+
+async def call(
+    channel: grpc.aio.Channel,
+    path: str,
+    request: Message,
+    reply: type[Reply],
+    *,
+    peer: str,
+    timeout_s: float | None,
+    unavailable: type[SaxError] = ReplicaLost,
+) -> Reply:
+    """One unary call of `/package.Service/Method`. Raises SaxError; `peer` names who failed."""
+    method = channel.unary_unary(path, type(request).SerializeToString, reply.FromString)
+    try:
+        return await method(request, timeout=timeout_s)
+    except grpc.aio.AioRpcError as exc:
+        raise to_sax_error(exc, peer, unavailable=unavailable) from exc
+
+
+async def call_stream(
+    channel: grpc.aio.Channel,
+    path: str,
+    request: Message,
+    reply: type[Reply],
+    *,
+    peer: str,
+    timeout_s: float | None,
+    unavailable: type[SaxError] = ReplicaLost,
+) -> AsyncGenerator[Reply, None]:
+    """One server-streaming call; closing the iterator cancels it. Raises SaxError."""
+    method = channel.unary_stream(path, type(request).SerializeToString, reply.FromString)
+    stream = method(request, timeout=timeout_s)
+    try:
+        async for message in stream:
+            yield message
+    except grpc.aio.AioRpcError as exc:
+        raise to_sax_error(exc, peer, unavailable=unavailable) from exc
+    except asyncio.CancelledError as exc:
+        if is_cancelled_here():
+            raise
+        raise unavailable(f"{peer} ended the call") from exc
+    finally:
+        stream.cancel()
+
+
+def is_cancelled_here() -> bool:
+    """Whether this very task is being cancelled. A stream that the other side cancelled raises
+    CancelledError too, and is a lost peer."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+# Errors: client side
+
+
+def to_sax_error(
+    err: grpc.aio.AioRpcError, peer: str, *, unavailable: type[SaxError] = ReplicaLost
+) -> SaxError:
+    """What the servicer raised, or for an error of gRPC itself the class its code stands for.
+
+    `peer` names the other side in words; `unavailable` is what its silence means to the caller.
+    """
+    trailer = _trailer(err)
+    details = err.details() or err.code().name
+    if name := trailer.get(ERROR_KEY):
+        retry_after = trailer.get(RETRY_AFTER_KEY)
+        return errors.from_name(
+            name,
+            details,
+            param=unquote(trailer[PARAM_KEY]) if PARAM_KEY in trailer else None,
+            retry_after_s=float(retry_after) if retry_after else None,
+        )
+    # Nobody cancels our calls from afar but a process that goes away.
+    if err.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+        return unavailable(f"{peer} does not answer ({details}); is it running?")
+    return error_class(err.code())(f"{peer}: {details}")
+
+
+def error_class(code: grpc.StatusCode) -> type[SaxError]:
+    """The most general error of the table that has this code."""
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return UnsupportedParameter  # the peer runs, and has no such method
+    for cls, line in errors.TABLE.items():
+        if line.grpc == code.name:
+            return cls
+    return Internal
+
+
+def _trailer(err: grpc.aio.AioRpcError) -> dict[str, str]:
+    """Our trailing metadata, as text."""
+    pairs = err.trailing_metadata() or ()
+    return {str(key): value for key, value in pairs if isinstance(value, str)}
+
+
+# Errors: server side
+
+
+def error_metadata(error: SaxError) -> tuple[tuple[str, str], ...]:
+    """The trailing metadata that lets `to_sax_error` rebuild this error."""
+    pairs = [(ERROR_KEY, errors.wire_name(error))]
+    if error.param is not None:
+        pairs.append((PARAM_KEY, quote(_fit(error.param, _MAX_PARAM))))
+    if error.retry_after_s is not None:
+        pairs.append((RETRY_AFTER_KEY, repr(float(error.retry_after_s))))
+    return tuple(pairs)
+
+
+def _fit(text: str, size: int) -> str:
+    """The text, cut until it fits a header; what UTF-8 cannot hold becomes "?"."""
+    text = text[:size].encode(errors="replace").decode()
+    while len(quote(text)) > size:
+        text = text[: len(text) * 3 // 4]
+    return text
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Turns exceptions of every servicer method into the status codes of the error table."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        handler = await continuation(handler_call_details)
+        return handler and _guard_handler(handler)
+
+
+def _guard_handler(handler: Any) -> Handler:
+    """The same handler, its one method guarded."""
+    codec = {
+        "request_deserializer": handler.request_deserializer,
+        "response_serializer": handler.response_serializer,
+    }
+    if handler.unary_unary:
+        return grpc.unary_unary_rpc_method_handler(_guard(handler.unary_unary), **codec)
+    if handler.stream_unary:
+        return grpc.stream_unary_rpc_method_handler(_guard(handler.stream_unary), **codec)
+    if handler.unary_stream:
+        return grpc.unary_stream_rpc_method_handler(_guard(handler.unary_stream), **codec)
+    return grpc.stream_stream_rpc_method_handler(_guard(handler.stream_stream), **codec)
+
+
+def _guard(method: Callable[[Any, Context], Any]) -> Callable[[Any, Context], Any]:
+    """One servicer method, a coroutine or an async generator, with its exceptions mapped."""
+    if isasyncgenfunction(method):
+
+        async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
+            try:
+                async with aclosing(method(request, context)) as replies:
+                    async for reply in replies:
+                        yield reply
+            except (grpc.aio.AbortError, asyncio.CancelledError, GeneratorExit):
+                raise
+            except Exception as exc:
+                await _abort(context, exc)
+
+        return stream
+
+    async def unary(request: Any, context: Context) -> Any:
+        try:
+            return await method(request, context)
+        except (grpc.aio.AbortError, asyncio.CancelledError):
+            raise
+        except Exception as exc:
+            await _abort(context, exc)
+
+    return unary
+
+
+async def _abort(context: Context, exc: Exception) -> NoReturn:
+    """End the call with the table's code; what is no SaxError is a bug and is logged."""
+    if isinstance(exc, SaxError):
+        error = exc
+    else:
+        logger.error("a servicer method failed", exc_info=exc)
+        error = Internal("internal error; the server's log has the details")
+    code = grpc.StatusCode[errors.meaning(error).grpc]
+    await context.abort(code, _fit(error.text, _MAX_TEXT), error_metadata(error))

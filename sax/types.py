@@ -1,0 +1,185 @@
+"""The values two processes must agree on. No wire format here (see `sax.codec`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class ServableStatus(StrEnum):
+    """Where a model is in the life of one model server (Saxml's ModelStatus)."""
+
+    NONE = "none"
+    LOADING = "loading"
+    LOADED = "loaded"
+    FAILED = "failed"
+    UNLOADING = "unloading"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a long wait is: phase "compiling bucket", 3 of 8."""
+
+    phase: str
+    done: int = 0
+    total: int = 0
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """What an operator published."""
+
+    model_id: str  # /sax/<cell>/<model>
+    model_path: str
+    checkpoint: str
+    replicas: int
+    overrides: Mapping[str, str] = field(default_factory=dict[str, str])  # value: JSON text
+    acls: Mapping[str, str] = field(default_factory=dict[str, str])  # method -> acl
+    admin_acl: str = ""
+    version: str = ""  # 32 hex digits; new whenever what is loaded changes
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """One wanted replica and what became of it."""
+
+    address: str  # "" while no server was found
+    status: ServableStatus
+    reason: str = ""  # why it is not ready, in words
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedModel:
+    """A spec and its replicas, as the admin lists them."""
+
+    spec: ModelSpec
+    replicas: tuple[ReplicaStatus, ...] = ()
+    methods: tuple[str, ...] = ()
+
+    @property
+    def ready_replicas(self) -> int:
+        return sum(replica.status is ServableStatus.LOADED for replica in self.replicas)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerInfo:
+    """What a model server says of itself when it joins."""
+
+    address: str  # host:port of Modelet and LMService
+    data_address: str = ""  # where requests go, if elsewhere
+    debug_address: str = ""
+    chip_type: str = "cpu"  # Saxml's flag values: cpu, tpuv5e, h100, ...
+    chip_topology: str = "1"
+    model_paths: tuple[str, ...] = ()  # what it can serve
+    tags: tuple[str, ...] = ()
+    incarnation: str = ""
+    memory_total: int = 0  # bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServableInfo:
+    """One model as its server sees it."""
+
+    model_id: str
+    status: ServableStatus
+    version: str = ""
+    reason: str = ""
+    progress: Progress | None = None
+    memory: int = 0  # bytes of weights, KV pages and workspace
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """The answer to GetStatus."""
+
+    servables: tuple[ServableInfo, ...]
+    incarnation: str = ""
+    memory_total: int = 0
+    memory_used: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedServer:
+    """A server as the admin lists it."""
+
+    info: ServerInfo
+    last_seen_s: float  # seconds since the epoch
+    servables: tuple[ServableInfo, ...] = ()
+    memory_used: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTypeStat:
+    """How many replicas run on one kind of machine."""
+
+    chip_type: str
+    chip_topology: str
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class CellStats:
+    """What a cell runs on, and how many of its servers can serve each model path."""
+
+    types: tuple[ServerTypeStat, ...] = ()
+    servers_by_model_path: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a chat."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How to choose tokens. Every field is honoured or the request is refused."""
+
+    temperature: float = 1.0  # 0: greedy
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0  # 1: off
+    seed: int | None = None  # u64; None: the server draws one
+    max_tokens: int | None = None  # None: to the end of the context
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None  # None: none; n: the chosen token's and the n likeliest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """One question to one model. The prompt is text, token ids, or a chat."""
+
+    model_id: str
+    prompt: str | tuple[int, ...] | tuple[Message, ...]
+    sampling: SamplingParams = SamplingParams()
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token, its log-probability under the unmodified logits, and its rivals."""
+
+    token_id: int
+    token: str
+    token_bytes: bytes
+    logprob: float
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChunk:
+    """What one request gained since the chunk before."""
+
+    text: str  # whole characters only
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: str | None = None  # "stop" or "length" in the last chunk
+    prompt_tokens: int = 0
+    completion_tokens: int = 0  # so far
+    score: float = 0.0  # sum of log-probabilities so far

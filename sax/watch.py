@@ -1,0 +1,144 @@
+"""The ready replicas of one model, followed through Saxml's WatchLoc.
+
+`apply` is pure: a set and an answer give the next set and what changed. Knows nothing of which
+replica a request goes to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from sax.errors import DeadlineExceeded, NotFound, SaxError
+from sax.proto import admin_pb2
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_PAUSE_S = 3.0
+
+
+class Change(StrEnum):
+    """What happened to the set."""
+
+    RESET = "reset"  # forget it; what follows is all there is
+    ADDED = "added"
+    REMOVED = "removed"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One change of the ready replicas; as text, what `sax watch` prints."""
+
+    change: Change
+    address: str = ""
+
+    def __str__(self) -> str:
+        sign = {Change.RESET: "Reset", Change.ADDED: "+ ", Change.REMOVED: "- "}[self.change]
+        return sign + self.address
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The ready replicas as of one answer of one admin."""
+
+    admin_server_id: str = ""  # which admin the number is of
+    seqno: int = 0
+    ready: frozenset[str] = frozenset()
+    # What an admin before this one called ready. A restarted admin starts with an empty set and
+    # learns again from its servers, while the replicas serve on.
+    former: frozenset[str] = frozenset()
+
+    @property
+    def usable(self) -> frozenset[str]:
+        """Where requests may go: the ready replicas, or those of before while there are none."""
+        return self.ready or self.former
+
+
+class WatchSource(Protocol):
+    """Who answers WatchLoc."""
+
+    async def watch_loc(self, request: admin_pb2.WatchLocRequest) -> admin_pb2.WatchLocResponse:
+        """Answer once something changed. Raises NotFound, DeadlineExceeded when nothing did."""
+        ...
+
+
+def apply(
+    watched: Watched, answer: admin_pb2.WatchLocResponse
+) -> tuple[Watched, tuple[WatchEvent, ...]]:
+    """The set after an answer, and the events that lead there."""
+    new_admin = answer.admin_server_id != watched.admin_server_id
+    reset = new_admin or answer.result.has_fullset
+    ready = set[str]() if reset else set(watched.ready)
+    events = [WatchEvent(Change.RESET)] if reset else []
+    for event in _changes(answer.result):
+        events.append(event)
+        if event.change is Change.ADDED:
+            ready.add(event.address)
+        else:
+            ready.discard(event.address)
+    former = watched.usable if new_admin else watched.former
+    after = Watched(
+        admin_server_id=answer.admin_server_id,
+        seqno=answer.result.next_seqno,
+        ready=frozenset(ready),
+        former=frozenset() if ready else former,
+    )
+    return after, tuple(events)
+
+
+def _changes(result: admin_pb2.WatchResult) -> list[WatchEvent]:
+    """The full set, if there is one, then the log."""
+    added = [WatchEvent(Change.ADDED, address) for address in result.values]
+    log = [
+        WatchEvent(Change.ADDED, mutation.addition)
+        if mutation.WhichOneof("kind") == "addition"
+        else WatchEvent(Change.REMOVED, mutation.deletion)
+        for mutation in result.changelog
+    ]
+    return added + log
+
+
+async def follow(
+    source: WatchSource, model_id: str
+) -> AsyncGenerator[tuple[Watched, tuple[WatchEvent, ...]], None]:
+    """Each answer's set and events, for ever. Raises NotFound when the model is not (or no
+    longer) published, and any error of the first question; later ones are asked again."""
+    watched = Watched()
+    answered = False
+    failures = 0
+    while True:
+        try:
+            answer = await source.watch_loc(_question(model_id, watched))
+        except NotFound:
+            raise
+        except DeadlineExceeded:
+            continue  # connected, and no news
+        except SaxError as exc:
+            if not answered:
+                raise
+            failures += 1
+            logger.info("watching %s goes on with the replicas last known: %s", model_id, exc)
+            await asyncio.sleep(pause_s(failures))
+            continue
+        watched, events = apply(watched, answer)
+        answered, failures = True, 0
+        yield watched, events
+        if not events:
+            # An admin that answers without news must not be asked in a tight loop.
+            await asyncio.sleep(pause_s(1))
+
+
+def pause_s(failures: int, longest_s: float = _LONGEST_PAUSE_S) -> float:
+    """How long to wait after this many failures in a row: doubling, with full jitter."""
+    return random.uniform(0.05, max(0.1, min(longest_s, 0.1 * 2 ** min(failures, 10))))
+
+
+def _question(model_id: str, watched: Watched) -> admin_pb2.WatchLocRequest:
+    return admin_pb2.WatchLocRequest(
+        model_id=model_id, admin_server_id=watched.admin_server_id, seqno=watched.seqno
+    )

@@ -1,0 +1,104 @@
+"""A model server without models: it loads at once, or fails, or waits, as it is told.
+
+Speaks the real Modelet service on a real port, and joins the admin as real ones do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import grpc.aio
+
+from sax import codec
+from sax.errors import CheckpointError
+from sax.proto import admin_pb2, modelet_pb2, modelet_pb2_grpc
+from sax.rpc import SERVER_OPTIONS, ErrorInterceptor, open_channel
+from sax.types import Progress, ServableInfo, ServableStatus, ServerInfo, ServerStatus
+
+
+class FakeModelet(modelet_pb2_grpc.ModeletServicer):
+    """`calls` tells what it was asked, in order: ("load" or "unload", model id)."""
+
+    def __init__(self, *, paths: tuple[str, ...] = ("llama",), data_address: str = "") -> None:
+        self.paths = paths
+        self.data_address = data_address
+        self.incarnation = uuid.uuid4().hex
+        self.models: dict[str, ServableInfo] = {}
+        self.calls: list[tuple[str, str]] = []
+        self.failing: str = ""  # the reason why every load fails
+        self.may_load = asyncio.Event()
+        self.may_load.set()
+        self.address = "127.0.0.1:0"
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> FakeModelet:
+        """Serve; after a stop, at the same address as before, as another start of the process."""
+        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+        modelet_pb2_grpc.add_ModeletServicer_to_server(self, self._server)
+        port = self._server.add_insecure_port(self.address)
+        self.address = f"127.0.0.1:{port}"
+        await self._server.start()
+        return self
+
+    async def stop(self) -> None:
+        """Die: nothing that was loaded is left."""
+        assert self._server is not None
+        await self._server.stop(None)
+        self.models = {}
+        self.incarnation = uuid.uuid4().hex
+
+    async def join(self, port: int) -> None:
+        """Join the admin server on this port of this machine."""
+        async with open_channel(f"127.0.0.1:{port}") as channel:
+            join = channel.unary_unary(
+                "/sax.Admin/Join",
+                admin_pb2.JoinRequest.SerializeToString,
+                admin_pb2.JoinResponse.FromString,
+            )
+            await join(codec.encode_join(self.info))
+
+    @property
+    def info(self) -> ServerInfo:
+        """What it says of itself."""
+        return ServerInfo(
+            address=self.address,
+            data_address=self.data_address,
+            model_paths=self.paths,
+            incarnation=self.incarnation,
+            memory_total=2**30,
+        )
+
+    def holds(self, model_id: str) -> bool:
+        """Is the model loaded?"""
+        held = self.models.get(model_id)
+        return held is not None and held.status is ServableStatus.LOADED
+
+    async def Load(self, request: Any, context: Any) -> modelet_pb2.LoadResponse:
+        spec = codec.decode_load(request)
+        self.calls.append(("load", spec.model_id))
+        self.models[spec.model_id] = ServableInfo(
+            model_id=spec.model_id,
+            status=ServableStatus.LOADING,
+            version=spec.version,
+            progress=Progress("reading weights", 1, 2),
+        )
+        await self.may_load.wait()
+        loaded = replace(self.models[spec.model_id], status=ServableStatus.LOADED, progress=None)
+        if self.failing:
+            loaded = replace(loaded, status=ServableStatus.FAILED, reason=self.failing)
+        self.models[spec.model_id] = replace(loaded, memory=1000)
+        if self.failing:
+            raise CheckpointError(self.failing)
+        return modelet_pb2.LoadResponse()
+
+    async def Unload(self, request: Any, context: Any) -> modelet_pb2.UnloadResponse:
+        self.calls.append(("unload", request.model_key))
+        self.models.pop(request.model_key, None)
+        return modelet_pb2.UnloadResponse()
+
+    async def GetStatus(self, request: Any, context: Any) -> modelet_pb2.GetStatusResponse:
+        held = tuple(self.models.values())
+        return codec.encode_status(ServerStatus(held, self.incarnation, 2**30, 1000 * len(held)))

@@ -1,0 +1,181 @@
+"""The ledger: durable before it is true, and alive when the store is not."""
+
+import asyncio
+
+import pytest
+
+from admin_server.ledger import Ledger
+from admin_server.object_store import ObjectStore, StoreUnavailable, open_store
+from admin_server.state import publish_record, unpublish_record
+from sax.errors import AdminUnavailable, ModelExists, ModelNotFound
+from sax.names import CellId
+from sax.types import ModelSpec
+
+CELL = CellId("test")
+
+
+def publishing(name: str, version: str = "1" * 32):
+    spec = ModelSpec(model_id=f"/sax/test/{name}", model_path="x", checkpoint="None", replicas=1)
+    return lambda state: publish_record(state, spec, version=version, at_s=0)
+
+
+class MoodyStore:
+    """A store that can be told to fail, before or after it did what it was asked."""
+
+    def __init__(self) -> None:
+        self.store: ObjectStore = open_store("memory://")
+        self.fails = ""  # "", "before" or "after"
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def create(self, name: str, data: bytes) -> None:
+        await self.gate.wait()
+        if self.fails == "before":
+            raise StoreUnavailable("the store is on fire")
+        await self.store.create(name, data)
+        if self.fails == "after":
+            raise StoreUnavailable("the store is on fire")
+
+    async def get(self, name: str) -> bytes:
+        return await self.store.get(name)
+
+    async def names(self, prefix: str) -> list[str]:
+        return await self.store.names(prefix)
+
+    async def delete(self, names) -> None:
+        await self.store.delete(names)
+
+
+@pytest.fixture
+def store() -> MoodyStore:
+    return MoodyStore()
+
+
+async def open_ledger(store, every: int = 100) -> Ledger:
+    return await Ledger.open(store, CELL, snapshot_every=every)
+
+
+async def test_a_publish_is_durable_before_it_is_acknowledged(store):
+    ledger = await open_ledger(store)
+    store.gate.clear()
+    publish = asyncio.ensure_future(ledger.commit(publishing("m")))
+    await asyncio.sleep(0.01)
+    assert not publish.done()
+    assert ledger.state.models == {}
+    store.gate.set()
+    await publish
+    assert (await open_ledger(store)).state == ledger.state
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_a_store_that_fails_refuses_the_publish_and_leaves_the_state(store, moment):
+    ledger = await open_ledger(store)
+    await ledger.commit(publishing("m"))
+    before = ledger.state
+    store.fails = moment
+    with pytest.raises(AdminUnavailable, match="could not be made durable"):
+        await ledger.commit(publishing("n"))
+    assert ledger.state is before
+    assert "on fire" in ledger.store_trouble
+
+
+async def test_a_publish_works_again_when_the_store_does(store):
+    ledger = await open_ledger(store)
+    store.fails = "before"
+    with pytest.raises(AdminUnavailable):
+        await ledger.commit(publishing("m"))
+    store.fails = ""
+    await ledger.commit(publishing("n"))
+    assert set(ledger.state.models) == {"/sax/test/n"}
+    assert ledger.store_trouble == ""
+    assert (await open_ledger(store)).state == ledger.state
+
+
+async def test_a_record_that_landed_late_comes_to_light_at_the_next_change(store):
+    ledger = await open_ledger(store)
+    store.fails = "after"
+    with pytest.raises(AdminUnavailable):
+        await ledger.commit(publishing("m"))
+    store.fails = ""
+    await ledger.commit(publishing("n"))
+    assert set(ledger.state.models) == {"/sax/test/m", "/sax/test/n"}
+    assert (await open_ledger(store)).state == ledger.state
+
+
+async def test_a_change_is_checked_anew_after_a_late_record(store):
+    ledger = await open_ledger(store)
+    store.fails = "after"
+    with pytest.raises(AdminUnavailable):
+        await ledger.commit(publishing("m"))
+    store.fails = ""
+    with pytest.raises(ModelExists):
+        await ledger.commit(publishing("m", "2" * 32))
+    assert (await open_ledger(store)).state == ledger.state
+
+
+async def test_a_caller_that_goes_away_leaves_log_and_state_alike(store):
+    ledger = await open_ledger(store)
+    store.gate.clear()
+    publish = asyncio.ensure_future(ledger.commit(publishing("m")))
+    await asyncio.sleep(0.01)
+    publish.cancel()
+    store.gate.set()
+    await ledger.close()
+    assert set(ledger.state.models) == {"/sax/test/m"}
+    assert (await open_ledger(store)).state == ledger.state
+
+
+async def test_a_second_leader_deposes_the_first_which_says_so(store):
+    first = await open_ledger(store)
+    second = await open_ledger(store)
+    await second.commit(publishing("m"))
+    with pytest.raises(AdminUnavailable, match="another admin server leads"):
+        await first.commit(publishing("n"))
+    assert first.deposed.is_set()
+    assert not second.deposed.is_set()
+
+
+async def test_changes_at_the_same_time_are_made_one_after_the_other(store):
+    ledger = await open_ledger(store)
+    results = await asyncio.gather(
+        *(ledger.commit(publishing("m")) for _ in range(5)), return_exceptions=True
+    )
+    assert [type(result) for result in results].count(ModelExists) == 4
+    assert ledger.sequence == 1
+
+
+async def test_snapshots_are_taken_and_the_state_is_the_same_after_them(store):
+    ledger = await open_ledger(store, every=3)
+    for number in range(20):
+        await ledger.commit(publishing(f"m{number}"))
+        if number % 2:
+            await ledger.commit(
+                lambda state, n=number: unpublish_record(state, f"/sax/test/m{n}", at_s=0)
+            )
+    await ledger.close()
+    assert len(await store.names("sax/test/records")) < 10
+    assert (await open_ledger(store)).state == ledger.state
+
+
+async def test_a_snapshot_that_fails_harms_nothing(store):
+    ledger = await open_ledger(store, every=1)
+    create = store.create
+
+    async def no_snapshots(name: str, data: bytes) -> None:
+        if "snapshots" in name:
+            raise StoreUnavailable("full")
+        await create(name, data)
+
+    store.create = no_snapshots
+    for number in range(3):
+        await ledger.commit(publishing(f"m{number}"))
+    await ledger.close()
+    assert (await open_ledger(store)).state == ledger.state
+    assert len(ledger.state.models) == 3
+
+
+async def test_a_refused_change_writes_nothing(store):
+    ledger = await open_ledger(store)
+    with pytest.raises(ModelNotFound):
+        await ledger.commit(lambda state: unpublish_record(state, "/sax/test/m", at_s=0))
+    assert ledger.sequence == 0

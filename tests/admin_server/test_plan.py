@@ -1,0 +1,381 @@
+"""The planner: single decisions, and a whole cell played through at random.
+
+The cell of the random play is arithmetic: a load takes as many ticks as the play says, and every
+server answers GetStatus at every tick.
+"""
+
+import random
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from admin_server.plan import plan_actions
+from admin_server.seen import Action, Failure, Load, Seen, SeenServer, Unload
+from admin_server.servers import Servers
+from admin_server.state import CellState
+from sax.types import (
+    JoinedServer,
+    ModelSpec,
+    Progress,
+    ServableInfo,
+    ServableStatus,
+    ServerInfo,
+    ServerStatus,
+)
+
+A, B, C = "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"
+M = "/sax/test/m"
+OLD, NEW = "0" * 32, "1" * 32
+S = ServableStatus
+
+
+def spec(model_id: str = M, *, replicas: int = 1, version: str = NEW, path: str = "x") -> ModelSpec:
+    return ModelSpec(
+        model_id=model_id, model_path=path, checkpoint="c", replicas=replicas, version=version
+    )
+
+
+def cell(*specs: ModelSpec) -> CellState:
+    return CellState("/sax/test", {one.model_id: one for one in specs})
+
+
+def holds(status: S, version: str = NEW, model_id: str = M, **more) -> ServableInfo:
+    return ServableInfo(model_id=model_id, status=status, version=version, **more)
+
+
+def seen(servers: dict[str, list[ServableInfo]], **more) -> Seen:
+    return Seen(
+        {
+            address: SeenServer(
+                JoinedServer(ServerInfo(address=address, model_paths=("x",)), 0.0, tuple(held))
+            )
+            for address, held in servers.items()
+        },
+        **more,
+    )
+
+
+def only(model_report) -> tuple[str, S, str]:
+    (replica,) = model_report.replicas
+    return replica.address, replica.status, replica.reason
+
+
+def test_a_published_model_is_loaded_on_a_server_that_serves_its_path():
+    plan = plan_actions(cell(spec()), seen({A: []}), 0)
+    assert plan.actions == (Load(A, spec()),)
+
+
+def test_a_loaded_model_is_left_alone_and_is_ready():
+    plan = plan_actions(cell(spec()), seen({A: [holds(S.LOADED)]}), 0)
+    assert plan.actions == ()
+    assert plan.models[M].ready == {A}
+    assert plan.models[M].current == 1
+
+
+def test_a_model_that_nobody_published_is_unloaded():
+    plan = plan_actions(cell(), seen({A: [holds(S.LOADED)]}), 0)
+    assert plan.actions == (Unload(A, M, "it is not published any more"),)
+
+
+def test_a_replica_that_is_about_to_be_unloaded_is_not_ready_any_more():
+    plan = plan_actions(cell(spec(replicas=0)), seen({A: [holds(S.LOADED)]}), 0)
+    assert isinstance(plan.actions[0], Unload)
+    assert plan.models[M].ready == frozenset()
+
+
+def test_nothing_is_done_twice_while_a_call_is_under_way():
+    load = Load(A, spec())
+    plan = plan_actions(cell(spec()), seen({A: []}, pending={(A, M): (load,)}), 0)
+    assert plan.actions == ()
+    assert only(plan.models[M]) == (A, S.LOADING, "loading")
+
+
+def test_a_model_unpublished_while_it_loads_is_unloaded_at_once():
+    load = Load(A, spec())
+    plan = plan_actions(cell(), seen({A: []}, pending={(A, M): (load,)}), 0)
+    assert [type(action) for action in plan.actions] == [Unload]
+
+
+def test_a_server_loads_one_model_at_a_time_and_the_other_says_what_it_waits_for():
+    other = spec("/sax/test/n")
+    pending = {(A, M): (Load(A, spec()),)}
+    plan = plan_actions(cell(spec(), other), seen({A: []}, pending=pending), 0)
+    assert plan.actions == ()
+    assert only(plan.models["/sax/test/n"])[2] == f"waits until {A} is done with {M}"
+
+
+def test_the_progress_of_a_load_is_told_in_words():
+    loading = holds(S.LOADING, progress=Progress("compiling bucket", 3, 8))
+    plan = plan_actions(cell(spec()), seen({A: [loading]}), 0)
+    assert only(plan.models[M])[2] == "loading: compiling bucket 3 of 8"
+
+
+def test_a_failed_load_waits_for_its_retry_and_says_when_it_is():
+    failure = Failure(NEW, 2, "no such file", 3723.0)
+    there = seen({A: [holds(S.FAILED, reason="no such file")]}, failures={(A, M): failure})
+    plan = plan_actions(cell(spec()), there, 3722)
+    assert plan.actions == ()
+    assert only(plan.models[M])[1:] == (
+        S.FAILED,
+        "load failed: no such file; retry 2 at 01:02:03 UTC",
+    )
+
+
+def test_a_failed_load_is_unloaded_and_then_loaded_when_its_time_has_come():
+    failure = Failure(NEW, 1, "no such file", 10.0)
+    there = seen({A: [holds(S.FAILED)]}, failures={(A, M): failure})
+    assert plan_actions(cell(spec()), there, 10).actions == (Unload(A, M, "it is tried again"),)
+    gone = seen({A: []}, failures={(A, M): failure})
+    assert plan_actions(cell(spec()), gone, 10).actions == (Load(A, spec()),)
+
+
+def test_a_failed_load_moves_to_a_server_that_has_not_failed_when_its_time_has_come():
+    failure = Failure(NEW, 1, "no memory", 10.0)
+    there = seen({A: [holds(S.FAILED)], B: []}, failures={(A, M): failure})
+    assert plan_actions(cell(spec()), there, 9).actions == ()
+    assert Load(B, spec()) in plan_actions(cell(spec()), there, 10).actions
+
+
+def test_an_update_on_the_only_server_reloads_in_place():
+    plan = plan_actions(cell(spec()), seen({A: [holds(S.LOADED, OLD)]}), 0)
+    assert plan.actions == (Unload(A, M, "it was updated"),)
+
+
+def test_an_update_with_a_second_server_loads_there_first():
+    plan = plan_actions(cell(spec()), seen({A: [holds(S.LOADED, OLD)], B: []}), 0)
+    assert plan.actions == (Load(B, spec()),)
+    assert plan.models[M].ready == {A}
+    assert plan.models[M].current == 0
+
+
+def test_the_old_version_goes_once_the_new_one_is_ready_elsewhere():
+    there = seen({A: [holds(S.LOADED, OLD)], B: [holds(S.LOADED)]})
+    plan = plan_actions(cell(spec()), there, 0)
+    assert [(action.address, type(action)) for action in plan.actions] == [(A, Unload)]
+    assert plan.models[M].ready == {B}
+
+
+def test_two_replicas_are_updated_one_after_the_other():
+    old = [holds(S.LOADED, OLD)]
+    both = plan_actions(cell(spec(replicas=2)), seen({A: old, B: old}), 0)
+    assert [(action.address, type(action)) for action in both.actions] == [(A, Unload)]
+    loading = seen({A: [holds(S.LOADING)], B: old})
+    assert plan_actions(cell(spec(replicas=2)), loading, 0).actions == ()
+    half = seen({A: [holds(S.LOADED)], B: old})
+    second = plan_actions(cell(spec(replicas=2)), half, 0)
+    assert [(action.address, type(action)) for action in second.actions] == [(B, Unload)]
+
+
+def test_a_server_that_offers_the_path_no_longer_serves_until_another_is_ready():
+    there = seen({A: [holds(S.LOADED)], B: [holds(S.LOADING)]})
+    info = ServerInfo(address=A, model_paths=("y",))
+    changed = SeenServer(replace(there.servers[A].joined, info=info))
+    plan = plan_actions(cell(spec()), Seen({**there.servers, A: changed}), 0)
+    assert plan.actions == ()
+    assert plan.models[M].ready == {A}
+    ready = Seen({**seen({B: [holds(S.LOADED)]}).servers, A: changed})
+    assert [action.address for action in plan_actions(cell(spec()), ready, 0).actions] == [A]
+
+
+def test_a_server_that_does_not_tell_versions_is_taken_to_have_the_right_one():
+    assert plan_actions(cell(spec()), seen({A: [holds(S.LOADED, "")]}), 0).actions == ()
+
+
+def test_nothing_is_moved_before_the_servers_had_time_to_come_back():
+    plan = plan_actions(cell(spec()), seen({A: []}), 0, acting=False)
+    assert plan.actions == ()
+
+
+@pytest.mark.parametrize(
+    ("servers", "reason"),
+    [
+        ({}, "no model server has joined this cell"),
+        (
+            {A: SeenServer(JoinedServer(ServerInfo(address=A), 0.0), False, "refused")},
+            f"{A} has joined but has not answered yet (refused)",
+        ),
+        (
+            {A: SeenServer(JoinedServer(ServerInfo(address=A, model_paths=("y",)), 0.0))},
+            "no joined server serves x; they serve y; B was dropped",
+        ),
+    ],
+)
+def test_a_replica_without_a_server_says_why(servers, reason):
+    gone = ("B was dropped",) if "B was" in reason else ()
+    plan = plan_actions(cell(spec()), Seen(servers, gone=gone), 0)
+    assert only(plan.models[M]) == ("", S.NONE, reason)
+
+
+# A whole cell
+
+
+@dataclass
+class FakeServer:
+    """Holds what it was told to; `work` counts the ticks until each action is done."""
+
+    incarnation: str
+    models: dict[str, ServableInfo] = field(default_factory=dict)
+    work: list[tuple[int, Action]] = field(default_factory=list)
+
+
+@dataclass
+class Play:
+    """A cell in which every tick is a second."""
+
+    names: list[str]
+    chance: random.Random
+    now: float = 0.0
+    wanted: CellState = field(default_factory=cell)
+    fleet: dict[str, FakeServer] = field(default_factory=dict)
+    failing: int = 0  # percent of loads that fail
+
+    def __post_init__(self) -> None:
+        self.servers = Servers(silence_s=3, jitter=random.Random(0))
+        for name in self.names:
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        """Start the server, or start it anew: it is empty, and it joins."""
+        self.fleet[name] = FakeServer(f"{name} at {self.now}")
+        info = ServerInfo(
+            address=name, model_paths=("x",), incarnation=self.fleet[name].incarnation
+        )
+        self.servers.join(info, self.now)
+
+    def tick(self) -> None:
+        self.now += 1
+        for name, fake in self.fleet.items():
+            self._advance(fake)
+            if name not in self.servers:  # as a heartbeat would
+                info = ServerInfo(address=name, model_paths=("x",), incarnation=fake.incarnation)
+                self.servers.join(info, self.now)
+            status = ServerStatus(tuple(fake.models.values()), fake.incarnation)
+            self.servers.saw(name, status, self.now, self.now)
+        self.servers.prune(self.now)
+        self.servers.forget_failures(self.wanted)
+        view = self.servers.view()
+        plan = plan_actions(self.wanted, view, self.now)
+        self._check(plan.actions, view)
+        for action in plan.actions:
+            self.servers.begin(action)
+            fake = self.fleet.get(action.address)
+            if fake is not None:
+                fake.work.append((self.chance.randint(1, 3), action))
+                self._show_start(fake, action)
+
+    def _show_start(self, fake: FakeServer, action: Action) -> None:
+        if isinstance(action, Load):
+            fake.models[action.model_id] = holds(S.LOADING, action.spec.version, action.model_id)
+        elif action.model_id in fake.models:
+            old = fake.models[action.model_id]
+            fake.models[action.model_id] = replace(old, status=S.UNLOADING)
+            # The load under way ends here, with an error.
+            for left, other in list(fake.work):
+                if isinstance(other, Load) and other.model_id == action.model_id:
+                    fake.work.remove((left, other))
+                    self.servers.finish(other, "a later call changed it", self.now)
+
+    def _advance(self, fake: FakeServer) -> None:
+        fake.work = [(left - 1, action) for left, action in fake.work]
+        for left, action in list(fake.work):
+            if left <= 0:
+                fake.work.remove((left, action))
+                self._end(fake, action)
+
+    def _end(self, fake: FakeServer, action: Action) -> None:
+        error = None
+        if isinstance(action, Unload):
+            fake.models.pop(action.model_id, None)
+        elif self.chance.randint(1, 100) <= self.failing:
+            error = "it failed"
+            fake.models[action.model_id] = holds(
+                S.FAILED, action.spec.version, action.model_id, reason=error
+            )
+        else:
+            fake.models[action.model_id] = holds(S.LOADED, action.spec.version, action.model_id)
+        # Half a second before the next status is asked for.
+        self.servers.finish(action, error, self.now - 0.5)
+
+    def _check(self, actions: tuple[Action, ...], view: Seen) -> None:
+        """No plan takes the last ready replica of a model while another server could help."""
+        leaving = {(a.address, a.model_id) for a in actions if isinstance(a, Unload)}
+        for model_id, one in self.wanted.models.items():
+            ready = {
+                name
+                for name, server in view.servers.items()
+                for held in server.joined.servables
+                if held.model_id == model_id and held.status is S.LOADED
+                if not any(isinstance(a, Unload) for a in view.pending.get((name, model_id), ()))
+            }
+            left = {name for name in ready if (name, model_id) not in leaving}
+            if one.replicas and ready and len(view.servers) > 1:
+                assert left, f"{model_id} was taken from {ready} and is ready nowhere"
+        loads = [a.address for a in actions if isinstance(a, Load)]
+        assert len(loads) == len(set(loads))
+
+    def settled(self) -> bool:
+        """Is everything as it was published, and nothing else there?"""
+        for model_id, one in self.wanted.models.items():
+            there = [
+                fake.models[model_id] for fake in self.fleet.values() if model_id in fake.models
+            ]
+            good = [x for x in there if (x.status, x.version) == (S.LOADED, one.version)]
+            if len(there) != len(good) or len(good) != min(one.replicas, len(self.fleet)):
+                return False
+        return all(m in self.wanted.models for fake in self.fleet.values() for m in fake.models)
+
+
+events = st.tuples(
+    st.sampled_from(["publish", "update", "update", "scale", "unpublish", "restart", "kill"]),
+    st.integers(0, 2),
+    st.integers(0, 3),
+    st.integers(0, 6),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(1, 4),
+    st.integers(0, 40),
+    st.randoms(use_true_random=False),
+    st.lists(events, max_size=12),
+)
+def test_any_cell_comes_to_rest_as_it_was_published(servers, failing, chance, history):
+    play = Play([f"h{n}:1" for n in range(servers)], chance)
+    for which in range(2):
+        happen(play, "publish", which, 1 + which, f"{which + 100:032x}")
+    for _ in range(20):
+        play.tick()
+    assert play.settled()
+    play.failing = failing
+    for number, (kind, which, replicas, ticks) in enumerate(history):
+        happen(play, kind, which, replicas, f"{number:032x}")
+        for _ in range(ticks):
+            play.tick()
+    play.failing = 0
+    for _ in range(400):
+        play.tick()
+        if play.settled():
+            break
+    assert play.settled()
+    for _ in range(5):  # and it stays at rest
+        play.tick()
+        assert play.settled()
+
+
+def happen(play: Play, kind: str, which: int, replicas: int, version: str) -> None:
+    model_id, models = f"/sax/test/m{which}", dict(play.wanted.models)
+    if kind == "publish":
+        models.setdefault(model_id, spec(model_id, replicas=replicas, version=version))
+    elif kind == "unpublish":
+        models.pop(model_id, None)
+    elif model_id in models and kind in ("update", "scale"):
+        change = {"version": version} if kind == "update" else {"replicas": replicas}
+        models[model_id] = replace(models[model_id], **change)
+    elif kind == "restart":
+        play.start(sorted(play.fleet)[which % len(play.fleet)])
+    elif kind == "kill" and len(play.fleet) > 1:
+        del play.fleet[sorted(play.fleet)[which % len(play.fleet)]]
+    play.wanted = CellState("/sax/test", models)

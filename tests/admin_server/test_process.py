@@ -1,0 +1,217 @@
+"""The process: restores before it serves, steps down, stops, and survives kill -9."""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from admin_server.__main__ import parse
+from admin_server.config import AdminConfig
+from admin_server.process import running
+from sax.config import admin_address
+from sax.errors import AdminUnavailable
+from sax.proto import admin_pb2, admin_pb2_grpc
+from sax.rpc import open_channel, to_sax_error
+from sax.types import ModelSpec
+from tests.admin_server.conftest import FAST, eventually
+from tests.admin_server.fake_modelet import FakeModelet
+
+ROOT = Path(__file__).parents[2]
+
+
+def spec(name: str = "m", **changes) -> ModelSpec:
+    settings = {"model_path": "llama", "checkpoint": "/one", "replicas": 1, **changes}
+    return ModelSpec(model_id=f"/sax/test/{name}", **settings)
+
+
+@asynccontextmanager
+async def process(folder: Path) -> AsyncGenerator[tuple[asyncio.subprocess.Process, int]]:
+    """A real `python -m admin_server` on free ports, and the port that its log tells."""
+    started = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-W", "error", "-m", "admin_server", "--port", "0", "--status_port", "0"),
+        *("--fs_root", str(folder), "--snapshot_every", "7"),
+        cwd=ROOT,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert started.stderr is not None
+    try:
+        while line := (await started.stderr.readline()).decode():
+            told = re.search(r"admin server of /sax/test listening on 127\.0\.0\.1:(\d+)", line)
+            if told:
+                yield started, int(told[1])
+                break
+        else:
+            pytest.fail("the process ended before it listened")
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.communicate()
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path,
+) -> AsyncGenerator[tuple[asyncio.subprocess.Process, grpc.aio.Channel]]:
+    """The process, and a connection to it."""
+    async with process(folder) as (started, port), open_channel(f"127.0.0.1:{port}") as channel:
+        yield started, channel
+
+
+async def publish_for_ever(stub: admin_pb2_grpc.AdminStub, acknowledged: set[str], who: int):
+    """Publish names of this client, every third one unpublished again, until the server dies."""
+    number = 0
+    while True:
+        name = f"/sax/test/m{who}-{number}"
+        model = admin_pb2.Model(
+            model_id=name, model_path="x", checkpoint_path="c", requested_num_replicas=1
+        )
+        try:
+            await stub.Publish(admin_pb2.PublishRequest(model=model))
+            acknowledged.add(name)
+            if number % 3 == 0:
+                acknowledged.discard(name)  # from here on it may be there or not
+                await stub.Unpublish(admin_pb2.UnpublishRequest(model_id=name))
+        except grpc.aio.AioRpcError:
+            return name
+        number += 1
+
+
+async def test_what_was_acknowledged_before_a_kill_9_is_there_after_the_restart(tmp_path):
+    acknowledged: set[str] = set()
+    unsure: set[str] = set()
+    for life in range(2):
+        async with serving(tmp_path) as (server, channel):
+            stub = admin_pb2_grpc.AdminStub(channel)
+            clients = [
+                asyncio.ensure_future(publish_for_ever(stub, acknowledged, 10 * life + who))
+                for who in range(3)
+            ]
+            target = len(acknowledged) + 15
+            await eventually(lambda target=target: len(acknowledged) >= target)
+            server.send_signal(signal.SIGKILL)
+            unsure |= set(await asyncio.gather(*clients))
+    async with serving(tmp_path) as (server, channel):
+        reply = await admin_pb2_grpc.AdminStub(channel).List(admin_pb2.ListRequest())
+        listed = {one.model.model_id for one in reply.published_models}
+        assert listed - unsure == acknowledged - unsure
+        assert acknowledged <= listed
+        server.send_signal(signal.SIGTERM)
+        assert await server.wait() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_the_process_in_order(tmp_path, number):
+    async with process(tmp_path) as (server, _):
+        server.send_signal(number)
+        assert await server.wait() == 0
+
+
+async def test_a_harmed_log_ends_the_start_with_the_name_of_the_object(tmp_path, config):
+    records = tmp_path / "sax/test/records"
+    records.mkdir(parents=True)
+    (records / f"{1:012d}").write_text("torn")
+    ended = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "admin_server", "--port", "0", "--status_port", "-1"),
+        *("--fs_root", str(tmp_path)),
+        cwd=ROOT,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, log = await ended.communicate()
+    assert ended.returncode == 1
+    assert "sax/test/records/000000000001 is torn" in log.decode()
+
+
+async def test_a_restarted_admin_finds_the_loaded_model_and_does_not_load_it_again(config):
+    modelet = await FakeModelet().start()
+    async with running(config, FAST) as first:
+        await modelet.join(first.port)
+        await first.cell.publish(spec())
+        await eventually(lambda: first.cell.find("/sax/test/m").ready_replicas == 1)
+    async with running(config, FAST) as second:
+        await modelet.join(second.port)
+        await eventually(lambda: second.cell.find("/sax/test/m").ready_replicas == 1)
+    assert modelet.calls == [("load", "/sax/test/m")]
+    await modelet.stop()
+
+
+async def test_a_restarted_admin_waits_for_the_servers_before_it_moves_models(config):
+    """The empty server joins first; the one that has the model a moment later."""
+    holder, empty = await FakeModelet().start(), await FakeModelet().start()
+    async with running(config, FAST) as first:
+        await holder.join(first.port)
+        await first.cell.publish(spec())
+        await eventually(lambda: first.cell.find("/sax/test/m").ready_replicas == 1)
+    async with running(config, replace(FAST, settle_s=1.0)) as second:
+        await empty.join(second.port)
+        await eventually(lambda: second.cell.servers())
+        waiting = asyncio.ensure_future(second.cell.watch("/sax/test/m", "", 0, 20))
+        await asyncio.sleep(0.2)
+        assert not waiting.done()  # clients are not told that nobody is ready
+        await holder.join(second.port)
+        assert (await waiting).values == (holder.address,)
+        await asyncio.sleep(1.0)
+    assert empty.calls == []
+    await holder.stop()
+    await empty.stop()
+
+
+async def test_a_deposed_admin_refuses_the_change_and_ends(tmp_path, config):
+    config = replace(config, fs_root=str(tmp_path))
+    async with serving(tmp_path) as (old, channel), running(config, FAST) as new:
+        await new.cell.publish(spec())
+        model = admin_pb2.Model(
+            model_id="/sax/test/n",
+            model_path="x",
+            checkpoint_path="c",
+            requested_num_replicas=1,
+        )
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await admin_pb2_grpc.AdminStub(channel).Publish(admin_pb2.PublishRequest(model=model))
+        assert type(to_sax_error(refusal.value, "admin")) is AdminUnavailable
+        assert await old.wait() == 1
+        assert set(new.cell.ledger.state.models) == {"/sax/test/m"}
+
+
+async def test_the_location_is_written_where_clients_look(config, tmp_path, monkeypatch):
+    monkeypatch.delenv("SAX_ADMIN", raising=False)
+    async with running(replace(config, sax_root=str(tmp_path / "root")), FAST) as admin:
+        assert admin_address(str(tmp_path / "root")) == f"127.0.0.1:{admin.port}"
+
+
+def test_flags_become_the_configuration():
+    config = parse(["--sax_cell", "/sax/prod", "--port", "0", "--fs_root", "s3://b/p"])
+    assert (str(config.cell), config.port, config.fs_root) == ("/sax/prod", 0, "s3://b/p")
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--sax_cell", "prod"], "is not a cell"),
+        (["--port", "70000"], "--port 70000"),
+        (["--status_port", "-2"], "--status_port -2"),
+        (["--snapshot_every", "0"], "--snapshot_every 0"),
+    ],
+)
+def test_a_bad_flag_is_refused_in_words(flags, complaint, capsys):
+    with pytest.raises(SystemExit):
+        parse(flags)
+    assert complaint in capsys.readouterr().err
+
+
+def test_the_default_is_this_machine_only():
+    assert AdminConfig().host == "127.0.0.1"
+    assert os.path.isabs(AdminConfig().fs_root) is False
+
+
+def test_a_wildcard_host_is_not_what_is_advertised():
+    assert AdminConfig(host="0.0.0.0", advertise="me.example").advertised_host == "me.example"
+    assert AdminConfig(host="0.0.0.0").advertised_host != "0.0.0.0"

@@ -1,0 +1,145 @@
+"""The loop against real gRPC: what is published gets loaded, whatever happens to servers."""
+
+import asyncio
+
+from sax.types import ModelSpec, ServableStatus
+from tests.admin_server.conftest import eventually
+
+M = "/sax/test/m"
+
+
+def spec(**changes) -> ModelSpec:
+    settings = {"model_path": "llama", "checkpoint": "/one", "replicas": 1, **changes}
+    return ModelSpec(model_id=M, **settings)
+
+
+def replica(admin):
+    (only,) = admin.cell.find(M).replicas
+    return only
+
+
+async def test_a_model_is_loaded_on_the_server_that_joins_after_its_publish(admin, start_modelet):
+    await admin.cell.publish(spec())
+    await eventually(lambda: "no model server has joined" in replica(admin).reason)
+    modelet = await start_modelet()
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    assert modelet.calls == [("load", M)]
+
+
+async def test_an_unpublished_model_is_unloaded(admin, start_modelet):
+    modelet = await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: modelet.holds(M))
+    await admin.cell.unpublish(M)
+    await eventually(lambda: not modelet.models)
+
+
+async def test_a_server_that_came_back_empty_is_given_its_models_again(admin, start_modelet):
+    modelet = await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    await modelet.stop()
+    await modelet.start()
+    await modelet.join(admin.port)
+    await eventually(lambda: modelet.holds(M))
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+
+
+async def test_a_restart_is_noticed_from_the_status_alone(admin, start_modelet):
+    modelet = await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    await modelet.stop()
+    await modelet.start()
+    await eventually(lambda: modelet.calls == [("load", M), ("load", M)])
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    assert admin.cell.servers()[0].info.incarnation == modelet.incarnation
+
+
+async def test_a_silent_server_is_dropped_and_its_models_go_elsewhere(admin, start_modelet):
+    first = await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: first.holds(M))
+    second = await start_modelet()
+    await first.stop()
+    await eventually(lambda: second.holds(M))
+    await eventually(lambda: replica(admin).address == second.address)
+    assert [server.info.address for server in admin.cell.servers()] == [second.address]
+    await first.start()  # for the fixture, which stops it again
+
+
+async def test_a_dropped_server_is_told_of_in_the_reason(admin, start_modelet):
+    modelet = await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: modelet.holds(M))
+    await modelet.stop()
+    await eventually(lambda: f"{modelet.address} was dropped at" in replica(admin).reason)
+    await modelet.start()
+    await modelet.join(admin.port)
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+
+
+async def test_a_failed_load_is_told_and_tried_again_until_it_works(admin, start_modelet):
+    modelet = await start_modelet()
+    modelet.failing = "weights.bin is truncated"
+    await admin.cell.publish(spec())
+    await eventually(lambda: replica(admin).status is ServableStatus.FAILED)
+    await eventually(
+        lambda: "load failed: weights.bin is truncated; retry 1 at " in replica(admin).reason
+    )
+    modelet.failing = ""
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    assert modelet.calls == [("load", M), ("unload", M), ("load", M)]
+
+
+async def test_a_load_under_way_shows_its_progress_and_is_not_asked_for_twice(admin, start_modelet):
+    modelet = await start_modelet()
+    modelet.may_load.clear()
+    await admin.cell.publish(spec())
+    await eventually(lambda: replica(admin).reason == "loading: reading weights 1 of 2")
+    await asyncio.sleep(0.3)  # several polls
+    assert modelet.calls == [("load", M)]
+    modelet.may_load.set()
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    assert modelet.calls == [("load", M)]
+
+
+async def test_an_update_of_the_checkpoint_reloads_and_one_of_the_replicas_does_not(
+    admin, start_modelet
+):
+    modelet = await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: modelet.holds(M))
+    await admin.cell.update(spec(replicas=2))
+    await eventually(lambda: len(admin.cell.find(M).replicas) == 2)
+    await admin.cell.update(spec(replicas=1))
+    await asyncio.sleep(0.2)
+    assert modelet.calls == [("load", M)]
+    before = modelet.models[M].version
+    await admin.cell.update(spec(checkpoint="/two"))
+    await eventually(lambda: modelet.holds(M) and modelet.models[M].version != before)
+
+
+async def test_during_an_update_with_two_servers_the_model_is_always_ready(admin, start_modelet):
+    first, second = await start_modelet(), await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    old = admin.cell.find(M).spec.version
+    await admin.cell.update(spec(checkpoint="/two"))
+
+    def updated() -> bool:
+        assert first.holds(M) or second.holds(M)
+        held = [modelet.models[M].version for modelet in (first, second) if modelet.holds(M)]
+        return len(held) == 1 and old not in held
+
+    await eventually(updated)
+
+
+async def test_two_servers_share_two_models(admin, start_modelet):
+    first, second = await start_modelet(), await start_modelet()
+    await admin.cell.publish(spec())
+    await admin.cell.publish(
+        ModelSpec(model_id="/sax/test/n", model_path="llama", checkpoint="None", replicas=1)
+    )
+    await eventually(lambda: all(model.ready_replicas == 1 for model in admin.cell.models()))
+    assert len(first.models) == len(second.models) == 1

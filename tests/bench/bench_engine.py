@@ -1,0 +1,147 @@
+"""Engine decode throughput against the bare compiled step.
+
+Both run in this process on the same runner, the same compiled programs and the same shapes, in
+turns, so that a noisy machine slows both: the ratio is the figure, the absolutes are colour.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+
+import jax
+import numpy as np
+
+from model_server.config import ModelServerConfig
+from model_server.engine.engine import Engine, Submission, Update
+from model_server.engine.runner import ModelRunner
+from model_server.engine.step_arrays import Layout, StepArrays
+from model_server.engine.types import PageGrant, Row, Sampling, SlotSampling, Step
+from model_server.loading import make_loader
+from sax.types import ModelSpec
+from tests.bench.table import Table
+from tests.demo_model import demo_model
+
+BATCHES = (1, 8, 32)
+PROMPT_TOKENS = 64
+DECODE_STEPS = 96
+ROUNDS = 5
+_GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
+
+
+def load_demo(overrides: dict[str, str] | None = None) -> ModelRunner:
+    """The demo model, loaded as a model server would."""
+    spec = ModelSpec(
+        model_id="/sax/bench/smollm2",
+        model_path="llama",
+        checkpoint=str(demo_model()),
+        replicas=1,
+        overrides=overrides or {},
+    )
+    loader = make_loader(ModelServerConfig(jax_cache_dir=".cache/compiled"))
+    runner = loader(spec, lambda _: None).runner
+    assert isinstance(runner, ModelRunner)
+    return runner
+
+
+class Decoding:
+    """Collects an engine's tokens and the time between the first full batch and the first end."""
+
+    def __init__(self, runner: ModelRunner, batch: int) -> None:
+        self._batch = batch
+        self._seen: dict[int, int] = {}
+        self._began_s = 0.0
+        self._tokens = 0
+        self._rate = 0.0
+        self._ended = 0
+        self._done = threading.Event()
+        self.engine = Engine(runner, self._deliver)
+
+    def stop(self) -> None:
+        """End the engine's thread but keep the runner for the next batch size."""
+        self.engine.drain(60)
+
+    def _deliver(self, updates: list[Update]) -> None:
+        now = time.perf_counter()
+        for update in updates:
+            self._seen[update.sequence] = self._seen.get(update.sequence, 0) + 1
+            self._ended += update.finish is not None
+        if self._began_s:
+            self._tokens += len(updates)
+        elif len(self._seen) == self._batch:
+            self._began_s = now
+        if self._ended and not self._rate:
+            self._rate = self._tokens / (now - self._began_s)
+        if self._ended == self._batch:
+            self._done.set()
+
+    def tokens_per_second(self) -> float:
+        self._seen, self._began_s, self._tokens, self._rate, self._ended = {}, 0.0, 0, 0.0, 0
+        self._done.clear()
+        rng = np.random.default_rng(0)
+        for _ in range(self._batch):
+            prompt = tuple(rng.integers(3, 40000, PROMPT_TOKENS).tolist())
+            # The prompts arrive over several steps; the first to start must outlast the rest.
+            self.engine.submit(
+                Submission(
+                    prompt=prompt,
+                    sampling=_GREEDY,
+                    max_tokens=DECODE_STEPS + self._batch,
+                    stop_ids=frozenset(),
+                )
+            )
+        self._done.wait()
+        return self._rate
+
+
+def bare_tokens_per_second(runner: ModelRunner, batch: int) -> float:
+    """The compiled decode step in a Python loop: no scheduler, no threads, no reading back."""
+    per_sequence = -(-(PROMPT_TOKENS + DECODE_STEPS) // runner.limits.page_size)
+    grants = tuple(
+        PageGrant(slot, 0, tuple(range(1 + slot * per_sequence, 1 + (slot + 1) * per_sequence)))
+        for slot in range(batch)
+    )
+    samplings = tuple(SlotSampling(slot, _GREEDY) for slot in range(batch))
+
+    def step(number: int) -> Step:
+        position = PROMPT_TOKENS + number
+        rows = tuple(Row(slot, slot, position, (), True) for slot in range(batch))
+        return Step(number, rows, *((grants, samplings) if number == 0 else ()))
+
+    bucket = runner.bucket(step(0))
+    arrays, layout = StepArrays(runner.limits), Layout(bucket, runner.limits)
+    vectors = [arrays.pack(step(number), layout)[0] for number in range(DECODE_STEPS)]
+    began_s = time.perf_counter()
+    for vector in vectors:
+        outputs = runner.call(bucket, vector)
+    jax.block_until_ready(outputs)
+    return batch * DECODE_STEPS / (time.perf_counter() - began_s)
+
+
+def run() -> Table:
+    runner = load_demo()
+    table = Table(
+        "Engine decode against the bare step",
+        f"SmolLM2-135M-Instruct, bf16 weights, greedy, {PROMPT_TOKENS}-token prompts, "
+        f"{DECODE_STEPS} steps; median of {ROUNDS} rounds, engine and bare loop in turns. "
+        "The bare loop calls the same compiled step with prepared arguments and reads nothing back.",
+        ("batch", "engine tokens/s", "bare step tokens/s", "engine / bare (median of pairs)"),
+    )
+    for batch in BATCHES:
+        decoding = Decoding(runner, batch)
+        engine_rates, bare_rates = [], []
+        decoding.tokens_per_second()
+        for _ in range(ROUNDS):
+            engine_rates.append(decoding.tokens_per_second())
+            # The engine rests meanwhile: nothing is live, its thread waits.
+            bare_rates.append(bare_tokens_per_second(runner, batch))
+        ratios = [e / b for e, b in zip(engine_rates, bare_rates, strict=True)]
+        table.add(
+            batch,
+            f"{statistics.median(engine_rates):.0f}",
+            f"{statistics.median(bare_rates):.0f}",
+            f"{statistics.median(ratios):.3f}",
+        )
+        decoding.stop()
+    return table

@@ -1,0 +1,227 @@
+"""A cell of real processes on free ports, for tests: start, kill, start again, always clean up."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import httpx
+
+from sax.cli.cell_plan import ADMIN, GATEWAY, MODEL_SERVER, CellPlan, Child
+from tests.demo_model import ROOT
+
+COMPILE_CACHE = ROOT / ".cache" / "compiled"  # shared, so that a suite compiles once
+READY_S = 240.0  # a cold compile on two busy cores
+SMOLLM2 = "/sax/test/smollm2"
+
+T = TypeVar("T")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody holds now; all bound at once so that they differ."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def local_plan(folder: Path, *model_server_flags: str, saxml_generation: int = 2) -> CellPlan:
+    """A cell in this folder on free ports."""
+    gateway, admin, model, status, metrics = free_ports(5)
+    return CellPlan(
+        folder=folder,
+        compile_cache=COMPILE_CACHE,
+        gateway_port=gateway,
+        admin_port=admin,
+        model_port=model,
+        status_port=status,
+        metrics_port=metrics,
+        saxml_generation=saxml_generation,
+        model_server_flags=model_server_flags,
+    )
+
+
+class Cell:
+    """The three processes of one cell. Their flags are those that `sax up` gives them."""
+
+    def __init__(self, plan: CellPlan) -> None:
+        self.plan = plan
+        self.url = plan.gateway_url
+        self.http = httpx.Client(base_url=self.url, timeout=READY_S, trust_env=False)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        # Held open while we live: children end when it closes (see sax.cli.leash).
+        self._leash, self._leash_writer = os.pipe()
+
+    def __enter__(self) -> Cell:
+        try:
+            for child in self.plan.children:
+                self.start(child.name)
+            self.wait_until_up()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process, gently first; afterwards none is left."""
+        self.http.close()
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.terminate()
+        for process in self._processes.values():
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        os.close(self._leash)
+        os.close(self._leash_writer)
+
+    # --- processes ---
+
+    def start(self, name: str) -> None:
+        """Start one process, with the flags and the log it always has."""
+        child = self._child(name)
+        child.log.parent.mkdir(parents=True, exist_ok=True)
+        with child.log.open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "sax.cli.leash", child.module, *child.flags],
+                stdin=self._leash,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+                start_new_session=True,
+            )
+
+    def kill(self, name: str) -> None:
+        """kill -9, and wait for the body."""
+        self._processes[name].kill()
+        self._processes[name].wait()
+
+    def stop(self, name: str) -> int:
+        """SIGTERM; returns the exit code."""
+        self._processes[name].send_signal(signal.SIGTERM)
+        return self._processes[name].wait(60)
+
+    def alive(self, name: str) -> bool:
+        return self._processes[name].poll() is None
+
+    def log(self, name: str) -> str:
+        return self._child(name).log.read_text(errors="replace")
+
+    def _child(self, name: str) -> Child:
+        return next(child for child in self.plan.children if child.name == name)
+
+    # --- waiting ---
+
+    def eventually(self, look: Callable[[], T], what: str, within_s: float = READY_S) -> T:
+        """The first truthy value of `look`; fails with the logs when none comes."""
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            value = look()
+            if value:
+                return value
+            dead = [name for name in self._processes if not self.alive(name)]
+            assert not dead, f"{dead} died while waiting for {what}\n{self.logs()}"
+            time.sleep(0.1)
+        raise AssertionError(f"not within {within_s} s: {what}\n{self.logs()}")
+
+    def logs(self) -> str:
+        names = (ADMIN, MODEL_SERVER, GATEWAY)
+        tails = (f"--- {name}\n" + "\n".join(self.log(name).splitlines()[-15:]) for name in names)
+        return "\n".join(tails)
+
+    def wait_until_up(self) -> None:
+        """All three answer, and the model server has joined."""
+        self.eventually(lambda: self._answers("/healthz"), "the gateway answers")
+        self.eventually(self.joined, "the model server has joined")
+
+    def joined(self) -> bool:
+        result = self.sax("status", "--json")
+        return result.returncode == 0 and bool(json.loads(result.stdout)["servers"])
+
+    def _answers(self, path: str) -> bool:
+        try:
+            return self.http.get(path).is_success
+        except httpx.TransportError:
+            return False
+
+    # --- talking ---
+
+    def sax(self, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Run the CLI against this cell, as a person would in a pipe."""
+        return subprocess.run(
+            [sys.executable, "-m", "sax.cli", "--admin", self.plan.admin_address, *words],
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+        )
+
+    def publish(
+        self,
+        checkpoint: str,
+        *,
+        model: str = SMOLLM2,
+        model_path: str = "llama",
+        overrides: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Publish and wait until ready."""
+        words = [f"{key}={json.dumps(value)}" for key, value in (overrides or {}).items()]
+        result = self.sax("publish", model, model_path, checkpoint, "1", *words, "--wait")
+        assert result.returncode == 0, f"{result.stderr}\n{self.logs()}"
+
+    def listed(self, model: str = SMOLLM2) -> dict[str, Any]:
+        """`sax ls MODEL --json`."""
+        result = self.sax("ls", model, "--json")
+        assert result.returncode == 0, result.stderr
+        value: dict[str, Any] = json.loads(result.stdout)
+        return value
+
+    def complete(
+        self, prompt: str, *, model: str = SMOLLM2, max_tokens: int = 8, **fields: Any
+    ) -> httpx.Response:
+        """POST /v1/completions, greedy unless told otherwise."""
+        body = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
+        return self.http.post("/v1/completions", json={**body, **fields})
+
+    def text(self, prompt: str, **fields: Any) -> str:
+        """The greedy text of a completion."""
+        response = self.complete(prompt, **fields)
+        assert response.status_code == 200, response.text
+        text: str = response.json()["choices"][0]["text"]
+        return text
+
+    def metric(self, name: str, model: str = SMOLLM2) -> float:
+        """One figure of the model server for one model."""
+        for line in self.metrics_page().splitlines():
+            if line.startswith(f'{name}{{model="{model}"}} '):
+                return float(line.rpartition(" ")[2])
+        raise AssertionError(f"no metric {name} for {model}")
+
+    def metrics_page(self) -> str:
+        """All figures of the model server."""
+        url = f"http://127.0.0.1:{self.plan.metrics_port}/metrics"
+        return httpx.get(url, trust_env=False).text

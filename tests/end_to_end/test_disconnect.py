@@ -1,0 +1,48 @@
+"""A client that goes away mid-stream frees its slot and its pages."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.end_to_end.cell import SMOLLM2, Cell
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def test_a_disconnect_mid_stream_frees_slot_and_pages_and_ends_the_work(served: Cell) -> None:
+    assert served.metric("sax_slots_used") == 0
+    assert served.metric("sax_pages_used") == 0
+    cancelled = served.metric("sax_requests_cancelled_total")
+    generated = served.metric("sax_generated_tokens_total")
+    body = {
+        "model": SMOLLM2,
+        "prompt": "Once upon a time",
+        "max_tokens": 1900,
+        "stream": True,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+    with served.http.stream("POST", "/v1/completions", json=body) as response:
+        assert response.status_code == 200, response.read()
+        events = response.iter_lines()
+        for _ in range(6):
+            next(events)
+        assert served.metric("sax_slots_used") == 1
+        assert served.metric("sax_pages_used") > 0
+        response.close()
+
+    def freed() -> bool:
+        used = served.metric("sax_slots_used") + served.metric("sax_pages_used")
+        return used == 0
+
+    served.eventually(freed, "slot and pages are free", within_s=30)
+    assert served.metric("sax_requests_cancelled_total") == cancelled + 1
+    stopped_at = served.metric("sax_generated_tokens_total")
+    assert stopped_at - generated < 1900
+    assert served.metric("sax_generated_tokens_total") == stopped_at
+
+
+def test_nothing_was_compiled_while_serving(served: Cell) -> None:
+    served.text("The sky is", max_tokens=20)
+    page = served.metrics_page()
+    assert "sax_compiles_while_serving_total 0.0" in page

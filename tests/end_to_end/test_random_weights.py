@@ -1,0 +1,69 @@
+"""Saxml's test models: random weights, shrunk by overrides. And what happens when all is full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.end_to_end.cell import Cell, local_plan
+
+pytestmark = pytest.mark.timeout(600)
+
+MODEL = "/sax/test/spmd"
+PATH = "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest"
+SMALL = {
+    "NUM_LAYERS": 2,
+    "MODEL_DIMS": 64,
+    "HIDDEN_DIMS": 128,
+    "NUM_HEADS": 2,
+    "DIMS_PER_HEAD": 32,
+    "VOCAB_SIZE": 512,
+}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
+    """A cell that is soon full: one slot, one place in the queue."""
+    plan = local_plan(tmp_path_factory.mktemp("small"), "--slots=1", "--queue=1")
+    with Cell(plan) as running:
+        running.publish("None", model=MODEL, model_path=PATH, overrides=SMALL)
+        yield running
+
+
+def test_a_shrunken_test_model_generates_by_saxmls_route(small: Cell) -> None:
+    query = {"model": MODEL, "query": "How many days are in a week?", "extra_inputs": None}
+    response = small.http.post("/generate", json=query)
+    assert response.status_code == 200, response.text
+    answers = response.json()
+    assert answers
+    assert all(isinstance(text, str) and isinstance(score, float) for text, score in answers)
+
+
+def test_the_overrides_are_listed(small: Cell) -> None:
+    assert small.listed(MODEL)["spec"]["overrides"]["NUM_LAYERS"] == "2"
+    assert "NUM_LAYERS=2" in small.sax("ls", MODEL).stdout
+
+
+def test_an_unknown_override_is_refused_by_name(small: Cell) -> None:
+    name = "/sax/test/odd"
+    result = small.sax("publish", name, PATH, "None", "1", "NUM_LAYERZ=2", "--wait")
+    small.sax("unpublish", name)
+    assert result.returncode == 1
+    assert "NUM_LAYERZ" in result.stderr
+
+
+def test_a_full_queue_is_told_with_429_and_when_to_come_back(small: Cell) -> None:
+    def ask(seed: int) -> tuple[int, str | None]:
+        response = small.complete(
+            "x", model=MODEL, max_tokens=100, temperature=1, seed=seed, ignore_eos=True
+        )
+        return response.status_code, response.headers.get("retry-after")
+
+    with ThreadPoolExecutor(24) as pool:
+        replies = list(pool.map(ask, range(24)))
+    refused = [after for status, after in replies if status == 429]
+    assert {status for status, _ in replies} == {200, 429}
+    assert all(after is not None and int(after) >= 1 for after in refused)
+    assert small.text("x", model=MODEL, max_tokens=2) is not None

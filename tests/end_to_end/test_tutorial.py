@@ -1,0 +1,81 @@
+"""The four commands of Saxml's tutorial, word for word but for the address and the model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.cell import Cell
+
+pytestmark = pytest.mark.timeout(600)
+
+MODEL = "/sax/test/tutorial"
+
+
+def shell(cell: Cell, command: str) -> str:
+    """Run a line as the tutorial's reader would."""
+    environment = {
+        "LB_IP": cell.plan.gateway_host,
+        "PORT": str(cell.plan.gateway_port),
+        "PATH": "/usr/bin:/bin",
+    }
+    result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=environment)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def curl(cell: Cell, method: str, route: str, data: object) -> str:
+    return shell(
+        cell,
+        f'curl --request {method} --header "Content-type: application/json" -s '
+        f"${{LB_IP}}:${{PORT}}/{route} --data '{json.dumps(data)}'",
+    )
+
+
+@pytest.fixture
+def unpublished(cell: Cell) -> Iterator[None]:
+    yield
+    cell.sax("unpublish", MODEL)
+
+
+@pytest.mark.usefixtures("unpublished")
+def test_publish_list_generate_and_unpublish_by_curl(cell: Cell, gguf: Path) -> None:
+    publication = {"model": MODEL, "model_path": "llama", "checkpoint": str(gguf), "replicas": "1"}
+    published = curl(cell, "POST", "publish", publication)
+    assert published == json.dumps({**publication, "replicas": 1}, indent=4)
+
+    def ready() -> bool:
+        listed = json.loads(curl(cell, "GET", "listcell", {"model": MODEL}))
+        return listed["active_replicas"] == 1
+
+    cell.eventually(ready, "active_replicas is 1")
+    wanted = {
+        "model": MODEL,
+        "model_path": "llama",
+        "checkpoint": str(gguf),
+        "max_replicas": 1,
+        "active_replicas": 1,
+    }
+    listed = curl(cell, "GET", "listcell", {"model": MODEL})
+    assert listed == json.dumps(wanted, indent=4)
+    assert MODEL in json.loads(curl(cell, "GET", "listall", {"sax_cell": "/sax/test"}))
+
+    query = {"model": MODEL, "query": "How many days are in a week?"}
+    answers = json.loads(curl(cell, "POST", "generate", query))
+    assert answers
+    for text, score in answers:
+        assert "seven" in text.lower() or "7" in text
+        assert isinstance(score, float)
+
+    gone = curl(cell, "POST", "unpublish", {"model": MODEL})
+    assert gone == json.dumps({"model": MODEL}, indent=4)
+    assert cell.http.request("GET", "/listcell", json={"model": MODEL}).status_code == 404
+
+
+def test_readyz_tells_whether_a_model_is_ready(served: Cell) -> None:
+    assert served.http.get("/readyz").status_code == 200
+    assert served.http.get("/healthz").status_code == 200

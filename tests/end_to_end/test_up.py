@@ -1,0 +1,193 @@
+"""`sax up` and `sax demo`: one command, a whole cell, a clean end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from sax.cli.cell_plan import CellPlan
+from tests.demo_model import ROOT
+from tests.end_to_end.cell import READY_S, SMOLLM2, local_plan
+from tests.end_to_end.conftest import FLAGS
+
+pytestmark = pytest.mark.timeout(900)
+
+
+class Command:
+    """A running `sax` whose output is collected line by line."""
+
+    def __init__(self, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "sax.cli", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=ROOT,
+        )
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._changed:
+                self.lines.append(line)
+                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
+
+    @property
+    def output(self) -> str:
+        return "".join(self.lines)
+
+    def until(self, text: str) -> None:
+        """Wait until the output contains this."""
+
+        def over() -> bool:
+            return text in self.output or self.process.poll() is not None
+
+        with self._changed:
+            self._changed.wait_for(over, READY_S)
+        assert text in self.output, self.output
+
+    def end(self, number: signal.Signals) -> int:
+        """Send a signal; returns the exit code."""
+        self.process.send_signal(number)
+        code = self.process.wait(120)
+        self._reader.join()
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@contextmanager
+def sax(*words: str) -> Iterator[Command]:
+    command = Command(*words)
+    try:
+        yield command
+    finally:
+        command.close()
+
+
+def options(plan: CellPlan) -> list[str]:
+    return [
+        f"--dir={plan.folder}",
+        f"--compile-cache={plan.compile_cache}",
+        f"--port={plan.gateway_port}",
+        f"--admin-port={plan.admin_port}",
+        f"--model-port={plan.model_port}",
+        f"--status-port={plan.status_port}",
+        f"--metrics-port={plan.metrics_port}",
+    ]
+
+
+def ask(plan: CellPlan) -> str:
+    body = {"model": SMOLLM2, "prompt": "The sky is", "max_tokens": 4, "temperature": 0}
+    url = f"{plan.gateway_url}/v1/completions"
+    response = httpx.post(url, json=body, timeout=READY_S, trust_env=False)
+    assert response.status_code == 200, response.text
+    text: str = response.json()["choices"][0]["text"]
+    return text
+
+
+def test_up_serves_drains_in_order_on_ctrl_c_and_remembers_what_was_published(
+    gguf: Path, tmp_path: Path
+) -> None:
+    plan = local_plan(tmp_path / "cell")
+    publication = f"{SMOLLM2} llama {gguf}"
+    with sax("up", "--publish", publication, *options(plan), "--", *FLAGS) as first:
+        first.until("is up")
+        assert "\x1b" not in first.output
+        assert "ready" in first.output
+        before = ask(plan)
+        assert first.end(signal.SIGINT) == 0, first.output
+    drained = re.findall(r"draining the (.+)", first.output)
+    assert drained == ["gateway", "model server", "admin server"]
+    with sax("up", *options(plan), "--", *FLAGS) as second:
+        second.until("is up")
+        admin = f"--admin={plan.admin_address}"
+        words = [sys.executable, "-m", "sax.cli", admin, "wait", SMOLLM2, "--timeout", "200"]
+        waited = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
+        assert waited.returncode == 0, waited.stderr
+        assert ask(plan) == before
+        assert second.end(signal.SIGTERM) == 0, second.output
+
+
+def test_up_names_a_port_that_is_taken_and_the_flag_that_moves_it(tmp_path: Path) -> None:
+    plan = local_plan(tmp_path / "cell")
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", plan.admin_port))
+        holder.listen()
+        with sax("up", *options(plan)) as command:
+            assert command.process.wait(60) == 1
+    assert f"port {plan.admin_port}" in command.output
+    assert "--admin-port" in command.output
+    assert "Traceback" not in command.output
+
+
+def test_up_gives_up_on_a_flag_the_model_server_does_not_know(tmp_path: Path) -> None:
+    plan = local_plan(tmp_path / "cell")
+    with sax("up", *options(plan), "--", "--slotz=3") as command:
+        command.until("does not start")
+        assert command.process.wait(60) == 1
+    assert "--slotz" in command.output
+    assert "Traceback" not in command.output
+
+
+def test_the_demo_answers_and_prints_commands_that_work(gguf: Path, tmp_path: Path) -> None:
+    plan = local_plan(tmp_path / "cell")
+    with sax("demo", str(gguf), *options(plan), "--", *FLAGS) as demo:
+        demo.until("Ctrl-C drains and stops.")
+        assert "Paris" in demo.output
+        lines = [line for line in demo.lines if line.startswith(("LB_IP=", "curl "))]
+        assert len(lines) == 6
+        script = "set -e\n" + "".join(f"{line.rstrip()}; echo\n" for line in lines[:4])
+        ran = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+        assert '"active_replicas": 1' in ran.stdout
+        published = f"set -e\n{lines[0]}{lines[4]}"
+        ran = subprocess.run(["sh", "-c", published], capture_output=True, text=True, check=True)
+        assert f'"model": "{SMOLLM2}"' in ran.stdout
+        assert demo.end(signal.SIGINT) == 0, demo.output
+
+
+def test_a_killed_supervisor_leaves_no_process_behind(tmp_path: Path) -> None:
+    plan = local_plan(tmp_path / "cell")
+    with sax("up", *options(plan)) as command:
+        command.until("is up")
+        os.kill(command.process.pid, signal.SIGKILL)
+        assert _free_within(plan, 60)
+
+
+def _free_within(plan: CellPlan, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not any(_answers(port.number) for port in plan.ports):
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

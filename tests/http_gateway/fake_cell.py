@@ -1,0 +1,219 @@
+"""A cell whose answers can be worked out by hand: the other user of the CellClient seam.
+
+The size of a prompt is its number of characters or token ids (for a chat: of all contents).
+Token i of an answer has the id size + seed + i and the text " <id>"; its log-probability is
+minus id / 8, and its rivals are the ids above it, 1/8 less likely each. An answer has five
+tokens ("stop") unless max_tokens is smaller ("length"). A sample of saxml_generate is the
+query reversed, with the sum of the numbers in the extra inputs as its score.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import replace
+
+from sax.codec.extra_inputs import ExtraInputs
+from sax.errors import ModelExists, ModelNotFound, SaxError, UnsupportedParameter
+from sax.names import ModelId
+from sax.types import (
+    GenerateRequest,
+    Message,
+    ModelSpec,
+    PublishedModel,
+    ReplicaStatus,
+    ServableStatus,
+    TokenChunk,
+    TokenLogprob,
+)
+
+LENGTH = 5
+EXTRA_INPUTS = {
+    "temperature",
+    "per_example_top_k",
+    "per_example_top_p",
+    "per_example_max_decode_steps",
+    "eos_id",
+    "seed",
+}
+
+
+def published(
+    model_id: str = "/sax/test/smollm2", *, ready: int = 1, replicas: int = 1, reason: str = ""
+) -> PublishedModel:
+    """A model with `ready` loaded replicas; the others are loading for that reason."""
+    status = [ServableStatus.LOADED] * ready + [ServableStatus.LOADING] * (replicas - ready)
+    return PublishedModel(
+        ModelSpec(model_id=model_id, model_path="llama", checkpoint="None", replicas=replicas),
+        tuple(
+            ReplicaStatus(f"127.0.0.1:{i}", one, "" if one is ServableStatus.LOADED else reason)
+            for i, one in enumerate(status, start=1)
+        ),
+    )
+
+
+def size(request: GenerateRequest) -> int:
+    """The number of prompt tokens."""
+    if isinstance(request.prompt, str):
+        return len(request.prompt)
+    return sum(len(p.content) if isinstance(p, Message) else 1 for p in request.prompt)
+
+
+class FakeCell:
+    """Implements CellClient; `failure` and `hold_after` make trouble on purpose."""
+
+    def __init__(self, *models: PublishedModel) -> None:
+        self.models = {model.spec.model_id: model for model in models}
+        self.requests: list[GenerateRequest] = []
+        self.saxml_requests: list[tuple[str, str, ExtraInputs | None]] = []
+        self.timeouts: list[float | None] = []
+        self.lists = 0
+        self.failure: SaxError | None = None  # raised instead of token `fail_at`
+        self.fail_at = 0
+        self.admin_failure: SaxError | None = None
+        self.hold_after: int | None = None  # so many tokens, then silence until released
+        self.cut_short = False  # answers end without a finish reason
+        self.released = asyncio.Event()
+        self.on_open: Callable[[], object] = bool
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.open_answers = 0
+        self.opened: asyncio.Queue[str] = asyncio.Queue()  # model ids, as answers begin
+        self.answer_closed = threading.Event()
+
+    async def publish(
+        self,
+        model_id: str,
+        model_path: str,
+        checkpoint: str,
+        replicas: int = 1,
+        overrides: Mapping[str, str] | None = None,
+    ) -> None:
+        ModelId.parse(model_id)
+        if model_id in self.models:
+            raise ModelExists(f"{model_id} is published already: update it")
+        self.models[model_id] = PublishedModel(
+            ModelSpec(
+                model_id=model_id,
+                model_path=model_path,
+                checkpoint=checkpoint,
+                replicas=replicas,
+                overrides=dict(overrides or {}),
+            )
+        )
+
+    async def update(
+        self,
+        model_id: str,
+        *,
+        model_path: str | None = None,
+        checkpoint: str | None = None,
+        replicas: int | None = None,
+        overrides: Mapping[str, str] | None = None,
+    ) -> None:
+        model = await self.list(model_id)
+        spec = replace(
+            model.spec,
+            model_path=model_path or model.spec.model_path,
+            checkpoint=checkpoint or model.spec.checkpoint,
+            replicas=model.spec.replicas if replicas is None else replicas,
+            overrides=model.spec.overrides if overrides is None else overrides,
+        )
+        self.models[model_id] = replace(model, spec=spec)
+
+    async def unpublish(self, model_id: str) -> None:
+        await self.list(model_id)
+        del self.models[model_id]
+
+    async def list(self, model_id: str) -> PublishedModel:
+        if self.admin_failure:
+            raise self.admin_failure
+        ModelId.parse(model_id)
+        if model_id not in self.models:
+            raise ModelNotFound(f"model {model_id} is not published", param="model")
+        return self.models[model_id]
+
+    async def list_all(self, cell: str | None = None) -> list[PublishedModel]:
+        self.lists += 1
+        if self.admin_failure:
+            raise self.admin_failure
+        return [m for name, m in self.models.items() if cell is None or name.startswith(f"{cell}/")]
+
+    async def generate(
+        self, request: GenerateRequest, timeout_s: float | None = None
+    ) -> AsyncGenerator[TokenChunk, None]:
+        self.requests.append(request)
+        self.timeouts.append(timeout_s)
+        self._begin(request.model_id)
+        try:
+            limit = min(request.sampling.max_tokens or LENGTH, LENGTH)
+            for i in range(limit):
+                await asyncio.sleep(0)  # as a real token, it comes on its own
+                if self.failure and i == self.fail_at:
+                    raise self.failure
+                if i == self.hold_after:
+                    await self.released.wait()
+                yield self._chunk(request, i, limit)
+        finally:
+            self.open_answers -= 1
+            if not self.open_answers:
+                self.answer_closed.set()
+
+    def release(self) -> None:
+        """Let held answers go on; from any thread."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self.released.set)
+
+    def _begin(self, model_id: str) -> None:
+        self.open_answers += 1
+        self._loop = asyncio.get_running_loop()
+        self.opened.put_nowait(model_id)
+        self.on_open()
+
+    def _chunk(self, request: GenerateRequest, i: int, limit: int) -> TokenChunk:
+        sampling = request.sampling
+        first = size(request)
+        token = first + (sampling.seed or 0) + i
+        last = i == limit - 1
+        stop = "length" if sampling.max_tokens == limit else "stop"
+        return TokenChunk(
+            text=f" {token}",
+            token_ids=(token,),
+            logprobs=() if sampling.logprobs is None else (_logprob(token, sampling.logprobs),),
+            finish_reason=stop if last and not self.cut_short else None,
+            prompt_tokens=first,
+            completion_tokens=i + 1,
+        )
+
+    async def saxml_generate(
+        self,
+        model_id: str,
+        text: str,
+        extra_inputs: ExtraInputs | None = None,
+        timeout_s: float | None = None,
+    ) -> list[tuple[str, float]]:
+        self.saxml_requests.append((model_id, text, extra_inputs))
+        self.timeouts.append(timeout_s)
+        self._begin(model_id)
+        try:
+            for key in extra_inputs or {}:
+                if key not in EXTRA_INPUTS:
+                    raise UnsupportedParameter(f"extra input {key} is not known", param=key)
+            if self.failure:
+                raise self.failure
+            if self.hold_after is not None:
+                await self.released.wait()
+            numbers = [v for v in (extra_inputs or {}).values() if isinstance(v, int | float)]
+            return [(text[::-1], float(sum(numbers)))]
+        finally:
+            self.open_answers -= 1
+            if not self.open_answers:
+                self.answer_closed.set()
+
+
+def _logprob(token: int, rivals: int) -> TokenLogprob:
+    def entry(token_id: int, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+        text = f" {token_id}"
+        return TokenLogprob(token_id, text, text.encode(), -token_id / 8, top)
+
+    return entry(token, tuple(entry(token + k) for k in range(rivals)))

@@ -1,0 +1,75 @@
+import logging
+
+import httpx
+import pytest
+
+from http_gateway.config import GatewayConfig
+from tests.http_gateway.conftest import Connect
+from tests.http_gateway.fake_cell import FakeCell
+
+
+async def test_a_request_id_is_taken_from_the_client_or_made(http: httpx.AsyncClient):
+    given = await http.get("/healthz", headers={"x-request-id": "abc-1"})
+    assert given.headers["x-request-id"] == "abc-1"
+    made = [(await http.get("/healthz")).headers["x-request-id"] for _ in range(2)]
+    assert made[0] != made[1]
+
+
+@pytest.mark.parametrize("path", ["/nope", "/v1/nope", "/v1/models", "/metrics"])
+async def test_every_route_and_every_refusal_has_a_request_id(http: httpx.AsyncClient, path: str):
+    answer = await http.get(path, headers={"x-request-id": "abc-1"})
+    assert answer.headers["x-request-id"] == "abc-1"
+
+
+@pytest.mark.parametrize("bad", ["x" * 129, "a\x7fb"])
+async def test_a_request_id_that_could_harm_a_log_is_replaced(http: httpx.AsyncClient, bad: str):
+    answer = await http.get("/healthz", headers={"x-request-id": bad})
+    assert answer.headers["x-request-id"] != bad
+
+
+async def test_a_body_over_the_limit_is_refused_announced_or_not(connect: Connect):
+    http = connect(GatewayConfig(max_body_bytes=100))
+
+    async def unannounced():
+        for _ in range(3):
+            yield b'"' + b"x" * 49
+
+    announced = await http.post("/publish", content=b"x" * 101)
+    chunked = await http.post("/v1/completions", content=unannounced())
+    assert (announced.status_code, chunked.status_code) == (413, 413)
+    assert announced.json()["detail"].startswith("the body is larger than 100 bytes")
+    assert chunked.json()["error"]["code"] == "body_too_large"
+
+
+async def test_a_body_of_just_the_limit_is_read(connect: Connect):
+    body = b'{"model":"/sax/test/llama"}'
+    http = connect(GatewayConfig(max_body_bytes=len(body)))
+    assert (await http.post("/listcell", content=body)).status_code == 200
+
+
+async def test_a_bug_is_answered_with_500_and_logged_with_the_request_id(
+    cell: FakeCell, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+):
+    cell.models = None  # pyright: ignore[reportAttributeAccessIssue]
+    with caplog.at_level(logging.ERROR, "http_gateway.envelope"):
+        answer = await http.get("/v1/models", headers={"x-request-id": "abc-1"})
+        saxml = await http.post("/unpublish", json={"model": "/sax/test/llama"})
+    assert answer.status_code == saxml.status_code == 500
+    assert answer.json()["error"]["type"] == "server_error"
+    assert saxml.json() == {"detail": "an internal error; the gateway's log has it"}
+    assert "abc-1" in caplog.text
+    assert "NoneType" not in answer.text
+
+
+async def test_requests_are_counted_by_route_and_code(http: httpx.AsyncClient):
+    await http.get("/v1/models/llama")
+    await http.get("/v1/models/smollm2")
+    await http.get("/v1/models/zzz")
+    await http.get("/some/where")
+    text = (await http.get("/metrics")).text
+    route = 'route="/v1/models/{name:path}"'
+    assert f'sax_gateway_requests_total{{code="200",{route}}} 2.0' in text
+    assert f'sax_gateway_requests_total{{code="404",{route}}} 1.0' in text
+    assert 'sax_gateway_requests_total{code="404",route="other"} 1.0' in text
+    assert f"sax_gateway_request_seconds_count{{{route}}} 3.0" in text
+    assert "sax_gateway_requests_in_flight 1.0" in text  # the scrape itself

@@ -1,0 +1,28 @@
+import json
+
+import httpx
+
+from http_gateway.openai_schema import ChatRequest
+from http_gateway.openapi import body_of
+
+
+def test_a_described_body_holds_no_reference():
+    described = body_of(ChatRequest)
+    assert "$ref" not in json.dumps(described)
+    schema = described["requestBody"]["content"]["application/json"]["schema"]
+    turn = schema["properties"]["messages"]["items"]
+    assert turn["required"] == ["role"]
+
+
+async def test_the_document_tells_the_body_of_every_route_that_takes_one(http: httpx.AsyncClient):
+    paths = (await http.get("/openapi.json")).json()["paths"]
+    posts = [path for path, verbs in paths.items() if "requestBody" in verbs.get("post", {})]
+    assert sorted(posts) == [
+        "/generate",
+        "/listall",
+        "/listcell",
+        "/publish",
+        "/unpublish",
+        "/v1/chat/completions",
+        "/v1/completions",
+    ]

@@ -1,0 +1,317 @@
+"""Streams over a hand-made ASGI channel: a list of messages, and an event that is the client."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.types import Message
+
+from http_gateway.sse import Ending, EventStream, Script, Source, event, while_connected
+from sax.errors import Cancelled, Internal, QueueFull, SaxError
+
+
+class Channel:
+    """One exchange as the stream sees it."""
+
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+        self.left = asyncio.Event()
+        self.firsts = 0
+        self.endings: list[Ending] = []
+
+    async def receive(self) -> Message:
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    @property
+    def writes(self) -> list[bytes]:
+        return [message["body"] for message in self.sent if "body" in message]
+
+    def first(self) -> None:
+        self.firsts += 1
+
+    def script(self, closing: Callable[[], bytes] = lambda: b"<end>") -> Script:
+        return Script(
+            closing=closing,
+            failure=lambda error: f"<{error.text}>".encode(),
+            on_first=self.first,
+            on_end=self.endings.append,
+        )
+
+    async def run(self, *values: AsyncGenerator[str, None], script: Script | None = None) -> None:
+        sources = [Source(one, str.encode) for one in values]
+        await EventStream(sources, script or self.script())({}, self.receive, self.send)
+
+
+Step = Callable[[], Awaitable[object]]
+
+
+async def pause() -> None:
+    """Wait for the loop, by a bare yield."""
+    await asyncio.sleep(0)
+
+
+async def tick() -> None:
+    """Wait for a future."""
+    await asyncio.sleep(0.0001)
+
+
+async def told(*parts: str | Step | Exception) -> AsyncGenerator[str, None]:
+    """Yields texts, awaits functions, raises errors."""
+    for part in parts:
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, Exception):
+            raise part
+        else:
+            await part()
+
+
+def test_an_event_is_its_data_and_an_empty_line():
+    assert event(b"{}") == b"data: {}\n\n"
+
+
+async def test_values_that_are_ready_at_once_leave_in_one_write():
+    channel = Channel()
+    await channel.run(told("a", "b", tick, "c", tick, "d", "e"))
+    assert channel.writes == [b"ab", b"c", b"de<end>"]
+    assert (channel.firsts, channel.endings) == (1, [Ending.COMPLETE])
+
+
+async def test_a_value_is_written_before_its_source_waits():
+    channel = Channel()
+    seen: list[int] = []
+
+    async def look() -> None:
+        seen.append(len(channel.writes))
+        await pause()
+        seen.append(len(channel.writes))
+
+    await channel.run(told("a", look, "b"))
+    assert seen == [0, 1]
+
+
+async def test_a_source_that_never_waits_is_written_in_bursts():
+    channel = Channel()
+    await channel.run(told(*("x" for _ in range(600))))
+    assert [len(body) for body in channel.writes] == [256, 256, 88 + len("<end>")]
+
+
+async def test_the_header_forbids_caching_and_buffering():
+    channel = Channel()
+    await channel.run(told("a"))
+    start = channel.sent[0]
+    assert (start["type"], start["status"]) == ("http.response.start", 200)
+    assert (b"content-type", b"text/event-stream; charset=utf-8") in start["headers"]
+    assert (b"cache-control", b"no-cache") in start["headers"]
+    assert (b"x-accel-buffering", b"no") in start["headers"]
+    assert [message["more_body"] for message in channel.sent[1:]] == [False]
+
+
+async def test_an_error_before_the_first_byte_is_raised_and_nothing_is_sent():
+    channel = Channel()
+    with pytest.raises(QueueFull):
+        await channel.run(told(tick, QueueFull("full")), told(tick, tick))
+    assert (channel.sent, channel.endings) == ([], [Ending.REFUSED])
+
+
+async def test_an_error_after_the_first_byte_is_the_last_event():
+    channel = Channel()
+    await channel.run(told("a", tick, "b", QueueFull("full")))
+    assert channel.writes == [b"a", b"b<full>"]
+    assert channel.endings == [Ending.BROKEN]
+
+
+async def test_a_bug_in_a_source_is_told_without_its_text():
+    channel = Channel()
+    await channel.run(told("a", tick, RuntimeError("secret")))
+    assert b"secret" not in b"".join(channel.writes)
+    assert channel.writes[-1].startswith(b"<an internal error")
+
+
+async def test_a_stream_that_cannot_close_well_ends_with_the_error():
+    def closing() -> bytes:
+        raise Internal("not whole")
+
+    channel = Channel()
+    await channel.run(told("a", tick), script=channel.script(closing))
+    assert (b"".join(channel.writes), channel.endings) == (b"a<not whole>", [Ending.BROKEN])
+
+
+async def test_a_client_that_goes_away_closes_every_source():
+    channel = Channel()
+    closed: list[str] = []
+
+    async def endless(name: str) -> AsyncGenerator[str, None]:
+        try:
+            yield name
+            await asyncio.Event().wait()
+        finally:
+            closed.append(name)
+
+    running = asyncio.create_task(channel.run(endless("a"), endless("b")))
+    while len(b"".join(channel.writes)) < 2:
+        await pause()
+    channel.left.set()
+    await running
+    assert (sorted(closed), channel.endings) == (["a", "b"], [Ending.GONE])
+    assert channel.sent[-1]["more_body"] is True
+
+
+async def test_a_failing_source_closes_the_others():
+    closed = asyncio.Event()
+
+    async def endless() -> AsyncGenerator[str, None]:
+        try:
+            yield "a"
+            await asyncio.Event().wait()
+        finally:
+            closed.set()
+
+    channel = Channel()
+    await channel.run(endless(), told(tick, SaxError("broke")))
+    assert closed.is_set()
+    assert channel.writes[-1] == b"<broke>"
+
+
+async def test_cancelling_the_stream_while_it_writes_closes_its_source():
+    closed = asyncio.Event()
+    blocked = asyncio.Event()
+
+    async def endless() -> AsyncGenerator[str, None]:
+        try:
+            yield "a"
+            await asyncio.Event().wait()
+        finally:
+            closed.set()
+
+    class Stuck(Channel):
+        async def send(self, message: Message) -> None:
+            blocked.set()
+            await asyncio.Event().wait()
+
+    running = asyncio.create_task(Stuck().run(endless()))
+    await blocked.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert closed.is_set()
+
+
+async def test_a_slow_client_gets_fewer_and_larger_writes():
+    """While the first write is stuck, what the second source says is kept for the next one."""
+    gate = asyncio.Event()
+
+    class Slow(Channel):
+        async def send(self, message: Message) -> None:
+            await super().send(message)
+            await gate.wait()
+
+    channel = Slow()
+    other_done = asyncio.Event()
+
+    async def other() -> AsyncGenerator[str, None]:
+        await tick()
+        for letter in "bcd":
+            yield letter
+        other_done.set()
+        await tick()
+
+    running = asyncio.create_task(channel.run(told("a", tick), other()))
+    await other_done.wait()
+    gate.set()
+    await running
+    assert b"".join(channel.writes) == b"abcd<end>"
+    assert b"bcd" in channel.writes
+
+
+async def test_a_source_may_wait_by_any_awaitable():
+    async def inner() -> str:
+        await asyncio.gather(tick(), tick())
+        return "b"
+
+    async def values() -> AsyncGenerator[str, None]:
+        yield "a"
+        yield await asyncio.create_task(inner())
+        yield await asyncio.wait_for(inner(), 5)
+        async with asyncio.timeout(5):
+            await tick()
+        yield "c"
+
+    channel = Channel()
+    await channel.run(values())
+    assert b"".join(channel.writes) == b"abbc<end>"
+
+
+async def test_a_source_may_catch_what_it_waited_for():
+    async def fails() -> None:
+        await tick()
+        raise KeyError
+
+    async def values() -> AsyncGenerator[str, None]:
+        yield "a"
+        try:
+            await asyncio.create_task(fails())
+        except KeyError:
+            yield "b"
+        try:
+            async with asyncio.timeout(0):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            yield "c"
+
+    channel = Channel()
+    await channel.run(values())
+    assert b"".join(channel.writes) == b"abc<end>"
+
+
+plots = st.lists(st.sampled_from(["x", "yy", "z\n", pause, tick, ""]), max_size=12)
+
+
+@given(st.lists(plots, min_size=1, max_size=4))
+def test_every_value_of_every_source_is_sent_once_and_in_order(stories: list[list[str | Step]]):
+    async def tell() -> None:
+        channel = Channel()
+        numbered = [
+            told(*(f"{i}{part!r};" if isinstance(part, str) else part for part in story))
+            for i, story in enumerate(stories)
+        ]
+        await channel.run(*numbered)
+        said = b"".join(channel.writes).decode().removesuffix("<end>").split(";")[:-1]
+        for i, story in enumerate(stories):
+            expected = [f"{i}{part!r}" for part in story if isinstance(part, str)]
+            assert [part for part in said if part.startswith(str(i))] == expected
+        assert channel.endings == [Ending.COMPLETE]
+        assert [message["more_body"] for message in channel.sent[1:-1]].count(False) == 0
+
+    asyncio.run(tell())
+
+
+async def test_work_is_cancelled_when_the_client_goes_away():
+    channel = Channel()
+    cancelled = asyncio.Event()
+
+    async def work() -> None:
+        channel.left.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    with pytest.raises(Cancelled):
+        await while_connected(channel.receive, work())
+    assert cancelled.is_set()
+
+
+async def test_work_that_ends_first_gives_its_result_or_its_error():
+    async def fail() -> None:
+        raise QueueFull("full")
+
+    assert await while_connected(Channel().receive, asyncio.sleep(0, "done")) == "done"
+    with pytest.raises(QueueFull):
+        await while_connected(Channel().receive, fail())

@@ -1,0 +1,179 @@
+"""A Runner that is arithmetic: real paged memory, and a "model" one can work out by hand.
+
+The memory is a numpy array of pages. A row writes each of its tokens at (page, offset), found
+through the granted page table of its slot. The next token is computed from *all* tokens of
+positions 0 .. p, read back through that table:
+
+    hash  = 0;  for each token t:  hash = (31 * hash + t + 1) mod 97
+    token = (hash + p) mod 97                                    greedy
+    token = (hash + p + (seed + 1) * (p + 1)) mod 97             temperature > 0
+
+So a wrong page, a stale one, a wrong start or a lost token changes the answer. By hand: prompt
+(5, 8) has hash 31 * (5 + 1) + 8 + 1 = 195 = 1 (mod 97) and p = 1, so the first token is 2. The
+decode row feeds 2 at p = 2: the hash is 31 * 1 + 2 + 1 = 34, and the second token is 36.
+
+A token's log-probability is -((hash + token) mod 97) / 97; the likeliest tokens are reported as
+token, token + 1, token + 2 ... Writing through a page that was not granted is an assertion. The
+device is not asynchronous: a step is computed in `launch`, in order, as a device would.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence as Seq
+
+import numpy as np
+
+from model_server.engine.types import (
+    EngineLimits,
+    PendingStep,
+    Row,
+    RowResult,
+    Sampling,
+    Step,
+    StepResult,
+)
+
+VOCAB = 97
+GREEDY = Sampling(0.0, 0, 1.0, seed=0)
+
+
+def hash_of(tokens: Seq[int]) -> int:
+    """The whole model."""
+    value = 0
+    for token in tokens:
+        value = (31 * value + token + 1) % VOCAB
+    return value
+
+
+def next_token(tokens: Seq[int], sampling: Sampling = GREEDY) -> int:
+    """The token after these."""
+    position = len(tokens) - 1
+    token = hash_of(tokens) + position
+    if sampling.temperature > 0:
+        token += (sampling.seed + 1) * (position + 1)
+    return token % VOCAB
+
+
+def logprob(tokens: Seq[int], token: int) -> float:
+    """The log-probability of `token` after `tokens`."""
+    return -((hash_of(tokens) + token) % VOCAB) / VOCAB
+
+
+class RunnerBroke(Exception):
+    """What a FakeRunner raises at the step it was told to fail at."""
+
+
+class FakeRunner:
+    """Computes steps by the arithmetic above; counts what is in flight."""
+
+    def __init__(
+        self,
+        limits: EngineLimits,
+        *,
+        delay_s: float = 0.0,
+        gate: threading.Semaphore | None = None,
+        fail_launch: int | None = None,
+        fail_result: int | None = None,
+    ) -> None:
+        self.limits = limits
+        self.launched = 0
+        self.in_flight = 0
+        self.closed = False
+        self.delay_s = delay_s  # every result takes this long
+        self.gate = gate  # every result waits for one permit
+        self.fail_launch = fail_launch  # the number of the step whose launch raises
+        self.fail_result = fail_result  # the number of the step whose result raises
+        self._launch_seen = threading.Condition()
+        self._memory = np.full((limits.pages + 1, limits.page_size), -1, np.int64)
+        self._tables: list[list[int]] = [[] for _ in range(limits.slots)]
+        self._holders: dict[int, int] = {}  # page -> slot it was last granted to
+        self._samplings = [GREEDY] * limits.slots
+        self._last_tokens = [-1] * limits.slots
+
+    def launch(self, step: Step) -> PendingStep:
+        """Compute a step now; its result is read later."""
+        assert not self.closed, "a step was launched on a closed runner"
+        assert self.in_flight < 2, "at most two steps are in flight"
+        assert step.number == self.launched + 1, "steps launch in order"
+        if step.number == self.fail_launch:
+            raise RunnerBroke(f"launch {step.number}")
+        for grant in step.grants:
+            self._grant(grant.slot, grant.first, grant.pages)
+        for change in step.samplings:
+            self._samplings[change.slot] = change.sampling
+        result = StepResult(step.number, tuple(self._run(row) for row in step.rows))
+        with self._launch_seen:
+            self.in_flight += 1
+            self.launched += 1
+            self._launch_seen.notify_all()
+        return _Pending(self, result)
+
+    def wait_launched(self, number: int) -> None:
+        """Until this many steps were launched; 30 s without is a failure."""
+        with self._launch_seen:
+            assert self._launch_seen.wait_for(lambda: self.launched >= number, 30)
+
+    def close(self) -> None:
+        """Nothing is launched from here on."""
+        assert not self.closed, "a runner is closed once"
+        self.closed = True
+
+    def _grant(self, slot: int, first: int, pages: tuple[int, ...]) -> None:
+        table = self._tables[slot]
+        assert first <= len(table), "a page table has no holes"
+        table[first:] = pages
+        for page in pages:
+            assert 1 <= page <= self.limits.pages, f"page {page} must never be granted"
+            self._holders[page] = slot
+
+    def _run(self, row: Row) -> RowResult:
+        tokens = row.tokens or (self._last_tokens[row.slot],)
+        for position, token in enumerate(tokens, row.start):
+            self._write(row.slot, position, token)
+        seen = self._read(row.slot, row.start + len(tokens))
+        if row.yields:
+            return self._sample(row.slot, seen)
+        scored = range(len(seen) - len(row.targets) + 1, len(seen) + 1)
+        pairs = zip(scored, row.targets, strict=True)
+        return RowResult(
+            target_logprobs=tuple(logprob(seen[:end], target) for end, target in pairs)
+        )
+
+    def _write(self, slot: int, position: int, token: int) -> None:
+        index, offset = divmod(position, self.limits.page_size)
+        assert index < len(self._tables[slot]), f"slot {slot} has no page for position {position}"
+        page = self._tables[slot][index]
+        assert self._holders[page] == slot, f"page {page} was granted to another slot since"
+        self._memory[page, offset] = token
+
+    def _read(self, slot: int, count: int) -> list[int]:
+        pages = self._memory[self._tables[slot]]  # i64[pages of the slot, G]
+        return pages.reshape(-1)[:count].tolist()
+
+    def _sample(self, slot: int, seen: list[int]) -> RowResult:
+        sampling = self._samplings[slot]
+        token = next_token(seen, sampling)
+        self._last_tokens[slot] = token
+        rivals = [(token + rank) % VOCAB for rank in range(sampling.logprobs)]
+        top = tuple((rival, logprob(seen, rival)) for rival in rivals)
+        return RowResult(token, logprob(seen, token), top)
+
+
+class _Pending:
+    """A step that was computed and waits to be read."""
+
+    def __init__(self, runner: FakeRunner, result: StepResult) -> None:
+        self._runner = runner
+        self._result = result
+
+    def result(self) -> StepResult:
+        if self._runner.gate:
+            assert self._runner.gate.acquire(timeout=30), "the test never opened the gate"
+        if self._runner.delay_s:
+            time.sleep(self._runner.delay_s)
+        self._runner.in_flight -= 1
+        if self._result.number == self._runner.fail_result:
+            raise RunnerBroke(f"result {self._result.number}")
+        return self._result

@@ -1,0 +1,156 @@
+"""The real runner on a tiny random model: steps of any mix equal whole-sequence evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+import pytest
+
+from model_server.engine.buckets import closed_set
+from model_server.engine.runner import ModelRunner
+from model_server.engine.types import (
+    EngineLimits,
+    PageGrant,
+    Row,
+    Sampling,
+    SlotSampling,
+    Step,
+)
+from model_server.kernels import xla
+from model_server.models.registry import make_recipe
+from model_server.models.weight import blueprint
+from model_server.weights import random_weights
+from tests.model_server.tiny import PAGE, empty_pages, logits_of
+
+TINY = {
+    "NUM_LAYERS": "2",
+    "MODEL_DIMS": "32",
+    "HIDDEN_DIMS": "64",
+    "NUM_HEADS": "4",
+    "DIMS_PER_HEAD": "8",
+    "VOCAB_SIZE": "97",
+    "INPUT_SEQ_LEN": "32",
+    "DTYPE": '"float32"',
+}
+LIMITS = EngineLimits(
+    slots=4,
+    pages=32,
+    page_size=PAGE,
+    max_context=64,
+    token_budget=36,
+    max_logit_rows=4,
+    prefill_block=8,
+)
+PROMPT = tuple(int(x) for x in np.random.default_rng(1).integers(0, 97, size=21))
+GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
+
+
+class Tiny:
+    """A tiny model, whole and behind a runner."""
+
+    def __init__(self) -> None:
+        self.recipe = make_recipe("saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest", None, TINY)
+        module = blueprint(self.recipe.build)
+        leaves = random_weights(module.declarations, 3, lambda _: None)
+        # The runner frees what it is given; the whole model keeps its own copy.
+        self.model = module.assemble([leaf.copy() for leaf in leaves])
+        self.runner = ModelRunner(
+            module,
+            leaves,
+            empty_pages(self.recipe, LIMITS.pages),
+            LIMITS,
+            closed_set(LIMITS.slots, (1, 4)),
+            xla.paged_attention,
+        )
+        self.runner.compile(lambda _: None)
+
+    def greedy(self, prompt: tuple[int, ...], count: int) -> list[int]:
+        tokens = list(prompt)
+        for _ in range(count):
+            logits = logits_of(self.model, self.recipe, np.asarray(tokens))
+            tokens.append(int(np.asarray(logits[-1]).argmax()))
+        return tokens[len(prompt) :]
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Iterator[Tiny]:
+    made = Tiny()
+    yield made
+    made.runner.close()
+
+
+def test_a_chunked_prompt_and_decodes_give_the_whole_sequences_tokens(tiny: Tiny) -> None:
+    runner = tiny.runner
+    grant = PageGrant(2, 0, (5, 9, 3, 7))
+    first = Step(1, (Row(1, 2, 0, PROMPT[:8], False),), (grant,), (SlotSampling(2, GREEDY),))
+    runner.launch(first).result()
+    got = [runner.launch(Step(2, (Row(1, 2, 8, PROMPT[8:], True),))).result().rows[0].token]
+    pending = runner.launch(Step(3, (Row(1, 2, 21, (), True),)))
+    for number in range(4, 8):  # one step ahead of what the host has read, as the engine runs
+        ahead = runner.launch(Step(number, (Row(1, 2, 18 + number, (), True),)))
+        got.append(pending.result().rows[0].token)
+        pending = ahead
+    got.append(pending.result().rows[0].token)
+    assert got == tiny.greedy(PROMPT, 6)
+
+
+def test_sequences_in_one_step_do_not_touch_each_other(tiny: Tiny) -> None:
+    prompts = [PROMPT[:5], PROMPT[5:16], PROMPT[3:20]]
+    rows, grants, samplings = [], [], []
+    for slot, prompt in enumerate(prompts):
+        pages = tuple(range(1 + 4 * slot, 5 + 4 * slot))
+        rows.append(Row(slot, slot, 0, prompt, True))
+        grants.append(PageGrant(slot, 0, pages))
+        samplings.append(SlotSampling(slot, GREEDY))
+    step = Step(1, tuple(rows[:2]), tuple(grants), tuple(samplings))
+    got = [[row.token] for row in tiny.runner.launch(step).result().rows]
+    mixed = Step(2, (Row(0, 0, 5, (), True), Row(1, 1, 11, (), True), rows[2]))
+    result = tiny.runner.launch(mixed).result()
+    got[0].append(result.rows[0].token)
+    got[1].append(result.rows[1].token)
+    got.append([result.rows[2].token])
+    wanted = [tiny.greedy(p, n) for p, n in zip(prompts, (2, 2, 1), strict=True)]
+    assert got == wanted
+
+
+def test_targets_are_scored_with_their_log_probabilities(tiny: Tiny) -> None:
+    suffix = PROMPT[10:14]
+    grant = PageGrant(0, 0, (11, 12, 13))
+    # The logits after positions 9, 10, 11 and 12 score the tokens at 10, 11, 12 and 13.
+    step = Step(1, (Row(7, 0, 0, PROMPT[:13], False, suffix),), (grant,))
+    got = tiny.runner.launch(step).result().rows[0].target_logprobs
+    logits = logits_of(tiny.model, tiny.recipe, np.asarray(PROMPT[:13]))
+    wanted = jax.nn.log_softmax(logits)[np.arange(9, 13), np.asarray(suffix)]
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_wanted_rivals_come_back_and_unwanted_do_not(tiny: Tiny) -> None:
+    wanting = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0, logprobs=3)
+    step = Step(
+        1,
+        (Row(1, 0, 0, PROMPT[:4], True), Row(2, 1, 0, PROMPT[:4], True)),
+        (PageGrant(0, 0, (1,)), PageGrant(1, 0, (2,))),
+        (SlotSampling(0, wanting), SlotSampling(1, GREEDY)),
+    )
+    first, second = tiny.runner.launch(step).result().rows
+    assert len(first.top) == 3
+    assert first.top[0] == (first.token, pytest.approx(first.logprob))
+    assert second.top == ()
+    assert second.token == first.token
+
+
+def test_a_seeded_draw_is_the_same_alone_and_in_a_batch(tiny: Tiny) -> None:
+    drawn = Sampling(temperature=2.0, top_k=50, top_p=0.9, seed=2**63 + 5)
+    alone = Step(
+        1, (Row(1, 3, 0, PROMPT[:6], True),), (PageGrant(3, 0, (1,)),), (SlotSampling(3, drawn),)
+    )
+    token = tiny.runner.launch(alone).result().rows[0].token
+    batch = Step(
+        2,
+        tuple(Row(slot, slot, 0, PROMPT[:6], True) for slot in (0, 1)),
+        (PageGrant(0, 0, (2,)), PageGrant(1, 0, (3,))),
+        (SlotSampling(0, drawn), SlotSampling(1, drawn)),
+    )
+    assert [row.token for row in tiny.runner.launch(batch).result().rows] == [token, token]

@@ -1,0 +1,146 @@
+"""The sampler against definitions written with a sort."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model_server.engine.sampler import RowSampling, sample
+
+VOCAB = 300
+
+
+def rows(count: int, **changes: object) -> RowSampling:
+    values: dict[str, object] = {
+        "temperature": jnp.zeros(count),
+        "top_k": jnp.zeros(count, jnp.int32),
+        "top_p": jnp.ones(count),
+        "seed": jnp.zeros((count, 2), jnp.uint32),
+        "position": jnp.arange(count, dtype=jnp.int32),
+        "target": jnp.full(count, -1, jnp.int32),
+        "tops": jnp.zeros(count, jnp.int32),
+    }
+    return RowSampling(**(values | changes))  # type: ignore[arg-type]
+
+
+def logits(seed: int, count: int = 4) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(seed).normal(size=(count, VOCAB)) * 3, jnp.float32)
+
+
+def draws(values: jax.Array, count: int, **changes: object) -> np.ndarray:
+    """`count` tokens drawn from one row of logits at successive positions."""
+    many = jnp.broadcast_to(values[:1], (count, VOCAB))
+    changes = {name: jnp.broadcast_to(jnp.asarray(v), (count,)) for name, v in changes.items()}
+    return np.asarray(jax.jit(sample)(many, rows(count, **changes)).tokens)
+
+
+def test_temperature_zero_takes_the_first_highest_logit() -> None:
+    values = logits(0).at[1, 7].set(99.0).at[1, 200].set(99.0)
+    assert np.asarray(sample(values, rows(4)).tokens).tolist() == [
+        int(np.argmax(row)) for row in np.asarray(values)
+    ]
+
+
+def test_log_probabilities_are_those_of_the_unmodified_logits() -> None:
+    values = logits(1)
+    changes = {"temperature": jnp.full(4, 0.7), "top_k": jnp.full(4, 3, jnp.int32)}
+    got = sample(values, rows(4, **changes))
+    wanted = jax.nn.log_softmax(values)[jnp.arange(4), got.tokens]
+    np.testing.assert_allclose(got.logprobs, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_target_is_scored_instead_of_chosen() -> None:
+    values = logits(2)
+    got = sample(values, rows(4, target=jnp.asarray([5, -1, 0, 299], jnp.int32)))
+    assert np.asarray(got.tokens)[[0, 2, 3]].tolist() == [5, 0, 299]
+    np.testing.assert_allclose(
+        got.logprobs[0], jax.nn.log_softmax(values)[0, 5], rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 10, 299, 300, 5000])
+def test_top_k_draws_from_exactly_the_k_likeliest(top_k: int) -> None:
+    values = logits(3)
+    allowed = set(np.argsort(-np.asarray(values[0]))[:top_k].tolist())
+    drawn = draws(values, 400, temperature=3.0, top_k=top_k)
+    assert set(drawn.tolist()) <= allowed
+    assert top_k > 10 or set(drawn.tolist()) == allowed
+
+
+@pytest.mark.parametrize("top_p", [0.05, 0.3, 0.9])
+def test_top_p_draws_from_the_fewest_tokens_that_reach_p(top_p: float) -> None:
+    values = logits(4)
+    scaled = np.asarray(jax.nn.softmax(values[0] / 2.0))
+    order = np.argsort(-scaled)
+    needed = int((np.cumsum(scaled[order]) < top_p).sum()) + 1
+    drawn = set(draws(values, 600, temperature=2.0, top_p=top_p).tolist())
+    assert drawn <= set(order[:needed].tolist())
+    assert needed > 8 or drawn == set(order[:needed].tolist())
+
+
+def test_top_k_comes_before_top_p() -> None:
+    values = jnp.full((1, VOCAB), -50.0).at[0, :4].set(jnp.log(jnp.asarray([4.0, 3.0, 2.0, 1.0])))
+    # Of the two likeliest (4 : 3) the first alone holds 0.57 of what top-k left.
+    drawn = draws(values, 50, temperature=1.0, top_k=2, top_p=0.5)
+    assert set(drawn.tolist()) == {0}
+
+
+def test_draws_follow_the_distribution() -> None:
+    values = jnp.full((1, VOCAB), -50.0).at[0, jnp.asarray([3, 130, 299])].set(
+        jnp.log(jnp.asarray([0.5, 0.3, 0.2]))
+    )
+    counts = np.bincount(draws(values, 4000, temperature=1.0), minlength=VOCAB) / 4000
+    np.testing.assert_allclose(counts[[3, 130, 299]], [0.5, 0.3, 0.2], atol=0.04)
+    assert counts[[3, 130, 299]].sum() == pytest.approx(1.0)
+
+
+def test_the_same_seed_and_position_draw_the_same_token_in_any_batch() -> None:
+    values = logits(5, 6)
+    seeds = jnp.asarray(np.arange(12).reshape(6, 2), jnp.uint32)
+    settings_ = {"temperature": jnp.full(6, 1.5), "seed": seeds}
+    together = np.asarray(sample(values, rows(6, **settings_)).tokens)
+    for row in range(6):
+        alone = sample(
+            values[row : row + 1],
+            rows(
+                1,
+                temperature=jnp.full(1, 1.5),
+                seed=seeds[row : row + 1],
+                position=jnp.asarray([row], jnp.int32),
+            ),
+        )
+        assert int(alone.tokens[0]) == together[row]
+
+
+def test_greedy_rows_stay_greedy_beside_sampled_ones() -> None:
+    values = logits(6)
+    got = sample(values, rows(4, temperature=jnp.asarray([0.0, 5.0, 0.0, 5.0])))
+    greedy = np.asarray(values).argmax(-1)
+    assert np.asarray(got.tokens)[[0, 2]].tolist() == greedy[[0, 2]].tolist()
+
+
+def test_the_likeliest_tokens_come_best_first_when_wanted() -> None:
+    values = logits(7)
+    got = sample(values, rows(4, tops=jnp.full(4, 5, jnp.int32)))
+    order = np.argsort(-np.asarray(values[0]))[:5]
+    assert np.asarray(got.top_tokens)[0, :5].tolist() == order.tolist()
+    wanted = np.asarray(jax.nn.log_softmax(values[0]))[order]
+    np.testing.assert_allclose(got.top_logprobs[0, :5], wanted, rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.floats(0.01, 1.0), st.integers(0, VOCAB), st.floats(0.05, 4.0))
+def test_no_draw_ever_leaves_the_vocabulary_or_its_cut(
+    seed: int, top_p: float, top_k: int, temperature: float
+) -> None:
+    values = logits(seed)
+    drawn = draws(values, 64, temperature=temperature, top_p=top_p, top_k=top_k)
+    assert drawn.min() >= 0
+    assert drawn.max() < VOCAB
+    if top_k:
+        floor = np.sort(np.asarray(values[0]))[-top_k]
+        assert np.asarray(values[0])[drawn].min() >= floor

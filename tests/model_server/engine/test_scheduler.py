@@ -1,0 +1,373 @@
+"""The scheduler gives every sequence the answer it would get alone, within every limit."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model_server.engine.scheduler import Scheduler
+from model_server.engine.sequence import Submission
+from model_server.engine.types import EngineLimits, Sampling, Step, StepResult
+from tests.model_server.engine.fake_runner import GREEDY, VOCAB
+from tests.model_server.engine.trace import (
+    Ask,
+    Trace,
+    alone,
+    context_of,
+    residencies,
+    run,
+    scores_alone,
+)
+
+
+def limits_of(
+    slots: int = 4,
+    pages: int = 64,
+    page_size: int = 4,
+    max_context: int = 64,
+    token_budget: int = 16,
+    max_logit_rows: int = 16,
+    prefill_block: int = 1,
+    max_prefill_blocks: int | None = None,
+) -> EngineLimits:
+    return EngineLimits(
+        slots=slots,
+        pages=pages,
+        page_size=page_size,
+        max_context=max_context,
+        token_budget=token_budget,
+        max_logit_rows=max_logit_rows,
+        prefill_block=prefill_block,
+        max_prefill_blocks=max_prefill_blocks,
+    )
+
+
+def ask_for(
+    prompt: tuple[int, ...],
+    max_tokens: int = 4,
+    *,
+    sampling: Sampling = GREEDY,
+    stop_ids: frozenset[int] = frozenset(),
+    score_from: int | None = None,
+) -> Submission:
+    return Submission(
+        prompt=prompt,
+        sampling=sampling,
+        max_tokens=max_tokens,
+        stop_ids=stop_ids,
+        score_from=score_from,
+    )
+
+
+@st.composite
+def some_limits(draw: st.DrawFn) -> EngineLimits:
+    slots = draw(st.integers(1, 5))
+    block = draw(st.sampled_from([1, 1, 2, 4]))
+    return limits_of(
+        slots=slots,
+        pages=draw(st.integers(2, 14)),
+        page_size=draw(st.sampled_from([1, 2, 3, 4])),
+        max_context=draw(st.integers(4, 40)),
+        token_budget=slots - 1 + block + draw(st.integers(0, 12)),
+        max_logit_rows=slots + draw(st.integers(0, 6)),
+        prefill_block=block,
+        max_prefill_blocks=draw(st.none() | st.integers(1, 4)),
+    )
+
+
+@st.composite
+def some_asks(draw: st.DrawFn, limits: EngineLimits) -> list[Ask]:
+    context = context_of(limits)
+    return [draw(some_ask(context)) for _ in range(draw(st.integers(1, 8)))]
+
+
+@st.composite
+def some_ask(draw: st.DrawFn, context: int) -> Ask:
+    scored = context >= 2 and draw(st.integers(0, 3)) == 0
+    low, high = (2, context) if scored else (1, context - 1)
+    tokens = st.integers(0, VOCAB - 1)
+    prompt = tuple(draw(st.lists(tokens, min_size=low, max_size=high)))
+    seed = draw(st.integers(0, 50))
+    submission = ask_for(
+        prompt,
+        draw(st.integers(1, 30)),
+        sampling=Sampling(float(draw(st.booleans())), 0, 1.0, seed=seed),
+        stop_ids=frozenset(draw(st.lists(tokens, max_size=8))),
+        score_from=draw(st.integers(1, len(prompt) - 1)) if scored else None,
+    )
+    turn = draw(st.integers(0, 12))
+    leaves = draw(st.integers(0, 4)) == 0
+    return Ask(submission, turn, turn + draw(st.integers(0, 12)) if leaves else None)
+
+
+def assert_answers(trace: Trace, asks: list[Ask]) -> None:
+    """Every sequence got what it would get alone, or the beginning of it if it was cancelled."""
+    for answer, ask in zip(trace.answers.values(), asks, strict=True):
+        if ask.submission.score_from is None:
+            tokens, finish = alone(ask.submission, trace.scheduler.limits)
+            if answer.finish == "cancelled":
+                assert answer.tokens == tokens[: len(answer.tokens)]
+            else:
+                assert (answer.tokens, answer.finish) == (tokens, finish)
+        elif answer.finish != "cancelled":
+            assert answer.finish == "score"
+            assert len(answer.results) == 1
+            assert answer.scores == scores_alone(ask.submission)
+        assert answer.finish != "cancelled" or ask.cancel_at is not None
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_every_sequence_gets_the_answer_it_would_get_alone(data: st.DataObject) -> None:
+    limits = data.draw(some_limits())
+    asks = data.draw(some_asks(limits))
+    trace = run(limits, asks)
+    assert_answers(trace, asks)
+    stats = trace.scheduler
+    assert stats.finished + stats.cancelled == len(asks)
+    assert stats.tokens == sum(len(answer.tokens) for answer in trace.answers.values())
+
+
+@st.composite
+def tight_limits(draw: st.DrawFn) -> EngineLimits:
+    """Pages, budget and logit rows are all hardly enough."""
+    slots = draw(st.integers(2, 4))
+    block = draw(st.sampled_from([1, 2, 3]))
+    pages, page_size = draw(st.integers(8, 16)), draw(st.sampled_from([1, 2]))
+    return limits_of(
+        slots=slots,
+        pages=pages,
+        page_size=page_size,
+        max_context=pages * page_size,
+        token_budget=slots - 1 + block + draw(st.integers(0, 2)),
+        max_logit_rows=slots + draw(st.integers(0, 4)),
+        prefill_block=block,
+    )
+
+
+@st.composite
+def tight_asks(draw: st.DrawFn, context: int) -> list[Ask]:
+    """Streams that grow beside prompts and scores that take many steps."""
+    asks: list[Ask] = []
+    for seed in range(draw(st.integers(2, 7))):
+        size = draw(st.integers(2, context - 1))
+        scored = bool(asks) and draw(st.booleans())
+        short = not scored and draw(st.booleans())
+        submission = ask_for(
+            tuple(range(seed, seed + (size // 3 + 1 if short else size))),
+            context,
+            sampling=Sampling(1.0, 0, 1.0, seed=seed),
+            score_from=draw(st.integers(1, min(size - 1, 4))) if scored else None,
+        )
+        asks.append(Ask(submission, draw(st.integers(0, 8))))
+    return asks
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_answers_survive_a_pool_that_is_always_too_small(data: st.DataObject) -> None:
+    limits = data.draw(tight_limits())
+    asks = data.draw(tight_asks(context_of(limits)))
+    trace = run(limits, asks)
+    assert_answers(trace, asks)
+    for id in range(1, len(asks) + 1):
+        times = residencies(trace, id)
+        for first, last in times[:-1]:
+            assert last - first >= limits.page_size, "it was preempted right after it came"
+
+
+def test_a_preempted_score_is_gone_on_with_and_not_begun_again() -> None:
+    """Two streams eat the pages of a third sequence in the middle of its scores."""
+    limits = limits_of(
+        slots=3, pages=20, page_size=1, max_context=20, token_budget=6, max_logit_rows=3
+    )
+    asks = [
+        Ask(ask_for((1,), 9)),
+        Ask(ask_for((2,), 9)),
+        Ask(ask_for(tuple(range(14)), score_from=2)),
+    ]
+    trace = run(limits, asks)
+    assert trace.scheduler.preemptions == 1
+    first, second = residencies(trace, 3)
+    scored = [
+        sum(len(row.targets) for step in trace.steps[a - 1 : b] for row in step.rows)
+        for a, b in (first, second)
+    ]
+    assert all(scored)
+    assert sum(scored) == 12
+    assert_answers(trace, asks)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(4, 20), st.data())
+def test_a_running_stream_has_a_row_in_every_step(
+    prompts: list[int], budget: int, data: st.DataObject
+) -> None:
+    """With pages enough, from the first token to the last, whatever else is prefilled."""
+    limits = limits_of(slots=4, pages=200, token_budget=budget, max_logit_rows=4)
+    turns = [data.draw(st.integers(0, 6)) for _ in prompts]
+    asks = [
+        Ask(ask_for(tuple(range(size)), 6), turn) for size, turn in zip(prompts, turns, strict=True)
+    ]
+    trace = run(limits, asks)
+    assert_answers(trace, asks)
+    for id in range(1, len(prompts) + 1):
+        rows = [[row for row in step.rows if row.sequence == id] for step in trace.steps]
+        first = next(at for at, found in enumerate(rows) if found and found[0].yields)
+        decodes = rows[first + 1 : first + 6]
+        assert all(found and found[0].is_decode for found in decodes)
+        assert not any(rows[first + 6 :]), "max_tokens is known to the host and never overrun"
+
+
+def test_chunks_are_whole_blocks_but_for_the_last_of_a_prompt() -> None:
+    limits = limits_of(slots=3, token_budget=11, prefill_block=4)
+    asks = [Ask(ask_for(tuple(range(size)))) for size in (13, 6, 30)]
+    trace = run(limits, asks)
+    sizes: dict[int, list[int]] = {}
+    for row in (row for step in trace.steps for row in step.rows if not row.is_decode):
+        sizes.setdefault(row.sequence, []).append(row.count)
+    assert all(size % 4 == 0 for chunks in sizes.values() for size in chunks[:-1])
+    assert [sum(chunks) for chunks in sizes.values()] == [13, 6, 30]
+    assert_answers(trace, asks)
+
+
+def test_prompts_alone_take_no_more_blocks_than_a_step_has_beside_its_decodes() -> None:
+    """The budget counts decodes too; what they leave unused is not given to prompts."""
+    limits = limits_of(slots=8, token_budget=16, prefill_block=4, max_prefill_blocks=2)
+    asks = [Ask(ask_for(tuple(range(size)))) for size in (13, 2, 2)]
+    trace = run(limits, asks)
+    sizes = [[row.count for row in step.rows if not row.is_decode] for step in trace.steps[:3]]
+    assert sizes == [[8], [5], [2, 2]]
+    assert_answers(trace, asks)
+
+
+def test_a_prompt_that_finds_one_page_left_does_not_take_half_a_block() -> None:
+    """The stream takes a page a step; in step 7 it leaves one, and the prompt's block is two."""
+    limits = limits_of(slots=2, pages=18, page_size=1, token_budget=3, prefill_block=2)
+    asks = [Ask(ask_for((1,), 12)), Ask(ask_for(tuple(range(14)), 2), 1)]
+    trace = run(limits, asks)
+    assert trace.scheduler.preemptions == 1
+    assert [row.sequence for row in trace.steps[6].rows] == [1]
+    assert_answers(trace, asks)
+
+
+def test_scores_fit_any_number_of_logit_rows() -> None:
+    prompt = tuple(range(3, 40))
+    for logit_rows in range(2, 20):
+        limits = limits_of(slots=2, max_logit_rows=logit_rows, prefill_block=4)
+        asks = [Ask(ask_for((1, 2), 9)), Ask(ask_for(prompt, score_from=5), 1)]
+        assert_answers(run(limits, asks), asks)
+
+
+def test_a_sampling_is_sent_once_and_again_only_when_the_slot_changes_hands() -> None:
+    warm = Sampling(0.5, 0, 1.0, seed=7)
+    trace = Trace(limits_of(slots=1))
+    for id, sampling in enumerate([warm, warm, GREEDY], 1):
+        trace.add(id, ask_for((1, 2), 3, sampling=sampling))
+    trace.finish()
+    sent = [change.sampling for step in trace.steps for change in step.samplings]
+    assert sent == [warm, GREEDY]
+
+
+def test_an_answer_ends_where_the_context_ends() -> None:
+    trace = run(limits_of(max_context=10), [Ask(ask_for((1, 2, 3), 100))])
+    assert len(trace.answers[1].tokens) == 7
+    assert trace.answers[1].finish == "length"
+
+
+def test_a_stop_id_costs_one_surplus_row_whose_token_is_dropped() -> None:
+    free = run(limits_of(), [Ask(ask_for((5, 8), 10))]).answers[1].tokens
+    trace = run(limits_of(), [Ask(ask_for((5, 8), 10, stop_ids=frozenset({free[2]})))])
+    assert trace.answers[1].tokens == free[:3]
+    assert trace.answers[1].finish == "stop"
+    assert len(trace.steps) == 4
+
+
+def test_a_cancelled_sequence_leaves_no_row_in_the_next_step() -> None:
+    trace = Trace(limits_of())
+    trace.add(1, ask_for((1, 2, 3), 20))
+    trace.add(2, ask_for((4, 5, 6), 20))
+    trace.turn()
+    trace.cancel(1)
+    assert trace.scheduler.slots_used == 1
+    assert trace.scheduler.pages_used == 1
+    step = trace.turn()
+    assert step is not None
+    assert [row.sequence for row in step.rows] == [2]
+    trace.cancel(1)
+    trace.finish()
+    assert trace.scheduler.cancelled == 1
+
+
+def test_the_youngest_is_preempted_and_never_resumed_in_the_same_step() -> None:
+    limits = limits_of(slots=3, pages=6, page_size=2, max_context=12)
+    trace = Trace(limits)
+    for id in (1, 2, 3):
+        trace.add(id, ask_for((id, id), 8))
+    lost: list[int] = []
+    while trace.scheduler.live:
+        before, running = trace.scheduler.preemptions, _resident(trace)
+        step = trace.turn()
+        if step and trace.scheduler.preemptions > before:
+            gone = sorted(running - {row.sequence for row in step.rows})
+            assert gone
+            assert gone[-1] == max(running), "the youngest goes first"
+            lost += gone
+    trace.finish()
+    assert 1 not in lost
+    assert 3 in lost
+
+
+def _resident(trace: Trace) -> set[int]:
+    """Who had a row in the last step and wants more."""
+    if not trace.steps:
+        return set()
+    return {row.sequence for row in trace.steps[-1].rows if not trace.answers[row.sequence].finish}
+
+
+def test_a_step_of_64_decoding_slots_is_at_most_4_kilobytes() -> None:
+    """Even when every slot crosses into a new page, and after hours of serving."""
+    limits = limits_of(
+        slots=64, pages=70_000, page_size=16, max_context=2048, token_budget=128, max_logit_rows=64
+    )
+    trace = Trace(limits)
+    for id in range(4_000_000_000, 4_000_000_064):
+        warm = Sampling(0.7, 40, 0.9, seed=2**64 - 1, logprobs=5)
+        trace.add(id, ask_for((1,), 300, sampling=warm))
+    trace.finish()
+    decodes = [step for step in trace.steps if all(row.is_decode for row in step.rows)]
+    assert max(len(step.rows) for step in decodes) == 64
+    assert max(len(step.grants) for step in decodes) == 64
+    assert max(len(msgspec.msgpack.encode(step)) for step in decodes) <= 4096
+    for step in trace.steps:
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(step), type=Step) == step
+
+
+def test_steps_commit_in_order() -> None:
+    trace = Trace(limits_of())
+    trace.add(1, ask_for((1, 2)))
+    scheduler: Scheduler = trace.scheduler
+    first, second = scheduler.schedule(), scheduler.schedule()
+    assert first
+    assert second
+    with pytest.raises(AssertionError, match="in order"):
+        scheduler.commit(second, StepResult(second.number, ()))
+
+
+@pytest.mark.parametrize(
+    ("limits", "complaint"),
+    [
+        (limits_of(slots=4, token_budget=10, prefill_block=8), "token_budget is 10.* at least 11"),
+        (limits_of(slots=4, max_logit_rows=3), "max_logit_rows is 3; .* at least slots: 4"),
+        (limits_of(max_context=1), "max_context"),
+        (limits_of(pages=0), "must be positive"),
+        (limits_of(max_prefill_blocks=0), "max_prefill_blocks must be positive: 0"),
+    ],
+)
+def test_limits_under_which_someone_could_wait_for_ever_are_refused(
+    limits: EngineLimits, complaint: str
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Scheduler(limits)

@@ -1,0 +1,182 @@
+"""Drives a Scheduler with a FakeRunner as the engine does, and checks every step on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from model_server.engine.scheduler import Scheduler
+from model_server.engine.sequence import Sequence, Submission, Update
+from model_server.engine.types import EngineLimits, PendingStep, Row, RowResult, Step
+from tests.model_server.engine.fake_runner import FakeRunner, logprob, next_token
+
+
+@dataclass
+class Ask:
+    """A submission that arrives at one turn and may be cancelled at a later one."""
+
+    submission: Submission
+    turn: int = 0
+    cancel_at: int | None = None
+
+
+@dataclass
+class Answer:
+    """What a sequence got."""
+
+    results: list[RowResult] = field(default_factory=list)
+    finish: str | None = None
+
+    @property
+    def tokens(self) -> list[int]:
+        return [result.token for result in self.results if result.token is not None]
+
+    @property
+    def scores(self) -> tuple[float, ...]:
+        return self.results[-1].target_logprobs
+
+    def take(self, update: Update) -> None:
+        assert self.finish is None, "an update came after the last"
+        self.results.append(update.result)
+        self.finish = update.finish
+
+
+class Trace:
+    """One scheduler, one fake runner, one step in flight while the next is launched."""
+
+    def __init__(self, limits: EngineLimits) -> None:
+        self.scheduler = Scheduler(limits)
+        self.runner = FakeRunner(limits)
+        self.steps: list[Step] = []
+        self.answers: dict[int, Answer] = {}
+        self._in_flight: tuple[Step, PendingStep] | None = None
+        self._submissions: dict[int, Submission] = {}
+        self._unfinished: set[int] = set()  # whose prefill has begun and not ended
+
+    def add(self, id: int, submission: Submission) -> None:
+        self.scheduler.add(Sequence(id, submission, self.scheduler.limits))
+        self.answers[id] = Answer()
+        self._submissions[id] = submission
+
+    def cancel(self, id: int) -> None:
+        if self.scheduler.cancel(id):
+            self.answers[id].finish = "cancelled"
+
+    def turn(self) -> Step | None:
+        """Launch a step, then commit the one before; returns the step launched."""
+        step = self.scheduler.schedule()
+        launched = None
+        if step:
+            check_step(self.scheduler.limits, step)
+            for row in step.rows:
+                if not row.is_decode:
+                    self._check_chunk(row)
+            self.steps.append(step)
+            launched = (step, self.runner.launch(step))
+        assert launched or self._in_flight or not self.scheduler.live, "nothing to do, yet live"
+        if self._in_flight:
+            before, pending = self._in_flight
+            for update in self.scheduler.commit(before, pending.result()):
+                self.answers[update.sequence].take(update)
+        self._in_flight = launched
+        return step
+
+    def _check_chunk(self, row: Row) -> None:
+        """Prompts are prefilled one after the other, in whole blocks up to their last chunk."""
+        elders = [id for id in self._unfinished if id < row.sequence]
+        assert all(self.answers[id].finish for id in elders), "it overtook an older prompt"
+        asked, block = self._submissions[row.sequence], self.scheduler.limits.prefill_block
+        scored = asked.score_from is not None
+        if row.yields or (scored and row.start + row.count == len(asked.prompt) - 1):
+            self._unfinished.discard(row.sequence)
+            return
+        self._unfinished.add(row.sequence)
+        # When logit rows allow less than a block, a score still goes on.
+        assert row.count % block == 0 or (row.targets and row.count < block)
+
+    def finish(self) -> None:
+        """Go on until nothing lives and nothing is in flight."""
+        while self.scheduler.live or self._in_flight:
+            self.turn()
+        check_conserved(self.scheduler)
+
+
+def run(limits: EngineLimits, asks: list[Ask]) -> Trace:
+    """Play a whole trace to its end. The sequence ids are 1, 2, ... in the order of `asks`."""
+    trace = Trace(limits)
+    ordered = sorted(enumerate(asks, 1), key=lambda item: item[1].turn)
+    ids = {place: id for id, (place, _) in enumerate(ordered, 1)}
+    arrivals = [(ids[place], ask) for place, ask in ordered]
+    for turn in range(max((max(ask.turn, ask.cancel_at or 0) for ask in asks), default=0) + 1):
+        for id, ask in arrivals:
+            if ask.turn == turn:
+                trace.add(id, ask.submission)
+            if ask.cancel_at == turn and id in trace.answers:
+                trace.cancel(id)
+        trace.turn()
+    trace.finish()
+    trace.answers = {place: trace.answers[ids[place]] for place in sorted(ids)}
+    return trace
+
+
+def check_step(limits: EngineLimits, step: Step) -> None:
+    """No limit is exceeded, decodes come first, and nobody is in a step twice."""
+    block = limits.prefill_block
+    kinds = [row.is_decode for row in step.rows]
+    assert kinds == sorted(kinds, reverse=True), "decodes come first"
+    occupied = sum(1 if row.is_decode else -(-row.count // block) * block for row in step.rows)
+    assert occupied <= limits.token_budget
+    blocks = (occupied - sum(kinds)) // block
+    assert limits.max_prefill_blocks is None or blocks <= limits.max_prefill_blocks
+    assert sum(row.yields + len(row.targets) for row in step.rows) <= limits.max_logit_rows
+    assert len({row.slot for row in step.rows}) == len(step.rows) <= limits.slots
+    assert len({row.sequence for row in step.rows}) == len(step.rows)
+    granted = [page for grant in step.grants for page in grant.pages]
+    assert len(set(granted)) == len(granted), "a page has one owner"
+    assert {grant.slot for grant in step.grants} <= {row.slot for row in step.rows}
+    assert {change.slot for change in step.samplings} <= {row.slot for row in step.rows}
+    for row in step.rows:
+        assert row.start + row.count <= limits.max_context
+        assert len(row.targets) <= row.count
+
+
+def residencies(trace: Trace, id: int) -> list[tuple[int, int]]:
+    """The first and the last step of each time that a sequence held a slot."""
+    found: list[tuple[int, int]] = []
+    for step in trace.steps:
+        for row in step.rows:
+            if row.sequence == id and row.start == 0:
+                found.append((step.number, step.number))
+            elif row.sequence == id:
+                found[-1] = (found[-1][0], step.number)
+    return found
+
+
+def check_conserved(scheduler: Scheduler) -> None:
+    """All slots and all pages are back."""
+    assert (scheduler.live, scheduler.running, scheduler.waiting) == (0, 0, 0)
+    assert (scheduler.slots_used, scheduler.pages_used) == (0, 0)
+
+
+def context_of(limits: EngineLimits) -> int:
+    """How many tokens one sequence can have at most."""
+    return min(limits.max_context, limits.pages * limits.page_size)
+
+
+def alone(submission: Submission, limits: EngineLimits) -> tuple[list[int], str]:
+    """The reference: the same request one token at a time, with nobody else there."""
+    tokens = list(submission.prompt)
+    answer: list[int] = []
+    while True:
+        answer.append(next_token(tokens, submission.sampling))
+        tokens.append(answer[-1])
+        if answer[-1] in submission.stop_ids:
+            return answer, "stop"
+        if len(answer) == submission.max_tokens or len(tokens) == context_of(limits):
+            return answer, "length"
+
+
+def scores_alone(submission: Submission) -> tuple[float, ...]:
+    """The reference for scores."""
+    prompt, first = submission.prompt, submission.score_from
+    assert first is not None
+    return tuple(logprob(prompt[:end], prompt[end]) for end in range(first, len(prompt)))

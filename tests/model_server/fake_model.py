@@ -1,0 +1,149 @@
+"""A Loader that is arithmetic: a whole model server without weights.
+
+The model is the engine tests' FakeRunner: the token after (5, 8) is 2, by hand. A token is a
+byte of text. The model path says how the load goes: `fake`, or one of the ways to fail below.
+
+`python -m tests.model_server.fake_model` runs it as a process, for the tests that send signals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from model_server.__main__ import leave
+from model_server.chat_template import ChatTemplate
+from model_server.config import ModelServerConfig
+from model_server.engine.types import EngineLimits, Sampling
+from model_server.loaded import Loaded
+from model_server.process import ModelServer
+from model_server.tokenizer import ByteTokenizer
+from sax.errors import CheckpointError, ModelPathNotFound
+from sax.types import ModelSpec, Progress, SamplingParams
+from tests.model_server.engine.fake_runner import GREEDY, FakeRunner, next_token
+
+LIMITS = EngineLimits(
+    slots=4,
+    pages=640,
+    page_size=4,
+    max_context=512,
+    token_budget=64,
+    max_logit_rows=16,
+    queue=4,
+)
+DEFAULTS = SamplingParams(temperature=0.0, max_tokens=8)
+MEMORY = 1000  # bytes each fake model says it fills
+MODEL_PATHS = (
+    "fake",
+    "fake.Held",
+    "fake.Truncated",
+    "fake.OutOfMemory",
+    "fake.Exits",
+    "fake.Stuck",
+)
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
+
+
+class FakeModels:
+    """The loader; remembers its runners, so that a test can see that each was closed."""
+
+    def __init__(
+        self,
+        *,
+        limits: EngineLimits = LIMITS,
+        delay_s: float = 0.0,
+        gate: threading.Semaphore | None = None,
+        fail_result: int | None = None,
+        samples: int = 1,
+        defaults: SamplingParams = DEFAULTS,
+    ) -> None:
+        self.limits = limits
+        self.runners: list[FakeRunner] = []
+        self.loads: list[str] = []  # checkpoints, in order
+        self.concurrent = 0
+        self.most_concurrent = 0
+        self.release = threading.Event()  # lets a load of fake.Held go on
+        self._delay_s = delay_s
+        self._gate = gate
+        self._fail_result = fail_result
+        self._samples = samples
+        self._defaults = defaults
+
+    def __call__(self, spec: ModelSpec, report: Callable[[Progress], None]) -> Loaded:
+        self.concurrent += 1
+        self.most_concurrent = max(self.most_concurrent, self.concurrent)
+        try:
+            return self._load(spec, report)
+        finally:
+            self.concurrent -= 1
+
+    def _load(self, spec: ModelSpec, report: Callable[[Progress], None]) -> Loaded:
+        self.loads.append(spec.checkpoint)
+        report(Progress("reading weights", 1, 2, "tensors"))
+        match spec.model_path:
+            case "fake":
+                pass
+            case "fake.Held":
+                while not self.release.wait(0.01):
+                    report(Progress("compiling bucket", 1, 3))
+            case "fake.Stuck":
+                self.release.wait()  # like a compile that nothing can stop
+            case "fake.Truncated":
+                raise CheckpointError(f"{spec.checkpoint}: tensor lm_head is truncated")
+            case "fake.OutOfMemory":
+                raise MemoryError("cannot allocate 8 GiB")
+            case "fake.Exits":
+                raise SystemExit(3)
+            case path:
+                raise ModelPathNotFound(f"no model path {path}", param="model_path")
+        return self._loaded()
+
+    def _loaded(self) -> Loaded:
+        runner = FakeRunner(
+            self.limits, delay_s=self._delay_s, gate=self._gate, fail_result=self._fail_result
+        )
+        self.runners.append(runner)
+        return Loaded(
+            runner=runner,
+            tokenizer=ByteTokenizer(256),
+            chat_template=ChatTemplate(TEMPLATE, bos_token="", eos_token=""),
+            defaults=self._defaults,
+            samples=self._samples,
+            memory=MEMORY,
+            methods=("lm.generate", "lm.generate_stream", "lm.score"),
+        )
+
+
+def answer_to(
+    prompt: str | Sequence[int], count: int, sampling: Sampling = GREEDY
+) -> tuple[int, ...]:
+    """The tokens the fake model answers with."""
+    tokens = list(prompt.encode()) if isinstance(prompt, str) else list(prompt)
+    start = len(tokens)
+    for _ in range(count):
+        tokens.append(next_token(tokens, sampling))
+    return tuple(tokens[start:])
+
+
+def text_of(tokens: Sequence[int]) -> str:
+    """Their text; all are ASCII."""
+    return bytes(tokens).decode()
+
+
+async def serve() -> None:
+    """Serve on a free port until signalled; tokens take 10 ms each."""
+    server = ModelServer(
+        ModelServerConfig(port=0, metrics_port=-1, sax_cell="", drain_seconds=20),
+        FakeModels(delay_s=0.01),
+        model_paths=lambda: MODEL_PATHS,
+        compiles_while_serving=lambda: 0,
+    )
+    await server.serve_until_signalled()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    asyncio.run(serve())
+    leave(0)

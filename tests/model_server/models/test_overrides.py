@@ -1,0 +1,41 @@
+"""Overrides are checked, never passed over."""
+
+from __future__ import annotations
+
+import pytest
+
+from model_server.models.overrides import apply_overrides
+from sax.errors import InvalidRequest
+
+DEFAULTS = {"NUM_LAYERS": 18, "TEMPERATURE": 0.5, "MAX_CONTEXT": None, "DTYPE": "bfloat16"}
+
+
+def test_values_are_json_and_replace_the_defaults() -> None:
+    values = apply_overrides(DEFAULTS, {"NUM_LAYERS": "2", "DTYPE": '"float32"'})
+    assert values == DEFAULTS | {"NUM_LAYERS": 2, "DTYPE": "float32"}
+
+
+def test_a_whole_number_may_stand_for_a_float() -> None:
+    assert apply_overrides(DEFAULTS, {"TEMPERATURE": "1"})["TEMPERATURE"] == 1.0
+
+
+def test_null_and_a_number_may_replace_each_other() -> None:
+    assert apply_overrides(DEFAULTS, {"MAX_CONTEXT": "128"})["MAX_CONTEXT"] == 128
+    assert apply_overrides(DEFAULTS, {"NUM_LAYERS": "null"})["NUM_LAYERS"] is None
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "says"),
+    [
+        ("num_layer", "2", "did you mean NUM_LAYERS"),
+        ("NUM_LAYERS", "two", "not JSON"),
+        ("DTYPE", "float32", "strings need double quotes"),
+        ("NUM_LAYERS", '"2"', "expected int"),
+        ("NUM_LAYERS", "true", "expected int"),
+        ("NUM_LAYERS", "2.5", "expected int"),
+    ],
+)
+def test_what_is_wrong_is_named(key: str, text: str, says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says) as caught:
+        apply_overrides(DEFAULTS, {key: text})
+    assert caught.value.param == f"overrides.{key}"

@@ -1,0 +1,106 @@
+"""Flags become one checked value; a wrong one is refused in words."""
+
+from pathlib import Path
+
+import pytest
+
+from model_server.__main__ import make_config, make_parser
+from model_server.config import ModelServerConfig, machine_memory
+from sax.errors import InvalidName
+
+
+def test_without_flags_the_defaults_of_the_config_hold() -> None:
+    made, default = make_config([]), ModelServerConfig()
+    for name in ModelServerConfig.__slots__:
+        if name != "incarnation":
+            assert getattr(made, name) == getattr(default, name), name
+
+
+def test_every_flag_reaches_the_config() -> None:
+    flags = (
+        "--host 0.0.0.0 --port 0 --metrics_port -1 --sax_cell /sax/prod --admin h:1 "
+        "--platform_chip tpuv5e --platform_topology 2x4 --tags a,b --model_filter_regex llama "
+        "--jax_cache_dir /c --slots 2 --page_size 8 --max_context 64 --kv_cache_bytes 4096 "
+        "--memory_limit_bytes 8192 --queue 3 --strict_compile --drain_seconds 1.5"
+    )
+    made = make_config(flags.split())
+    expected = ModelServerConfig(
+        host="0.0.0.0",
+        port=0,
+        metrics_port=-1,
+        sax_cell="/sax/prod",
+        admin="h:1",
+        platform_chip="tpuv5e",
+        platform_topology="2x4",
+        tags=("a", "b"),
+        model_filter_regex="llama",
+        jax_cache_dir="/c",
+        slots=2,
+        page_size=8,
+        max_context=64,
+        kv_cache_bytes=4096,
+        memory_limit_bytes=8192,
+        queue=3,
+        strict_compile=True,
+        drain_seconds=1.5,
+        incarnation=made.incarnation,
+    )
+    assert made == expected
+
+
+def test_the_flags_are_the_fields_of_the_config() -> None:
+    flags = set(vars(make_parser().parse_args([])))
+    assert flags == set(ModelServerConfig.__slots__) - {"incarnation"}
+
+
+def test_each_process_is_another_incarnation() -> None:
+    assert ModelServerConfig().incarnation != ModelServerConfig().incarnation
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--slots 0", "--slots is 0: give a number above 0"),
+        ("--max_context -1", "--max_context is -1"),
+        ("--model_filter_regex (", "is no regular expression"),
+        ("--sax_cell test", "is not a cell"),
+    ],
+)
+def test_a_wrong_flag_ends_the_process_with_a_sentence(
+    flags: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        make_config(flags.split())
+    assert caught.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_bad_cell_is_refused_by_the_config_itself() -> None:
+    with pytest.raises(InvalidName):
+        ModelServerConfig(sax_cell="/sax/Prod")
+
+
+def test_a_server_without_a_cell_has_none() -> None:
+    assert ModelServerConfig(sax_cell="").cell == ""
+    assert ModelServerConfig(sax_cell="/sax/prod").cell == "prod"
+
+
+def test_the_compile_cache_keeps_every_program() -> None:
+    cached = ModelServerConfig(jax_cache_dir="/c").environment()
+    assert cached["JAX_COMPILATION_CACHE_DIR"] == "/c"
+    assert cached["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == "0"
+    assert "JAX_COMPILATION_CACHE_DIR" not in ModelServerConfig().environment()
+
+
+def test_jax_never_takes_sigterm_from_us() -> None:
+    assert ModelServerConfig().environment()["JAX_ENABLE_PREEMPTION_SERVICE"] == "false"
+
+
+def test_memory_is_the_containers_where_that_is_less(tmp_path: Path) -> None:
+    cgroup = tmp_path / "memory.max"
+    physical = machine_memory(cgroup)
+    cgroup.write_text("1048576\n")
+    assert machine_memory(cgroup) == 1048576
+    cgroup.write_text("max\n")
+    assert machine_memory(cgroup) == physical > 1048576
+    assert ModelServerConfig(memory_limit_bytes=7).memory_limit == 7

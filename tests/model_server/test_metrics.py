@@ -1,0 +1,61 @@
+"""What a scraper reads over HTTP."""
+
+import threading
+
+from tests.model_server.fake_model import LIMITS, MEMORY, FakeModels
+from tests.model_server.fake_server import MODEL, Stream, serving, until
+
+
+async def test_an_idle_model_shows_its_room() -> None:
+    async with serving(FakeModels(), metrics_port=0) as served:
+        assert await served.metric("sax_slots") == LIMITS.slots
+        assert await served.metric("sax_pages") == LIMITS.pages
+        assert await served.metric("sax_memory_bytes") == MEMORY
+        for name in ("sax_slots_used", "sax_pages_used", "sax_requests_running"):
+            assert await served.metric(name) == 0
+        assert await served.metric("sax_compiles_while_serving_total", model=None) == 0
+
+
+async def test_running_and_waiting_requests_show() -> None:
+    gate = threading.Semaphore(0)
+    async with serving(FakeModels(gate=gate), metrics_port=0) as served:
+        stream = Stream(served)
+        for id in range(LIMITS.slots + 2):
+            await stream.ask(id, max_tokens=20)
+        gate.release(2)
+        servable = served.servable()
+        await until(lambda: servable.stats().slots_used == LIMITS.slots)
+        await until(lambda: servable.stats().waiting == 2)
+        assert await served.metric("sax_requests_running") == LIMITS.slots
+        assert await served.metric("sax_requests_waiting") == 2
+        assert await served.metric("sax_slots_used") == LIMITS.slots
+        gate.release(10_000)
+        await stream.until_over(*range(LIMITS.slots + 2))
+        assert await served.metric("sax_requests_waiting") == 0
+
+
+async def test_counters_count_tokens_and_histograms_requests() -> None:
+    async with serving(FakeModels(), metrics_port=0) as served:
+        stream = Stream(served)
+        await stream.ask(1, "hello", max_tokens=7)
+        await stream.ask(2, "hi", max_tokens=1)
+        await stream.ask(3, max_tokens=0)
+        await stream.until_over(1, 2, 3)
+        assert await served.metric("sax_prompt_tokens_total") == 7
+        assert await served.metric("sax_generated_tokens_total") == 8
+        assert await served.metric("sax_steps_total") >= 7
+        assert await served.metric("sax_preemptions_total") == 0
+        assert await served.metric("sax_time_to_first_token_seconds_count") == 2
+        # An answer of one token has no time between tokens.
+        assert await served.metric("sax_time_per_output_token_seconds_count") == 1
+
+
+async def test_each_model_has_its_own_figures() -> None:
+    other = "/sax/test/other"
+    async with serving(FakeModels(), metrics_port=0) as served:
+        await served.load(other)
+        stream = Stream(served)
+        await stream.ask(1, model=other, max_tokens=5)
+        await stream.until_over(1)
+        assert await served.metric("sax_generated_tokens_total", other) == 5
+        assert await served.metric("sax_generated_tokens_total", MODEL) == 0

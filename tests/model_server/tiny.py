@@ -1,0 +1,47 @@
+"""Running a module over one sequence, whole, without engine or buckets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from model_server.kernels import reference
+from model_server.kernels.paged import Kernel, PagedBatch
+from model_server.kernels.pages import LayerPages, allocate
+
+PAGE = 8
+
+
+def empty_pages(recipe: Any, pages: int) -> tuple[LayerPages, ...]:
+    return allocate(
+        recipe.layers, pages, PAGE, recipe.kv_heads, recipe.head_dim, jnp.dtype("float32")
+    )
+
+
+def one_prompt(count: int, kernel: Kernel = reference.paged_attention) -> PagedBatch:
+    """A batch of one idle decode row and one block with a prompt of `count` tokens."""
+    pages = -(-count // PAGE)
+    table = jnp.arange(1, pages + 1, dtype=jnp.int32)[None]
+    at = np.arange(count)
+    return PagedBatch(
+        pages=jnp.asarray(np.concatenate([[0], 1 + at // PAGE]), jnp.int32),
+        offsets=jnp.asarray(np.concatenate([[0], at % PAGE]), jnp.int32),
+        decode_tables=jnp.zeros((1, pages), jnp.int32),
+        decode_limits=jnp.zeros((1, 1), jnp.int32),
+        block_tables=table,
+        block_limits=jnp.asarray(at[None] + 1, jnp.int32),
+        kernel=kernel,
+    )
+
+
+def logits_of(module: Any, recipe: Any, prompt: np.ndarray) -> jax.Array:
+    """f32[S, V]: the logits after each token of a prompt."""
+    count = len(prompt)
+    tokens = jnp.asarray(np.concatenate([[0], prompt]), jnp.int32)
+    positions = jnp.asarray(np.concatenate([[0], np.arange(count)]), jnp.int32)
+    pages = empty_pages(recipe, -(-count // PAGE))
+    hidden, _ = module(tokens, positions, pages, one_prompt(count))
+    return module.logits(hidden[1:])

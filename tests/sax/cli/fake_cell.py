@@ -1,0 +1,155 @@
+"""A cell on one port for the command line's tests: an admin that believes what it is told, and a
+model that answers with the words of the prompt in capitals, one chunk per word.
+
+"say hello" -> "SAY", " HELLO". A question for the model "full" is refused with QueueFull.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import grpc.aio
+
+from sax import codec
+from sax.errors import ModelExists, ModelNotFound, QueueFull
+from sax.names import nearest
+from sax.proto import admin_pb2, admin_pb2_grpc, tokens_pb2, tokens_pb2_grpc
+from sax.rpc import SERVER_OPTIONS, ErrorInterceptor
+from sax.types import (
+    GenerateRequest,
+    JoinedServer,
+    ModelSpec,
+    PublishedModel,
+    ReplicaStatus,
+    ServableInfo,
+    ServableStatus,
+    ServerInfo,
+    TokenChunk,
+)
+
+
+class FakeCell(admin_pb2_grpc.AdminServicer, tokens_pb2_grpc.TokenServiceServicer):
+    """`models` is all its state; tests read and write it."""
+
+    def __init__(self) -> None:
+        self.models: dict[str, PublishedModel] = {}
+        self.asked: list[GenerateRequest] = []
+        # What a new publication's replica is at first; more may follow, one per List.
+        self.script: list[ReplicaStatus] = []
+        self.address = ""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+
+    def __enter__(self) -> FakeCell:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._server.stop(0), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _start(self) -> None:
+        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+        admin_pb2_grpc.add_AdminServicer_to_server(self, self._server)
+        tokens_pb2_grpc.add_TokenServiceServicer_to_server(self, self._server)
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        await self._server.start()
+
+    @property
+    def ready(self) -> ReplicaStatus:
+        return ReplicaStatus(self.address, ServableStatus.LOADED)
+
+    def holds(self, model_id: str, *replicas: ReplicaStatus) -> None:
+        """Publish without a client."""
+        spec = ModelSpec(model_id=model_id, model_path="llama", checkpoint="/c", replicas=1)
+        self.models[model_id] = PublishedModel(spec, replicas or (self.ready,), ("lm.generate",))
+
+    # --- the admin ---
+
+    async def Publish(self, request: admin_pb2.PublishRequest, context: Any) -> Any:
+        spec = codec.decode_spec(request.model)
+        if spec.model_id in self.models:
+            raise ModelExists(f"{spec.model_id} is published already; use update")
+        self.models[spec.model_id] = PublishedModel(spec, (self.ready,) * spec.replicas)
+        return admin_pb2.PublishResponse()
+
+    async def Update(self, request: admin_pb2.UpdateRequest, context: Any) -> Any:
+        spec = codec.decode_spec(request.model)
+        self._find(spec.model_id)
+        self.models[spec.model_id] = PublishedModel(spec, (self.ready,) * spec.replicas)
+        return admin_pb2.UpdateResponse()
+
+    async def Unpublish(self, request: admin_pb2.UnpublishRequest, context: Any) -> Any:
+        self._find(request.model_id)
+        del self.models[request.model_id]
+        return admin_pb2.UnpublishResponse()
+
+    async def List(self, request: admin_pb2.ListRequest, context: Any) -> Any:
+        if request.model_id.count("/") == 3:
+            listed = [self._find(request.model_id)]
+            if self.script:
+                listed = [replace(listed[0], replicas=(self.script.pop(0),))]
+                self.models[request.model_id] = listed[0]
+        else:
+            listed = list(self.models.values())
+        return admin_pb2.ListResponse(
+            published_models=map(codec.encode_published, listed),
+            servers=[codec.encode_joined(self._joined())],
+        )
+
+    async def WatchLoc(self, request: admin_pb2.WatchLocRequest, context: Any) -> Any:
+        published = self._find(request.model_id)
+        if request.seqno:
+            await asyncio.Event().wait()  # there is no news
+        addresses = [r.address for r in published.replicas if r.status is ServableStatus.LOADED]
+        result = admin_pb2.WatchResult(next_seqno=1, has_fullset=True, values=addresses)
+        return admin_pb2.WatchLocResponse(admin_server_id="fake", result=result)
+
+    def _find(self, model_id: str) -> PublishedModel:
+        if model_id not in self.models:
+            near = ", ".join(nearest(model_id, self.models))
+            raise ModelNotFound(f"{model_id} is not published; the nearest names are: {near}")
+        return self.models[model_id]
+
+    def _joined(self) -> JoinedServer:
+        info = ServerInfo(address=self.address, model_paths=("llama",), memory_total=4 << 30)
+        servables = tuple(
+            ServableInfo(model_id=name, status=ServableStatus.LOADED) for name in self.models
+        )
+        return JoinedServer(info, 0.0, servables, 1 << 30)
+
+    # --- the model ---
+
+    async def Stream(self, request_iterator: Any, context: Any) -> AsyncIterator[Any]:
+        async for message in request_iterator:
+            if message.WhichOneof("kind") == "generate":
+                yield tokens_pb2.FromServer(chunks=self._answer(message.generate))
+
+    def _answer(self, message: tokens_pb2.Generate) -> list[tokens_pb2.Chunk]:
+        request = codec.decode_generate(message)
+        self.asked.append(request)
+        if request.model_id.endswith("/full"):
+            error = QueueFull("the queue is full (1 waiting)", retry_after_s=1)
+            return [codec.encode_failure(message.id, error)]
+        prompt = request.prompt
+        text = prompt if isinstance(prompt, str) else str(getattr(prompt[-1], "content", ""))
+        words = text.upper().split()
+        return [
+            codec.encode_chunk(
+                message.id,
+                TokenChunk(
+                    word if number == 1 else f" {word}",
+                    (number,),
+                    finish_reason="stop" if number == len(words) else None,
+                    completion_tokens=number,
+                ),
+            )
+            for number, word in enumerate(words, 1)
+        ]

@@ -1,0 +1,224 @@
+"""The commands from outside: what they print, where, and how they exit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from sax.cli.main import app
+from sax.types import Message, Progress, ReplicaStatus, ServableStatus
+from tests.sax.cli.fake_cell import FakeCell
+
+MODEL = "/sax/test/m"
+Sax = Callable[..., Result]
+
+
+@pytest.fixture
+def cell() -> Iterator[FakeCell]:
+    with FakeCell() as running:
+        yield running
+
+
+@pytest.fixture
+def sax(cell: FakeCell) -> Sax:
+    def run(*words: str, stdin: str | None = None) -> Result:
+        return CliRunner().invoke(app, ["--admin", cell.address, *words], input=stdin)
+
+    return run
+
+
+def test_a_publication_is_sent_whole(cell: FakeCell, sax: Sax) -> None:
+    result = sax("publish", MODEL, "llama", "None", "2", "NUM_LAYERS=3", 'NAME="x"')
+    assert (result.exit_code, result.stdout) == (0, f"published {MODEL}\n")
+    spec = cell.models[MODEL].spec
+    assert (spec.model_path, spec.checkpoint, spec.replicas) == ("llama", "None", 2)
+    assert spec.overrides == {"NUM_LAYERS": "3", "NAME": '"x"'}
+
+
+def test_an_update_changes_what_is_named_and_nothing_else(cell: FakeCell, sax: Sax) -> None:
+    sax("publish", MODEL, "llama", "None", "1", "A=1")
+    assert sax("update", MODEL, "--replicas", "3").exit_code == 0
+    spec = cell.models[MODEL].spec
+    assert (spec.replicas, spec.checkpoint, spec.overrides) == (3, "None", {"A": "1"})
+
+
+def test_an_update_of_nothing_is_a_wrong_command_line(sax: Sax) -> None:
+    assert sax("update", MODEL).exit_code == 2
+
+
+def test_unpublish_takes_the_model_back(cell: FakeCell, sax: Sax) -> None:
+    cell.holds(MODEL)
+    assert sax("unpublish", MODEL).exit_code == 0
+    assert cell.models == {}
+
+
+def test_an_error_is_one_line_on_stderr_and_exit_code_1(cell: FakeCell, sax: Sax) -> None:
+    cell.holds(MODEL)
+    result = sax("publish", MODEL, "llama", "None")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr == f"sax: {MODEL} is published already; use update\n"
+
+
+def test_an_unknown_model_is_told_the_nearest_one(cell: FakeCell, sax: Sax) -> None:
+    cell.holds("/sax/test/smollm2")
+    result = sax("ls", "/sax/test/smolm")
+    assert result.exit_code == 1
+    assert "/sax/test/smollm2" in result.stderr
+
+
+def test_a_malformed_name_is_refused_before_anything_is_sent(cell: FakeCell, sax: Sax) -> None:
+    result = sax("publish", "m", "llama", "None")
+    assert result.exit_code == 1
+    assert "/sax/<cell>/<model>" in result.stderr
+    assert cell.models == {}
+
+
+def test_a_wrong_option_is_exit_code_2(sax: Sax) -> None:
+    assert sax("generate", MODEL, "x", "--max-tokens", "0").exit_code == 2
+    assert sax("nonsense").exit_code == 2
+
+
+def test_ls_shows_state_and_reason_of_every_model(cell: FakeCell, sax: Sax) -> None:
+    cell.holds(MODEL)
+    broken = ReplicaStatus(cell.address, ServableStatus.FAILED, reason="file\n is cut short")
+    cell.holds("/sax/test/other", broken)
+    heading, first, second = sax("ls").stdout.splitlines()
+    assert heading.split() == ["MODEL", "PATH", "CHECKPOINT", "READY", "STATE", "REASON"]
+    assert first.split() == [MODEL, "llama", "/c", "1/1", "ready"]
+    assert second.endswith("failed  file  is cut short")
+
+
+def test_ls_of_a_model_shows_its_replicas_and_overrides(cell: FakeCell, sax: Sax) -> None:
+    sax("publish", MODEL, "llama", "None", "1", "A=1")
+    text = sax("ls", MODEL).stdout
+    assert "override:    A=1" in text
+    assert cell.address in text
+
+
+def test_ls_gives_json_for_programs(cell: FakeCell, sax: Sax) -> None:
+    compiling = ReplicaStatus(
+        cell.address, ServableStatus.LOADING, "", Progress("compiling bucket", 3, 8)
+    )
+    cell.holds(MODEL, compiling)
+    value = json.loads(sax("ls", MODEL, "--json").stdout)
+    assert value["ready_replicas"] == 0
+    assert value["state"] == "compiling bucket 3 of 8"
+    assert value["replicas"][0]["progress"]["done"] == 3
+    assert json.loads(sax("ls", "--json").stdout) == [value]
+
+
+def test_an_empty_cell_says_what_to_do(sax: Sax) -> None:
+    assert "sax publish" in sax("ls").stdout
+    assert json.loads(sax("ls", "--json").stdout) == []
+
+
+def test_status_shows_servers_with_their_memory_and_models(cell: FakeCell, sax: Sax) -> None:
+    cell.holds(MODEL)
+    text = sax("status").stdout
+    assert "1.0 of 4.0 GiB" in text
+    assert f"{MODEL} (loaded)" in text
+    value = json.loads(sax("status", "--json").stdout)
+    assert value["servers"][0]["info"]["address"] == cell.address
+    assert value["models"][0]["spec"]["model_id"] == MODEL
+
+
+def test_wait_names_every_phase_until_ready(cell: FakeCell, sax: Sax) -> None:
+    cell.holds(MODEL)
+    loading = ServableStatus.LOADING
+    cell.script = [
+        ReplicaStatus("", ServableStatus.NONE),
+        ReplicaStatus(cell.address, loading, "", Progress("reading weights", 1, 2, "tensors")),
+        ReplicaStatus(cell.address, loading, "", Progress("compiling bucket", 3, 8)),
+        cell.ready,
+    ]
+    result = sax("wait", MODEL)
+    assert result.exit_code == 0
+    assert result.stderr.splitlines() == [
+        f"{MODEL}: waiting for a server",
+        f"{MODEL}: reading weights 1 of 2 tensors",
+        f"{MODEL}: compiling bucket 3 of 8",
+        f"{MODEL}: ready",
+    ]
+
+
+def test_wait_for_a_model_that_fails_ends_with_the_reason(cell: FakeCell, sax: Sax) -> None:
+    broken = ReplicaStatus(cell.address, ServableStatus.FAILED, reason="m.gguf is cut short")
+    cell.holds(MODEL, broken)
+    result = sax("wait", MODEL)
+    assert result.exit_code == 1
+    assert result.stderr.endswith(f"sax: {MODEL} failed to load: m.gguf is cut short\n")
+
+
+def test_wait_gives_up_after_its_timeout_with_the_reason(cell: FakeCell, sax: Sax) -> None:
+    cell.holds(MODEL, ReplicaStatus("", ServableStatus.NONE, reason="no server has room"))
+    result = sax("wait", MODEL, "--timeout", "0.3")
+    assert result.exit_code == 1
+    assert "no server has room" in result.stderr
+
+
+def test_publish_with_wait_returns_when_it_is_ready(cell: FakeCell, sax: Sax) -> None:
+    result = sax("publish", MODEL, "llama", "None", "--wait")
+    assert result.exit_code == 0
+    assert f"{MODEL}: ready" in result.stderr
+
+
+def test_generate_prints_the_answer_and_a_newline(cell: FakeCell, sax: Sax) -> None:
+    cell.holds(MODEL)
+    options = ("--temperature", "0.5", "--top-k", "3", "--top-p", "0.9", "--seed", "7")
+    limits = ("--max-tokens", "9", "--stop", "a", "--stop", "b")
+    result = sax("generate", MODEL, "say hello", *options, *limits)
+    assert (result.exit_code, result.stdout) == (0, "SAY HELLO\n")
+    sampling = cell.asked[0].sampling
+    assert sampling.temperature == pytest.approx(0.5)
+    assert (sampling.top_k, sampling.seed, sampling.max_tokens) == (3, 7, 9)
+    assert sampling.top_p == pytest.approx(0.9)
+    assert sampling.stop == ("a", "b")
+
+
+def test_generate_reads_the_prompt_from_stdin(cell: FakeCell, sax: Sax) -> None:
+    cell.holds(MODEL)
+    assert sax("generate", MODEL, "-", "--no-stream", stdin="one two\n").stdout == "ONE TWO\n"
+    assert cell.asked[0].prompt == "one two\n"
+
+
+def test_a_refused_question_is_an_error(cell: FakeCell, sax: Sax) -> None:
+    cell.holds("/sax/test/full")
+    result = sax("generate", "/sax/test/full", "x")
+    assert result.exit_code == 1
+    assert "the queue is full" in result.stderr
+
+
+def test_chat_asks_once_with_an_argument(cell: FakeCell, sax: Sax) -> None:
+    cell.holds(MODEL)
+    assert sax("chat", MODEL, "hi there", "--system", "be brief").stdout == "HI THERE\n"
+    assert cell.asked[0].prompt == (Message("system", "be brief"), Message("user", "hi there"))
+
+
+def test_chat_carries_the_conversation_along(cell: FakeCell, sax: Sax) -> None:
+    cell.holds(MODEL)
+    result = sax("chat", MODEL, stdin="hello\n\nagain\n")
+    assert (result.exit_code, result.stdout) == (0, "HELLO\nAGAIN\n")
+    assert cell.asked[1].prompt == (
+        Message("user", "hello"),
+        Message("assistant", "HELLO"),
+        Message("user", "again"),
+    )
+
+
+def test_every_command_teaches_by_example() -> None:
+    runner = CliRunner()
+    commands = "up demo publish update unpublish ls status wait watch generate chat convert"
+    for command in commands.split():
+        text = runner.invoke(app, [command, "--help"]).stdout
+        assert "Example" in text, command
+        assert f"sax {command} " in text or f"sax {command}\n" in text, command
+
+
+def test_an_address_that_is_none_is_told_how_addresses_look() -> None:
+    result = CliRunner().invoke(app, ["--admin", "nowhere", "ls"])
+    assert result.exit_code == 1
+    assert "host:port" in result.stderr

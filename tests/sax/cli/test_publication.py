@@ -1,0 +1,61 @@
+"""Publications as they are written on a command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sax.cli.publication import Publication, parse_overrides, parse_publication
+from sax.errors import InvalidName, InvalidRequest
+
+
+def test_three_words_mean_one_replica() -> None:
+    wanted = parse_publication(["/sax/test/m", "llama", "/c"])
+    assert wanted == Publication("/sax/test/m", "llama", "/c", 1, {})
+
+
+def test_replicas_and_overrides_follow() -> None:
+    words = ["/sax/test/m", "llama", "None", "2", "NUM_LAYERS=2", 'NAME="x"']
+    wanted = parse_publication(words)
+    assert wanted.replicas == 2
+    assert wanted.overrides == {"NUM_LAYERS": "2", "NAME": '"x"'}
+
+
+def test_overrides_may_follow_without_a_number() -> None:
+    wanted = parse_publication(["/sax/test/m", "llama", "None", "A=1"])
+    assert (wanted.replicas, wanted.overrides) == (1, {"A": "1"})
+
+
+@pytest.mark.parametrize("number", ["two", "-1", "1.5"])
+def test_a_number_of_replicas_that_is_none_is_refused(number: str) -> None:
+    with pytest.raises(InvalidRequest, match="number of replicas"):
+        parse_publication(["/sax/test/m", "llama", "None", number])
+
+
+def test_too_few_words_are_told_the_form() -> None:
+    with pytest.raises(InvalidRequest, match="MODEL MODEL_PATH CHECKPOINT"):
+        parse_publication(["/sax/test/m"])
+
+
+def test_a_malformed_name_is_refused_before_anything_is_sent() -> None:
+    with pytest.raises(InvalidName):
+        parse_publication(["sax/test/m", "llama", "/c"])
+
+
+def test_an_override_that_is_not_json_is_told_how_to_quote() -> None:
+    with pytest.raises(InvalidRequest, match=r"""A='"text"'"""):
+        parse_overrides(["A=text"])
+    with pytest.raises(InvalidRequest, match="KEY=JSON"):
+        parse_overrides(["A"])
+
+
+def test_a_checkpoint_that_exists_here_becomes_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m.gguf").touch()
+    monkeypatch.chdir(tmp_path)
+    wanted = parse_publication(["/sax/test/m", "llama", "m.gguf"])
+    assert wanted.checkpoint == str(tmp_path / "m.gguf")
+    elsewhere = parse_publication(["/sax/test/m", "llama", "other.gguf"])
+    assert elsewhere.checkpoint == "other.gguf"

@@ -1,0 +1,126 @@
+"""A model server that counts: the answer to a prompt is the tokens 0, 1, 2 ... as text.
+
+With max_tokens n the chunks are "0", "1" ... "n-1", the last with finish_reason "length"; one
+message carries the next chunk of every open request. Score gives -len(suffix); Generate gives
+the text reversed; GenerateStream gives it letter by letter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc.aio
+
+from sax import codec
+from sax.errors import SaxError
+from sax.proto import lm_pb2, lm_pb2_grpc, tokens_pb2, tokens_pb2_grpc
+from sax.rpc import SERVER_OPTIONS, ErrorInterceptor
+from sax.types import GenerateRequest, TokenChunk
+
+
+class FakeReplica(tokens_pb2_grpc.TokenServiceServicer, lm_pb2_grpc.LMServiceServicer):
+    """Tests read and write its state."""
+
+    def __init__(self) -> None:
+        self.asked: list[GenerateRequest] = []
+        self.cancelled: list[int] = []
+        self.fail: list[SaxError] = []  # the answers to the next requests
+        self.lm_calls: list[str] = []
+        self.hold = asyncio.Event()  # clear: after its first token every answer waits
+        self.hold.set()
+        self.streams = 0  # how many were ever opened
+        self.extra: Any = None
+        self.address = ""
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, port: int = 0) -> str:
+        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+        add_tokens: Any = tokens_pb2_grpc.add_TokenServiceServicer_to_server
+        add_tokens(self, self._server)
+        add_lm: Any = lm_pb2_grpc.add_LMServiceServicer_to_server
+        add_lm(self, self._server)
+        self.address = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
+        await self._server.start()
+        return self.address
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        await self._server.stop(None)
+
+    async def Stream(
+        self, request_iterator: AsyncIterator[tokens_pb2.ToServer], context: Any
+    ) -> AsyncIterator[tokens_pb2.FromServer]:
+        self.streams += 1
+        running: dict[int, tuple[int, int]] = {}  # number -> tokens so far, tokens in all
+        news: asyncio.Queue[tokens_pb2.Chunk] = asyncio.Queue()
+
+        async def listen() -> None:
+            async for message in request_iterator:
+                if message.WhichOneof("kind") == "cancel":
+                    running.pop(message.cancel.id, None)
+                    self.cancelled.append(message.cancel.id)
+                    continue
+                request = codec.decode_generate(message.generate)
+                self.asked.append(request)
+                if self.fail:
+                    news.put_nowait(codec.encode_failure(message.generate.id, self.fail.pop(0)))
+                else:
+                    running[message.generate.id] = (0, request.sampling.max_tokens or 1000)
+
+        listener = asyncio.create_task(listen())
+        try:
+            while True:
+                await asyncio.sleep(0.001)
+                chunks = [news.get_nowait() for _ in range(news.qsize())]
+                for number, (done, total) in list(running.items()):
+                    if done and not self.hold.is_set():
+                        continue
+                    running[number] = (done + 1, total)
+                    if done + 1 == total:
+                        del running[number]
+                    chunks.append(_count(number, done, total))
+                if chunks:
+                    yield tokens_pb2.FromServer(chunks=chunks)
+        finally:
+            listener.cancel()
+            await asyncio.gather(listener, return_exceptions=True)
+
+    async def Tokenize(self, request: tokens_pb2.TokenizeRequest, context: Any) -> Any:
+        _, prompt = codec.decode_tokenize(request)
+        text = prompt if isinstance(prompt, str) else "".join(turn.content for turn in prompt)
+        return tokens_pb2.TokenizeResponse(ids=map(ord, text), max_context=2048)
+
+    def _begin(self, method: str, request: Any) -> None:
+        self.lm_calls.append(method)
+        self.extra = request.extra_inputs
+        if self.fail:
+            raise self.fail.pop(0)
+
+    async def Score(self, request: lm_pb2.ScoreRequest, context: Any) -> Any:
+        self._begin("Score", request)
+        return lm_pb2.ScoreResponse(logp=[-float(len(suffix)) for suffix in request.suffix])
+
+    async def Generate(self, request: lm_pb2.GenerateRequest, context: Any) -> Any:
+        self._begin("Generate", request)
+        answer = lm_pb2.DecodedText(text=request.text[::-1], score=-1.5)
+        return lm_pb2.GenerateResponse(texts=[answer])
+
+    async def GenerateStream(
+        self, request: lm_pb2.GenerateRequest, context: Any
+    ) -> AsyncIterator[lm_pb2.GenerateStreamResponse]:
+        self._begin("GenerateStream", request)
+        for at, letter in enumerate(request.text):
+            item = lm_pb2.GenerateStreamItem(text=letter, prefix_len=at, scores=[-float(at)])
+            yield lm_pb2.GenerateStreamResponse(items=[item])
+            await asyncio.sleep(0)
+            await self.hold.wait()
+
+
+def _count(number: int, done: int, total: int) -> tokens_pb2.Chunk:
+    last = done + 1 == total
+    return codec.encode_chunk(
+        number,
+        TokenChunk(str(done), (done,), (), "length" if last else None, 5, done + 1, -float(done)),
+    )

@@ -1,0 +1,213 @@
+"""Operators' calls against an admin that holds a dict."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sax.client import AsyncClient
+from sax.errors import (
+    AdminUnavailable,
+    DeadlineExceeded,
+    InvalidName,
+    InvalidRequest,
+    ModelExists,
+    ModelNotFound,
+    NotFound,
+)
+from sax.types import (
+    JoinedServer,
+    Message,
+    ModelSpec,
+    PublishedModel,
+    ReplicaStatus,
+    ServableStatus,
+    ServerInfo,
+    ServerTypeStat,
+)
+from tests.sax.conftest import MODEL
+from tests.sax.fake_admin import FakeAdmin
+from tests.sax.fake_replica import FakeReplica
+
+NEW = "/sax/test/new"
+
+
+async def test_what_is_published_is_listed_with_all_it_was_given(
+    client: AsyncClient, admin: FakeAdmin
+) -> None:
+    await client.publish(NEW, "llama", "/models/a.gguf", 2, {"SLOTS": "8", "NAME": '"x"'})
+    spec = (await client.list(NEW)).spec
+    assert spec == ModelSpec(
+        model_id=NEW,
+        model_path="llama",
+        checkpoint="/models/a.gguf",
+        replicas=2,
+        overrides={"SLOTS": "8", "NAME": '"x"'},
+        version="ab" * 16,
+    )
+    assert [model.spec.model_id for model in await client.list_all("/sax/test")] == [MODEL, NEW]
+
+
+async def test_a_second_publish_is_model_exists(client: AsyncClient) -> None:
+    with pytest.raises(ModelExists, match="published already"):
+        await client.publish(MODEL, "llama", "None")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "param"),
+    [
+        (("new", "llama", "None"), InvalidName, "model"),
+        ((NEW, "2b", "None"), InvalidName, "model_path"),
+        ((NEW, "llama", "a b"), InvalidName, "checkpoint"),
+        ((NEW, "llama", "None", -1), InvalidRequest, "replicas"),
+    ],
+)
+async def test_a_malformed_publish_is_refused_before_it_is_sent(
+    client: AsyncClient,
+    admin: FakeAdmin,
+    arguments: tuple[str, str, str],
+    error: type[InvalidRequest],
+    param: str,
+) -> None:
+    with pytest.raises(error) as caught:
+        await client.publish(*arguments)
+    assert caught.value.param == param
+    assert not admin.calls
+
+
+async def test_an_update_keeps_what_it_does_not_name(client: AsyncClient, admin: FakeAdmin) -> None:
+    await client.publish(NEW, "llama", "/a", 2, {"A": "1"})
+    await client.update(NEW, acls={"lm.generate": "acl/all"}, admin_acl="acl/ops")
+    await client.update(NEW, checkpoint="/b")
+    await client.update(NEW, replicas=0)
+    spec = admin.models[NEW].spec
+    assert (spec.model_path, spec.checkpoint, spec.replicas) == ("llama", "/b", 0)
+    assert (spec.overrides, spec.acls) == ({"A": "1"}, {"lm.generate": "acl/all"})
+    assert spec.admin_acl == "acl/ops"
+    await client.update(NEW, overrides={})
+    assert admin.models[NEW].spec.overrides == {}
+
+
+async def test_an_unpublished_model_is_gone(client: AsyncClient) -> None:
+    await client.unpublish(MODEL)
+    for call in (client.list(MODEL), client.unpublish(MODEL), client.update(MODEL, replicas=1)):
+        with pytest.raises(ModelNotFound):
+            await call
+
+
+async def test_an_admin_without_our_errors_gets_the_nearest_names_from_its_list(
+    client: AsyncClient, admin: FakeAdmin
+) -> None:
+    admin.fail = [NotFound("not found")]
+    with pytest.raises(ModelNotFound, match="nearest names are /sax/test/counter"):
+        await client.list("/sax/test/counters")
+
+
+async def test_servers_and_stats_are_listed(client: AsyncClient, admin: FakeAdmin) -> None:
+    server = JoinedServer(ServerInfo(address="a:1", incarnation="x"), last_seen_s=12.5)
+    admin.servers = [server]
+    assert await client.servers() == [server]
+    stats = await client.stats()
+    assert stats.types == (ServerTypeStat("cpu", "1", 1),)
+    assert stats.servers_by_model_path == {"llama": 1}
+
+
+async def test_reads_outlive_a_moment_without_an_admin_and_changes_are_sent_once(
+    client: AsyncClient, admin: FakeAdmin
+) -> None:
+    admin.fail = [AdminUnavailable("changing leaders"), AdminUnavailable("changing leaders")]
+    assert len(await client.list_all()) == 1
+    assert admin.calls == ["List"] * 3
+    admin.fail = [AdminUnavailable("changing leaders")]
+    with pytest.raises(AdminUnavailable, match="changing leaders"):
+        await client.publish(NEW, "llama", "None")
+    assert admin.calls == ["List"] * 3 + ["Publish"]
+
+
+async def test_attempts_to_read_are_bounded(client: AsyncClient, admin: FakeAdmin) -> None:
+    admin.fail = [AdminUnavailable("changing leaders") for _ in range(50)]
+    with pytest.raises(AdminUnavailable):
+        await client.list_all()
+    assert admin.calls == ["List"] * 4
+
+
+async def test_a_silent_port_is_admin_unavailable_with_its_address() -> None:
+    admin = FakeAdmin()
+    address = await admin.start()
+    await admin.stop()
+    async with AsyncClient(address) as client:
+        with pytest.raises(AdminUnavailable, match=f"{address} does not answer"):
+            await client.publish(NEW, "llama", "None")
+
+
+async def test_the_admin_is_looked_up_again_when_it_moved(
+    admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = FakeAdmin()
+    monkeypatch.setenv("SAX_ADMIN", await gone.start())
+    async with AsyncClient() as client:
+        assert await client.list_all() == []
+        await gone.stop()
+        monkeypatch.setenv("SAX_ADMIN", admin.address)
+        assert len(await client.list_all()) == 1
+
+
+def test_a_malformed_admin_address_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="host:port"):
+        AsyncClient("nowhere")
+
+
+async def test_waiting_ends_when_enough_replicas_are_ready(
+    client: AsyncClient, admin: FakeAdmin
+) -> None:
+    waiting = asyncio.create_task(client.wait_for_ready(MODEL, 2))
+    while "WaitForReady" not in admin.calls:  # noqa: ASYNC110 - the fake's calls have no event
+        await asyncio.sleep(0.005)
+    admin.ready(MODEL, "a:1")
+    assert not waiting.done()
+    admin.ready(MODEL, "a:1", "b:2")
+    await waiting
+
+
+async def test_waiting_in_vain_says_why(client: AsyncClient, admin: FakeAdmin) -> None:
+    replica = ReplicaStatus("a:1", ServableStatus.FAILED, "the checkpoint is truncated")
+    admin.models[MODEL] = PublishedModel(admin.models[MODEL].spec, (replica,))
+    with pytest.raises(DeadlineExceeded, match="the checkpoint is truncated"):
+        await client.wait_for_ready(MODEL, timeout_s=0.05)
+    with pytest.raises(ModelNotFound):
+        await client.wait_for_ready(NEW, timeout_s=5)
+
+
+async def test_watching_tells_the_replicas_as_they_come_and_go(
+    client: AsyncClient, admin: FakeAdmin
+) -> None:
+    admin.ready(MODEL, "a:1")
+    events = client.watch(MODEL)
+    assert [str(await anext(events)) for _ in range(2)] == ["Reset", "+ a:1"]
+    admin.ready(MODEL, "b:2")
+    assert [str(await anext(events)) for _ in range(2)] == ["Reset", "+ b:2"]
+    await events.aclose()
+    with pytest.raises(ModelNotFound):
+        await anext(client.watch(NEW))
+
+
+async def test_texts_and_chats_are_tokenized_by_a_replica(
+    client: AsyncClient, admin: FakeAdmin, replica: FakeReplica
+) -> None:
+    admin.ready(MODEL, replica.address)
+    assert await client.tokenize(MODEL, "ab") == ((97, 98), 2048)
+    assert await client.tokenize(MODEL, (Message("user", "b"),)) == ((98,), 2048)
+
+
+async def test_saxmls_calls_carry_their_extra_inputs(
+    client: AsyncClient, admin: FakeAdmin, replica: FakeReplica
+) -> None:
+    admin.ready(MODEL, replica.address)
+    assert await client.score(MODEL, "a", ["b", "cde"], {"temperature": 0.5}) == [-1.0, -3.0]
+    assert dict(replica.extra.items) == {"temperature": 0.5}
+    assert await client.saxml_generate(MODEL, "abc", {"eos_id": [2.0]}) == [("cba", -1.5)]
+    assert list(replica.extra.tensors["eos_id"].values) == [2.0]
+    stream = client.saxml_generate_stream(MODEL, "hi")
+    items = [(m.items[0].text, m.items[0].prefix_len) async for m in stream]
+    assert items == [("h", 0), ("i", 1)]
