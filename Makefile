@@ -64,6 +64,7 @@ proto-check: dev
 	@for made in $(CACHE)/proto/sax/proto/*; do \
 	  cmp -s $$made sax/proto/$${made##*/} || { echo "$${made##*/} is stale: run 'make proto'"; exit 1; }; \
 	done
+	@rm -rf $(CACHE)/proto
 
 # --- bootstrap: each step leaves a stamp, so that it is done once ----------------------------------
 

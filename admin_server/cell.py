@@ -140,9 +140,11 @@ class Cell:
         return self.models(), self.servers()
 
     def stats(self, model_id: str) -> Stats:
-        """Of all servers, or of those where this model is ready."""
+        """Of all servers ("" or this cell), or of those where this model is ready."""
         servers = self.servers()
-        if model_id:
+        if model_id.count("/") == 2:
+            check_cell(self.ledger.state, model_id)
+        elif model_id:
             self.ledger.state.find(model_id)
             report = self._plan.models.get(model_id)
             ready = report.ready if report else frozenset[str]()
@@ -248,4 +250,15 @@ class Cell:
         if report is None:
             waiting = ReplicaStatus("", ServableStatus.NONE, "published a moment ago")
             return PublishedModel(spec, (waiting,) * spec.replicas)
-        return PublishedModel(spec, report.replicas)
+        return PublishedModel(spec, report.replicas, self._methods(spec.model_id))
+
+    def _methods(self, model_id: str) -> tuple[str, ...]:
+        """What the servers that have loaded the model say it serves."""
+        names = {
+            name
+            for server in self.servers()
+            for servable in server.servables
+            if servable.model_id == model_id
+            for name in servable.methods
+        }
+        return tuple(sorted(names))

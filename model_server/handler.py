@@ -92,6 +92,11 @@ class Handler:
         loaded = self._servables.get(model_id).loaded
         return loaded.defaults, loaded.samples
 
+    def query(self, model_id: str, text: str) -> str | tuple[Message, ...]:
+        """What a Saxml query asks of this model: the text, or a user's turn. Raises NotLoaded."""
+        chat = self._servables.get(model_id).loaded.chat_queries and text
+        return (Message("user", text),) if chat else text
+
     async def drain(self, timeout_s: float) -> bool:
         """Take nothing new and wait for what runs; False when it took longer than that."""
         self.draining = True

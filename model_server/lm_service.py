@@ -68,7 +68,7 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
         defaults, count = self._handler.defaults(request.model_key)
         question = GenerateRequest(
             model_id=request.model_key,
-            prompt=request.text,
+            prompt=self._handler.query(request.model_key, request.text),
             sampling=sampling_from_extra_inputs(request.extra_inputs, defaults),
         )
         connection, samples = Connection(self._handler, method), Samples(count)

@@ -22,6 +22,7 @@ class Loaded:
     runner: Runner
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
+    chat_queries: bool = False  # a Saxml query is a user's turn in the chat template
     defaults: SamplingParams  # for what a Saxml request leaves out
     samples: int  # answers per Saxml Generate call
     memory: int  # bytes of weights, KV pages and workspace

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 import jax
 import jax.numpy as jnp
 
+from model_server.chat_template import ChatTemplate
 from model_server.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from model_server.compile_watch import CompileWatch
 from model_server.config import ModelServerConfig
@@ -28,6 +29,7 @@ from model_server.models.registry import find, make_recipe
 from model_server.models.weight import Blueprint, blueprint
 from model_server.tokenizer import ByteTokenizer
 from model_server.weights import random_weights, read_weights
+from sax.errors import InvalidRequest
 from sax.names import NO_CHECKPOINT
 from sax.types import ModelSpec, Progress
 
@@ -83,6 +85,7 @@ class ModelLoader:
             runner=runner,
             tokenizer=tokenizer,
             chat_template=template,
+            chat_queries=_chat_queries(recipe, template),
             defaults=recipe.defaults,
             samples=recipe.samples,
             memory=planned.total,
@@ -167,6 +170,15 @@ class ModelLoader:
 def make_loader(config: ModelServerConfig) -> ModelLoader:
     """The loader of this process. Call it once: it listens to every compilation from then on."""
     return ModelLoader(config, CompileWatch(strict=config.strict_compile))
+
+
+def _chat_queries(recipe: Recipe, template: ChatTemplate | None) -> bool:
+    if recipe.query_format == "chat" and template is None:
+        raise InvalidRequest(
+            'QUERY_FORMAT is "chat" but the checkpoint has no chat template',
+            param="overrides.QUERY_FORMAT",
+        )
+    return template is not None and recipe.query_format != "raw"
 
 
 def _kv_dtype(recipe: Recipe) -> jnp.dtype:

@@ -248,4 +248,5 @@ def _info(entry: _Entry) -> ServableInfo:
         reason=entry.reason,
         progress=entry.progress,
         memory=entry.servable.loaded.memory if entry.servable else 0,
+        methods=tuple(entry.servable.methods) if entry.servable else (),
     )

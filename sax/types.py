@@ -89,6 +89,7 @@ class ServableInfo:
     reason: str = ""
     progress: Progress | None = None
     memory: int = 0  # bytes of weights, KV pages and workspace
+    methods: tuple[str, ...] = ()  # lm.generate, ...: what a loaded model serves
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,11 @@ Every bucket is compiled before the first step; a compiled call cannot compile a
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -26,6 +28,7 @@ from sax.types import Progress
 
 logger = logging.getLogger(__name__)
 
+_COMPILERS = 2  # programs in the making at once: each takes up hundreds of MB while it is made
 _PLACES = ("pages", "offsets", "decode_tables", "decode_limits", "block_tables", "block_limits")
 
 
@@ -54,7 +57,9 @@ class Outputs(NamedTuple):
 class _Pending:
     """A launched step; reading it waits for the device."""
 
-    def __init__(self, step: Step, outputs: Outputs, ranges: list[tuple[int, int]], tops: list[int]):
+    def __init__(
+        self, step: Step, outputs: Outputs, ranges: list[tuple[int, int]], tops: list[int]
+    ):
         self._step = step
         self._outputs = outputs
         self._ranges = ranges
@@ -104,6 +109,8 @@ class ModelRunner:
         self._arrays = StepArrays(limits)
         self._tops = [0] * limits.slots
         self._layouts = {bucket: Layout(bucket, limits) for bucket in self._buckets}
+        # Arrays are donated away while other buckets still compile; their shapes stay.
+        self._shapes = jax.tree.map(_shape, (self._leaves, self._pages, self._last_tokens))
         self._compiled: dict[Bucket, Any] = {}
         self.closed = False
 
@@ -112,20 +119,34 @@ class ModelRunner:
         return self._limits
 
     def compile(self, report: Callable[[Progress], None]) -> None:
-        """Compile every bucket, from the persistent cache where it has them."""
-        for index, bucket in enumerate(self._buckets):
-            report(Progress("compiling bucket", index, len(self._buckets)))
-            started = time.monotonic()
-            self._compiled[bucket] = self._compile_one(bucket)
-            self._run_empty(bucket)
-            logger.info("compiled bucket %s in %.1f s", bucket, time.monotonic() - started)
-        report(Progress("compiling bucket", len(self._buckets), len(self._buckets)))
+        """Compile every bucket, from the persistent cache where it has them.
+
+        Two at a time: tracing one, which is Python, beside compiling another, which is not.
+        """
+        total = len(self._buckets)
+        report(Progress("compiling bucket", 0, total))
+        with ThreadPoolExecutor(_COMPILERS, thread_name_prefix="compile") as pool:
+            # The caller's context says that compiling is what it expects.
+            tasks = [
+                pool.submit(contextvars.copy_context().run, self._compile_one, bucket)
+                for bucket in self._buckets
+            ]
+            try:
+                for done, (bucket, task) in enumerate(zip(self._buckets, tasks, strict=True), 1):
+                    self._compiled[bucket] = task.result()
+                    self._run_empty(bucket)
+                    report(Progress("compiling bucket", done, total))
+            finally:
+                pool.shutdown(cancel_futures=True)
 
     def _compile_one(self, bucket: Bucket) -> Any:
         layout = self._layouts[bucket]
         vector = jax.ShapeDtypeStruct((layout.size,), jnp.int32)
         jitted = jax.jit(self._trace(layout), donate_argnums=(1, 2))
-        return jitted.lower(self._leaves, self._pages, self._last_tokens, vector).compile()
+        started = time.monotonic()
+        compiled = jitted.lower(*self._shapes, vector).compile()
+        logger.info("compiled bucket %s in %.1f s", bucket, time.monotonic() - started)
+        return compiled
 
     def _run_empty(self, bucket: Bucket) -> None:
         """The first run of a program links it, which takes as long as many steps."""
@@ -167,6 +188,10 @@ class ModelRunner:
         for array in jax.tree.leaves((self._leaves, self._pages, self._last_tokens)):
             array.delete()
         self._compiled.clear()
+
+
+def _shape(array: jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
 
 
 def unpack(layout: Layout, vector: jax.Array) -> dict[str, jax.Array]:

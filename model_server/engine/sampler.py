@@ -43,9 +43,7 @@ class Sampled(NamedTuple):
 def sample(logits: jax.Array, rows: RowSampling) -> Sampled:
     """Choose or score one token per row of f32[R, V]."""
     greedy = _first_highest(logits)
-    drawn = lax.cond(
-        jnp.any(rows.temperature > 0), lambda: _draw(logits, rows), lambda: greedy
-    )
+    drawn = lax.cond(jnp.any(rows.temperature > 0), lambda: _draw(logits, rows), lambda: greedy)
     chosen = jnp.where(rows.temperature > 0, drawn, greedy)
     tokens = jnp.where(rows.target >= 0, rows.target, chosen)
     highest = logits.max(-1, keepdims=True)

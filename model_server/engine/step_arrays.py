@@ -157,9 +157,7 @@ class StepArrays:
             return 1
         return 0
 
-    def _pack_targets(
-        self, row: Row, views: dict[str, np.ndarray], flat: int, first: int
-    ) -> int:
+    def _pack_targets(self, row: Row, views: dict[str, np.ndarray], flat: int, first: int) -> int:
         used = len(row.targets)
         end = flat + row.count
         views["row_index"][first : first + used] = np.arange(end - used, end)

@@ -38,9 +38,7 @@ def paged_attention(
         pages = lax.dynamic_index_in_dim(tables, index, axis=1, keepdims=False)
         keys = k_pages.at[pages].get(mode="promise_in_bounds")
         values = v_pages.at[pages].get(mode="promise_in_bounds")
-        scores = jnp.einsum(
-            "nkrd,nkdg->nkrg", queries, keys, preferred_element_type=jnp.float32
-        )
+        scores = jnp.einsum("nkrd,nkdg->nkrg", queries, keys, preferred_element_type=jnp.float32)
         if softcap is not None:
             scores = softcap * jnp.tanh(scores / softcap)
         seen = index * page_size + jnp.arange(page_size) < row_limits[:, :, None]

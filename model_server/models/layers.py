@@ -64,7 +64,13 @@ class Embedding(nnx.Module):
     """Token vectors; also the output head where the two are tied."""
 
     def __init__(
-        self, vocab: int, size: int, names: tuple[str, ...] = (), *, dtype: Any, spread: float = 0.02
+        self,
+        vocab: int,
+        size: int,
+        names: tuple[str, ...] = (),
+        *,
+        dtype: Any,
+        spread: float = 0.02,
     ) -> None:
         self.table = weight((vocab, size), ("vocab", "embed"), names, dtype=dtype, spread=spread)
 

@@ -198,9 +198,7 @@ class Llama(nnx.Module):
             config.vocab, config.embed, ("model.embed_tokens.weight",), dtype=dtype
         )
         self.layers = nnx.List([Layer(config, i, dtype) for i in range(config.layers)])
-        self.final_norm = RmsNorm(
-            config.embed, ("model.norm.weight",), epsilon=config.epsilon
-        )
+        self.final_norm = RmsNorm(config.embed, ("model.norm.weight",), epsilon=config.epsilon)
         if not config.tied:
             self.head = Linear(
                 config.vocab, config.embed, ("vocab", "embed"), ("lm_head.weight",), dtype=dtype

@@ -72,9 +72,7 @@ class Layer(nnx.Module):
         c = self.config
         qkv = self.qkv(self.before_attention(x)).reshape(x.shape[0], 3, c.heads, c.head_dim)
         q, k, v = qkv[:, 0], qkv[:, 1], qkv[:, 2]
-        mixed, pages = batch.attend(
-            pages, q, k, v, scale=c.head_dim**-0.5, softcap=_ATTENTION_CAP
-        )
+        mixed, pages = batch.attend(pages, q, k, v, scale=c.head_dim**-0.5, softcap=_ATTENTION_CAP)
         x = x + self.out(mixed.reshape(x.shape[0], -1))
         return x + self.down(jax.nn.gelu(self.up(self.before_ffw(x)))), pages
 
@@ -117,7 +115,7 @@ def sinusoids(positions: jax.Array, size: int) -> jax.Array:
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
 
-_SIZES_2B: Mapping[str, Any] = {
+_SIZES_2B: dict[str, Any] = {
     "NUM_LAYERS": 18,
     "MODEL_DIMS": 3072,
     "HIDDEN_DIMS": 12288,
@@ -126,20 +124,20 @@ _SIZES_2B: Mapping[str, Any] = {
     "VOCAB_SIZE": 32000,
     "INPUT_SEQ_LEN": 256,
 }
-_SIZES_175B: Mapping[str, Any] = _SIZES_2B | {
+_SIZES_175B: dict[str, Any] = _SIZES_2B | {
     "NUM_LAYERS": 96,
     "MODEL_DIMS": 12288,
     "HIDDEN_DIMS": 49152,
     "NUM_HEADS": 96,
     "INPUT_SEQ_LEN": 128,
 }
-_SERVED_2B = SERVING_DEFAULTS | {
+_SERVED_2B = {**SERVING_DEFAULTS} | {
     "NUM_SAMPLES": 2,
     "TEMPERATURE": 0.1,
     "TOP_K": 40,
     "MAX_DECODE_STEPS": 32,
 }
-_SERVED_175B = SERVING_DEFAULTS | {
+_SERVED_175B = {**SERVING_DEFAULTS} | {
     "TEMPERATURE": 0.5,
     "TOP_K": 40,
     "TOP_P": 0.95,
@@ -151,7 +149,9 @@ def model_classes() -> list[ModelClass]:
     """Every variant that fits one process; meshes of several devices come with their loader."""
     return [
         ModelClass(f"{_PACKAGE}.LmCloudSpmd2BTest", False, _SIZES_2B | _SERVED_2B, _configure),
-        ModelClass(f"{_PACKAGE}.LmCloudSpmd175BTest", False, _SIZES_175B | _SERVED_175B, _configure),
+        ModelClass(
+            f"{_PACKAGE}.LmCloudSpmd175BTest", False, _SIZES_175B | _SERVED_175B, _configure
+        ),
         ModelClass(
             f"{_PACKAGE}.LmCloudSpmd175B32Test", False, _SIZES_175B | _SERVED_175B, _configure
         ),

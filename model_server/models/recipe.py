@@ -20,6 +20,10 @@ SERVING_DEFAULTS: Mapping[str, Any] = {
     "TEMPERATURE": 1.0,
     "TOP_K": 0,
     "TOP_P": 1.0,
+    # How a Saxml Generate query becomes a prompt: "chat" as a user's turn in the chat template,
+    # "raw" as it stands; null: chat where the checkpoint has a template (an instruct model answers
+    # a bare question with nothing), raw elsewhere.
+    "QUERY_FORMAT": None,
     "MAX_DECODE_STEPS": 128,  # of a Saxml call that gives no per_example_max_decode_steps
 }
 
@@ -38,6 +42,7 @@ class Recipe:
     dtype: str
     slots: int | None  # None: the server's flag
     samples: int
+    query_format: str | None  # chat, raw; None: chat where there is a template
     defaults: SamplingParams
 
 
@@ -59,6 +64,11 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
         raise InvalidRequest(
             f'DTYPE is "bfloat16" or "float32", not {dtype!r}', param="overrides.DTYPE"
         )
+    if values["QUERY_FORMAT"] not in ("chat", "raw", None):
+        raise InvalidRequest(
+            f'QUERY_FORMAT is "chat", "raw" or null, not {values["QUERY_FORMAT"]!r}',
+            param="overrides.QUERY_FORMAT",
+        )
     _check_positive(values, "MAX_CONTEXT", "NUM_CACHE_SLOTS", "NUM_SAMPLES", "MAX_DECODE_STEPS")
     wanted = values["MAX_CONTEXT"]
     if wanted is not None and wanted > own_context:
@@ -71,6 +81,7 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
         "max_context": wanted or own_context,
         "slots": values["NUM_CACHE_SLOTS"],
         "samples": values["NUM_SAMPLES"],
+        "query_format": values["QUERY_FORMAT"],
         "defaults": SamplingParams(
             temperature=values["TEMPERATURE"],
             top_k=values["TOP_K"],

@@ -20,7 +20,7 @@ from sax.cli.generate import (
     print_answer,
 )
 from sax.cli.terminal import say
-from sax.client import Client
+from sax.errors import SaxError
 from sax.types import GenerateRequest, Message, SamplingParams
 
 
@@ -59,24 +59,27 @@ def chat(
         stop=tuple(stop or ()),
     )
     messages = [] if system is None else [Message("system", system)]
+    interactive = question is None and sys.stdin.isatty()
     with open_client(ctx) as client:
-        for asked in [_once(question)] if question is not None else _questions():
-            messages.append(Message("user", asked))
-            request = GenerateRequest(model_id=model, prompt=tuple(messages), sampling=sampling)
-            messages.append(Message("assistant", _answer(client, request, not no_stream)))
-
-
-def _answer(client: Client, request: GenerateRequest, stream: bool) -> str:
-    return print_answer(client.generate(request), stream=stream)
+        for asked in _questions(interactive) if question is None else [_once(question)]:
+            turn = Message("user", asked)
+            request = GenerateRequest(model_id=model, prompt=(*messages, turn), sampling=sampling)
+            try:
+                answer = print_answer(client.generate(request), stream=not no_stream)
+            except SaxError as error:
+                if not interactive:
+                    raise
+                say(f"sax: {error.text}")  # the person may ask again, or something else
+                continue
+            messages += [turn, Message("assistant", answer)]
 
 
 def _once(question: str) -> str:
     return sys.stdin.read() if question == "-" else question
 
 
-def _questions() -> Iterator[str]:
+def _questions(interactive: bool) -> Iterator[str]:
     """What the person types, line by line, until the end of input."""
-    interactive = sys.stdin.isatty() and sys.stderr.isatty()
     if interactive:
         say("Ctrl-D ends the conversation.")
     while True:

@@ -102,7 +102,7 @@ def what_next(plan: CellPlan, wanted: Publication) -> str:
         f'{{"model": "{wanted.model_id}", "model_path": "{wanted.model_path}", '
         f'"checkpoint": "{wanted.checkpoint}", "replicas": {wanted.replicas}}}'
     )
-    chat = f'{{"model": "{wanted.model_id}", "stream": true, "messages": ' + (
+    chat = f'{{"model": "{wanted.model_id}", "temperature": 0, "stream": true, "messages": ' + (
         f'[{{"role": "user", "content": "{QUESTION}"}}]}}'
     )
     address = "${LB_IP}:${PORT}"

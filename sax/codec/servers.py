@@ -151,6 +151,7 @@ def _encode_model(servable: ServableInfo) -> modelet_pb2.GetStatusResponse.Model
         progress=encode_progress(servable.progress),
         uuid=bytes.fromhex(servable.version),
         memory_bytes=servable.memory,
+        methods=servable.methods,
     )
 
 
@@ -162,6 +163,7 @@ def _decode_model(msg: modelet_pb2.GetStatusResponse.ModelWithStatus) -> Servabl
         reason=msg.failure_reason,
         progress=decode_progress(msg.progress) if msg.HasField("progress") else None,
         memory=msg.memory_bytes,
+        methods=tuple(msg.methods),
     )
 
 
@@ -173,6 +175,7 @@ def _encode_servable(servable: ServableInfo) -> admin_pb2.Servable:
         reason=servable.reason,
         progress=encode_progress(servable.progress),
         memory_bytes=servable.memory,
+        methods=servable.methods,
     )
 
 
@@ -184,4 +187,5 @@ def _decode_servable(msg: admin_pb2.Servable) -> ServableInfo:
         reason=msg.reason,
         progress=decode_progress(msg.progress) if msg.HasField("progress") else None,
         memory=msg.memory_bytes,
+        methods=tuple(msg.methods),
     )

@@ -124,6 +124,9 @@ class Cell:
         self._processes[name].send_signal(signal.SIGTERM)
         return self._processes[name].wait(60)
 
+    def pid(self, name: str) -> int:
+        return self._processes[name].pid
+
     def alive(self, name: str) -> bool:
         return self._processes[name].poll() is None
 

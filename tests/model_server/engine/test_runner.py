@@ -51,7 +51,9 @@ class Tiny:
     """A tiny model, whole and behind a runner."""
 
     def __init__(self) -> None:
-        self.recipe = make_recipe("saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest", None, TINY)
+        self.recipe = make_recipe(
+            "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest", None, TINY
+        )
         module = blueprint(self.recipe.build)
         leaves = random_weights(module.declarations, 3, lambda _: None)
         # The runner frees what it is given; the whole model keeps its own copy.

@@ -90,8 +90,10 @@ def test_top_k_comes_before_top_p() -> None:
 
 
 def test_draws_follow_the_distribution() -> None:
-    values = jnp.full((1, VOCAB), -50.0).at[0, jnp.asarray([3, 130, 299])].set(
-        jnp.log(jnp.asarray([0.5, 0.3, 0.2]))
+    values = (
+        jnp.full((1, VOCAB), -50.0)
+        .at[0, jnp.asarray([3, 130, 299])]
+        .set(jnp.log(jnp.asarray([0.5, 0.3, 0.2])))
     )
     counts = np.bincount(draws(values, 4000, temperature=1.0), minlength=VOCAB) / 4000
     np.testing.assert_allclose(counts[[3, 130, 299]], [0.5, 0.3, 0.2], atol=0.04)

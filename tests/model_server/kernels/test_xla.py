@@ -56,9 +56,13 @@ def test_what_lies_beyond_the_limit_does_not_matter() -> None:
     keys = rng.normal(size=(3, 1, 4, 8)).astype(np.float32)
     values = rng.normal(size=(3, 1, 8, 4)).astype(np.float32)
     tables, limits = jnp.asarray([[1, 2]], jnp.int32), jnp.asarray([[11]], jnp.int32)
-    before = xla.paged_attention(q, jnp.asarray(keys), jnp.asarray(values), tables, limits, scale=1.0)
+    before = xla.paged_attention(
+        q, jnp.asarray(keys), jnp.asarray(values), tables, limits, scale=1.0
+    )
     for page, offset in itertools.product([2], range(3, 8)):
         keys[page, :, :, offset] = 1e3
         values[page, :, offset] = 1e3
-    after = xla.paged_attention(q, jnp.asarray(keys), jnp.asarray(values), tables, limits, scale=1.0)
+    after = xla.paged_attention(
+        q, jnp.asarray(keys), jnp.asarray(values), tables, limits, scale=1.0
+    )
     np.testing.assert_array_equal(before, after)

@@ -1,4 +1,4 @@
-"""Llama against logits that the reference implementation computed (tests/golden/make_llama_tiny.py)."""
+"""Llama against the logits of the reference implementation (see golden/make_llama_tiny.py)."""
 
 from __future__ import annotations
 

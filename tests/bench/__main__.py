@@ -1,0 +1,82 @@
+"""Every benchmark, one after the other, and the page that keeps the figures.
+
+`make bench` runs all and rewrites docs/benchmarks.md; `python -m tests.bench engine gateway`
+runs some and prints their tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.bench import bench_cell, bench_engine, bench_gateway, bench_transformers
+from tests.bench.table import Table
+
+PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+HEAD = """# Benchmarks
+
+Remake this page with `make bench` (about ten minutes, best on a quiet machine). Every table is
+written by `tests/bench`; no figure is typed by hand. The machines these run on are shared and
+noisy, so read ratios between columns of one table; absolute figures move by a third between runs.
+"""
+
+
+def _engine() -> list[Table]:
+    return [bench_engine.run()]
+
+
+def _gateway() -> list[Table]:
+    return [bench_gateway.run()]
+
+
+def _transformers() -> list[Table]:
+    return [bench_transformers.run()]
+
+
+BENCHES: dict[str, Callable[[], list[Table]]] = {
+    "engine": _engine,
+    "transformers": _transformers,
+    "gateway": _gateway,
+    "cell": bench_cell.run,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*BENCHES, []], help="which; none: all")
+    names = parser.parse_args().names
+    pages = []
+    for name in names or BENCHES:
+        print(f"running {name}", file=sys.stderr, flush=True)
+        for table in BENCHES[name]():
+            print(table.markdown(), flush=True)
+            pages.append(table.markdown())
+    if not names:
+        PAGE.write_text("\n".join([HEAD, _machine(), *pages]))
+
+
+def _machine() -> str:
+    versions = ", ".join(f"{name} {_version(name)}" for name in ("jax", "jaxlib", "grpcio"))
+    cpu = next(_cpu_names(), platform.processor())
+    return (
+        f"Machine: {os.cpu_count()} cores, {cpu}; Python {platform.python_version()}; {versions}.\n"
+    )
+
+
+def _version(name: str) -> str:
+    return importlib.metadata.version(name)
+
+
+def _cpu_names() -> Iterator[str]:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+
+
+if __name__ == "__main__":
+    main()

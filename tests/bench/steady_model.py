@@ -1,0 +1,96 @@
+"""A model server whose steps take a fixed time and no CPU: what is left is the serving path.
+
+`python -m tests.bench.steady_model --admin host:port --port N` joins a cell like the real one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from model_server.__main__ import leave
+from model_server.config import ModelServerConfig
+from model_server.engine.types import EngineLimits, PendingStep, RowResult, Step, StepResult
+from model_server.loaded import Loaded
+from model_server.process import ModelServer
+from model_server.tokenizer import ByteTokenizer
+from sax.types import ModelSpec, Progress, SamplingParams
+
+STEP_S = 0.02
+LIMITS = EngineLimits(
+    slots=32,
+    pages=2048,
+    page_size=64,
+    max_context=4096,
+    token_budget=512,
+    max_logit_rows=64,
+    queue=64,
+)
+
+
+class SteadyRunner:
+    """Answers every row with a letter that follows from its position, STEP_S after the last."""
+
+    def __init__(self) -> None:
+        self.limits = LIMITS
+        self._free_s = 0.0  # when the device is done with what was launched
+
+    def launch(self, step: Step) -> PendingStep:
+        self._free_s = max(self._free_s, time.monotonic()) + STEP_S
+        return _Pending(step, self._free_s)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class _Pending:
+    def __init__(self, step: Step, ready_s: float) -> None:
+        self._step = step
+        self._ready_s = ready_s
+
+    def result(self) -> StepResult:
+        time.sleep(max(0.0, self._ready_s - time.monotonic()))
+        rows = tuple(
+            RowResult(token=97 + (row.start + row.count) % 26, logprob=-1.0)
+            if row.yields
+            else RowResult()
+            for row in self._step.rows
+        )
+        return StepResult(self._step.number, rows)
+
+
+def load(spec: ModelSpec, report: Callable[[Progress], None]) -> Loaded:
+    """The loader: nothing to read."""
+    return Loaded(
+        runner=SteadyRunner(),
+        tokenizer=ByteTokenizer(256),
+        chat_template=None,
+        defaults=SamplingParams(),
+        samples=1,
+        memory=0,
+        methods=("lm.generate", "lm.generate_stream"),
+    )
+
+
+async def serve(admin: str, port: int) -> None:
+    """Serve until signalled."""
+    server = ModelServer(
+        ModelServerConfig(port=port, metrics_port=-1, admin=admin),
+        load,
+        model_paths=lambda: ("steady",),
+        compiles_while_serving=lambda: 0,
+    )
+    await server.serve_until_signalled()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--admin", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    flags = parser.parse_args()
+    asyncio.run(serve(flags.admin, flags.port))
+    leave(0)
