@@ -30,6 +30,11 @@ class Follower:
         """Seconds since anyone asked."""
         return asyncio.get_running_loop().time() - self._asked_at
 
+    @property
+    def ended(self) -> bool:
+        """It follows no more: the model was unpublished, or the admin never answered."""
+        return self._error is not None
+
     async def usable(self, wait_s: float) -> frozenset[str]:
         """Where requests may go, empty if nothing turned up within wait_s.
 

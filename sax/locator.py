@@ -197,9 +197,9 @@ class Locator:
         """Where the request may go: never empty. Waits a short while for a first replica."""
         if route.address:
             return (route.address,)
-        if model_id not in self._followers:
-            self._followers[model_id] = Follower(self._source, model_id)
-        follower = self._followers[model_id]
+        follower = self._followers.get(model_id)
+        if follower is None or follower.ended:  # what ended it may have changed since
+            follower = self._followers[model_id] = Follower(self._source, model_id)
         try:
             usable = await follower.usable(attempts.wait_s)
         except SaxError as error:

@@ -54,8 +54,8 @@ def run() -> Table:
     table = Table(
         "CPU per streamed token",
         "Model server (engine thread, detokeniser, gRPC) plus gateway (gRPC, SSE), "
-        f"{TOKENS} tokens per stream, a runner that takes 20 ms a step and no CPU; least of {ROUNDS} rounds, "
-        "user and system time of both processes. Budget: 60 us in total.",
+        f"{TOKENS} tokens per stream, a runner that takes 20 ms a step and no CPU; least of "
+        f"{ROUNDS} rounds, user and system time of both processes. Budget: 60 us in total.",
         ("streams", "gateway us/token", "model server us/token", "total us/token"),
     )
     with tempfile.TemporaryDirectory() as folder, SteadyCell(local_plan(Path(folder))) as cell:

@@ -22,8 +22,9 @@ def test_every_step_within_the_limits_has_a_bucket(slots: int, data: st.DataObje
 
 def test_the_bucket_with_the_fewest_tokens_is_chosen() -> None:
     buckets = closed_set(32, (1, 4))
-    assert choose(buckets, 3, 0, 32) == Bucket(4, 0)
-    assert choose(buckets, 1, 2, 32) == Bucket(2, 4)
+    assert choose(buckets, 1, 0, 32) == Bucket(2, 0)
+    assert choose(buckets, 3, 0, 32) == Bucket(8, 0)
+    assert choose(buckets, 1, 2, 32) == Bucket(32, 4)
     assert choose(buckets, 9, 1, 32) == Bucket(32, 1)
 
 
