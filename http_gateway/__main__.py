@@ -14,7 +14,7 @@ import math
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 
 import uvicorn
 
@@ -22,6 +22,7 @@ from http_gateway.app import create_app
 from http_gateway.cell_client import CellClient
 from http_gateway.config import GatewayConfig
 from sax.client import AsyncClient
+from sax.event_loop import loop_factory
 
 log = logging.getLogger("http_gateway")
 
@@ -120,15 +121,6 @@ async def _run(config: GatewayConfig) -> None:
         await serve(client, config)
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where there is one: uvicorn writes about twice as fast on it."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """The process's entry point."""
     config = parse_flags(sys.argv[1:] if arguments is None else arguments)
@@ -136,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         level=logging.INFO, format="%(asctime)s %(levelname).1s %(name)s: %(message)s"
     )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_run(config))
 
 

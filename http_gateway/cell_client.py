@@ -6,7 +6,7 @@ Knows nothing of HTTP or gRPC.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from sax.codec.extra_inputs import ExtraInputs
@@ -41,10 +41,13 @@ class CellClient(Protocol):
 
     async def list_all(self, cell: str | None = None) -> Sequence[PublishedModel]: ...
 
-    def generate(
-        self, request: GenerateRequest, timeout_s: float | None = None
-    ) -> AsyncGenerator[TokenChunk, None]:
-        """Chunks as they come; closing the iterator cancels on the server."""
+    async def generate_to(
+        self,
+        request: GenerateRequest,
+        sink: Callable[[TokenChunk], None],
+        timeout_s: float | None = None,
+    ) -> None:
+        """Give `sink` the chunks as they come; cancelling this cancels on the server."""
         ...
 
     async def saxml_generate(

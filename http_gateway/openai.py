@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -29,6 +29,7 @@ from http_gateway.openapi import body_of
 from http_gateway.sse import (
     Ending,
     EventStream,
+    Feed,
     Script,
     Source,
     event,
@@ -124,19 +125,13 @@ class OpenAiRoutes:
         return await self._answer(request, job, stream=bool(body.stream))
 
     async def _answer(self, request: Request, job: Job, *, stream: bool) -> Response:
-        timeout_s = self._config.request_timeout_s
-        chunks = [self._client.generate(asked, timeout_s=timeout_s) for asked in job.requests]
-        if stream:
-            return self._stream(request, job, chunks)
-        return await self._complete(request, job, chunks)
+        return self._stream(request, job) if stream else await self._complete(request, job)
 
-    async def _complete(
-        self, request: Request, job: Job, chunks: Sequence[AsyncGenerator[TokenChunk, None]]
-    ) -> Response:
-        transcripts = [Transcript() for _ in chunks]
+    async def _complete(self, request: Request, job: Job) -> Response:
+        transcripts = [Transcript() for _ in job.requests]
         first = self._first_token(request)
         try:
-            await while_connected(request.receive, read_all(chunks, transcripts, first))
+            await while_connected(request.receive, read_all(self._feeds(job), transcripts, first))
         except Cancelled:
             self._metrics.disconnects.labels(route_name(request.scope)).inc()
             raise
@@ -144,11 +139,9 @@ class OpenAiRoutes:
             counts = self._count(transcripts, job.n)
         return Response(job.body(job.head, transcripts, counts), media_type=_JSON)
 
-    def _stream(
-        self, request: Request, job: Job, chunks: Sequence[AsyncGenerator[TokenChunk, None]]
-    ) -> Response:
-        events = [job.events(job.head, i, job.include_usage) for i in range(len(chunks))]
-        sources = [Source(*pair) for pair in zip(chunks, events, strict=True)]
+    def _stream(self, request: Request, job: Job) -> Response:
+        events = [job.events(job.head, i, job.include_usage) for i in range(len(job.requests))]
+        sources = [Source(*pair) for pair in zip(self._feeds(job), events, strict=True)]
         route = route_name(request.scope)
 
         def closing() -> bytes:
@@ -168,6 +161,11 @@ class OpenAiRoutes:
         return EventStream(
             sources, Script(closing=closing, failure=_failure, on_first=first, on_end=end)
         )
+
+    def _feeds(self, job: Job) -> list[Feed[TokenChunk]]:
+        """One answer of the cell for each question, not asked yet."""
+        timeout_s = self._config.request_timeout_s
+        return [partial(self._client.generate_to, r, timeout_s=timeout_s) for r in job.requests]
 
     def _first_token(self, request: Request) -> Callable[[], None]:
         histogram = self._metrics.first_token_seconds.labels(route_name(request.scope))
@@ -208,15 +206,15 @@ def _choice_sampling(sampling: SamplingParams, k: int) -> SamplingParams:
 
 
 async def read_all(
-    chunks: Sequence[AsyncGenerator[TokenChunk, None]],
+    feeds: Sequence[Feed[TokenChunk]],
     transcripts: Sequence[Transcript],
     on_first: Callable[[], None],
 ) -> None:
     """Read every choice to its end; the first failure ends them all."""
     waiting = [on_first]
     tasks = [
-        asyncio.create_task(_read(one, transcript, waiting))
-        for one, transcript in zip(chunks, transcripts, strict=True)
+        asyncio.create_task(_read(feed, transcript, waiting))
+        for feed, transcript in zip(feeds, transcripts, strict=True)
     ]
     try:
         await asyncio.gather(*tasks)
@@ -225,15 +223,14 @@ async def read_all(
 
 
 async def _read(
-    chunks: AsyncGenerator[TokenChunk, None],
-    transcript: Transcript,
-    waiting: list[Callable[[], None]],
+    feed: Feed[TokenChunk], transcript: Transcript, waiting: list[Callable[[], None]]
 ) -> None:
-    async with aclosing(chunks):
-        async for chunk in chunks:
-            if waiting:
-                waiting.pop()()
-            transcript.add(chunk)
+    def add(chunk: TokenChunk) -> None:
+        if waiting:
+            waiting.pop()()
+        transcript.add(chunk)
+
+    await feed(add)
     if transcript.finish_reason is None:
         raise _ended_early()
 

@@ -19,6 +19,7 @@ from typing import NoReturn
 from model_server.config import ModelServerConfig
 from model_server.process import ModelServer
 from sax.errors import SaxError
+from sax.event_loop import loop_factory
 
 logger = logging.getLogger("model_server")
 
@@ -79,7 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGINT):  # until the event loop takes them over
         signal.signal(number, lambda *_: sys.exit(0))
     try:
-        asyncio.run(_serve(config))
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(_serve(config))
     except OSError as exc:
         logger.error("%s", exc)
         leave(1)

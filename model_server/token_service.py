@@ -6,12 +6,12 @@ Thin: decode, call the handler, encode. Knows nothing of engines or of how model
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from model_server.connection import Connection
+from model_server.connection import Connection, Delivery
 from model_server.handler import GENERATE_STREAM, Handler
-from sax.codec import decode_generate, decode_tokenize, encode_chunk, encode_failure
+from sax.codec import decode_generate, decode_tokenize, encode_failure, put_chunk
 from sax.errors import SaxError
 from sax.proto import tokens_pb2, tokens_pb2_grpc
 
@@ -32,14 +32,7 @@ class TokenService(tokens_pb2_grpc.TokenServiceServicer):
         reader = asyncio.create_task(_read(request_iterator, connection))
         try:
             while deliveries := await connection.take():
-                yield tokens_pb2.FromServer(
-                    chunks=[
-                        encode_failure(id, chunk)
-                        if isinstance(chunk, SaxError)
-                        else encode_chunk(id, chunk)
-                        for id, chunk in deliveries
-                    ]
-                )
+                yield _message(deliveries)
             if reader.done():
                 await reader  # a broken stream is an error of the call
         finally:
@@ -56,6 +49,17 @@ class TokenService(tokens_pb2_grpc.TokenServiceServicer):
         """Let every stream end once its requests are answered."""
         for connection in self._connections:
             connection.end()
+
+
+def _message(deliveries: Sequence[Delivery]) -> tokens_pb2.FromServer:
+    message = tokens_pb2.FromServer()
+    add = message.chunks.add
+    for id, chunk in deliveries:
+        if isinstance(chunk, SaxError):
+            add().MergeFrom(encode_failure(id, chunk))
+        else:
+            put_chunk(add(), id, chunk)
+    return message
 
 
 async def _read(request_iterator: Any, connection: Connection) -> None:

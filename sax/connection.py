@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import aclosing, contextmanager
 from typing import NamedTuple, TypeVar
 
@@ -18,6 +17,7 @@ from google.protobuf.message import Message
 
 from sax import codec, rpc
 from sax.errors import Cancelled, DeadlineExceeded, ReplicaLost, Retry, SaxError, fresh, meaning
+from sax.inbox import Inbox, Mailbox, Outlet, is_last
 from sax.proto import tokens_pb2
 from sax.types import GenerateRequest, TokenChunk
 
@@ -34,37 +34,6 @@ class Load(NamedTuple):
     outstanding: int
 
 
-class Inbox:
-    """What came for one request and was not read yet. One reader, one loop."""
-
-    __slots__ = ("_items", "_loop", "_waiter")
-
-    def __init__(self) -> None:
-        self._items: deque[tokens_pb2.Chunk | SaxError] = deque()
-        self._loop = asyncio.get_running_loop()
-        self._waiter: asyncio.Future[None] | None = None
-
-    def put(self, item: tokens_pb2.Chunk | SaxError) -> None:
-        """Never blocks: an answer's length bounds what can pile up."""
-        self._items.append(item)
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
-
-    async def get(self) -> tokens_pb2.Chunk:
-        """The next chunk. Raises the error that was put in its place."""
-        while not self._items:
-            self._waiter = self._loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        item = self._items.popleft()
-        if isinstance(item, SaxError):
-            raise item
-        return item
-
-
 class Connection:
     """A model server at one address. Use it in one event loop and close it there."""
 
@@ -79,7 +48,7 @@ class Connection:
             tokens_pb2.FromServer.FromString,
         )
         self._numbers = itertools.count(1)
-        self._inboxes: dict[int, Inbox] = {}
+        self._inboxes: dict[int, Mailbox] = {}
         self._outgoing: Outgoing | None = None  # None: no stream is open
         self._reader: asyncio.Task[None] | None = None
         self._calls = 0
@@ -124,23 +93,26 @@ class Connection:
 
         Raises what the server raised, ReplicaLost when the connection breaks, DeadlineExceeded.
         """
-        number = next(self._numbers)
-        message = tokens_pb2.ToServer(generate=codec.encode_generate(number, request))
-        inbox = self._send(number, message)
-        timer = self._start_timer(inbox, timeout_s)
-        try:
+        inbox = Inbox()
+        with self._asked(request, inbox, timeout_s) as number:
             finished = False
             while not finished:
                 chunk = await inbox.get()
-                if finished := bool(chunk.finish_reason) or chunk.HasField("failure"):
-                    self._inboxes.pop(number, None)
-                if finished and chunk.HasField("failure"):
-                    raise codec.decode_failure(chunk)
+                if finished := is_last(chunk):
+                    self._answered(number, chunk)
                 yield codec.decode_chunk(chunk)
-        finally:
-            if timer is not None:
-                timer.cancel()
-            self._cancel(number)
+
+    async def generate_to(
+        self,
+        request: GenerateRequest,
+        sink: Callable[[TokenChunk], None],
+        timeout_s: float | None = None,
+    ) -> None:
+        """Call `sink` with each chunk as it comes; returns after the last. Raises as `generate`
+        does, and what the sink raises; to cancel this cancels on the server."""
+        outlet = Outlet(sink)
+        with self._asked(request, outlet, timeout_s) as number:
+            self._answered(number, await outlet.over)
 
     async def close(self) -> None:
         """Requests under way end with Cancelled."""
@@ -164,14 +136,35 @@ class Connection:
     def _note_break(self) -> None:
         self._broke_at = asyncio.get_running_loop().time()
 
-    def _send(self, number: int, message: tokens_pb2.ToServer) -> Inbox:
-        """Ask, over a new stream if there is none."""
+    @contextmanager
+    def _asked(
+        self, request: GenerateRequest, inbox: Mailbox, timeout_s: float | None
+    ) -> Generator[int, None, None]:
+        """Ask, with the answer going to this inbox; cancel what is not over at the end."""
+        number = next(self._numbers)
+        message = tokens_pb2.ToServer(generate=codec.encode_generate(number, request))
+        self._send(message)
+        self._inboxes[number] = inbox
+        timer = self._start_timer(inbox, timeout_s)
+        try:
+            yield number
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._cancel(number)
+
+    def _answered(self, number: int, last: tokens_pb2.Chunk) -> None:
+        """The server is done with this request. Raises the failure it may have told."""
+        self._inboxes.pop(number, None)
+        if last.HasField("failure"):
+            raise codec.decode_failure(last)
+
+    def _send(self, message: tokens_pb2.ToServer) -> None:
+        """Say it, over a new stream if there is none."""
         if self._outgoing is None:
             self._outgoing = asyncio.Queue()
             self._reader = asyncio.create_task(self._read(self._outgoing), name=self.peer)
-        inbox = self._inboxes[number] = Inbox()
         self._outgoing.put_nowait(message)
-        return inbox
 
     def _cancel(self, number: int) -> None:
         """Tell the server that nobody reads this answer any more, unless it is over."""
@@ -180,7 +173,7 @@ class Connection:
                 tokens_pb2.ToServer(cancel=tokens_pb2.Cancel(id=number)),
             )
 
-    def _start_timer(self, inbox: Inbox, timeout_s: float | None) -> asyncio.TimerHandle | None:
+    def _start_timer(self, inbox: Mailbox, timeout_s: float | None) -> asyncio.TimerHandle | None:
         if timeout_s is None:
             return None
         late = DeadlineExceeded(f"the answer was not complete within {timeout_s:g} s")

@@ -128,6 +128,30 @@ class Locator:
 
         return self.stream(request.model_id, ask, timeout_s)
 
+    async def generate_to(
+        self,
+        request: GenerateRequest,
+        sink: Callable[[TokenChunk], None],
+        timeout_s: float | None = None,
+    ) -> None:
+        """The same answer by callback: `sink` gets each chunk; cancelling cancels it there."""
+        started = False
+
+        def pass_on(chunk: TokenChunk) -> None:
+            nonlocal started
+            started = True
+            sink(chunk)
+
+        attempts = self._begin(request.model_id, timeout_s, ANY_ROUTE)
+        while True:
+            replica = await self._replica(request.model_id, attempts, ANY_ROUTE)
+            try:
+                return await replica.generate_to(request, pass_on, attempts.left_s)
+            except SaxError as error:
+                if started:
+                    raise
+                attempts.failed(replica.address, error)
+
     async def stream(
         self,
         model_id: str,

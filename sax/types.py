@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
 
 class ServableStatus(StrEnum):
     """Where a model is in the life of one model server (Saxml's ModelStatus)."""
@@ -162,8 +164,7 @@ class GenerateRequest:
     request_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
+class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
     """A token, its log-probability under the unmodified logits, and its rivals."""
 
     token_id: int
@@ -173,9 +174,9 @@ class TokenLogprob:
     top: tuple[TokenLogprob, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TokenChunk:
-    """What one request gained since the chunk before."""
+class TokenChunk(msgspec.Struct, frozen=True, gc=False):
+    """What one request gained since the chunk before. A Struct: one is made per token, which as a
+    dataclass would cost five times as much."""
 
     text: str  # whole characters only
     token_ids: tuple[int, ...] = ()

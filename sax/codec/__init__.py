@@ -36,6 +36,7 @@ from sax.codec.tokens import (
     encode_failure,
     encode_generate,
     encode_tokenize,
+    put_chunk,
 )
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "encode_stats",
     "encode_status",
     "encode_tokenize",
+    "put_chunk",
     "encode_topology",
     "sampling_from_extra_inputs",
 ]

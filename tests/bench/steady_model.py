@@ -1,6 +1,7 @@
 """A model server whose steps take a fixed time and no CPU: what is left is the serving path.
 
-`python -m tests.bench.steady_model --admin host:port --port N` joins a cell like the real one.
+`python -m tests.bench.steady_model --admin host:port --port N` joins a cell like the real
+one and, at its first step, prints the native id of the engine's thread.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable
 
@@ -17,6 +19,7 @@ from model_server.engine.types import EngineLimits, PendingStep, RowResult, Step
 from model_server.loaded import Loaded
 from model_server.process import ModelServer
 from model_server.tokenizer import ByteTokenizer
+from sax.event_loop import loop_factory
 from sax.types import ModelSpec, Progress, SamplingParams
 
 STEP_S = 0.02
@@ -37,8 +40,12 @@ class SteadyRunner:
     def __init__(self) -> None:
         self.limits = LIMITS
         self._free_s = 0.0  # when the device is done with what was launched
+        self._told = False
 
     def launch(self, step: Step) -> PendingStep:
+        if not self._told:  # steps are launched by the engine's thread, and by no other
+            self._told = True
+            print(threading.get_native_id(), flush=True)
         self._free_s = max(self._free_s, time.monotonic()) + STEP_S
         return _Pending(step, self._free_s)
 
@@ -92,5 +99,6 @@ if __name__ == "__main__":
     parser.add_argument("--admin", required=True)
     parser.add_argument("--port", type=int, required=True)
     flags = parser.parse_args()
-    asyncio.run(serve(flags.admin, flags.port))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(serve(flags.admin, flags.port))
     leave(0)

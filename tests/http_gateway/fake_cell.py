@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from sax.codec.extra_inputs import ExtraInputs
@@ -139,9 +139,12 @@ class FakeCell:
             raise self.admin_failure
         return [m for name, m in self.models.items() if cell is None or name.startswith(f"{cell}/")]
 
-    async def generate(
-        self, request: GenerateRequest, timeout_s: float | None = None
-    ) -> AsyncGenerator[TokenChunk, None]:
+    async def generate_to(
+        self,
+        request: GenerateRequest,
+        sink: Callable[[TokenChunk], None],
+        timeout_s: float | None = None,
+    ) -> None:
         self.requests.append(request)
         self.timeouts.append(timeout_s)
         self._begin(request.model_id)
@@ -153,7 +156,7 @@ class FakeCell:
                     raise self.failure
                 if i == self.hold_after:
                     await self.released.wait()
-                yield self._chunk(request, i, limit)
+                sink(self._chunk(request, i, limit))
         finally:
             self.open_answers -= 1
             if not self.open_answers:

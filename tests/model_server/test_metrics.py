@@ -21,10 +21,10 @@ async def test_running_and_waiting_requests_show() -> None:
     async with serving(FakeModels(gate=gate), metrics_port=0) as served:
         stream = Stream(served)
         for id in range(LIMITS.slots + 2):
-            await stream.ask(id, max_tokens=20)
-        gate.release(2)
+            await stream.ask(id, max_tokens=200)
         servable = served.servable()
-        await until(lambda: servable.stats().slots_used == LIMITS.slots)
+        # One more step for every look: how many it takes until all have arrived is theirs to say.
+        await until(lambda: servable.stats().slots_used == LIMITS.slots or gate.release())
         await until(lambda: servable.stats().waiting == 2)
         assert await served.metric("sax_requests_running") == LIMITS.slots
         assert await served.metric("sax_requests_waiting") == 2

@@ -17,7 +17,7 @@ from sax.errors import (
     QueueFull,
     ReplicaLost,
 )
-from sax.types import GenerateRequest, SamplingParams
+from sax.types import GenerateRequest, SamplingParams, TokenChunk
 from tests.sax.fake_replica import FakeReplica
 
 
@@ -181,3 +181,65 @@ async def test_closing_the_connection_ends_open_requests_with_cancelled(
     await connection.close()
     with pytest.raises(Cancelled):
         await anext(stream)
+
+
+async def test_a_sink_gets_the_chunks_an_iterator_would(connection: Connection) -> None:
+    chunks: list[TokenChunk] = []
+    await connection.generate_to(ask(3), chunks.append)
+    assert chunks == [chunk async for chunk in connection.generate(ask(3))]
+
+
+async def test_a_request_of_a_sink_fails_alone_and_typed(
+    connection: Connection, replica: FakeReplica
+) -> None:
+    replica.fail.append(QueueFull("32 requests wait", retry_after_s=2.0))
+    chunks: list[TokenChunk] = []
+    with pytest.raises(QueueFull, match="32 requests wait"):
+        await connection.generate_to(ask(3), chunks.append)
+    assert chunks == []
+    assert replica.cancelled == []
+
+
+async def test_a_sink_that_raises_ends_its_own_request_only(
+    connection: Connection, replica: FakeReplica
+) -> None:
+    def sink(chunk: TokenChunk) -> None:
+        raise ValueError(chunk.text)
+
+    other: list[TokenChunk] = []
+    bad, good = await asyncio.gather(
+        connection.generate_to(ask(1000), sink),
+        connection.generate_to(ask(5), other.append),
+        return_exceptions=True,
+    )
+    assert isinstance(bad, ValueError)
+    assert (good, len(other)) == (None, 5)
+    await until(lambda: replica.cancelled)
+
+
+async def test_cancelling_the_wait_of_a_sink_cancels_on_the_server(
+    connection: Connection, replica: FakeReplica
+) -> None:
+    replica.hold.clear()
+    chunks: list[TokenChunk] = []
+    waiting = asyncio.create_task(connection.generate_to(ask(1000), chunks.append))
+    await until(lambda: chunks)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await until(lambda: replica.cancelled)
+    assert len(chunks) == 1
+
+
+async def test_a_lost_or_late_answer_is_the_error_of_whoever_waits_for_the_sink(
+    connection: Connection, replica: FakeReplica
+) -> None:
+    replica.hold.clear()
+    with pytest.raises(DeadlineExceeded):
+        await connection.generate_to(ask(1000), lambda _: None, timeout_s=0.05)
+    chunks: list[TokenChunk] = []
+    waiting = asyncio.create_task(connection.generate_to(ask(1000), chunks.append))
+    await until(lambda: chunks)
+    await replica.stop()
+    with pytest.raises(ReplicaLost, match=replica.address):
+        await waiting

@@ -169,6 +169,33 @@ async def test_a_replica_lost_in_mid_answer_is_a_replica_lost(
         await anext(stream)
 
 
+async def test_a_sink_hears_of_the_replica_that_answers_and_of_no_other(
+    admin: FakeAdmin, replica: FakeReplica, other: FakeReplica, client: AsyncClient
+) -> None:
+    admin.ready(MODEL, replica.address, other.address)
+    replica.fail = other.fail = [QueueFull("full")]  # the first to be asked
+    chunks: list[TokenChunk] = []
+    await client.generate_to(ask(3), chunks.append)
+    assert [chunk.text for chunk in chunks] == ["0", "1", "2"]
+    assert len(replica.asked) == len(other.asked) == 1
+
+
+async def test_an_answer_whose_first_token_a_sink_has_is_not_begun_again(
+    admin: FakeAdmin, replica: FakeReplica, other: FakeReplica, client: AsyncClient
+) -> None:
+    admin.ready(MODEL, replica.address)
+    replica.hold.clear()
+    chunks: list[TokenChunk] = []
+    answer = asyncio.create_task(client.generate_to(ask(9), chunks.append))
+    while not chunks:  # noqa: ASYNC110 - a sink has no event
+        await asyncio.sleep(0.005)
+    admin.ready(MODEL, replica.address, other.address)
+    await replica.stop()
+    with pytest.raises(ReplicaLost, match=replica.address):
+        await answer
+    assert (len(chunks), other.asked) == (1, [])
+
+
 async def test_a_request_waits_a_moment_for_the_first_replica(
     admin: FakeAdmin, replica: FakeReplica, client: AsyncClient
 ) -> None:
