@@ -63,7 +63,7 @@ class Writer:
         except Exception as exc:
             self._break(exc)
         else:
-            self._rest = asyncio.create_task(_resume(writing, waiting))
+            self._rest = asyncio.ensure_future(_resume(writing, waiting))
             self._rest.add_done_callback(self._go_on)
 
     def _go_on(self, done: asyncio.Task[None]) -> None:

@@ -26,7 +26,7 @@ from sax.errors import (
     ShuttingDown,
 )
 from sax.locator import Patience, Route, choose
-from sax.types import GenerateRequest, ReplicaStatus, SamplingParams, ServableStatus
+from sax.types import GenerateRequest, ReplicaStatus, SamplingParams, ServableStatus, TokenChunk
 from tests.sax.conftest import MODEL
 from tests.sax.fake_admin import FakeAdmin
 from tests.sax.fake_replica import FakeReplica
