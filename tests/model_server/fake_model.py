@@ -58,6 +58,7 @@ class FakeModels:
         fail_result: int | None = None,
         samples: int = 1,
         defaults: SamplingParams = DEFAULTS,
+        chat_queries: bool = False,
     ) -> None:
         self.limits = limits
         self.runners: list[FakeRunner] = []
@@ -70,6 +71,7 @@ class FakeModels:
         self._fail_result = fail_result
         self._samples = samples
         self._defaults = defaults
+        self._chat_queries = chat_queries
 
     def __call__(self, spec: ModelSpec, report: Callable[[Progress], None]) -> Loaded:
         self.concurrent += 1
@@ -109,6 +111,7 @@ class FakeModels:
             runner=runner,
             tokenizer=ByteTokenizer(256),
             chat_template=ChatTemplate(TEMPLATE, bos_token="", eos_token=""),
+            chat_queries=self._chat_queries,
             defaults=self._defaults,
             samples=self._samples,
             memory=MEMORY,

@@ -34,6 +34,13 @@ async def test_generate_answers_as_saxml_does() -> None:
         assert answer.score == pytest.approx(expected)
 
 
+async def test_a_query_to_a_chat_model_is_a_users_turn() -> None:
+    async with serving(FakeModels(chat_queries=True)) as served:
+        reply = await served.lm.Generate(lm_request(per_example_max_decode_steps=6))
+        tokens = answer_to("user: hi\nassistant: ", 6)
+        assert reply.texts[0].text == text_of(tokens)
+
+
 async def test_generate_gives_its_samples_best_first_and_a_seed_repeats_them() -> None:
     models = FakeModels(samples=3, defaults=SamplingParams(temperature=1.0, max_tokens=10))
     async with serving(models) as served:
