@@ -17,7 +17,7 @@ help:
 	@echo 'make demo    start a cell with a real model, ask it one question, keep serving'
 	@echo 'make test    run the whole test suite'
 	@echo 'make check   ruff, pyright, layering, generated files'
-	@echo 'make bench   measure, and print the table of docs/benchmarks.md'
+	@echo 'make bench   measure, and write docs/benchmarks.md'
 	@echo 'make format  format the code'
 	@echo 'make proto   generate sax/proto/*_pb2* again'
 	@echo 'make docs    generate docs/errors.md again'

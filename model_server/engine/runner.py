@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -118,6 +119,10 @@ class ModelRunner:
     def limits(self) -> EngineLimits:
         return self._limits
 
+    @property
+    def weight_bytes(self) -> int:
+        return sum(leaf.nbytes for leaf in self._leaves)
+
     def compile(self, report: Callable[[Progress], None]) -> None:
         """Compile every bucket, from the persistent cache where it has them.
 
@@ -198,7 +203,7 @@ def unpack(layout: Layout, vector: jax.Array) -> dict[str, jax.Array]:
     """The named parts of a step's vector, on the device."""
     parts: dict[str, jax.Array] = {}
     for name, (offset, shape) in layout.parts.items():
-        size = int(np.prod(shape))
+        size = math.prod(shape)
         parts[name] = jax.lax.slice(vector, (offset,), (offset + size,)).reshape(shape)
     return parts
 

@@ -7,6 +7,7 @@ only what changed. No jax: the device side unpacks by the same `Layout`.
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 from functools import cached_property
@@ -65,19 +66,26 @@ class Layout:
         offset = 0
         for name, shape in shapes.items():
             parts[name] = (offset, shape)
-            offset += int(np.prod(shape))
+            offset += math.prod(shape)
         return parts
 
     @cached_property
     def size(self) -> int:
         offset, shape = self.parts["tops"]
-        return offset + int(np.prod(shape))
+        return offset + math.prod(shape)
+
+    @cached_property
+    def _slices(self) -> list[tuple[str, slice, tuple[int, ...]]]:
+        return [
+            (name, slice(offset, offset + math.prod(shape)), shape)
+            for name, (offset, shape) in self.parts.items()
+        ]
 
     def views(self, vector: np.ndarray) -> dict[str, np.ndarray]:
         """Writable views of the parts of a host vector."""
         return {
-            name: vector[offset : offset + int(np.prod(shape))].reshape(shape)
-            for name, (offset, shape) in self.parts.items()
+            name: vector[part] if len(shape) == 1 else vector[part].reshape(shape)
+            for name, part, shape in self._slices
         }
 
 
