@@ -87,7 +87,7 @@ def _replica(
         why = f"unloading: {unload.why}" if unload else "unloading before it is loaded again"
         if failure is not None:
             # A retry begins with an unload; what went wrong stays the news until it goes right.
-            why = f"{why}; last time: {_describe_failure(failure)}"
+            why = f"{why}; the last load failed: {failure.reason}"
         return ReplicaStatus(address, ServableStatus.UNLOADING, why)
     if status is ServableStatus.LOADED and servable is not None:
         return ReplicaStatus(address, status, "" if is_current(servable, spec) else _OUTDATED)

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """For `asyncio.Runner`: uvloop where there is one, at half the cost of a turn; None: asyncio's
-    own."""
+    """For `asyncio.Runner`: uvloop if it is there, as its turns cost less; None: asyncio's own."""
     try:
         import uvloop
     except ImportError:

@@ -86,7 +86,12 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
             progress=Progress("reading weights", 1, 2),
         )
         await self.may_load.wait()
-        loaded = replace(self.models[spec.model_id], status=ServableStatus.LOADED, progress=None)
+        loaded = replace(
+            self.models[spec.model_id],
+            status=ServableStatus.LOADED,
+            progress=None,
+            methods=("lm.generate", "lm.score"),
+        )
         if self.failing:
             loaded = replace(loaded, status=ServableStatus.FAILED, reason=self.failing)
         self.models[spec.model_id] = replace(loaded, memory=1000)

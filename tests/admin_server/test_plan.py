@@ -62,6 +62,13 @@ def only(model_report) -> tuple[str, S, str]:
     return replica.address, replica.status, replica.reason
 
 
+def test_a_retry_that_begins_with_an_unload_still_says_what_went_wrong():
+    state = seen({A: [holds(S.UNLOADING)]}, failures={(A, M): Failure(NEW, 1, "no such file", 5.0)})
+    _, status, reason = only(plan_actions(cell(spec()), state, 9).models[M])
+    assert status is S.UNLOADING
+    assert "no such file" in reason
+
+
 def test_a_published_model_is_loaded_on_a_server_that_serves_its_path():
     plan = plan_actions(cell(spec()), seen({A: []}), 0)
     assert plan.actions == (Load(A, spec()),)

@@ -224,6 +224,14 @@ async def test_a_watch_ends_with_an_unpublish_and_numbers_are_not_used_again(stu
     assert again.result.has_fullset
 
 
+async def test_a_ready_model_is_listed_with_what_its_server_says_it_serves(stub, start_modelet):
+    await start_modelet(paths=("llama",))
+    await publish(stub)
+    await stub.WaitForReady(admin_pb2.WaitForReadyRequest(model_id=M, num_replicas=1))
+    (listed,) = (await stub.List(admin_pb2.ListRequest(model_id=M))).published_models
+    assert list(listed.model.method_names) == ["lm.generate", "lm.score"]
+
+
 async def test_stats_count_servers_by_type_and_path(stub, start_modelet):
     await start_modelet(paths=("llama", "gemma"))
     await start_modelet(paths=("llama",))
@@ -233,6 +241,8 @@ async def test_stats_count_servers_by_type_and_path(stub, start_modelet):
     assert dict(everyone.num_servers_by_servable_model_path) == {"llama": 2, "gemma": 1}
     (kind,) = everyone.model_server_type_stats
     assert (kind.chip_type, kind.num_replicas) == (admin_pb2.ModelServer.CHIP_TYPE_CPU, 2)
+    of_cell = await stub.Stats(admin_pb2.StatsRequest(model_id="/sax/test"))
+    assert of_cell == everyone
     of_one = await stub.Stats(admin_pb2.StatsRequest(model_id=M))
     assert [kind.num_replicas for kind in of_one.model_server_type_stats] == [1]
 

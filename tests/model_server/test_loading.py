@@ -62,8 +62,8 @@ def answer(engine: Engine, updates: queue.Queue[Update], prompt: tuple[int, ...]
 
 def test_a_loaded_model_serves_without_compiling(loader: ModelLoader) -> None:
     phases: list[str] = []
+    before = loader.compiles_while_serving()  # what the load compiles is expected, in any thread
     loaded = loader(spec(), lambda progress: phases.append(progress.phase))
-    before = loader.compiles_while_serving()
     updates: queue.Queue[Update] = queue.Queue()
     engine = Engine(loaded.runner, lambda batch: [updates.put(update) for update in batch] and None)
     try:
@@ -75,6 +75,18 @@ def test_a_loaded_model_serves_without_compiling(loader: ModelLoader) -> None:
     finally:
         engine.close()
     assert list(dict.fromkeys(phases)) == ["starting", "drawing weights", "compiling bucket"]
+
+
+def test_prompts_longer_than_the_largest_bucket_are_served(loader: ModelLoader) -> None:
+    # With 32 idle slots the token budget alone would let one step have more prompt blocks than
+    # any bucket holds.
+    loaded = loader(spec(overrides=SHRUNK | {"NUM_CACHE_SLOTS": "32"}), quiet)
+    updates: queue.Queue[Update] = queue.Queue()
+    engine = Engine(loaded.runner, lambda batch: [updates.put(update) for update in batch] and None)
+    try:
+        assert len(answer(engine, updates, tuple(range(280)))) == 6
+    finally:
+        engine.close()
 
 
 def test_the_same_name_gets_the_same_random_weights(loader: ModelLoader) -> None:
