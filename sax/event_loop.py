@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """For `asyncio.Runner`: uvloop if it is there, as its turns cost less; None: asyncio's own."""
+    """For `asyncio.Runner`: uvloop if there is one (its turns cost less), else None."""
     try:
         import uvloop
     except ImportError:
