@@ -2,9 +2,9 @@
 
 The hot path of the gateway. Each source has a task, but its values come by callback and are
 written without waking it, which saves about a sixth of the cost of a token. Starlette's
-StreamingResponse is not used because it cannot merge sources, coalesce, or answer an error that comes before the first
-byte with a real status. Knows nothing of tokens or of OpenAI: sources give values, encoders make
-bytes.
+StreamingResponse is not used because it cannot merge sources, coalesce, or answer an error that
+comes before the first byte with a real status. Knows nothing of tokens or of OpenAI: sources give
+values, encoders make bytes.
 """
 
 from __future__ import annotations
