@@ -47,6 +47,26 @@ def plan(
     return MemoryPlan(pages=pages, kv=kv, total=weights + kv + workspace)
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What is left of a device's memory for one more model."""
+
+    limit: int  # bytes
+    in_use: int  # by other models
+
+    def reserve(self, *, weights: int, workspace: int) -> int:
+        """The bytes of a model without KV pages. Raises MemoryPlanError when they do not fit."""
+        total, free = weights + workspace, max(0, self.limit - self.in_use)
+        if total > free:
+            raise MemoryPlanError(
+                f"the model does not fit: weights {human(weights)} + workspace "
+                f"{human(workspace)} = {human(total)}, but of {human(self.limit)} memory "
+                f"{human(self.in_use)} is in use by other models and {human(free)} is free: "
+                f"{_more_room(total, self.in_use)}"
+            )
+        return total
+
+
 def human(count: int) -> str:
     """Bytes as people say them: 1.50 GiB."""
     for size, unit in _UNITS:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.engine.buckets import Bucket, choose
 from model_server.engine.sampler import RowSampling, sample
@@ -106,7 +107,8 @@ class ModelRunner:
         # A flat tuple of arrays crosses into a compiled call much faster than a module does.
         self._leaves = tuple(leaves)
         self._pages = tuple(pages)
-        self._last_tokens = jnp.zeros(limits.slots + 1, jnp.int32)
+        self._everywhere = _everywhere(self._leaves[0].sharding)
+        self._last_tokens = jnp.zeros(limits.slots + 1, jnp.int32, device=self._everywhere)
         self._arrays = StepArrays(limits)
         self._tops = [0] * limits.slots
         self._layouts = {bucket: Layout(bucket, limits) for bucket in self._buckets}
@@ -146,8 +148,14 @@ class ModelRunner:
 
     def _compile_one(self, bucket: Bucket) -> Any:
         layout = self._layouts[bucket]
-        vector = jax.ShapeDtypeStruct((layout.size,), jnp.int32)
-        jitted = jax.jit(self._trace(layout), donate_argnums=(1, 2))
+        vector = jax.ShapeDtypeStruct((layout.size,), jnp.int32, sharding=self._everywhere)
+        pages = jax.tree.map(lambda array: array.sharding, self._shapes[1])
+        jitted = jax.jit(
+            self._trace(layout),
+            donate_argnums=(1, 2),
+            # Every device samples the same tokens; pages stay where they are.
+            out_shardings=(self._everywhere, pages, self._everywhere),
+        )
         started = time.monotonic()
         compiled = jitted.lower(*self._shapes, vector).compile()
         logger.info("compiled bucket %s in %.1f s", bucket, time.monotonic() - started)
@@ -193,6 +201,13 @@ class ModelRunner:
         for array in jax.tree.leaves((self._leaves, self._pages, self._last_tokens)):
             array.delete()
         self._compiled.clear()
+
+
+def _everywhere(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
+    """A copy on each device that holds the weights."""
+    if isinstance(sharding, NamedSharding):
+        return NamedSharding(sharding.mesh, PartitionSpec())
+    return sharding
 
 
 def _shape(array: jax.Array) -> jax.ShapeDtypeStruct:

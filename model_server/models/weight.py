@@ -1,4 +1,4 @@
-"""One declaration per weight: shape, logical axes, checkpoint names, initialiser.
+"""One declaration per weight: shape, logical axes, source in a checkpoint, initialiser.
 
 A module built under `nnx.eval_shape` takes no memory; everything that needs to know about a
 weight (loading, sharding, the memory plan) reads its declaration.
@@ -15,24 +15,70 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from model_server.checkpoints.packed import Packing
+from model_server.models.quantization import Quantization, Stored
+from model_server.models.quantized import Quantized, placeholder
+from model_server.models.source import Source, source_of
+
+
+@dataclass(frozen=True, slots=True)
+class WeightForm:
+    """How the weights of a module are held on the devices; families pass it through."""
+
+    dtype: Any = jnp.bfloat16  # of matrices; vectors are float32
+    shards: int = 1  # devices on the model axis
+    quantization: Quantization | None = None  # of matrices
+
 
 def weight(
     shape: tuple[int, ...],
     axes: tuple[str | None, ...],
-    names: tuple[str, ...] = (),
+    source: Source | tuple[str, ...] = (),
     *,
     dtype: Any,
     spread: float | None = None,
+    quantization: Quantization | None = None,
+    table: bool = False,
 ) -> nnx.Param:
     """Declare one weight.
 
-    axes: a logical axis (embed, heads, ffw, vocab, ...) or None per dimension.
-    names: tensors of a Hugging Face checkpoint, joined along the first dimension.
+    axes: a logical axis (embed, heads, ffw, vocab, experts) or None per dimension.
+    source: where its numbers are in a checkpoint; names are joined along the first dimension.
     spread: standard deviation of random weights; None: ones.
+    quantization: decides whether the value is a `Quantized`; `table`: rows are vocabulary entries.
     """
     if len(shape) != len(axes):
         raise ValueError(f"{len(shape)} dimensions but {len(axes)} logical axes")
-    return nnx.Param(jnp.zeros(shape, dtype), axes=axes, names=names, spread=spread)
+    found = source_of(source)
+    packing = quantization.packing_of(found, shape, table=table) if quantization else None
+    value = placeholder(shape, packing, dtype) if packing else jnp.zeros(shape, dtype)
+    return nnx.Param(
+        value,
+        axes=axes,
+        source=found,
+        spread=spread,
+        packing=packing,
+        kept=isinstance(quantization, Stored),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One array of a weight."""
+
+    part: str  # values, scales or offsets of a quantised weight; "" of a plain one
+    shape: tuple[int, ...]
+    dtype: Any
+    axes: tuple[str | None, ...]
+
+    @property
+    def bits(self) -> int:
+        """Of one number on the device."""
+        return 4 if self.dtype == jnp.int4 else 8 * int(jnp.dtype(self.dtype).itemsize)
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.bits // 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +87,17 @@ class Declaration:
 
     path: str  # layers.3.attention.qkv.kernel
     shape: tuple[int, ...]
-    dtype: Any
+    dtype: Any  # that it is computed in
     axes: tuple[str | None, ...]
-    names: tuple[str, ...]
+    source: Source
     spread: float | None
+    packing: Packing | None  # None: plain numbers
+    kept: bool  # packed as the checkpoint stores it, not quantised while loading
+    leaves: tuple[Leaf, ...]  # in the order of the module's leaves
 
     @property
     def bytes(self) -> int:
-        return int(jnp.dtype(self.dtype).itemsize) * math.prod(self.shape)
+        return sum(leaf.bytes for leaf in self.leaves)
 
 
 @dataclass(frozen=True)
@@ -74,20 +123,33 @@ def blueprint(build: Callable[[], nnx.Module]) -> Blueprint:
     declared = tuple(_declarations(nnx.state(module)))
     for _, node in nnx.iter_graph(module):
         if isinstance(node, nnx.Param):
-            # Layers that differ in nothing but their tensors' names are traced once.
-            node.set_metadata(names=())
+            # Layers that differ in nothing but where their tensors are stored are traced once.
+            node.set_metadata(source=None, packing=None, kept=False)
     graph, state = nnx.split(module)
     return Blueprint(declared, graph, jax.tree.structure(state))
 
 
 def _declarations(state: nnx.State) -> Iterator[Declaration]:
-    for path, leaf in nnx.to_flat_state(state):
-        meta = leaf.get_metadata()
+    for path, param in nnx.to_flat_state(state):
+        meta, value = param.get_metadata(), param.get_value()
+        whole = value.values if isinstance(value, Quantized) else value
         yield Declaration(
-            ".".join(map(str, path)),
-            tuple(leaf.get_value().shape),
-            leaf.get_value().dtype,
-            meta["axes"],
-            meta["names"],
-            meta["spread"],
+            path=".".join(map(str, path)),
+            shape=tuple(whole.shape),
+            dtype=value.dtype,
+            axes=meta["axes"],
+            source=meta["source"],
+            spread=meta["spread"],
+            packing=meta["packing"],
+            kept=meta["kept"],
+            leaves=tuple(_leaves(value, meta["axes"])),
         )
+
+
+def _leaves(value: Any, axes: tuple[str | None, ...]) -> Iterator[Leaf]:
+    if not isinstance(value, Quantized):
+        yield Leaf("", tuple(value.shape), value.dtype, axes)
+        return
+    for part in ("values", "scales", "offsets"):
+        if (array := getattr(value, part)) is not None:
+            yield Leaf(part, tuple(array.shape), array.dtype, axes)

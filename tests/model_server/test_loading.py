@@ -14,6 +14,7 @@ from model_server.engine.types import Sampling
 from model_server.loading import ModelLoader, make_loader
 from sax.errors import CheckpointError, InvalidRequest, MemoryPlanError, ModelPathNotFound
 from sax.types import ModelSpec, Progress
+from tests.model_server.checkpoints.tiny_folder import write_tiny
 
 PATH = "lm_cloud.LmCloudSpmd2BTest"
 SHRUNK = {
@@ -115,9 +116,16 @@ def test_a_closed_models_memory_is_free_again(loader: ModelLoader) -> None:
 
 
 def test_a_model_too_large_is_refused_before_it_is_read(loader: ModelLoader) -> None:
-    huge = spec(model_path="pax.lm.params.lm_cloud.LmCloudSpmd175B32Test", overrides={})
+    here = {"ICI_MESH_SHAPE": "[1, 1, 1]", "QUANTIZE": "null"}
+    huge = spec(model_path="pax.lm.params.lm_cloud.LmCloudSpmd175B32Test", overrides=here)
     with pytest.raises(MemoryPlanError, match=r"weights 32\d\.\d+ GiB"):
         loader(huge, quiet)
+
+
+def test_a_mesh_larger_than_the_server_is_refused_with_both_numbers(loader: ModelLoader) -> None:
+    spread = spec(model_path="pax.lm.params.lm_cloud.LmCloudSpmd175B32Test", overrides={})
+    with pytest.raises(InvalidRequest, match=r"mesh \[1, 1, 32\] needs 32 devices"):
+        loader(spread, quiet)
 
 
 def test_an_unknown_path_is_named_before_a_missing_checkpoint(loader: ModelLoader) -> None:
@@ -128,6 +136,12 @@ def test_an_unknown_path_is_named_before_a_missing_checkpoint(loader: ModelLoade
 def test_a_missing_checkpoint_is_named(loader: ModelLoader, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="nowhere"):
         loader(spec(model_path="llama", checkpoint=str(tmp_path / "nowhere")), quiet)
+
+
+def test_a_tokenizer_of_another_model_is_refused(loader: ModelLoader, tmp_path: Path) -> None:
+    folder = write_tiny(tmp_path / "tiny", vocab_size=200)
+    with pytest.raises(CheckpointError, match=r"tiny: .* ids up to 261, its model 200 rows"):
+        loader(spec(model_path="llama", checkpoint=str(folder), overrides={}), quiet)
 
 
 def test_a_query_format_that_needs_a_template_says_so(loader: ModelLoader) -> None:

@@ -13,17 +13,18 @@ from safetensors.numpy import load_file, save_file
 
 from model_server.checkpoints.checkpoint import open_checkpoint
 from model_server.models.registry import make_recipe
-from model_server.models.weight import Blueprint, blueprint
+from model_server.models.weight import Blueprint
 from model_server.weights import random_weights, read_weights
 from sax.errors import CheckpointError
 from sax.types import Progress
+from tests.model_server.models.family_cases import checkpoint_of
 
-TIED = Path(__file__).parents[1] / "golden" / "llama_tiny_tied"
+TIED = checkpoint_of("llama_tied")
 
 
 def module_of(folder: Path) -> Blueprint:
     config = json.loads((folder / "config.json").read_text())
-    return blueprint(make_recipe("llama", config, {"DTYPE": '"float32"'}).build)
+    return make_recipe("llama", config, {"DTYPE": '"float32"'}).blueprint()
 
 
 def changed_copy(folder: Path, to: Path, **changes: np.ndarray | None) -> Path:
@@ -45,7 +46,9 @@ def read(folder: Path) -> list[np.ndarray]:
 def test_joined_tensors_lie_one_after_the_other() -> None:
     stored = load_file(TIED / "model.safetensors")
     declared = module_of(TIED).declarations
-    index = next(i for i, d in enumerate(declared) if d.path == "layers.1.attention.qkv.kernel")
+    index = next(
+        i for i, d in enumerate(declared) if d.path == "layers.1.attention.qkv.linears.0.kernel"
+    )
     parts = [stored[f"model.layers.1.self_attn.{n}_proj.weight"] for n in "qkv"]
     np.testing.assert_array_equal(read(TIED)[index], np.concatenate(parts))
 

@@ -16,9 +16,7 @@ PAGE = 8
 
 
 def empty_pages(recipe: Any, pages: int) -> tuple[LayerPages, ...]:
-    return allocate(
-        recipe.layers, pages, PAGE, recipe.kv_heads, recipe.head_dim, jnp.dtype("float32")
-    )
+    return allocate(recipe.cache(1), pages, PAGE, jnp.dtype("float32"))
 
 
 def one_prompt(count: int, kernel: Kernel = reference.paged_attention) -> PagedBatch:

@@ -20,7 +20,6 @@ from model_server.engine.types import (
 )
 from model_server.kernels import xla
 from model_server.models.registry import make_recipe
-from model_server.models.weight import blueprint
 from model_server.weights import random_weights
 from tests.model_server.tiny import PAGE, empty_pages, logits_of
 
@@ -54,7 +53,7 @@ class Tiny:
         self.recipe = make_recipe(
             "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest", None, TINY
         )
-        module = blueprint(self.recipe.build)
+        module = self.recipe.blueprint()
         leaves = random_weights(module.declarations, 3, lambda _: None)
         # The runner frees what it is given; the whole model keeps its own copy.
         self.model = module.assemble([leaf.copy() for leaf in leaves])

@@ -1,0 +1,44 @@
+"""Host arrays that a CPU device takes over as they are: XLA copies what is not so aligned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+_ALIGNMENT = 64  # bytes
+
+
+def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """An uninitialised array whose memory begins where XLA wants it."""
+    kind = np.dtype(dtype)
+    size = math.prod(shape) * kind.itemsize
+    raw = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + size].view(kind).reshape(shape)
+
+
+def aligned(numbers: np.ndarray, dtype: Any) -> np.ndarray:
+    """The same numbers, row after row, in this dtype; a copy only where one is needed."""
+    kind = np.dtype(dtype)
+    if (
+        numbers.dtype == kind
+        and numbers.flags.c_contiguous
+        and numbers.ctypes.data % _ALIGNMENT == 0
+    ):
+        return numbers
+    out = aligned_empty(numbers.shape, kind)
+    out[...] = numbers
+    return out
+
+
+def aligned_concatenate(pieces: Sequence[np.ndarray], axis: int) -> np.ndarray:
+    """`np.concatenate` of pieces of one dtype into aligned memory."""
+    if len(pieces) == 1:
+        return pieces[0]
+    rest = list(pieces[0].shape)
+    rest[axis] = sum(piece.shape[axis] for piece in pieces)
+    out = aligned_empty(rest, np.result_type(*(piece.dtype for piece in pieces)))
+    return np.concatenate(pieces, axis=axis, out=out)

@@ -1,0 +1,259 @@
+"""Where a weight's numbers come from: an expression over a checkpoint's tensors.
+
+Checkpoints store what suited whoever wrote them: separate or fused projections, one tensor per
+expert, transposed products. An expression says how a weight is put together from them, and reads
+any region of the result without reading the rest, one tensor's part at a time: memory beside the
+result is that of one part. Knows shapes and names, not files.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from model_server.aligned import aligned, aligned_empty
+from sax.errors import CheckpointError
+
+Region = tuple[slice, ...]  # one slice per dimension, start and stop written out, no step
+
+
+class Tensors(Protocol):
+    """What an expression needs of a checkpoint."""
+
+    def shape(self, name: str) -> tuple[int, ...]: ...
+
+    def read(self, name: str, region: Region | None = None) -> np.ndarray: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A region of one tensor, and where it belongs in the region that was asked for."""
+
+    name: str
+    region: Region  # of the tensor
+    place: Region  # may have more dimensions in front, of size 1
+    transposed: bool = False
+
+    def read(self, tensors: Tensors) -> np.ndarray:
+        """Its numbers, lying as the place does."""
+        numbers = tensors.read(self.name, self.region)
+        return numbers.T if self.transposed else numbers
+
+    def shifted(self, axis: int, by: int) -> Piece:
+        """The same piece in a larger region."""
+        part = self.place[axis]
+        place = _replace(self.place, axis, slice(part.start + by, part.stop + by))
+        return replace(self, place=place)
+
+
+class Source(ABC):
+    """An expression. Every method raises CheckpointError, naming the tensors that do not fit."""
+
+    @property
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """The tensors it is made of."""
+
+    @abstractmethod
+    def shape(self, tensors: Tensors) -> tuple[int, ...]: ...
+
+    @abstractmethod
+    def pieces(self, tensors: Tensors, region: Region) -> Iterator[Piece]:
+        """What a region is made of; nothing is read yet."""
+
+    def read(self, tensors: Tensors, region: Region, dtype: Any = None) -> np.ndarray:
+        """A region as a device takes it over, in this dtype (None: the widest that is stored)."""
+        out, shape = None, tuple(part.stop - part.start for part in region)
+        for piece in self.pieces(tensors, region):
+            numbers = piece.read(tensors)
+            if numbers.shape == shape:
+                return aligned(numbers, dtype or numbers.dtype)
+            if out is None:
+                out = aligned_empty(shape, dtype or numbers.dtype)
+            elif dtype is None:
+                out = out.astype(np.result_type(out, numbers), copy=False)
+            out[piece.place] = numbers
+            del numbers  # or it would stay beside the next
+        return aligned_empty(shape, dtype or np.float32) if out is None else out
+
+    def _misshapen(self, tensors: Tensors, wanted: str) -> CheckpointError:
+        given = ", ".join(f"{name} is {list(tensors.shape(name))}" for name in self.names[:3])
+        return CheckpointError(f"{given}; {wanted}")
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor(Source):
+    """A tensor as it is stored."""
+
+    name: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    def shape(self, tensors: Tensors) -> tuple[int, ...]:
+        return tensors.shape(self.name)
+
+    def pieces(self, tensors: Tensors, region: Region) -> Iterator[Piece]:
+        place = tuple(slice(0, part.stop - part.start) for part in region)
+        yield Piece(self.name, region, place)
+
+
+@dataclass(frozen=True, slots=True)
+class Joined(Source):
+    """Parts one after the other along a dimension."""
+
+    parts: tuple[Source, ...]
+    axis: int = 0
+    sizes: tuple[int, ...] | None = None  # of the parts along it, where the model knows them
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for part in self.parts for name in part.names)
+
+    def shape(self, tensors: Tensors) -> tuple[int, ...]:
+        shapes = [part.shape(tensors) for part in self.parts]
+        rests = {(*shape[: self.axis], *shape[self.axis + 1 :]) for shape in shapes}
+        if len(rests) != 1 or any(len(shape) <= self.axis for shape in shapes):
+            raise self._misshapen(tensors, "they must agree to be joined")
+        if self.sizes and self.sizes != tuple(shape[self.axis] for shape in shapes):
+            wanted = " and ".join(map(str, self.sizes))
+            raise self._misshapen(tensors, f"the configuration says {wanted} rows")
+        total = sum(shape[self.axis] for shape in shapes)
+        return (*shapes[0][: self.axis], total, *shapes[0][self.axis + 1 :])
+
+    def pieces(self, tensors: Tensors, region: Region) -> Iterator[Piece]:
+        wanted, first = region[self.axis], 0
+        for part in self.parts:
+            end = first + part.shape(tensors)[self.axis]
+            start, stop = max(wanted.start, first), min(wanted.stop, end)
+            if start < stop:
+                inner = _replace(region, self.axis, slice(start - first, stop - first))
+                for piece in part.pieces(tensors, inner):
+                    yield piece.shifted(self.axis, start - wanted.start)
+            first = end
+
+
+@dataclass(frozen=True, slots=True)
+class Stacked(Source):
+    """Parts of one shape along a new first dimension: the experts of a layer."""
+
+    parts: tuple[Source, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for part in self.parts for name in part.names)
+
+    def shape(self, tensors: Tensors) -> tuple[int, ...]:
+        shapes = {part.shape(tensors) for part in self.parts}
+        if len(shapes) != 1:
+            raise self._misshapen(tensors, "they must all have one shape to be stacked")
+        return (len(self.parts), *shapes.pop())
+
+    def pieces(self, tensors: Tensors, region: Region) -> Iterator[Piece]:
+        for number, part in enumerate(self.parts[region[0]]):
+            for piece in part.pieces(tensors, region[1:]):
+                yield replace(piece, place=(slice(number, number + 1), *piece.place))
+
+
+@dataclass(frozen=True, slots=True)
+class Transposed(Source):
+    """A matrix stored as [in, out]."""
+
+    part: Source
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.part.names
+
+    def shape(self, tensors: Tensors) -> tuple[int, ...]:
+        return self.part.shape(tensors)[::-1]
+
+    def pieces(self, tensors: Tensors, region: Region) -> Iterator[Piece]:
+        for piece in self.part.pieces(tensors, region[::-1]):
+            yield replace(piece, place=piece.place[::-1], transposed=not piece.transposed)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRows(Source):
+    """The same rows of every group: the keys of a tensor that holds q, k, v head by head.
+
+    The first dimension is `groups` times `size` rows; of each group [start, stop) is taken.
+    """
+
+    part: Source
+    size: int
+    start: int
+    stop: int
+    groups: int = 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.part.names
+
+    def shape(self, tensors: Tensors) -> tuple[int, ...]:
+        rows, *rest = self.part.shape(tensors) or (1,)
+        if rows != self.groups * self.size:
+            raise self._misshapen(tensors, f"the configuration says {self.groups * self.size} rows")
+        return (self.groups * (self.stop - self.start), *rest)
+
+    def pieces(self, tensors: Tensors, region: Region) -> Iterator[Piece]:
+        taken, at = self.stop - self.start, 0
+        first, last = region[0].start // taken, math.ceil(region[0].stop / taken)
+        for group in range(first, last):
+            start = max(region[0].start - group * taken, 0)
+            stop = min(region[0].stop - group * taken, taken)
+            base = group * self.size + self.start
+            inner = (slice(base + start, base + stop), *region[1:])
+            for piece in self.part.pieces(tensors, inner):
+                yield piece.shifted(0, at)
+            at += stop - start
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedGroups(Source):
+    """Every group of `size` rows `times` over: KV heads, where devices are more than heads."""
+
+    part: Source
+    size: int
+    times: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.part.names
+
+    def shape(self, tensors: Tensors) -> tuple[int, ...]:
+        rows, *rest = self.part.shape(tensors)
+        return (rows * self.times, *rest)
+
+    def pieces(self, tensors: Tensors, region: Region) -> Iterator[Piece]:
+        at = region[0].start
+        while at < region[0].stop:
+            group, inside = divmod(at, self.size)
+            count = min(self.size - inside, region[0].stop - at)
+            base = group // self.times * self.size + inside
+            for piece in self.part.pieces(tensors, (slice(base, base + count), *region[1:])):
+                yield piece.shifted(0, at - region[0].start)
+            at += count
+
+
+def source_of(given: Source | Sequence[str]) -> Source:
+    """Names stand for their tensors, joined along the first dimension."""
+    if isinstance(given, Source):
+        return given
+    parts = tuple(Tensor(name) for name in given)
+    return parts[0] if len(parts) == 1 else Joined(parts)
+
+
+def cut(part: Source, start: int, stop: int, *, of: int) -> Source:
+    """Rows [start, stop) of a tensor of `of` rows."""
+    return GroupRows(part, size=of, start=start, stop=stop)
+
+
+def _replace(region: Region, axis: int, part: slice) -> Region:
+    return (*region[:axis], part, *region[axis + 1 :])
