@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from model_server.checkpoints.complaint import Complain, raise_it
 from model_server.checkpoints.tensor_file import TensorFile
 
 MAX_HEADER = 100_000_000  # the format's own limit
@@ -36,8 +38,8 @@ class StoredTensor:
     nbytes: int
 
 
-def read_header(file: TensorFile) -> dict[str, StoredTensor]:
-    """Raises CheckpointError if the header is wrong or points past the file's end."""
+def read_header(file: TensorFile, complain: Complain = raise_it) -> dict[str, StoredTensor]:
+    """Raises CheckpointError if the header is wrong; complains of the last tensor cut off."""
     length = int.from_bytes(file.read(0, 8, "its header's length").tobytes(), "little")
     if length > MAX_HEADER:
         raise file.damaged(f"it announces a header of {length} bytes; at most {MAX_HEADER}")
@@ -49,7 +51,18 @@ def read_header(file: TensorFile) -> dict[str, StoredTensor]:
     if not isinstance(header, dict):
         raise file.damaged("its header is not a JSON object")
     header.pop("__metadata__", None)
-    return {name: _stored(file, name, entry, 8 + length) for name, entry in header.items()}
+    tensors = {name: _stored(file, name, entry, 8 + length) for name, entry in header.items()}
+    _check_end(file, tensors, complain)
+    return tensors
+
+
+def _check_end(file: TensorFile, tensors: Mapping[str, StoredTensor], complain: Complain) -> None:
+    if not tensors:
+        return
+    name = max(tensors, key=lambda name: tensors[name].offset + tensors[name].nbytes)
+    end = tensors[name].offset + tensors[name].nbytes
+    if end > file.size:
+        complain(file.truncated(end, f"tensor {name!r} ({tensors[name].nbytes} bytes)"))
 
 
 def _stored(file: TensorFile, name: str, entry: Any, data_start: int) -> StoredTensor:
@@ -64,6 +77,4 @@ def _stored(file: TensorFile, name: str, entry: Any, data_start: int) -> StoredT
     expected = math.prod(shape) * DTYPES[dtype].itemsize if dtype in DTYPES else nbytes
     if nbytes < 0 or nbytes != expected:
         raise file.damaged(f"tensor {name!r} is {dtype} {shape}, yet has {nbytes} bytes")
-    if data_start + end > file.size:
-        raise file.truncated(data_start + end, f"tensor {name!r} ({nbytes} bytes)")
     return StoredTensor(file, tuple(shape), dtype, data_start + start, nbytes)

@@ -1,0 +1,144 @@
+"""The tensors of a Hugging Face folder as they are stored: one file, or shards and their index.
+
+Knows names, shapes and bytes; what several tensors mean together is `prequantized`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from model_server.checkpoints.complaint import Complain, raise_it
+from model_server.checkpoints.json_file import read_json
+from model_server.checkpoints.packed import FLOAT8
+from model_server.checkpoints.region import Region
+from model_server.checkpoints.safetensors_header import StoredTensor, read_header
+from model_server.checkpoints.tensor_file import TensorFile
+from sax.errors import CheckpointError
+
+_ONE_FILE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+WEIGHT_FILES = (_ONE_FILE, _INDEX)
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F8_E4M3": FLOAT8,
+    "I64": np.dtype(np.int64),
+    "I32": np.dtype(np.int32),
+    "I16": np.dtype(np.int16),
+    "I8": np.dtype(np.int8),
+    "U8": np.dtype(np.uint8),
+    "BOOL": np.dtype(np.bool_),
+}
+
+
+class StoredTensors:
+    """Open files. Reading is thread-safe."""
+
+    def __init__(self, folder: Path, complain: Complain = raise_it) -> None:
+        """Complains of each file; raises CheckpointError if there is none."""
+        self._folder = folder
+        self._complain = complain
+        self._files: list[TensorFile] = []
+        try:
+            self._tensors = self._open_tensors()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """The format's dtype (F32, BF16, I64, ...) of every tensor, in file order."""
+        return {name: tensor.dtype for name, tensor in self._tensors.items()}
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.find(name).shape
+
+    def nbytes(self, name: str) -> int:
+        return self.find(name).nbytes
+
+    def read(self, name: str, region: Region | None = None) -> np.ndarray:
+        """One tensor, or a region of it; of a region only the rows are read."""
+        tensor = self.find(name)
+        dtype = self._dtype(name, tensor)
+        if region is None or not tensor.shape:
+            raw = tensor.file.read(tensor.offset, tensor.nbytes, f"tensor {name!r}")
+            return raw.view(dtype).reshape(tensor.shape)
+        rows, row = region[0], tensor.nbytes // max(tensor.shape[0], 1)
+        start, count = tensor.offset + rows.start * row, rows.stop - rows.start
+        raw = tensor.file.read(start, count * row, f"tensor {name!r}")
+        return raw.view(dtype).reshape(count, *tensor.shape[1:])[:, *region[1:]]
+
+    def find(self, name: str) -> StoredTensor:
+        """Raises CheckpointError."""
+        try:
+            return self._tensors[name]
+        except KeyError:
+            raise CheckpointError(f"{self._folder} has no tensor {name}") from None
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+    def _dtype(self, name: str, tensor: StoredTensor) -> np.dtype[Any]:
+        if tensor.dtype not in _DTYPES:
+            raise CheckpointError(
+                f"tensor {name} in {tensor.file.path} is stored as {tensor.dtype}; "
+                f"read are {', '.join(_DTYPES)}"
+            )
+        return _DTYPES[tensor.dtype]
+
+    def _open_tensors(self) -> dict[str, StoredTensor]:
+        if (self._folder / _ONE_FILE).exists():
+            return self._open_file(_ONE_FILE)
+        if (self._folder / _INDEX).exists():
+            return self._open_shards()
+        raise CheckpointError(f"{self._folder} holds neither {_ONE_FILE} nor {_INDEX}")
+
+    def _open_file(self, name: str) -> dict[str, StoredTensor]:
+        try:
+            file = TensorFile(self._folder / name)
+            self._files.append(file)
+            return read_header(file, self._complain)
+        except CheckpointError as exc:
+            self._complain(exc)
+            return {}
+
+    def _open_shards(self) -> dict[str, StoredTensor]:
+        path = self._folder / _INDEX
+        shard_of = read_json(path).get("weight_map")
+        if not isinstance(shard_of, dict) or not all(map(_is_file_name, shard_of.values())):
+            raise CheckpointError(f"{path} has no weight_map of tensor names to file names")
+        tensors: dict[str, StoredTensor] = {}
+        for shard in sorted(set(shard_of.values())):
+            listed = {name for name, place in shard_of.items() if place == shard}
+            if found := self._open_file(shard):
+                self._check_shard(path, shard, listed, found)
+            tensors |= found
+        return tensors
+
+    def _check_shard(
+        self, index: Path, shard: str, listed: set[str], found: Collection[str]
+    ) -> None:
+        if missing := sorted(listed - set(found)):
+            text = (
+                f"{index.parent / shard} lacks {len(missing)} tensors that {index.name} says it "
+                f"has, the first is {missing[0]}"
+            )
+            self._complain(CheckpointError(text))
+        if extra := sorted(set(found) - listed):
+            text = (
+                f"{index.parent / shard} has {len(extra)} tensors that {index.name} does not list "
+                f"there, the first is {extra[0]}: the files are not of one checkpoint"
+            )
+            self._complain(CheckpointError(text))
+
+
+def _is_file_name(text: Any) -> bool:
+    return isinstance(text, str) and text.endswith(".safetensors") and "/" not in text
