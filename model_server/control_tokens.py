@@ -10,6 +10,7 @@ user's own text is escaped by another. Knows neither templates nor vocabularies.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
@@ -27,30 +28,56 @@ class ControlTokens:
     """The texts that are control tokens of one model."""
 
     def __init__(self, texts: Collection[str]) -> None:
-        # Longest first: the longest match wins, as in the tokenizer itself.
         self.texts = frozenset(filter(None, texts))
-        longest = sorted(self.texts, key=len, reverse=True)
-        either = "|".join(re.escape(text) for text in longest) or r"(?!)"
-        self._occurrence = re.compile(f"{MARK}|(?={either})")
-        self._part = re.compile(f"{MARK}(?P<literal>.?)|(?P<control>{either})", re.DOTALL)
+        lengths: dict[str, set[int]] = defaultdict(set)
+        for text in self.texts:
+            lengths[text[0]].add(len(text))
+        # Longest first: the longest match wins, as in the tokenizer itself. Vocabularies have
+        # thousands of control tokens, so they are looked up by length, not tried one by one.
+        self._lengths = {first: sorted(known, reverse=True) for first, known in lengths.items()}
+        firsts = "".join(re.escape(first) for first in sorted(self._lengths))
+        self._start = re.compile(f"[{MARK}{firsts}]")
 
     def guard(self, text: str) -> str:
         """The text with every control token in it marked as literal."""
-        return self._occurrence.sub(lambda match: MARK + match[0], text)
+
+        def marked(start: re.Match[str]) -> str:
+            escape = start[0] == MARK or self._longest(text, start.start())
+            return MARK + start[0] if escape else start[0]
+
+        return self._start.sub(marked, text)
 
     def split(self, rendered: str) -> Iterator[Piece]:
         """Control tokens and the plain text between them, in order, marks removed."""
         plain: list[str] = []
-        end = 0
-        for match in self._part.finditer(rendered):
-            plain.append(rendered[end : match.start()])
-            end = match.end()
-            if match["control"] is None:
-                plain.append(match["literal"])
+        for text, control in self._parts(rendered):
+            if not control:
+                plain.append(text)
                 continue
-            if text := "".join(plain):
-                yield Piece(text, control=False)
+            if before := "".join(plain):
+                yield Piece(before, control=False)
             plain.clear()
-            yield Piece(match["control"], control=True)
-        if text := "".join(plain) + rendered[end:]:
-            yield Piece(text, control=False)
+            yield Piece(text, control=True)
+        if rest := "".join(plain):
+            yield Piece(rest, control=False)
+
+    def _parts(self, rendered: str) -> Iterator[tuple[str, bool]]:
+        done = look = 0
+        while start := self._start.search(rendered, look):
+            place = start.start()
+            if start[0] == MARK:
+                yield rendered[done:place] + rendered[place + 1 : place + 2], False
+                done = look = place + 2
+            elif control := self._longest(rendered, place):
+                yield rendered[done:place], False
+                yield control, True
+                done = look = place + len(control)
+            else:
+                look = place + 1
+        yield rendered[done:], False
+
+    def _longest(self, text: str, start: int) -> str | None:
+        for length in self._lengths.get(text[start], ()):
+            if (candidate := text[start : start + length]) in self.texts:
+                return candidate
+        return None

@@ -1,4 +1,4 @@
-"""The bytes behind each token id, by the two ways in which vocabularies write bytes as text.
+"""The bytes behind each token id, by the three ways in which vocabularies write text.
 
 Knows one token at a time; sequences, streams and characters are the tokenizer's business.
 """
@@ -7,12 +7,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tokenizers
 
 from sax.errors import CheckpointError
 
+_SPACE = "\u2581"
+# What BERT's decoder does to each piece, in this order.
+_TIDIED = (
+    *((f" {stop}", stop) for stop in ".?!,"),
+    (" ' ", "'"),
+    *((f" {end}", end) for end in ("n't", "'m")),
+    (" do not", " don't"),
+    *((f" {end}", end) for end in ("'s", "'ve", "'re")),
+)
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -20,16 +30,26 @@ class Spelling:
     """The bytes of every id of one vocabulary."""
 
     def __init__(
-        self, tokenizer: tokenizers.Tokenizer, spell: Callable[[str], bytes], *, strip_left: bool
+        self,
+        tokenizer: tokenizers.Tokenizer,
+        spell: Callable[[str], bytes],
+        spell_added: Callable[[str], bytes] = str.encode,
+        *,
+        strip_left: int,
     ) -> None:
-        """`spell` turns an ordinary token into bytes; added tokens stand for themselves."""
+        """`spell` turns an ordinary token into bytes; control tokens stand for themselves."""
         added = tokenizer.get_added_tokens_decoder()
         self._tokenizer = tokenizer
         self._spell = spell
-        self._added = {token_id: token.content.encode() for token_id, token in added.items()}
+        self._added = {
+            token_id: token.content.encode() if token.special else spell_added(token.content)
+            for token_id, token in added.items()
+        }
         self.control = {i: token.content for i, token in added.items() if token.special}
-        self.size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
-        self.strip_left = strip_left  # the text of a whole sequence loses one leading space
+        ids = tokenizer.get_vocab(with_added_tokens=True).values()
+        self.size = 1 + max(ids, default=-1)
+        self.ordinary_size = 1 + max((i for i in ids if i not in added), default=-1)
+        self.strip_left = strip_left  # leading spaces that a whole sequence's text may lose
 
     def bytes_of(self, token_id: int) -> bytes:
         """b"" for an id outside the vocabulary."""
@@ -45,24 +65,41 @@ class Spelling:
 
 def spelling_of(tokenizer: tokenizers.Tokenizer, decoder: dict[str, Any] | None) -> Spelling:
     """Chosen by the `decoder` part of tokenizer.json. Raises CheckpointError for other kinds."""
-    kinds = _kinds(decoder)
+    steps = _steps(decoder)
+    kinds = [step["type"] for step in steps]
     if "ByteLevel" in kinds:
-        return Spelling(tokenizer, _spell_byte_level, strip_left=False)
-    if "ByteFallback" in kinds or "Metaspace" in kinds:
-        strip_left = "Strip" in kinds or "Metaspace" in kinds
-        return Spelling(tokenizer, _spell_sentence_piece, strip_left=strip_left)
+        return Spelling(tokenizer, _spell_byte_level, strip_left=0)
+    if "ByteFallback" in kinds or "Metaspace" in kinds or any(map(_writes_spaces, steps)):
+        strip_left = max(map(_stripped_spaces, steps), default=0)
+        spell = _spell_sentence_piece
+        return Spelling(tokenizer, spell, _spell_spaces, strip_left=strip_left)
+    if kinds == ["WordPiece"]:
+        spell = partial(_spell_word_piece, steps[0]["prefix"], steps[0].get("cleanup", True))
+        return Spelling(tokenizer, spell, spell, strip_left=1)
     raise CheckpointError(
         f"the tokenizer decodes with {' + '.join(kinds) or 'nothing'}; supported are ByteLevel "
-        "(GPT-2, Llama 3, Qwen, ...) and ByteFallback or Metaspace (SentencePiece) tokenizers"
+        "(GPT-2, Llama 3, Qwen, ...), ByteFallback or Metaspace (SentencePiece) and WordPiece "
+        "(BERT) tokenizers"
     )
 
 
-def _kinds(decoder: dict[str, Any] | None) -> list[str]:
+def _steps(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
     if not decoder:
         return []
     if decoder["type"] == "Sequence":
-        return [kind for part in decoder["decoders"] for kind in _kinds(part)]
-    return [decoder["type"]]
+        return [step for part in decoder["decoders"] for step in _steps(part)]
+    return [decoder]
+
+
+def _writes_spaces(step: dict[str, Any]) -> bool:
+    return step["type"] == "Replace" and step.get("pattern") == {"String": _SPACE}
+
+
+def _stripped_spaces(step: dict[str, Any]) -> int:
+    if step["type"] == "Strip" and step["content"] == " ":
+        return step["start"]
+    drops = step["type"] == "Metaspace" and step.get("prepend_scheme", "always") != "never"
+    return int(drops)
 
 
 def byte_alphabet() -> dict[str, int]:
@@ -88,4 +125,16 @@ def _spell_sentence_piece(token: str) -> bytes:
     """U+2581 stands for a space, <0xAB> for one byte, all else for itself."""
     if match := _BYTE_TOKEN.fullmatch(token):
         return bytes.fromhex(match[1])
-    return token.replace("\u2581", " ").encode()
+    return _spell_spaces(token)
+
+
+def _spell_spaces(token: str) -> bytes:
+    return token.replace(_SPACE, " ").encode()
+
+
+def _spell_word_piece(prefix: str, tidy: bool, token: str) -> bytes:
+    """A word starts with a space unless the piece continues one; `tidy`: nor does a stop."""
+    text = token[len(prefix) :] if token.startswith(prefix) else f" {token}"
+    for written, tidied in _TIDIED if tidy else ():
+        text = text.replace(written, tidied)
+    return text.encode()

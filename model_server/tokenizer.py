@@ -1,34 +1,29 @@
 """Text to token ids and back, one whole character at a time.
 
 Knows nothing of models, requests or files: whoever opens a checkpoint hands over the tokenizer's
-JSON. The work is done by the `tokenizers` library, except for decoding: the library decodes whole
-sequences only, and a stream needs the bytes of each token as it comes.
+JSON. The work is done by the `tokenizers` library, except for decoding (`text_decoder`).
 """
 
 from __future__ import annotations
 
-import codecs
-import json
 from collections.abc import Iterable
-from typing import Protocol
+from functools import cached_property
+from typing import NamedTuple, Protocol
 
 import tokenizers
 
-from model_server.control_tokens import MARK, ControlTokens
+from model_server.control_tokens import ControlTokens, Piece
 from model_server.spelling import spelling_of
-from sax.errors import CheckpointError, InvalidRequest
-
-
-class IncrementalDecoder(Protocol):
-    """Turns a stream of ids into a stream of text; the pieces add up to `decode` of all ids."""
-
-    def push(self, token_id: int) -> str:
-        """The whole characters this token completes; "" for a control token."""
-        ...
-
-    def flush(self) -> str:
-        """What an unfinished character at the end looks like: U+FFFD, or "" if there is none."""
-        ...
+from model_server.text_decoder import IncrementalDecoder, Utf8Decoder, whole_text
+from model_server.tokenizer_parts import (
+    encoded,
+    parsed,
+    part_of,
+    take_charsmap,
+    unknown_id,
+    without_first_space,
+)
+from sax.errors import InvalidRequest
 
 
 class Tokenizer(Protocol):
@@ -69,44 +64,19 @@ class Tokenizer(Protocol):
     def decoder(self) -> IncrementalDecoder: ...
 
 
-class Utf8Decoder:
-    """Collects the bytes of tokens and gives the characters that are complete."""
+class _Control(NamedTuple):
+    """A control token and the white space it swallows."""
 
-    def __init__(self, spelling: _Spells, *, strip_left: bool = False) -> None:
-        self._spelling = spelling
-        self._strip_left = strip_left
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def push(self, token_id: int) -> str:
-        """The whole characters this token completes; "" for a control token."""
-        return self._stripped(self._utf8.decode(self._spelling.spoken_bytes(token_id)))
-
-    def flush(self) -> str:
-        """U+FFFD for an unfinished character; the decoder then starts over."""
-        rest = self._stripped(self._utf8.decode(b"", final=True))
-        self._utf8.reset()
-        return rest
-
-    def _stripped(self, text: str) -> str:
-        if self._strip_left and text:
-            self._strip_left = False
-            return text.removeprefix(" ")
-        return text
-
-
-class _Spells(Protocol):
-    def spoken_bytes(self, token_id: int) -> bytes:
-        """The bytes a token adds to the text: none for a control token."""
-        ...
-
-
-def _all_text(decoder: IncrementalDecoder, ids: Iterable[int]) -> str:
-    text = "".join(decoder.push(token_id) for token_id in ids)
-    return text + decoder.flush()
+    id: int
+    strips_left: bool
+    strips_right: bool
 
 
 class HfTokenizer:
-    """A tokenizer of the `tokenizers` library, from its JSON (the text of tokenizer.json)."""
+    """A tokenizer of the `tokenizers` library, from its JSON (the text of tokenizer.json).
+
+    The library knows plain text only: control tokens are taken out of a chat before.
+    """
 
     def __init__(
         self,
@@ -121,39 +91,54 @@ class HfTokenizer:
         `adds_bos` None asks the tokenizer's own post-processor. Raises CheckpointError.
         """
         self.serialized = serialized
-        self._chat = _parsed(serialized)
-        # A second instance, because recognising control tokens is a switch on the whole object.
-        self._plain = _parsed(serialized)
-        self._plain.encode_special_tokens = True
-        self._spelling = spelling_of(self._chat, json.loads(serialized).get("decoder"))
+        self._start = parsed(serialized)
+        self._charsmap = take_charsmap(self._start)
+        encoded(self._start, "the caf\u00e9 \u4f60")  # a broken vocabulary breaks here
+        self._inner = without_first_space(self._start)
+        self._spelling = spelling_of(self._start, part_of(self._start.decoder))
         self.bos_id = None if bos is None else self._id_of(bos)
         self.eos_ids = frozenset(i for i in map(self._id_of, eos) if i is not None)
         self.adds_bos = self._post_processor_adds_bos() if adds_bos is None else adds_bos
         self.control_tokens = ControlTokens(self._spelling.control.values())
+        self._control = self._control_by_text()
+        self._never_text = frozenset(self._spelling.control) - {unknown_id(self._start)}
 
     @property
     def vocab_size(self) -> int:
         return self._spelling.size
 
+    @property
+    def ordinary_size(self) -> int:
+        """One more than the largest id of a token that is not an added one."""
+        return self._spelling.ordinary_size
+
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
         """Ids of plain text; control tokens written in it stay text."""
-        ids = self._ids(self._plain, text)
+        ids = self._ids(self._start, text)
         if add_bos and self.adds_bos and self.bos_id is not None:
             return [self.bos_id, *ids]
         return ids
 
+    def encode_framed(self, text: str) -> list[int]:
+        """Ids of plain text with all that the post-processor puts around it, as encoders want."""
+        ids = self._ids(self._start, text)
+        return [*self._frame[0], *ids, *self._frame[1]]
+
     def encode_chat(self, rendered: str) -> list[int]:
         """Ids of a rendered chat; text that `ControlTokens.guard` marked stays text."""
-        if MARK not in rendered:
-            return self._ids(self._chat, rendered)
         ids: list[int] = []
-        for piece in self.control_tokens.split(rendered):
-            ids += self._ids(self._chat if piece.control else self._plain, piece.text)
+        pieces = list(self.control_tokens.split(rendered))
+        for before, piece, after in zip([None, *pieces], pieces, [*pieces[1:], None], strict=False):
+            if piece.control:
+                ids.append(self._control[piece.text].id)
+            else:
+                text = self._stripped(piece.text, before, after)
+                ids += self._ids(self._start if before is None else self._inner, text)
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, without control tokens; a broken character becomes U+FFFD."""
-        return _all_text(self.decoder(), ids)
+        return whole_text(self.decoder(), ids)
 
     def token_text(self, token_id: int) -> str:
         """One token as text, control tokens included."""
@@ -166,18 +151,58 @@ class HfTokenizer:
     def decoder(self) -> IncrementalDecoder:
         return Utf8Decoder(self._spelling, strip_left=self._spelling.strip_left)
 
+    @cached_property
+    def _frame(self) -> tuple[list[int], list[int]]:
+        """The ids that the post-processor puts before and after a text."""
+        framed = self._start.encode("a", add_special_tokens=True)
+        text = [place for place, special in enumerate(framed.special_tokens_mask) if not special]
+        if not text:
+            return framed.ids, []
+        return framed.ids[: text[0]], framed.ids[text[-1] + 1 :]
+
+    def _control_by_text(self) -> dict[str, _Control]:
+        added = self._start.get_added_tokens_decoder()
+        return {
+            text: _Control(token_id, added[token_id].lstrip, added[token_id].rstrip)
+            for token_id, text in self._spelling.control.items()
+        }
+
+    def _stripped(self, text: str, before: Piece | None, after: Piece | None) -> str:
+        """Some control tokens swallow the white space beside them."""
+        if before and before.control and self._control[before.text].strips_right:
+            text = text.lstrip()
+        if after and after.control and self._control[after.text].strips_left:
+            text = text.rstrip()
+        return text
+
     def _ids(self, tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
         _utf8(text)
-        return tokenizer.encode(text, add_special_tokens=False).ids
+        return self._text_ids(tokenizer, self._charsmap.apply(text) if self._charsmap else text)
+
+    def _text_ids(self, tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
+        """Never a control token: a text that the library takes for one is cut inside it."""
+        found = encoded(tokenizer, text)
+        if self._never_text.isdisjoint(found.ids):
+            return found.ids
+        controls = [
+            place
+            for token_id, (place, end) in zip(found.ids, found.offsets, strict=True)
+            if token_id in self._never_text and end - place > 1
+        ]
+        if not controls:
+            return found.ids
+        starts = [0, *(place + 1 for place in controls)]
+        first, *others = (text[i:j] for i, j in zip(starts, [*starts[1:], None], strict=True))
+        rest = [token_id for part in others for token_id in self._text_ids(self._inner, part)]
+        return self._text_ids(tokenizer, first) + rest
 
     def _id_of(self, token: int | str) -> int | None:
         if isinstance(token, str):
-            return self._chat.token_to_id(token)
+            return self._start.token_to_id(token)
         return token if 0 <= token < self.vocab_size else None
 
     def _post_processor_adds_bos(self) -> bool:
-        first = self._chat.encode("a", add_special_tokens=True).ids[:1]
-        return self.bos_id is not None and first == [self.bos_id]
+        return self.bos_id is not None and self._frame[0][:1] == [self.bos_id]
 
 
 def _utf8(text: str) -> bytes:
@@ -189,17 +214,6 @@ def _utf8(text: str) -> bytes:
             "send whole characters",
             param="prompt",
         ) from exc
-
-
-def _parsed(serialized: str) -> tokenizers.Tokenizer:
-    try:
-        tokenizer = tokenizers.Tokenizer.from_str(serialized)
-    except Exception as exc:  # the library raises bare Exception
-        raise CheckpointError(f"the tokenizer cannot be read: {exc}") from exc
-    # A tokenizer.json may carry a training-time cut: never shorten a prompt in silence.
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
 
 
 class ByteTokenizer:
@@ -230,7 +244,7 @@ class ByteTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; a broken character becomes U+FFFD."""
-        return _all_text(self.decoder(), ids)
+        return whole_text(self.decoder(), ids)
 
     def token_text(self, token_id: int) -> str:
         """One token as text."""

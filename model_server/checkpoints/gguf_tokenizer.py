@@ -1,14 +1,14 @@
 """The tokenizer inside a GGUF file, as the tokenizer.json its makers would have written.
 
-Byte-level BPE only (`tokenizer.ggml.model` gpt2). How text is cut before BPE is not in the file,
-only a name for it (`tokenizer.ggml.pre`): PRE_TOKENIZERS says what the names mean.
+The kinds of `tokenizer.ggml.model`: gpt2 (byte-level BPE), llama (SentencePiece BPE, which merges
+by score), t5 (SentencePiece Unigram) and bert (WordPiece). How byte-level text is cut is not in
+the file, only a name for it (`tokenizer.ggml.pre`).
 Pure: metadata in, tokenizer out. Raises CheckpointError without a file name, which the caller adds.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -16,70 +16,61 @@ import numpy as np
 from gguf.constants import TokenType
 
 from model_server.tokenizer import HfTokenizer
+from model_server.vocabularies.byte_level import byte_level
+from model_server.vocabularies.cutting import CUTTINGS, Cutting
+from model_server.vocabularies.sentence_piece import SPACE, Pieces, sentence_piece
+from model_server.vocabularies.vocabulary import AddedToken, Vocabulary, check_different
+from model_server.vocabularies.word_piece import word_piece
 from sax.errors import CheckpointError
 
-_GPT2_WORDS = {
-    "type": "ByteLevel",
-    "add_prefix_space": False,
-    "trim_offsets": True,
-    "use_regex": True,
-}
-_BYTES_ONLY = {**_GPT2_WORDS, "use_regex": False}
-_SINGLE_DIGITS = {"type": "Digits", "individual_digits": True}
-
-
-def _words_with_digits(digits: str) -> dict[str, Any]:
-    """The cl100k family's way of cutting text; it differs in how many digits go together."""
-    pattern = (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|" + digits + "|"
-        r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    )
-    return {
-        "type": "Split",
-        "pattern": {"Regex": pattern},
-        "behavior": "Isolated",
-        "invert": False,
-    }
-
-
-PRE_TOKENIZERS: Mapping[str, list[dict[str, Any]]] = MappingProxyType(
-    {
-        "gpt-2": [_GPT2_WORDS],
-        "smollm": [_SINGLE_DIGITS, _GPT2_WORDS],
-        "starcoder": [_SINGLE_DIGITS, _GPT2_WORDS],
-        "llama-bpe": [_words_with_digits(r"\p{N}{1,3}"), _BYTES_ONLY],
-        "qwen2": [_words_with_digits(r"\p{N}"), _BYTES_ONLY],
-    }
+PRE_TOKENIZERS: Mapping[str, list[Mapping[str, Any]]] = MappingProxyType(
+    {name: list(cutting.steps) for name, cutting in CUTTINGS.items()}
 )
 _CONTROL = (TokenType.CONTROL, TokenType.UNKNOWN)
+_ADDED = (*_CONTROL, TokenType.USER_DEFINED)
 _EOS_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
 def tokenizer_of(metadata: dict[str, Any]) -> HfTokenizer:
     """Raises CheckpointError if the vocabulary is of another kind or does not fit together."""
+    kind = metadata.get("tokenizer.ggml.model")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise CheckpointError(
+            f"its tokenizer is of kind {kind!r}; supported from GGUF: {', '.join(_KINDS)}. "
+            "Use the model's Hugging Face folder"
+        )
     tokens = _tokens(metadata)
     bos_id = _token_id(metadata, "bos_token_id", len(tokens))
     eos_ids = [_token_id(metadata, key, len(tokens)) for key in _EOS_KEYS]
-    pre = metadata.get("tokenizer.ggml.pre")
-    adds_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", pre == "llama-bpe"))
+    adds_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", _adds_bos(kind, metadata)))
+    frame = {
+        "bos": None if bos_id is None else tokens[bos_id],
+        "eos": None if eos_ids[0] is None else tokens[eos_ids[0]],
+        "adds_bos": adds_bos,
+        "adds_eos": metadata.get("tokenizer.ggml.add_eos_token") is True,
+    }
+    vocabulary = _KINDS[kind](metadata, tokens, frame)
     return HfTokenizer(
-        json.dumps(_tokenizer_json(metadata, tokens, bos_id if adds_bos else None)),
-        bos=bos_id,
+        vocabulary.serialized(),
+        bos=vocabulary.bos,
         eos=[token_id for token_id in eos_ids if token_id is not None],
         adds_bos=adds_bos,
     )
 
 
+def _adds_bos(kind: str, metadata: dict[str, Any]) -> bool:
+    """What a file means that does not say whether a text begins with the start token."""
+    if kind == "gpt2":
+        pre = metadata.get("tokenizer.ggml.pre")
+        return isinstance(pre, str) and pre in CUTTINGS and CUTTINGS[pre].adds_bos
+    return kind != "t5"
+
+
 def _tokens(metadata: dict[str, Any]) -> list[str]:
-    kind = metadata.get("tokenizer.ggml.model")
-    if kind != "gpt2":
-        raise CheckpointError(
-            f"its tokenizer is of kind {kind!r}; supported from GGUF: gpt2 (byte-level BPE). "
-            "Use the model's Hugging Face folder"
-        )
     tokens = metadata.get("tokenizer.ggml.tokens")
-    if not isinstance(tokens, list) or len(set(tokens)) != len(tokens):
-        raise CheckpointError("its tokenizer.ggml.tokens is not a list of different texts")
+    if not isinstance(tokens, list):
+        raise CheckpointError("its tokenizer.ggml.tokens is not a list of texts")
+    check_different(tokens)
     return tokens
 
 
@@ -92,38 +83,25 @@ def _token_id(metadata: dict[str, Any], key: str, size: int) -> int | None:
     return value
 
 
-def _tokenizer_json(
-    metadata: dict[str, Any], tokens: list[str], start: int | None
-) -> dict[str, Any]:
+def _byte_level(metadata: dict[str, Any], tokens: list[str], frame: dict[str, Any]) -> Vocabulary:
+    kinds = _per_token(metadata, "token_type", len(tokens))
+    added = [
+        AddedToken(id=i, text=tokens[i], control=kinds[i] in _CONTROL)
+        for i in np.flatnonzero(np.isin(kinds, _ADDED)).tolist()
+    ]
+    vocab = {token: token_id for token_id, token in enumerate(tokens)}
+    return byte_level(vocab, _merges(metadata), added, _cutting(metadata), **frame)
+
+
+def _cutting(metadata: dict[str, Any]) -> Cutting:
     pre = metadata.get("tokenizer.ggml.pre")
-    if not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
-        known = ", ".join(sorted(PRE_TOKENIZERS))
+    if not isinstance(pre, str) or pre not in CUTTINGS:
+        known = ", ".join(sorted(CUTTINGS))
         raise CheckpointError(
             f"its text is cut the {pre!r} way; known from GGUF: {known}. "
             "Use the model's Hugging Face folder"
         )
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": _added_tokens(metadata, tokens),
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": PRE_TOKENIZERS[pre]},
-        "post_processor": None if start is None else _starts_with(tokens[start], start),
-        "decoder": _GPT2_WORDS,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": pre == "llama-bpe",
-            "vocab": {token: token_id for token_id, token in enumerate(tokens)},
-            "merges": _merges(metadata),
-        },
-    }
+    return CUTTINGS[pre]
 
 
 def _merges(metadata: dict[str, Any]) -> list[list[str]]:
@@ -134,33 +112,61 @@ def _merges(metadata: dict[str, Any]) -> list[list[str]]:
     return pairs
 
 
-def _added_tokens(metadata: dict[str, Any], tokens: list[str]) -> list[dict[str, Any]]:
-    types = metadata.get("tokenizer.ggml.token_type")
-    if not isinstance(types, np.ndarray) or len(types) != len(tokens):
-        raise CheckpointError(f"its tokenizer.ggml.token_type is not a list of {len(tokens)} kinds")
-    added = np.flatnonzero(np.isin(types, [*_CONTROL, TokenType.USER_DEFINED])).tolist()
-    return [_added_token(i, tokens[i], special=types[i] in _CONTROL) for i in added]
+def _sentence_piece(
+    metadata: dict[str, Any], tokens: list[str], frame: dict[str, Any]
+) -> Vocabulary:
+    unigram = metadata.get("tokenizer.ggml.model") == "t5"
+    kinds = _per_token(metadata, "token_type", len(tokens)).copy()
+    unknown = _token_id(metadata, "unknown_token_id", len(tokens))
+    if unknown is not None:
+        kinds[np.flatnonzero(kinds == TokenType.UNKNOWN)] = TokenType.CONTROL
+        kinds[unknown] = TokenType.UNKNOWN
+    pieces = Pieces(
+        unigram=unigram,
+        texts=tokens,
+        scores=_per_token(metadata, "scores", len(tokens)).tolist(),
+        kinds=kinds.tolist(),
+        byte_fallback=bool(np.any(kinds == TokenType.BYTE)),
+        charsmap=_charsmap(metadata),
+        starts_with_space=metadata.get("tokenizer.ggml.add_space_prefix", True) is not False,
+        collapses_spaces=metadata.get("tokenizer.ggml.remove_extra_whitespaces", unigram) is True,
+    )
+    return sentence_piece(pieces, **frame)
 
 
-def _added_token(token_id: int, content: str, *, special: bool) -> dict[str, Any]:
-    return {
-        "id": token_id,
-        "content": content,
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-        "special": bool(special),
-    }
+def _charsmap(metadata: dict[str, Any]) -> bytes:
+    given = metadata.get("tokenizer.ggml.precompiled_charsmap")
+    return b"" if given is None else np.asarray(given, np.int64).astype(np.uint8).tobytes()
 
 
-def _starts_with(token: str, token_id: int) -> dict[str, Any]:
-    """A post-processor for other programs that read the converted tokenizer.json."""
-    start = {"SpecialToken": {"id": token, "type_id": 0}}
-    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
-    return {
-        "type": "TemplateProcessing",
-        "single": [start, first],
-        "pair": [start, first, start, second],
-        "special_tokens": {token: {"id": token, "ids": [token_id], "tokens": [token]}},
-    }
+def _per_token(metadata: dict[str, Any], key: str, size: int) -> np.ndarray:
+    values = metadata.get(f"tokenizer.ggml.{key}")
+    if not isinstance(values, np.ndarray) or len(values) != size:
+        raise CheckpointError(f"its tokenizer.ggml.{key} is not a list of {size} numbers")
+    return values
+
+
+def _word_piece(metadata: dict[str, Any], tokens: list[str], frame: dict[str, Any]) -> Vocabulary:
+    """A file marks where words begin; BERT's own vocabulary marks where they go on."""
+    kinds = _per_token(metadata, "token_type", len(tokens))
+    return word_piece(list(_bert_tokens(tokens, kinds)))
+
+
+def _bert_tokens(tokens: list[str], kinds: np.ndarray) -> Iterator[str]:
+    for token, kind in zip(tokens, kinds.tolist(), strict=True):
+        if kind in _CONTROL or (token.startswith("[") and token.endswith("]")):
+            yield token
+        else:
+            yield token[1:] if token.startswith(SPACE) else f"##{token}"
+
+
+_KINDS: Mapping[str, Callable[[dict[str, Any], list[str], dict[str, Any]], Vocabulary]] = (
+    MappingProxyType(
+        {
+            "gpt2": _byte_level,
+            "llama": _sentence_piece,
+            "t5": _sentence_piece,
+            "bert": _word_piece,
+        }
+    )
+)

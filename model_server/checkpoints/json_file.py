@@ -19,6 +19,14 @@ def read_text(path: Path) -> str:
         raise CheckpointError(f"{path} is not UTF-8 text: {exc}") from exc
 
 
+def read_bytes(path: Path) -> bytes:
+    """Raises CheckpointError if the file cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as exc:
+        raise CheckpointError(f"{path} cannot be read: {exc.strerror or exc}") from exc
+
+
 def read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
     """A JSON object; `missing` stands in for a file that does not exist."""
     if missing is not None and not path.exists():

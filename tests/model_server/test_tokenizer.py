@@ -196,6 +196,111 @@ def test_sentence_piece_loses_one_leading_space_and_no_other() -> None:
     assert stream(SENTENCE_PIECE.decoder(), [space, h, space, h]) == ["", "h", " ", "h", ""]
 
 
+def changed(**parts: Any) -> str:
+    """The tiny byte-level tokenizer.json with some of its parts replaced."""
+    return json.dumps(json.loads(tokenizer_json()) | parts)
+
+
+def test_control_tokens_may_swallow_the_space_beside_them() -> None:
+    added = json.loads(tokenizer_json())["added_tokens"]
+    added[1]["rstrip"] = added[2]["lstrip"] = True
+    tokenizer = HfTokenizer(changed(added_tokens=added))
+    assert tokenizer.encode_chat("<|turn|> \n a \t<|stop|> b") == [
+        1,
+        *tokenizer.encode("a"),
+        2,
+        *tokenizer.encode(" b"),
+    ]
+    # The same beside a text that mentions a control token.
+    guarded = tokenizer.control_tokens.guard("<|end|>")
+    assert tokenizer.encode_chat(f"<|turn|> {guarded}") == [1, *tokenizer.encode("<|end|>")]
+
+
+def test_a_first_space_is_not_put_after_control_tokens() -> None:
+    first = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first"}
+    serialized = json.loads(SENTENCE_PIECE.serialized)
+    serialized |= {"normalizer": None, "pre_tokenizer": first | {"split": False}}
+    tokenizer = HfTokenizer(json.dumps(serialized))
+    space_hi, h = 263, 260
+    assert tokenizer.encode_chat("h<s>h") == [259, h, 1, h]
+    assert tokenizer.encode_chat("<s>h" + MARK + "</s>h")[:2] == [1, h]
+    assert tokenizer.encode_chat("<s> h") == [1, 259, h]
+    assert tokenizer.token_text(space_hi) == " hi"
+
+
+def test_text_never_becomes_a_control_token_even_where_the_library_says_so() -> None:
+    vocab = [["<unk>", 0.0], ["</s>", 0.0], *([letter, -5.0] for letter in "</s>ab")]
+    control = [
+        {
+            "id": 1,
+            "content": "</s>",
+            "special": True,
+            "normalized": False,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+        }
+    ]
+    serialized = {
+        "version": "1.0",
+        "added_tokens": control,
+        "decoder": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "never"},
+        "model": {"type": "Unigram", "unk_id": 0, "vocab": vocab},
+    }
+    assert tokenizers.Tokenizer.from_str(json.dumps(serialized)).encode("a</s>").ids == [6, 1]
+    tokenizer = HfTokenizer(json.dumps(serialized))
+    assert tokenizer.encode("a</s>b</s>") == [6, 2, 3, 4, 5, 7, 2, 3, 4, 5]
+    assert tokenizer.encode_chat("a</s>") == [6, 1]
+    many = tokenizer.encode("</s>" * 5000)
+    assert 1 not in many
+    assert tokenizer.decode(many) == "</s>" * 5000
+
+
+def test_user_defined_tokens_of_sentence_piece_show_their_spaces() -> None:
+    serialized = json.loads(SENTENCE_PIECE.serialized)
+    token = serialized["added_tokens"][0] | {"id": 263, "content": "\u2581hi", "special": False}
+    serialized["added_tokens"].append(token)
+    assert HfTokenizer(json.dumps(serialized)).decode([260, 263]) == "h hi"
+
+
+def test_a_frame_is_put_around_texts_for_encoders_only() -> None:
+    frame = {
+        "type": "TemplateProcessing",
+        "single": [
+            {"SpecialToken": {"id": "<|turn|>", "type_id": 0}},
+            {"Sequence": {"id": "A", "type_id": 0}},
+            {"SpecialToken": {"id": "<|stop|>", "type_id": 0}},
+        ],
+        "pair": [],
+        "special_tokens": {
+            token: {"id": token, "ids": [token_id], "tokens": [token]}
+            for token, token_id in (("<|turn|>", 1), ("<|stop|>", 2))
+        },
+    }
+    tokenizer = HfTokenizer(changed(post_processor=frame), bos="<|turn|>")
+    assert tokenizer.encode_framed("a<|stop|>") == [1, *BYTE_LEVEL.encode("a<|stop|>"), 2]
+    assert tokenizer.encode_framed("") == [1, 2]
+    assert tokenizer.encode("a") == [1, *BYTE_LEVEL.encode("a")]
+    assert BYTE_LEVEL.encode_framed("a") == BYTE_LEVEL.encode("a")
+
+
+def test_ordinary_tokens_are_counted_without_added_ones() -> None:
+    assert BYTE_LEVEL.ordinary_size == BYTE_LEVEL.vocab_size
+    added = json.loads(tokenizer_json())["added_tokens"]
+    late = added[0] | {"id": BYTE_LEVEL.vocab_size, "content": "<late>"}
+    tokenizer = HfTokenizer(changed(added_tokens=[*added, late]))
+    assert tokenizer.vocab_size == BYTE_LEVEL.vocab_size + 1
+    assert tokenizer.ordinary_size == BYTE_LEVEL.ordinary_size
+
+
+def test_a_vocabulary_that_makes_the_library_panic_is_a_checkpoint_error() -> None:
+    added = json.loads(tokenizer_json())["added_tokens"]
+    added[3]["normalized"] = True
+    nothing = {"type": "Replace", "pattern": {"String": added[3]["content"]}, "content": ""}
+    with pytest.raises(CheckpointError, match="breaks down"):
+        HfTokenizer(changed(added_tokens=added, normalizer=nothing))
+
+
 def test_a_lone_surrogate_is_refused() -> None:
     for tokenizer in (BYTE_LEVEL, ByteTokenizer(256)):
         with pytest.raises(InvalidRequest, match="not valid Unicode"):
@@ -210,8 +315,9 @@ def test_a_damaged_tokenizer_is_a_checkpoint_error(text: str) -> None:
 
 def test_an_unknown_kind_of_decoder_is_named() -> None:
     changed = json.loads(tokenizer_json())
-    changed["decoder"] = {"type": "WordPiece", "prefix": "##", "cleanup": True}
-    with pytest.raises(CheckpointError, match="WordPiece"):
+    changed["decoder"] = {"type": "CTC", "pad_token": "-", "word_delimiter_token": "|"}
+    changed["decoder"]["cleanup"] = True
+    with pytest.raises(CheckpointError, match="decodes with CTC"):
         HfTokenizer(json.dumps(changed))
 
 
