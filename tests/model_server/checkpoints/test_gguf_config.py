@@ -1,16 +1,40 @@
 """GGUF metadata becomes the config.json that the model's makers would have written."""
 
+import contextlib
 from typing import Any
 
 import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType
 
-from model_server.checkpoints.gguf_architecture import ARCHITECTURES, LLAMA
-from model_server.checkpoints.gguf_config import architecture_of, config_of, llama3_factors
+from model_server.checkpoints.gguf_architecture import Architecture
+from model_server.checkpoints.gguf_architectures import ARCHITECTURES
+from model_server.checkpoints.gguf_config import (
+    architecture_for,
+    architecture_of,
+    config_of,
+    metadata_of,
+)
 from model_server.checkpoints.gguf_header import GgufHeader, GgufTensor
+from model_server.checkpoints.gguf_rope import LLAMA3_FACTORS, llama3_factors
 from sax.errors import CheckpointError
 
+LLAMA = ARCHITECTURES["llama"]
+SIZES = {
+    **{
+        "hidden_size": 8,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 4,
+        "n_embd": 8,
+        "n_head": 2,
+    },
+    **{
+        "max_position_embeddings": 16,
+        "qk_nope_head_dim": 2,
+        "qk_rope_head_dim": 2,
+        "v_head_dim": 2,
+    },
+}
 METADATA = {
     "general.architecture": "llama",
     "llama.embedding_length": 64,
@@ -35,7 +59,7 @@ LLAMA3 = {
 def config(
     changes: dict[str, Any] | None = None, factors: np.ndarray | None = None, **tensors: Any
 ):
-    names = {"token_embd.weight": (100, 64)} | tensors
+    names = {"token_embd.weight": (100, 64), "output_norm.weight": (64,)} | tensors
     header = GgufHeader(
         {**METADATA, **(changes or {})},
         {
@@ -43,7 +67,8 @@ def config(
             for name, shape in names.items()
         },
     )
-    return config_of(header, LLAMA, "float32", factors)
+    found = {} if factors is None else {LLAMA3_FACTORS: factors}
+    return config_of(header, LLAMA, "float32", found)
 
 
 def test_the_keys_are_hugging_faces() -> None:
@@ -77,8 +102,9 @@ def test_heads_may_have_a_size_of_their_own() -> None:
 
 def test_without_key_heads_every_query_has_its_own() -> None:
     header = {key: v for key, v in METADATA.items() if not key.endswith("head_count_kv")}
-    tensors = {"token_embd.weight": GgufTensor("", (9, 64), GGMLQuantizationType.F32, 0, 0)}
-    read = config_of(GgufHeader(header, tensors), LLAMA, "float32", None)
+    embedding = GgufTensor("", (9, 64), GGMLQuantizationType.F32, 0, 0)
+    tensors = dict.fromkeys(["token_embd.weight", "output_norm.weight"], embedding)
+    read = config_of(GgufHeader(header, tensors), LLAMA, "float32")
     assert read["num_key_value_heads"] == 8
 
 
@@ -129,13 +155,15 @@ def test_linear_and_yarn_scaling_are_translated() -> None:
         ("embedding_length", -4),
         ("embedding_length", "64"),
         ("block_count", True),
+        ("block_count", 2**32 - 1),
         ("attention.layer_norm_rms_epsilon", float("nan")),
         ("attention.head_count_kv", 3),
         ("attention.head_count_kv", np.array([2, 2])),
         ("attention.key_length", 7),
         ("rope.dimension_count", 4),
         ("rope.scaling.type", "longrope"),
-        ("expert_count", 8),
+        ("expert_count", 8),  # without expert_used_count
+        ("logit_scale", 0.5),
     ],
 )
 def test_what_cannot_be_is_refused(key: str, value: object) -> None:
@@ -143,46 +171,60 @@ def test_what_cannot_be_is_refused(key: str, value: object) -> None:
         config({f"llama.{key}": value, "llama.rope.scaling.factor": 2.0})
 
 
+@pytest.mark.parametrize("value", [np.array([1, 2]), ["a", "b"]])
+@pytest.mark.parametrize("architecture", ARCHITECTURES.values(), ids=lambda a: a.name)
+def test_a_list_where_one_value_belongs_does_no_harm(
+    architecture: Architecture, value: object
+) -> None:
+    """Or ignored, where the family does not look; nothing else may come of it."""
+    required = {key.suffix: 1.0 if key.kind is float else 4 for key in architecture.keys}
+    required |= {key.suffix: True for key in architecture.keys if key.kind is bool}
+    written = architecture.more_metadata(
+        SIZES | {"model_type": next(iter(architecture.model_types))}
+    )
+    tensor = GgufTensor("", (8, 8), GGMLQuantizationType.F32, 0, 0)
+    names = ["token_embd.weight", "token_types.weight", "a", "b", "c"]
+    for suffix in {**required, **written, "rope.scaling.type": "", "attention.sliding_window": 0}:
+        metadata = {f"{architecture.name}.{key}": v for key, v in (required | written).items()}
+        metadata[f"{architecture.name}.{suffix}"] = value
+        with contextlib.suppress(CheckpointError):
+            config_of(GgufHeader(metadata, dict.fromkeys(names, tensor)), architecture, "float32")
+
+
 @pytest.mark.parametrize("name", ["mamba", None, 5, ["llama"]])
 def test_an_unknown_architecture_is_named(name: object) -> None:
-    with pytest.raises(CheckpointError, match="supported from GGUF: llama"):
+    with pytest.raises(CheckpointError, match="supported from GGUF: bert, .*llama"):
         architecture_of(GgufHeader({"general.architecture": name}, {}))
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES.values())
-def test_names_translate_both_ways(architecture: Any) -> None:
-    stems = [*architecture.tensors, *(f"blk.17.{stem}" for stem in architecture.layer_tensors)]
-    for stem in stems:
-        for part in ("weight", "bias"):
-            name = architecture.hf_name(f"{stem}.{part}")
-            assert name is not None
-            assert architecture.gguf_name(name) == f"{stem}.{part}"
+def test_sizes_that_cannot_be_take_no_memory() -> None:
+    with pytest.raises(CheckpointError, match="announces 4294967295 layers, but has only 2"):
+        config({"llama.block_count": 2**32 - 1})
+    huge = {"llama.attention.key_length": 2**32 - 2, "llama.rope.dimension_count": 2**32 - 2}
+    with pytest.raises(CheckpointError, match="not those of Llama 3"):
+        config(huge, np.ones(4, np.float32))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        "weight",
-        "nothing.weight",
-        "blk.0.weight",
-        "blk.x.attn_q.weight",
-        "blk.01.attn_q.weight",
-        "blk.0.attn_q.scale",
-    ],
-)
-def test_names_nobody_gave_are_none(name: str) -> None:
-    assert LLAMA.hf_name(name) is None
+def test_a_window_makes_it_a_mistral() -> None:
+    read = config({"llama.attention.sliding_window": 4096})
+    assert (read["model_type"], read["sliding_window"]) == ("mistral", 4096)
+    assert read["architectures"] == ["MistralForCausalLM"]
 
 
-def test_the_rotated_projections_say_how_many_heads_they_have() -> None:
-    heads = {
-        name: LLAMA.heads_key(f"model.layers.3.self_attn.{name}_proj.weight") for name in "qkvo"
-    }
-    assert heads == {
-        "q": "num_attention_heads",
-        "k": "num_key_value_heads",
-        "v": None,
-        "o": None,
-    }
-    assert LLAMA.heads_key("model.norm.weight") is None
+def test_experts_make_it_a_mixtral() -> None:
+    read = config({"llama.expert_count": 8, "llama.expert_used_count": 2})
+    assert (read["num_local_experts"], read["num_experts_per_tok"]) == (8, 2)
+    assert read["architectures"] == ["MixtralForCausalLM"]
+
+
+def test_a_key_that_config_json_lacks_is_named() -> None:
+    with pytest.raises(CheckpointError, match="no hidden_size"):
+        metadata_of({"model_type": "llama"}, architecture_for({"model_type": "llama"}))
+    sizes = {key.name: 8 for key in LLAMA.keys}
+    with pytest.raises(CheckpointError, match="no 'vocab_size'"):
+        metadata_of({"model_type": "llama", **sizes}, LLAMA)
+
+
+def test_what_the_family_takes_for_granted_is_checked() -> None:
+    with pytest.raises(CheckpointError, match="hidden_act = 'relu'.*'silu' for granted"):
+        metadata_of({"model_type": "llama", "hidden_act": "relu"}, LLAMA)

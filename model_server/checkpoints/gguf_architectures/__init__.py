@@ -1,0 +1,34 @@
+"""Every family that GGUF files are read and written for; a new one is a declaration in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from model_server.checkpoints.gguf_architecture import Architecture
+from model_server.checkpoints.gguf_architectures.bert import BERT
+from model_server.checkpoints.gguf_architectures.deepseek2 import DEEPSEEK2
+from model_server.checkpoints.gguf_architectures.gemma import GEMMA, GEMMA2, GEMMA3
+from model_server.checkpoints.gguf_architectures.gpt import GPT2, GPTJ, GPTNEOX
+from model_server.checkpoints.gguf_architectures.llama import LLAMA
+from model_server.checkpoints.gguf_architectures.olmo2 import OLMO2
+from model_server.checkpoints.gguf_architectures.phi3 import PHI3
+from model_server.checkpoints.gguf_architectures.qwen import QWEN2, QWEN3, QWEN3MOE
+
+_ALL = (
+    LLAMA,
+    QWEN2,
+    QWEN3,
+    QWEN3MOE,
+    GEMMA,
+    GEMMA2,
+    GEMMA3,
+    PHI3,
+    GPT2,
+    GPTJ,
+    GPTNEOX,
+    OLMO2,
+    DEEPSEEK2,
+    BERT,
+)
+ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType({a.name: a for a in _ALL})

@@ -1,0 +1,101 @@
+"""Typed access to the metadata of one architecture.
+
+Raises CheckpointError without a file name, which the caller adds. Knows no architecture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from model_server.checkpoints.gguf_header import GgufHeader
+from sax.errors import CheckpointError
+
+REQUIRED: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A value that both config.json and the metadata hold."""
+
+    name: str  # in config.json
+    suffix: str  # in the metadata, behind the architecture
+    kind: type = int  # int, float or bool
+    default: Any = REQUIRED  # where either side is silent; None: no such thing in this model
+    least: int = 1  # of an int
+
+
+class Facts:
+    """What the header of a file says about its architecture."""
+
+    def __init__(
+        self, header: GgufHeader, prefix: str, factors: Mapping[str, np.ndarray] | None = None
+    ) -> None:
+        self.tensors = header.tensors
+        self.factors = factors or {}  # the tensors that belong to the configuration
+        self._metadata = header.metadata
+        self._prefix = prefix
+
+    def value(self, key: Key) -> Any:
+        """A bool or a number. Raises CheckpointError for anything else."""
+        if key.kind is bool:
+            return self.flag(key.suffix, key.default)
+        if key.default is None and self.get(key.suffix) is None:
+            return None
+        if key.least == 0 and self.get(key.suffix, key.default) == 0:
+            return 0
+        default = None if key.default is REQUIRED else key.default
+        return (self.whole if key.kind is int else self.number)(key.suffix, default)
+
+    def whole(self, suffix: str, default: int | None = None) -> int:
+        """A whole number above zero."""
+        value = self.get(suffix, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+            raise self._wrong(suffix, "a whole number above 0", value)
+        return value
+
+    def number(self, suffix: str, default: float | None = None) -> float:
+        """A number above zero."""
+        value = self.get(suffix, default)
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0 < value < math.inf
+        ):
+            raise self._wrong(suffix, "a number above 0", value)
+        return float(value)
+
+    def flag(self, suffix: str, default: bool) -> bool:
+        value = self.get(suffix, default)
+        if not isinstance(value, bool):
+            raise self._wrong(suffix, "true or false", value)
+        return value
+
+    def get(self, suffix: str, default: Any = None) -> Any:
+        """As it is in the file, if it is one value: text, a bool or a number."""
+        value = self.get_any(suffix, default)
+        if isinstance(value, list | np.ndarray):
+            raise self._wrong(suffix, "one value", value)
+        return value
+
+    def get_any(self, suffix: str, default: Any = None) -> Any:
+        """As it is in the file; perhaps a list."""
+        return self._metadata.get(f"{self._prefix}.{suffix}", default)
+
+    def has(self, tensor: str) -> bool:
+        return tensor in self.tensors
+
+    def rows(self, tensor: str) -> int:
+        """Of a matrix of the file."""
+        found = self.tensors.get(tensor)
+        if found is None or len(found.shape) != 2:
+            raise CheckpointError(f"it has no {tensor}, or one that is not a matrix")
+        return found.shape[0]
+
+    def _wrong(self, suffix: str, wanted: str, value: Any) -> CheckpointError:
+        key = f"{self._prefix}.{suffix}"
+        return CheckpointError(f"its metadata {key} must be {wanted}; it is {value!r}")

@@ -1,0 +1,222 @@
+"""GGUF's quantised kinds as small integers with a scale, and perhaps an offset, per few columns.
+
+Written here, although the `gguf` package dequantises too, because that takes 8 to 50 ns a weight
+(0.7 to 2.2 ns here, on one core), longer than reading it from a disk. Its block sizes are used, and
+its numbers are what the tests compare with, bit for bit.
+Knows blocks of bytes; not files, tensors or names. Layouts are those of ggml's `block_q*`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from model_server.checkpoints.packed import PackedBlocks, Packing
+
+# i8[N, B], f32[N, B / block], f32[N, B / block] or None: weight = value * scale + offset.
+Unpacked = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How one quantised kind is stored."""
+
+    size: int  # weights in a block of bytes
+    nbytes: int
+    packing: Packing
+    unpack: Callable[[np.ndarray], Unpacked]  # u8[N, nbytes]; values as llama.cpp has them
+    lowest: int  # subtracted from the values to make them fit the packing's kind
+
+    def dequantize(self, raw: np.ndarray, out: np.ndarray) -> None:
+        """u8[N, nbytes] into f32[N, size], with llama.cpp's roundings."""
+        with np.errstate(all="ignore"):  # a damaged file may hold any scale
+            values, scales, offsets = self.unpack(raw)
+            out[...] = values
+            parts = out.reshape(*scales.shape, -1)
+            parts *= scales[..., None]
+            if offsets is not None:
+                parts += offsets[..., None]
+
+    def pack(self, raw: np.ndarray) -> PackedBlocks:
+        """u8[N, nbytes] as N rows."""
+        with np.errstate(all="ignore"):
+            values, scales, offsets = self.unpack(raw)
+            if self.lowest:
+                assert offsets is not None
+                values -= np.int8(self.lowest)
+                offsets += self.lowest * scales
+        return PackedBlocks(values, scales, offsets)
+
+
+def _halves(raw: np.ndarray, start: int) -> np.ndarray:
+    """f32[N, 1]: the float16 at `start` of every block."""
+    return np.ascontiguousarray(raw[:, start : start + 2]).view(np.float16).astype(np.float32)
+
+
+def _nibbles(packed: np.ndarray, values: np.ndarray) -> None:
+    """u8[..., n] into u8[..., 2, n]: the low halves of all bytes, then the high ones."""
+    np.bitwise_and(packed, 15, out=values[..., 0, :])
+    np.right_shift(packed, 4, out=values[..., 1, :])
+
+
+def _q4(packed: np.ndarray) -> np.ndarray:
+    """u8[N, 16] as u8[N, 32], 0..15."""
+    values = np.empty((len(packed), 2, 16), np.uint8)
+    _nibbles(packed, values)
+    return values.reshape(-1, 32)
+
+
+# The fifth bits of eight weights come as one byte: each worth 16, as eight bytes in one number.
+_FIFTH_BITS = (
+    np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") << 4
+).view(np.uint64)[:, 0]
+
+
+def _q5(high: np.ndarray, packed: np.ndarray) -> np.ndarray:
+    """u8[N, 4] with the fifth bits and u8[N, 16] as u8[N, 32], 0..31."""
+    values = _q4(packed)
+    wide = values.view(np.uint64)
+    wide |= _FIFTH_BITS[high]
+    return values
+
+
+def _unpack_q4_0(raw: np.ndarray) -> Unpacked:
+    values = _q4(raw[:, 2:]).view(np.int8)
+    values -= np.int8(8)
+    return values, _halves(raw, 0), None
+
+
+def _unpack_q4_1(raw: np.ndarray) -> Unpacked:
+    return _q4(raw[:, 4:]).view(np.int8), _halves(raw, 0), _halves(raw, 2)
+
+
+def _unpack_q5_0(raw: np.ndarray) -> Unpacked:
+    values = _q5(raw[:, 2:6], raw[:, 6:]).view(np.int8)
+    values -= np.int8(16)
+    return values, _halves(raw, 0), None
+
+
+def _unpack_q5_1(raw: np.ndarray) -> Unpacked:
+    return _q5(raw[:, 4:8], raw[:, 8:]).view(np.int8), _halves(raw, 0), _halves(raw, 2)
+
+
+def _unpack_q8_0(raw: np.ndarray) -> Unpacked:
+    return np.ascontiguousarray(raw[:, 2:]).view(np.int8), _halves(raw, 0), None
+
+
+def _quarters(packed: np.ndarray, values: np.ndarray) -> None:
+    """u8[..., n] into u8[..., 4, n]: the lowest two bits of all bytes, then the next two, ..."""
+    for place in range(4):
+        np.right_shift(packed, 2 * place, out=values[..., place, :])
+    values &= 3
+
+
+def _q2(packed: np.ndarray) -> np.ndarray:
+    """u8[N, 64] as u8[N, 256], 0..3."""
+    values = np.empty((len(packed), 2, 4, 32), np.uint8)
+    _quarters(packed.reshape(-1, 2, 32), values)
+    return values.reshape(-1, 256)
+
+
+def _unpack_q2_k(raw: np.ndarray) -> Unpacked:
+    steps = raw[:, :16]
+    scales = (steps & 15) * _halves(raw, 80)
+    offsets = (steps >> 4) * -_halves(raw, 82)
+    return _q2(raw[:, 16:80]).view(np.int8), scales, offsets
+
+
+def _unpack_q3_k(raw: np.ndarray) -> Unpacked:
+    values = _q2(raw[:, 32:96])
+    groups = values.reshape(-1, 8, 32)
+    for bit in range(8):  # a bit that is not set means minus four
+        groups[:, bit] |= (raw[:, :32] << (7 - bit) >> 5) & 4
+    signed = values.view(np.int8)
+    signed -= np.int8(4)
+    return signed, _q3_steps(raw[:, 96:108]) * _halves(raw, 108), None
+
+
+def _q3_steps(packed: np.ndarray) -> np.ndarray:
+    """u8[N, 12] as i8[N, 16]: six bits each, less 32; the low four bits come first."""
+    steps = np.empty((len(packed), 2, 8), np.uint8)
+    _nibbles(packed[:, :8], steps)
+    steps = steps.reshape(-1, 4, 4)
+    for place in range(4):
+        steps[:, place] |= (packed[:, 8:] >> (2 * place) & 3) << 4
+    return steps.reshape(-1, 16).view(np.int8) - np.int8(32)
+
+
+def _k_steps(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """u8[N, 12] as two u8[N, 8], 0..63: what multiplies a block's scale and its offset."""
+    first, second, rest = packed[:, :4], packed[:, 4:8], packed[:, 8:]
+    scales = np.concatenate([first & 63, rest & 15 | first >> 6 << 4], axis=1)
+    offsets = np.concatenate([second & 63, rest >> 4 | second >> 6 << 4], axis=1)
+    return scales, offsets
+
+
+def _k_scales(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """f32[N, 8] twice: the scales and offsets of Q4_K and Q5_K."""
+    scales, offsets = _k_steps(raw[:, 4:16])
+    return scales * _halves(raw, 0), offsets * -_halves(raw, 2)
+
+
+def _unpack_q4_k(raw: np.ndarray) -> Unpacked:
+    values = np.empty((len(raw), 4, 2, 32), np.uint8)
+    _nibbles(raw[:, 16:].reshape(-1, 4, 32), values)
+    return values.reshape(-1, 256).view(np.int8), *_k_scales(raw)
+
+
+def _unpack_q5_k(raw: np.ndarray) -> Unpacked:
+    values = np.empty((len(raw), 4, 2, 32), np.uint8)
+    _nibbles(raw[:, 48:].reshape(-1, 4, 32), values)
+    groups = values.reshape(-1, 8, 32)
+    high = np.empty((len(raw), 32), np.uint8)
+    for bit in range(8):
+        np.right_shift(raw[:, 16:48], bit, out=high)
+        high &= 1
+        high <<= 4
+        groups[:, bit] |= high
+    return values.reshape(-1, 256).view(np.int8), *_k_scales(raw)
+
+
+def _unpack_q6_k(raw: np.ndarray) -> Unpacked:
+    values = np.empty((len(raw), 2, 2, 64), np.uint8)
+    _nibbles(raw[:, :128].reshape(-1, 2, 64), values)
+    high = np.empty((len(raw), 2, 4, 32), np.uint8)
+    _quarters(raw[:, 128:192].reshape(-1, 2, 32), high)
+    high <<= 4
+    values |= high.reshape(values.shape)
+    signed = values.reshape(-1, 256).view(np.int8)
+    signed -= np.int8(32)
+    steps = np.ascontiguousarray(raw[:, 192:208]).view(np.int8)
+    return signed, steps * _halves(raw, 208), None
+
+
+def _kind(
+    of: GGMLQuantizationType,
+    packing: Packing,
+    unpack: Callable[[np.ndarray], Unpacked],
+    lowest: int = 0,
+) -> Kind:
+    size, nbytes = GGML_QUANT_SIZES[of]
+    return Kind(size, nbytes, packing, unpack, lowest)
+
+
+_Q = GGMLQuantizationType
+KINDS: Mapping[GGMLQuantizationType, Kind] = MappingProxyType(
+    {
+        _Q.Q4_0: _kind(_Q.Q4_0, Packing("int4", 32, offset=False), _unpack_q4_0),
+        _Q.Q4_1: _kind(_Q.Q4_1, Packing("int4", 32, offset=True), _unpack_q4_1, lowest=8),
+        _Q.Q5_0: _kind(_Q.Q5_0, Packing("int8", 32, offset=False), _unpack_q5_0),
+        _Q.Q5_1: _kind(_Q.Q5_1, Packing("int8", 32, offset=True), _unpack_q5_1),
+        _Q.Q8_0: _kind(_Q.Q8_0, Packing("int8", 32, offset=False), _unpack_q8_0),
+        _Q.Q2_K: _kind(_Q.Q2_K, Packing("int4", 16, offset=True), _unpack_q2_k),
+        _Q.Q3_K: _kind(_Q.Q3_K, Packing("int4", 16, offset=False), _unpack_q3_k),
+        _Q.Q4_K: _kind(_Q.Q4_K, Packing("int4", 32, offset=True), _unpack_q4_k, lowest=8),
+        _Q.Q5_K: _kind(_Q.Q5_K, Packing("int8", 32, offset=True), _unpack_q5_k),
+        _Q.Q6_K: _kind(_Q.Q6_K, Packing("int8", 16, offset=False), _unpack_q6_k),
+    }
+)

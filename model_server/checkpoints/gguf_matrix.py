@@ -1,0 +1,181 @@
+"""Reads rows and columns of one tensor of a GGUF file, whatever its kind.
+
+Only the wanted rows are read from disk, in bands: a band's bytes, and what it takes to dequantise
+them, stay in a core's cache, and memory beside the result stays small. numpy gives up the
+interpreter's lock in all of this, so bands of large reads are shared among threads.
+Knows rows of the file; what they mean is `gguf_view`'s business.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from model_server.checkpoints.gguf_header import GgufTensor
+from model_server.checkpoints.gguf_kinds import KINDS
+from model_server.checkpoints.packed import PackedBlocks
+from model_server.checkpoints.tensor_file import TensorFile
+from sax.errors import CheckpointError
+
+# Kinds that are numbers already; every other kind is dequantised to float32.
+PLAIN: dict[GGMLQuantizationType, np.dtype[Any]] = {
+    GGMLQuantizationType.F32: np.dtype(np.float32),
+    GGMLQuantizationType.F16: np.dtype(np.float16),
+    GGMLQuantizationType.BF16: np.dtype(ml_dtypes.bfloat16),
+}
+_BAND = 256 * 1024  # numbers; as float32 they fill a core's second cache
+_ALONE = 16 * _BAND  # below this a read stays in its thread
+_SKIPPED_ROWS = 2  # reading so many rows too many costs less than another read
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Neighbouring rows of the file, and where they belong in the result."""
+
+    start: int
+    stop: int
+    kept: Any  # of the rows read: a slice, or i64[n]
+    into: Any  # rows of the result: a slice, or i64[n]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A tensor, or one expert's part of it, as rows of columns."""
+
+    file: TensorFile
+    tensor: GgufTensor
+    rows: int
+    columns: int
+    first: int = 0  # row of the tensor where it starts
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of what `read` returns."""
+        return PLAIN.get(self.tensor.kind, np.dtype(np.float32))
+
+    def read(self, rows: np.ndarray | slice, columns: slice) -> np.ndarray:
+        """Rows, in the order given, and columns; explicit slices. Quantised ones as float32."""
+        if columns.start >= columns.stop:
+            return np.empty((_count(rows), 0), self.dtype)
+        if self.tensor.kind in PLAIN:
+            return self._read_plain(rows, columns)
+        kind = KINDS[self.tensor.kind]
+        blocks = slice(columns.start // kind.size, -(-columns.stop // kind.size))
+        aligned = columns == slice(blocks.start * kind.size, blocks.stop * kind.size)
+        cut = slice(
+            columns.start - blocks.start * kind.size, columns.stop - blocks.start * kind.size
+        )
+        out = np.empty((_count(rows), columns.stop - columns.start), np.float32)
+
+        def dequantize(raw: np.ndarray, band: Band) -> None:
+            if aligned and isinstance(band.into, slice):
+                kind.dequantize(raw.reshape(-1, kind.nbytes), out[band.into].reshape(-1, kind.size))
+                return
+            wide = np.empty((len(raw), raw.shape[1] * kind.size), np.float32)
+            kind.dequantize(raw.reshape(-1, kind.nbytes), wide.reshape(-1, kind.size))
+            out[band.into] = wide[:, cut]
+
+        self._each_band(rows, blocks, dequantize)
+        return out
+
+    def _read_plain(self, rows: np.ndarray | slice, columns: slice) -> np.ndarray:
+        whole = columns == slice(0, self.columns)
+        if whole and isinstance(rows, slice):  # as it lies in the file: nothing to copy
+            raw = self._raw(rows.start, rows.stop)
+            return raw.view(self.dtype).reshape(_count(rows), self.columns)
+        out = np.empty((_count(rows), columns.stop - columns.start), self.dtype)
+
+        def copy(raw: np.ndarray, band: Band) -> None:
+            out[band.into] = raw.reshape(len(raw), -1).view(self.dtype)
+
+        self._each_band(rows, columns, copy)
+        return out
+
+    def read_packed(self, rows: np.ndarray | slice, columns: slice) -> PackedBlocks:
+        """The same, still quantised. Raises CheckpointError for columns that cut a block."""
+        kind = KINDS[self.tensor.kind]
+        block = kind.packing.block or 1
+        if columns.start % block or columns.stop % block:
+            raise CheckpointError(
+                f"tensor {self.tensor.name} is quantised in blocks of {block} columns, which "
+                f"columns {columns.start} to {columns.stop} cut"
+            )
+        count, width = _count(rows), columns.stop - columns.start
+        values = np.empty((count, width), np.int8)
+        scales = np.empty((count, width // block), np.float32)
+        offsets = np.empty_like(scales) if kind.packing.offset else None
+        blocks = slice(columns.start // kind.size, -(-columns.stop // kind.size))
+        cut = slice(
+            columns.start - blocks.start * kind.size, columns.stop - blocks.start * kind.size
+        )
+        scale_cut = slice(cut.start // block, cut.stop // block)
+
+        def unpack(raw: np.ndarray, band: Band) -> None:
+            packed = kind.pack(raw.reshape(-1, kind.nbytes))
+            values[band.into] = packed.values.reshape(len(raw), -1)[:, cut]
+            scales[band.into] = packed.scales.reshape(len(raw), -1)[:, scale_cut]
+            if offsets is not None and packed.offsets is not None:
+                offsets[band.into] = packed.offsets.reshape(len(raw), -1)[:, scale_cut]
+
+        if count and width:
+            self._each_band(rows, blocks, unpack)
+        return PackedBlocks(values, scales, offsets)
+
+    def _raw(self, start: int, stop: int) -> np.ndarray:
+        """u8: the bytes of rows of this matrix."""
+        row_nbytes = self._row_nbytes
+        offset = self.tensor.offset + (self.first + start) * row_nbytes
+        return self.file.read(offset, (stop - start) * row_nbytes, f"tensor {self.tensor.name!r}")
+
+    @property
+    def _row_nbytes(self) -> int:
+        size, nbytes = GGML_QUANT_SIZES[self.tensor.kind]
+        return self.columns // size * nbytes
+
+    def _each_band(
+        self, rows: np.ndarray | slice, blocks: slice, use: Callable[[np.ndarray, Band], None]
+    ) -> None:
+        """Calls `use` with u8[rows, blocks, bytes of a block] and the band it is."""
+        block_nbytes = GGML_QUANT_SIZES[self.tensor.kind][1]
+
+        def read(band: Band) -> None:
+            raw = self._raw(band.start, band.stop).reshape(band.stop - band.start, -1, block_nbytes)
+            use(raw[band.kept, blocks], band)
+
+        bands = list(_bands(rows, max(1, _BAND // self.columns)))
+        threads = min(len(bands), os.cpu_count() or 1)
+        if threads < 2 or _count(rows) * self.columns < _ALONE:
+            for band in bands:
+                read(band)
+            return
+        with ThreadPoolExecutor(threads, "gguf-read") as pool:
+            for _ in pool.map(read, bands):
+                pass
+
+
+def _count(rows: np.ndarray | slice) -> int:
+    return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+
+
+def _bands(rows: np.ndarray | slice, height: int) -> Iterator[Band]:
+    """Cut into bands of at most so many rows, each of rows that are neighbours in the file."""
+    if isinstance(rows, slice):
+        for start in range(rows.start, rows.stop, height):
+            stop = min(start + height, rows.stop)
+            yield Band(start, stop, slice(None), slice(start - rows.start, stop - rows.start))
+        return
+    by_place = np.argsort(rows)  # in file order
+    sorted_rows = rows[by_place]
+    gaps = np.flatnonzero(np.diff(sorted_rows) > _SKIPPED_ROWS) + 1
+    for run, places in zip(np.split(sorted_rows, gaps), np.split(by_place, gaps), strict=True):
+        for at in range(0, len(run), height):
+            part = run[at : at + height]
+            start = int(part[0])
+            yield Band(start, int(part[-1]) + 1, part - start, places[at : at + height])

@@ -1,0 +1,128 @@
+"""Tensors of a GGUF file as Hugging Face has them: names, shapes, layouts, numbers.
+
+A view undoes for any region what llama.cpp's converter did to the whole. Knows one tensor (of
+DeepSeek's kv_b_proj, two) of an open file; which there are is `gguf_views`' business.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from model_server.checkpoints.gguf_architecture import Place
+from model_server.checkpoints.gguf_kinds import KINDS
+from model_server.checkpoints.gguf_matrix import Matrix
+from model_server.checkpoints.packed import PackedBlocks, Packing
+from model_server.checkpoints.region import Region
+from sax.errors import CheckpointError
+
+
+class View(Protocol):
+    """A tensor in Hugging Face's terms. Regions are explicit."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    def read(self, region: Region) -> np.ndarray: ...
+
+    def packing(self) -> Packing | None: ...
+
+    def read_packed(self, region: Region) -> PackedBlocks: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredView:
+    """A tensor that the file holds, perhaps among those of other experts."""
+
+    matrix: Matrix
+    shape: tuple[int, ...]
+    place: Place
+    order: np.ndarray | None  # i64[rows]: the file's row of each row
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float32) if self.place.plus else self.matrix.dtype
+
+    def read(self, region: Region) -> np.ndarray:
+        if len(self.shape) == 1:
+            values = self._vector(region[0])
+        elif self.place.transposed:
+            columns, rows = region
+            values = np.ascontiguousarray(self.matrix.read(self._file_rows(rows), columns).T)
+        else:
+            values = self.matrix.read(self._file_rows(region[0]), region[1])
+        if not self.place.plus:
+            return values
+        return values.astype(np.float32) - np.float32(self.place.plus)
+
+    def packing(self) -> Packing | None:
+        """None also for a transposed tensor: its blocks run along its columns."""
+        kind = KINDS.get(self.matrix.tensor.kind)
+        whole_rows = len(self.shape) == 2 and not self.place.transposed
+        return kind.packing if kind is not None and whole_rows else None
+
+    def read_packed(self, region: Region) -> PackedBlocks:
+        if self.packing() is None:
+            raise CheckpointError(f"tensor {self.matrix.tensor.name} is not stored in blocks")
+        return self.matrix.read_packed(self._file_rows(region[0]), region[1])
+
+    def _file_rows(self, rows: slice) -> np.ndarray | slice:
+        return rows if self.order is None else self.order[rows]
+
+    def _vector(self, part: slice) -> np.ndarray:
+        """A row of its own; only biases are reordered, and they are short."""
+        if self.order is None:
+            return self.matrix.read(slice(0, 1), part)[0]
+        return self.matrix.read(slice(0, 1), slice(0, self.matrix.columns))[0][self.order[part]]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitView:
+    """DeepSeek's kv_b_proj from its two parts: head by head, the keys' rows, then the values'."""
+
+    keys: tuple[Matrix, ...]  # per head [latent, key rows]
+    values: tuple[Matrix, ...]  # per head [value rows, latent]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.keys) * self._head_rows, self.values[0].columns)
+
+    @property
+    def _head_rows(self) -> int:
+        return self.keys[0].columns + self.values[0].rows
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.result_type(self.keys[0].dtype, self.values[0].dtype)
+
+    def read(self, region: Region) -> np.ndarray:
+        """Reads the heads that the region's rows touch."""
+        rows, columns = region
+        first, last = rows.start // self._head_rows, math.ceil(rows.stop / self._head_rows)
+        heads = [self._head(head, columns) for head in range(first, last)]
+        if not heads:
+            return np.empty((0, columns.stop - columns.start), self.dtype)
+        start = rows.start - first * self._head_rows
+        return np.concatenate(heads)[start : start + rows.stop - rows.start].astype(self.dtype)
+
+    def _head(self, head: int, columns: slice) -> np.ndarray:
+        keys, values = self.keys[head], self.values[head]
+        return np.concatenate(
+            [
+                keys.read(columns, slice(0, keys.columns)).T,
+                values.read(slice(0, values.rows), columns),
+            ]
+        )
+
+    def packing(self) -> Packing | None:
+        """Its keys' blocks run along its columns: it is read as numbers."""
+        return None
+
+    def read_packed(self, region: Region) -> PackedBlocks:
+        raise CheckpointError(f"tensor {self.keys[0].tensor.name} is not stored in blocks of rows")

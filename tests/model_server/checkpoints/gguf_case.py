@@ -1,0 +1,64 @@
+"""Golden cases of families as whole checkpoints, with a small tokenizer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from model_server.spelling import byte_alphabet
+from tests.golden.random_tensor import random_tensor
+from tests.model_server.checkpoints.tiny_folder import CONTROL, tokenizer_json, write_json
+
+FAMILIES = Path(__file__).parents[2] / "golden" / "families"
+# What GGUF, or llama.cpp for it, cannot say: refused when written, and by which words.
+REFUSED = {
+    "deepseek_v3_mscale": "attention_bias",
+    "gpt_neox_tied_unbiased": "hidden_act",
+    "qwen3_moe_dense_layers": "mlp_only_layers",
+    "qwen3_moe_sparse_step": "decoder_sparse_step",
+}
+
+
+def written_cases() -> list[str]:
+    """Every case of a family that has checkpoints, less those that GGUF cannot say."""
+    names = sorted(folder.name for folder in FAMILIES.iterdir())
+    return [name for name in names if "model_type" in config_of(name) and name not in REFUSED]
+
+
+def config_of(case: str) -> dict[str, Any]:
+    return json.loads((FAMILIES / case / "config.json").read_text())
+
+
+def weights_of(case: str) -> dict[str, np.ndarray]:
+    shapes = json.loads((FAMILIES / case / "tensors.json").read_text())
+    return {name: random_tensor(name, tuple(shape)) for name, shape in shapes.items()}
+
+
+def write_case(case: str, folder: Path) -> Path:
+    """As a Hugging Face folder."""
+    folder.mkdir()
+    config = config_of(case)
+    write_json(folder / "config.json", config)
+    # Where config.json does not say it beside the model_type, the tokenizer's settings do.
+    settings = {} if "bos_token_id" in config else {"bos_token": CONTROL[1]}
+    write_json(folder / "tokenizer_config.json", settings)
+    (folder / "tokenizer.json").write_text(
+        _tokenizer(config.get("vocab_size", 97)), encoding="utf-8"
+    )
+    save_file(weights_of(case), folder / "model.safetensors")
+    return folder
+
+
+def _tokenizer(size: int) -> str:
+    """Of some bytes and one merge: the models' vocabularies are smaller than 256."""
+    letters = sorted(byte_alphabet(), key=byte_alphabet().__getitem__)
+    tokens = [*CONTROL, *letters[: size - 4], letters[0] + letters[1]]
+    whole = json.loads(tokenizer_json())
+    whole["added_tokens"] = whole["added_tokens"][:3]
+    whole["model"]["vocab"] = {token: token_id for token_id, token in enumerate(tokens)}
+    whole["model"]["merges"] = [letters[:2]]
+    return json.dumps(whole)

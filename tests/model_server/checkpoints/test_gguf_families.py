@@ -1,0 +1,146 @@
+"""Every family goes into a GGUF file and comes back: tensors, configuration, what it computes."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from model_server.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from model_server.checkpoints.convert import convert
+from model_server.checkpoints.gguf_config import architecture_for
+from model_server.checkpoints.gguf_rope import rope_of, rope_type
+from model_server.models.registry import make_recipe
+from model_server.weights import read_weights
+from sax.errors import CheckpointError
+from tests.model_server.checkpoints.gguf_case import (
+    FAMILIES,
+    REFUSED,
+    config_of,
+    write_case,
+    written_cases,
+)
+from tests.model_server.models.quick import quick
+from tests.model_server.tiny import logits_of
+
+ROPE = ("rope_theta", "rope_scaling", "rope_parameters", "original_max_position_embeddings")
+# Keys of config.json that say nothing about what is computed when a model is served as it is here.
+SILENT = (
+    *("architectures", "dtype", "torch_dtype", "transformers_version", "use_cache"),
+    *("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "embd_pdrop"),
+    *("hidden_dropout_prob", "resid_pdrop", "initializer_range", "gradient_checkpointing"),
+    *("aux_loss_alpha", "seq_aux", "router_aux_loss_coef", "output_router_logits", "ep_size"),
+    *("num_nextn_predict_layers", "pad_token_id", "pretraining_tp", "summary_type", "n_ctx"),
+    *("cache_implementation", "rotary", "scale_attn_weights"),
+    # of the part that sees images
+    *("boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image"),
+    *("text_config", "vision_config"),
+    # said by layer_types and sliding_window
+    *("max_window_layers", "sliding_window_pattern", "_sliding_window_pattern"),
+)
+
+
+def in_gguf(case: str, tmp_path: Path) -> Path:
+    convert(str(write_case(case, tmp_path / "folder")), str(tmp_path / "x.gguf"))
+    return tmp_path / "x.gguf"
+
+
+@pytest.fixture(scope="module", params=written_cases())
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a case's folder and x.gguf."""
+    place = tmp_path_factory.mktemp(request.param)
+    in_gguf(request.param, place)
+    return place
+
+
+def test_a_round_trip_changes_no_tensor(place: Path) -> None:
+    """But for Gemma's norms: the file holds 1 + w, of which the last bits of w are lost."""
+    convert(str(place / "x.gguf"), str(place / "back"))
+    with (
+        closing(open_checkpoint(str(place / "folder"))) as before,
+        closing(open_checkpoint(str(place / "back"))) as after,
+    ):
+        architecture = architecture_for(before.config)
+        kept = [n for n in before.names() if not architecture.drops(n, before.config)]
+        assert sorted(after.names()) == sorted(architecture.usual(name) for name in kept)
+        for name in kept:
+            named = architecture.from_hf(name)
+            assert named is not None
+            loss = 2e-7 if named.place.plus else 0.0
+            found, wanted = after.read(architecture.usual(name)), before.read(name)
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=loss, err_msg=name)
+
+
+def test_a_round_trip_changes_no_configuration(place: Path) -> None:
+    with closing(open_checkpoint(str(place / "x.gguf"))) as checkpoint:
+        after = checkpoint.config
+    with closing(open_checkpoint(str(place / "folder"))) as checkpoint:
+        before = checkpoint.config
+    lost = SILENT
+    if not before.get("use_sliding_window", True) or not before.get("sliding_window"):
+        lost = (*lost, "sliding_window")
+    if before["model_type"].startswith("gemma"):
+        lost = (*lost, "hidden_act")  # hidden_activation counts
+    if before["model_type"] == "mistral" and not before["sliding_window"]:
+        lost = (*lost, "model_type")  # it is a Llama
+    if isinstance(before.get("eos_token_id"), list):  # the others are the tokenizer's
+        before["eos_token_id"] = before["eos_token_id"][0]
+    for key, value in before.items():
+        if value is not None and key not in (*lost, *ROPE):
+            assert after.get(key) == value, key
+    assert comparable_rope(after) == comparable_rope(before)
+
+
+def comparable_rope(config: dict[str, Any]) -> tuple[Any, ...]:
+    """Old keys and new alike, with what is unsaid said."""
+    if whole := (config.get("rope_parameters") or {}).get("full_attention"):
+        config = {**config, "rope_parameters": whole, "rope_theta": whole["rope_theta"]}
+    if config["model_type"] == "gemma3_text":
+        config = {"rope_theta": 1000000.0, **config}
+    theta, scaling = rope_of(config)
+    original = scaling.get("original_max_position_embeddings")
+    original = original or config.get("original_max_position_embeddings")
+    kept = {k: v for k, v in scaling.items() if k not in ("type", "rope_type")}
+    kept.pop("original_max_position_embeddings", None)
+    return theta if scaling else None, rope_type(scaling), original if scaling else None, kept
+
+
+@pytest.mark.parametrize(("case", "words"), REFUSED.items())
+def test_what_gguf_cannot_say_is_refused(case: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        in_gguf(case, tmp_path)
+
+
+def one_of_each_type() -> list[str]:
+    """The last by name: the more special ones."""
+    return list({config_of(case)["model_type"]: case for case in written_cases()}.values())
+
+
+@pytest.mark.parametrize("case", one_of_each_type())
+def test_the_file_computes_the_reference_implementations_numbers(case: str, tmp_path: Path) -> None:
+    golden = np.load(FAMILIES / case / "golden.npz")
+    with closing(open_checkpoint(str(in_gguf(case, tmp_path)))) as checkpoint:
+        found = run(checkpoint, golden["prompt"])
+    wanted = golden["logits"] if "logits" in golden else golden["hidden"]
+    np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max(), rtol=1e-4)
+
+
+def run(checkpoint: Checkpoint, prompt: np.ndarray) -> np.ndarray:
+    """Logits, or an encoder's hidden states, of a prompt."""
+    recipe: Any = make_recipe("auto", checkpoint.config, {"DTYPE": '"float32"'})
+    module = recipe.blueprint()
+    model = module.assemble(read_weights(module.declarations, checkpoint, lambda _: None))
+    if checkpoint.config["model_type"] == "bert":
+        inputs = (model, jnp.asarray(prompt[None]), jnp.asarray([len(prompt)]))
+        call = quick(lambda model, tokens, lengths: model(tokens, lengths), *inputs)
+        return np.asarray(call(*inputs))[0]
+
+    def logits(model: Any) -> jax.Array:
+        return logits_of(model, recipe, prompt)
+
+    return np.asarray(quick(logits, model)(model))
