@@ -12,10 +12,20 @@ from typing import Any, Protocol
 import numpy as np
 
 from model_server.chat_template import ChatTemplate
+from model_server.checkpoints.complaint import Complain, raise_it
 from model_server.checkpoints.gguf import GgufCheckpoint
-from model_server.checkpoints.safetensors import SafetensorsCheckpoint
+from model_server.checkpoints.orbax import OrbaxCheckpoint
+from model_server.checkpoints.orbax_folder import REMOTE, Folder
+from model_server.checkpoints.orbax_layout import find_layout
+from model_server.checkpoints.packed import PackedBlocks, Packing
+from model_server.checkpoints.region import Region
+from model_server.checkpoints.safetensors import WEIGHT_FILES, SafetensorsCheckpoint
+from model_server.checkpoints.text_part import text_part_of
 from model_server.tokenizer import HfTokenizer
 from sax.errors import CheckpointError
+
+_LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 
 class Checkpoint(Protocol):
@@ -23,7 +33,7 @@ class Checkpoint(Protocol):
 
     @property
     def format(self) -> str:
-        """`gguf` or `safetensors`."""
+        """`gguf`, `safetensors` or `orbax`."""
         ...
 
     @property
@@ -50,8 +60,20 @@ class Checkpoint(Protocol):
         """Of what `read` returns."""
         ...
 
-    def read(self, name: str) -> np.ndarray:
-        """One tensor in Hugging Face's layout; nothing is kept once the caller lets go of it."""
+    def read(self, name: str, region: Region | None = None) -> np.ndarray:
+        """One tensor, or a region of it, in Hugging Face's layout; quantised ones dequantised.
+
+        Of a region only its rows (the first dimension) are read from disk. Nothing is kept once
+        the caller lets go of it.
+        """
+        ...
+
+    def packing(self, name: str) -> Packing | None:
+        """How a tensor is quantised; None: it is stored as plain numbers."""
+        ...
+
+    def read_packed(self, name: str, region: Region | None = None) -> PackedBlocks:
+        """A quantised tensor as it is stored; a region's columns must be whole blocks."""
         ...
 
     def tokenizer(self) -> HfTokenizer: ...
@@ -68,44 +90,92 @@ def ordered_ends(checkpoint: Checkpoint) -> list[int]:
     return sorted(checkpoint.tokenizer().eos_ids, key=lambda token_id: (token_id != main, token_id))
 
 
-def open_checkpoint(path: str) -> Checkpoint:
-    """Open a GGUF file, a Hugging Face folder, or a folder that holds one GGUF file.
+def open_checkpoint(path: str, complain: Complain = raise_it) -> Checkpoint:
+    """Open a GGUF file (or a folder around one), a Hugging Face folder or an Orbax checkpoint.
 
-    Raises CheckpointError, naming the file, if it is missing, unreadable or truncated.
+    Orbax checkpoints may also lie at gs:// or s3://. Raises CheckpointError, naming the file, if
+    it is missing, unreadable or truncated. With another `complain` a Hugging Face folder opens
+    although some of its files of tensors are wrong.
     """
-    if "://" in path:
-        scheme, _, rest = path.partition("://")
-        if scheme != "file":
-            raise CheckpointError(
-                f"{path}: checkpoints are read from local paths; copy it to this machine first"
-            )
-        path = rest
-    place = Path(path).expanduser()
+    scheme, separator, rest = path.partition("://")
+    if separator and scheme in REMOTE:
+        return _open_remote(path)
+    if separator and scheme != "file":
+        raise CheckpointError(
+            f"{path}: checkpoints are read from local paths, and Orbax checkpoints also from "
+            "gs:// and s3://; copy it to this machine first"
+        )
+    place = Path(rest if separator else path).expanduser()
     try:
-        return _open(place)
+        return _checked(_open(place, complain))
     except OSError as exc:  # a path that cannot even be looked at
         raise CheckpointError(f"{place} cannot be opened: {exc.strerror or exc}") from exc
 
 
-def _open(place: Path) -> Checkpoint:
+def _open_remote(url: str) -> Checkpoint:
+    layout = find_layout(Folder(url))
+    if layout is None:
+        raise CheckpointError(
+            f"{url} is no Orbax checkpoint, or does not exist; other formats are read from local "
+            "paths: copy it to this machine first"
+        )
+    return _checked(OrbaxCheckpoint(layout))
+
+
+def _checked(checkpoint: Checkpoint) -> Checkpoint:
+    """The part of it that is served, unless building the model would never end."""
+    try:
+        part = text_part_of(checkpoint)
+        tensors = len(part.names())
+        for key in _LAYER_KEYS:
+            layers = part.config.get(key)
+            if isinstance(layers, int) and layers > tensors:
+                raise CheckpointError(
+                    f"config.json says {key} is {layers}, but there are only {tensors} tensors"
+                )
+    except BaseException:
+        checkpoint.close()
+        raise
+    return part
+
+
+def _open(place: Path, complain: Complain) -> Checkpoint:
     if place.is_dir():
-        return _open_folder(place)
+        return _open_folder(place, complain)
     if not place.exists():
         raise CheckpointError(f"{place} does not exist on this machine")
     if place.suffix == ".safetensors":
         raise CheckpointError(
             f"{place} is one file of a checkpoint: give the folder that also holds config.json"
         )
+    if place.suffix in _PICKLED:
+        raise _pickled(place.parent, [place.name])
     return GgufCheckpoint(place)
 
 
-def _open_folder(folder: Path) -> Checkpoint:
-    if (folder / "config.json").exists():
-        return SafetensorsCheckpoint(folder)
+def _open_folder(folder: Path, complain: Complain) -> Checkpoint:
+    if any((folder / name).exists() for name in WEIGHT_FILES):
+        return SafetensorsCheckpoint(folder, complain)
+    if layout := find_layout(Folder(str(folder))):
+        return OrbaxCheckpoint(layout)
     files = sorted(folder.glob("*.gguf"))
     if len(files) == 1:
         return GgufCheckpoint(files[0])
+    if pickled := sorted(f.name for f in folder.iterdir() if f.suffix in _PICKLED):
+        raise _pickled(folder, pickled)
+    if (folder / "config.json").exists():
+        return SafetensorsCheckpoint(folder)  # says which file it lacks
     found = ", ".join(file.name for file in files) or "neither"
     raise CheckpointError(
-        f"{folder} must hold config.json or exactly one .gguf file; it holds {found}"
+        f"{folder} must hold config.json and its weights, an Orbax checkpoint, or exactly one "
+        f".gguf file; of these it holds {found}"
+    )
+
+
+def _pickled(folder: Path, names: list[str]) -> CheckpointError:
+    return CheckpointError(
+        f"{folder} holds {', '.join(names)}: such files are Python pickles, which can run any "
+        "program when they are read, so they are never opened here. Fetch the model's safetensors "
+        "files instead, or write them where you trust the file: "
+        "model.save_pretrained(FOLDER, safe_serialization=True)"
     )

@@ -1,19 +1,21 @@
-"""Makes a Hugging Face folder from a GGUF file, or the other way round.
+"""Makes a Hugging Face folder, a GGUF file or an Orbax checkpoint from any of the three.
 
-    python -m model_server.checkpoints.convert SOURCE DESTINATION [--dtype bfloat16]
+    python -m model_server.checkpoints.convert SOURCE DESTINATION [--to FORMAT] [--dtype bfloat16]
 
-A destination that ends in .gguf becomes a GGUF file, any other a folder. By default nothing is
-lost: every tensor keeps the number format it is read in (quantised tensors are read as float32).
-The result appears under its name only when it is complete.
+A destination that ends in .gguf becomes a GGUF file, any other a Hugging Face folder unless --to
+says otherwise. By default nothing is lost: every tensor keeps the number format it is read in
+(quantised tensors are read as float32). The result appears under its name only when it is
+complete.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -22,47 +24,102 @@ from rich.progress import Progress as Bars
 
 from model_server.checkpoints.cast import DTYPES
 from model_server.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from model_server.checkpoints.folder_writer import write_folder
-from model_server.checkpoints.gguf_writer import write_gguf
+from model_server.checkpoints.folder_writer import write_beside
+from model_server.checkpoints.gguf_writer import QUANTISED, write_gguf
+from model_server.checkpoints.orbax_writer import write_orbax
+from model_server.checkpoints.safetensors_writer import MAX_SHARD, write_safetensors
+from model_server.checkpoints.sentence_files import check_sentence_settings, copy_sentence_settings
 from sax.errors import CheckpointError, SaxError
 from sax.types import Progress
 
 SAME = "same"
+HUGGINGFACE, GGUF, ORBAX = FORMATS = ("huggingface", "gguf", "orbax")
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([KMGT]?B|)", re.IGNORECASE)
 
 
 def convert(
     source: str,
     destination: str,
     *,
+    to: str | None = None,
     dtype: str = SAME,
+    max_shard: int = MAX_SHARD,
     report: Callable[[Progress], None] = lambda progress: None,
 ) -> None:
     """Raises CheckpointError if the source is no good or the destination is taken."""
+    target = _format(destination, to)
+    if dtype in QUANTISED and target != GGUF:
+        raise CheckpointError(f"{dtype} is a kind of GGUF file; a folder takes {', '.join(DTYPES)}")
     place = Path(destination).expanduser()
     if place.exists() or place.is_symlink():
         raise CheckpointError(f"{place} is already there; remove it or choose another name")
+    if target == GGUF:
+        check_sentence_settings(source)
     checkpoint = open_checkpoint(source)
+
+    def write(path: Path) -> None:
+        _write(checkpoint, path, target, dtypes, max_shard, report)
+        if target != GGUF:
+            copy_sentence_settings(source, path)
+
     try:
-        _write_then_rename(checkpoint, place, dtype, report)
+        dtypes = {n: checkpoint.dtype(n) if dtype == SAME else dtype for n in checkpoint.names()}
+        _write_then_rename(place, write)
     except OSError as exc:
         raise CheckpointError(f"{place} cannot be written: {exc.strerror or exc}") from exc
     finally:
         checkpoint.close()
 
 
-def _write_then_rename(
-    checkpoint: Checkpoint, place: Path, dtype: str, report: Callable[[Progress], None]
+def size_of(text: str) -> int:
+    """Bytes of `500MB`, `2.5 GB` or a plain number. Raises CheckpointError."""
+    match = _SIZE.fullmatch(text.strip())
+    size = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
+    if size < 1:
+        raise CheckpointError(f"{text!r} is not a size of a file; write it like 500MB or 5GB")
+    return size
+
+
+def _format(destination: str, to: str | None) -> str:
+    if "://" in destination:
+        raise CheckpointError(
+            f"{destination}: checkpoints are written to local paths; copy the result there"
+        )
+    named_gguf = destination.endswith(".gguf")
+    if named_gguf and to not in (None, GGUF):
+        raise CheckpointError(
+            f"{destination} is the name of a GGUF file, yet --to says {to}; choose another name"
+        )
+    return to or (GGUF if named_gguf else HUGGINGFACE)
+
+
+def _write(
+    checkpoint: Checkpoint,
+    path: Path,
+    target: str,
+    dtypes: Mapping[str, str],
+    max_shard: int,
+    report: Callable[[Progress], None],
 ) -> None:
-    dtypes = {n: checkpoint.dtype(n) if dtype == SAME else dtype for n in checkpoint.names()}
+    if target == GGUF:
+        write_gguf(checkpoint, path, dtypes, report)
+        return
+    path.mkdir()
+    write_beside(checkpoint, path, dtypes)
+    if target == ORBAX:
+        write_orbax(checkpoint, path, dtypes, report)
+    else:
+        write_safetensors(checkpoint, path, dtypes, report, max_shard)
+
+
+def _write_then_rename(place: Path, write: Callable[[Path], None]) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
     try:
         unfinished = work / place.name
-        if place.suffix == ".gguf":
-            write_gguf(checkpoint, unfinished, dtypes, report)
-        else:
-            unfinished.mkdir()
-            write_folder(checkpoint, unfinished, dtypes, report)
+        write(unfinished)
         unfinished.rename(place)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -70,30 +127,40 @@ def _write_then_rename(
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line. Returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m model_server.checkpoints.convert",
-        description="Makes a Hugging Face folder from a GGUF file, or a GGUF file from a folder.",
-    )
-    parser.add_argument("source", help="a GGUF file or a Hugging Face folder")
-    parser.add_argument("destination", help="NAME.gguf for a GGUF file, any other name: a folder")
-    parser.add_argument(
-        "--dtype",
-        choices=[SAME, *DTYPES],
-        default=SAME,
-        help="number format of the tensors; same (the default) loses nothing, "
-        "bfloat16 halves what was quantised or float32",
-    )
-    options = parser.parse_args(arguments)
+    options = _parser().parse_args(arguments)
     console = Console(stderr=True)
     try:
-        _convert_with_bar(options.source, options.destination, options.dtype, console)
+        _convert_with_bar(options, console)
     except SaxError as exc:
         console.print(exc.text, style="red", markup=False, highlight=False, soft_wrap=True)
         return 1
     return 0
 
 
-def _convert_with_bar(source: str, destination: str, dtype: str, console: Console) -> None:
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m model_server.checkpoints.convert",
+        description="Converts between Hugging Face folders, GGUF files and Orbax checkpoints.",
+    )
+    parser.add_argument("source", help="a GGUF file, a Hugging Face folder or an Orbax checkpoint")
+    parser.add_argument("destination", help="NAME.gguf for a GGUF file, any other name: a folder")
+    parser.add_argument("--to", choices=FORMATS, help="what to write; by default the name says it")
+    parser.add_argument(
+        "--dtype",
+        choices=[SAME, *DTYPES, *QUANTISED],
+        default=SAME,
+        help="number format of the tensors; same (the default) loses nothing, bfloat16 halves "
+        f"what was quantised or float32, {' and '.join(QUANTISED)} are for GGUF files",
+    )
+    parser.add_argument(
+        "--max-shard-size",
+        default=f"{MAX_SHARD // 10**9}GB",
+        help="a Hugging Face folder is cut into files of at most this size (default: %(default)s)",
+    )
+    return parser
+
+
+def _convert_with_bar(options: argparse.Namespace, console: Console) -> None:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -107,7 +174,14 @@ def _convert_with_bar(source: str, destination: str, dtype: str, console: Consol
             text = f"{progress.phase} {progress.unit}"
             bars.update(task, description=text, completed=progress.done, total=progress.total)
 
-        convert(source, destination, dtype=dtype, report=report)
+        convert(
+            options.source,
+            options.destination,
+            to=options.to,
+            dtype=options.dtype,
+            max_shard=size_of(options.max_shard_size),
+            report=report,
+        )
 
 
 if __name__ == "__main__":

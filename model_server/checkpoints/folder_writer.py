@@ -1,57 +1,30 @@
-"""Writes a checkpoint as a Hugging Face folder, tensor by tensor.
+"""Writes what a checkpoint has beside its tensors, as the files of a Hugging Face folder.
 
-The safetensors header is computed first, from shapes alone, so that one tensor at a time is in
-memory. Knows where things go in the folder; what they mean is the checkpoint's business.
+config.json and the tokenizer's files. Knows where things go in the folder; what they mean is the
+checkpoint's business.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from model_server.checkpoints.cast import DTYPES, cast
+from model_server.checkpoints.cast import DTYPES
 from model_server.checkpoints.checkpoint import Checkpoint, ordered_ends
-from model_server.checkpoints.safetensors_header import DTYPES as STORED
-from sax.types import Progress
-
-_STORED_NAME = {str(dtype): name for name, dtype in STORED.items()}
 
 
-def write_folder(
-    source: Checkpoint,
-    folder: Path,
-    dtypes: Mapping[str, str],
-    report: Callable[[Progress], None],
-) -> None:
-    """`dtypes` says what each tensor is to be stored as. The folder must exist."""
-    _write_json(folder / "config.json", source.config | {"torch_dtype": _main_dtype(dtypes)})
+def write_beside(source: Checkpoint, folder: Path, dtypes: Mapping[str, str]) -> None:
+    """`dtypes` says what each tensor is stored as. The folder must exist."""
+    config = source.config | {"torch_dtype": _main_dtype(dtypes)}
+    config.pop("quantization_config", None)  # what is written here are plain numbers
+    _write_json(folder / "config.json", config)
     _write_tokenizer(source, folder)
-    with (folder / "model.safetensors").open("xb") as file:
-        file.write(_header(source, dtypes))
-        for done, (name, dtype) in enumerate(dtypes.items()):
-            report(Progress("writing", done, len(dtypes), "tensors"))
-            cast(name, source.read(name), dtype).tofile(file)
-    report(Progress("writing", len(dtypes), len(dtypes), "tensors"))
 
 
 def _main_dtype(dtypes: Mapping[str, str]) -> str:
     return max(DTYPES, key=list(dtypes.values()).count)
-
-
-def _header(source: Checkpoint, dtypes: Mapping[str, str]) -> bytes:
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, dtype in dtypes.items():
-        shape = source.shape(name)
-        start, end = end, end + math.prod(shape) * DTYPES[dtype].itemsize
-        stored = _STORED_NAME[dtype]
-        entries[name] = {"dtype": stored, "shape": list(shape), "data_offsets": [start, end]}
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the tensors start aligned
-    return len(text).to_bytes(8, "little") + text
 
 
 def _write_tokenizer(source: Checkpoint, folder: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from model_server.aligned import aligned_empty
 from sax.errors import CheckpointError
 
 
@@ -34,7 +35,7 @@ class TensorFile:
         """u8[nbytes] from `offset`; `what` is the name an error gives to the missing bytes."""
         if offset + nbytes > self.size:
             raise self.truncated(offset + nbytes, what)
-        out = np.empty(nbytes, np.uint8)
+        out = aligned_empty((nbytes,), np.uint8)
         done = 0
         while done < nbytes:
             count = self._read_some(out.data[done:], offset + done)

@@ -17,7 +17,12 @@ _MODULE = "model_server.checkpoints.convert"
 
 def convert(
     source: Annotated[
-        str, typer.Argument(metavar="SRC", help="A GGUF file or a Hugging Face folder.")
+        str,
+        typer.Argument(
+            metavar="SRC",
+            help="A GGUF file, a Hugging Face folder, or an Orbax checkpoint "
+            "(which may lie at gs:// or s3://).",
+        ),
     ],
     destination: Annotated[
         str,
@@ -25,21 +30,41 @@ def convert(
             metavar="DST", help="What to write: NAME.gguf is a GGUF file, else a folder."
         ),
     ],
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORMAT", help="huggingface, gguf or orbax; by default the name of DST says it."
+        ),
+    ] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16 or float16; by default nothing is lost.")
+        str | None,
+        typer.Option(
+            help="float32, bfloat16 or float16, for GGUF also q8_0 or q4_0; "
+            "by default nothing is lost."
+        ),
+    ] = None,
+    max_shard_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="A Hugging Face folder is cut into files of at most this size (default: 5GB).",
+        ),
     ] = None,
 ) -> None:
-    """Convert a checkpoint: GGUF file to Hugging Face folder, or back.
+    """Convert a checkpoint: Hugging Face folder, GGUF file and Orbax, each into any other.
 
-    A folder holds config.json, model.safetensors and tokenizer.json.
+    A Hugging Face folder holds config.json, model.safetensors (or its shards) and tokenizer.json;
+    an Orbax folder the same files around Orbax's arrays, under the same names.
 
     \b
     Examples:
       sax convert SmolLM2-135M-Instruct.Q4_1.gguf ./smollm2
       sax convert SmolLM2-135M-Instruct.Q4_1.gguf ./smollm2 --dtype bfloat16
       sax convert ./smollm2 smollm2.gguf
+      sax convert ./smollm2 ./smollm2-orbax --to orbax
+      sax convert gs://bucket/checkpoints/100 ./mine --max-shard-size 2GB
     """
-    command = [sys.executable, "-m", _MODULE, source, destination]
-    if dtype is not None:
-        command += ["--dtype", dtype]
+    options = {"--to": to, "--dtype": dtype, "--max-shard-size": max_shard_size}
+    given = [word for name, value in options.items() if value is not None for word in (name, value)]
+    command = [sys.executable, "-m", _MODULE, *given, "--", source, destination]
     raise typer.Exit(subprocess.run(command).returncode)

@@ -10,9 +10,12 @@ import typer
 
 from sax.cli.chat import chat
 from sax.cli.convert import convert
+from sax.cli.custom import custom
 from sax.cli.demo import demo
+from sax.cli.embed import embed
 from sax.cli.failure import ReportingGroup, report_bug
 from sax.cli.generate import generate
+from sax.cli.inspect import inspect
 from sax.cli.listing import ls, status
 from sax.cli.publishing import publish, unpublish, update
 from sax.cli.up import up
@@ -75,7 +78,21 @@ _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": False}
 
 app.command(context_settings=_PASS_ON)(up)
 app.command(context_settings=_PASS_ON)(demo)
-for command in (publish, update, unpublish, ls, status, wait, watch, generate, chat, convert):
+for command in (
+    publish,
+    update,
+    unpublish,
+    ls,
+    status,
+    wait,
+    watch,
+    generate,
+    chat,
+    embed,
+    custom,
+    convert,
+    inspect,
+):
     app.command()(command)
 
 

@@ -20,6 +20,9 @@ def test_a_converted_model_serves_the_same_text(served: Cell, gguf: Path, tmp_pa
     assert converted.returncode == 0, converted.stderr
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         assert (folder / name).is_file(), name
+    inspected = served.sax("inspect", str(folder))
+    assert inspected.returncode == 0, inspected.stdout
+    assert "it would load" in inspected.stdout
     served.publish(str(folder), model=MODEL)
     try:
         assert served.text(PROMPT, model=MODEL, max_tokens=16) == served.text(PROMPT, max_tokens=16)

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from model_server.checkpoints.checkpoint import open_checkpoint
-from model_server.checkpoints.convert import convert, main
+from model_server.checkpoints.convert import convert, main, size_of
 from sax.errors import CheckpointError
 from sax.types import Message, Progress
 from tests.model_server.checkpoints.tiny_folder import (
@@ -18,6 +18,23 @@ from tests.model_server.checkpoints.tiny_folder import (
 )
 
 TEXTS = ("the 1234 é🙂", "<|turn|>", " t", "<tool>")
+
+
+@pytest.mark.parametrize("way", ["orbax gguf huggingface", "gguf orbax huggingface orbax gguf"])
+def test_every_format_becomes_every_other(folder: Path, tmp_path: Path, way: str) -> None:
+    here = folder
+    for number, to in enumerate(way.split()):
+        there = tmp_path / f"{number}{'.gguf' if to == 'gguf' else ''}"
+        convert(str(here), str(there), to=to)
+        here = there
+        assert open_checkpoint(str(here)).format == to.replace("huggingface", "safetensors")
+    before, after = open_checkpoint(str(folder)), open_checkpoint(str(here))
+    assert after.config == before.config
+    for name in before.names():
+        np.testing.assert_array_equal(after.read(name), before.read(name))
+    template = after.chat_template()
+    assert template is not None
+    assert template.render([Message("user", "hi")]).startswith("<|turn|>user")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -142,6 +159,43 @@ def test_a_destination_that_cannot_be_written_is_a_checkpoint_error(
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match="cannot be written"):
         convert(str(folder), str(tmp_path / "file" / "out"))
+
+
+@pytest.mark.parametrize(
+    ("destination", "options", "words"),
+    [
+        ("gs://bucket/x", {}, "written to local paths"),
+        ("x.gguf", {"to": "orbax"}, "name of a GGUF file, yet --to says orbax"),
+        ("x", {"dtype": "q8_0"}, "q8_0 is a kind of GGUF file"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(
+    folder: Path, tmp_path: Path, destination: str, options: dict[str, str], words: str
+) -> None:
+    place = destination if "://" in destination else str(tmp_path / destination)
+    with pytest.raises(CheckpointError, match=words):
+        convert(str(folder), place, **options)  # pyright: ignore[reportArgumentType]
+
+
+def test_sizes_are_read_as_people_write_them() -> None:
+    assert [size_of(text) for text in ("5GB", "2.5 mb", "123", "7B")] == [
+        5 * 10**9,
+        2_500_000,
+        123,
+        7,
+    ]
+    for text in ("", "0", "GB", "-1GB", "1e9", "5 gigabytes", "0.1"):
+        with pytest.raises(CheckpointError, match="500MB"):
+            size_of(text)
+
+
+def test_the_command_writes_shards_and_orbax(folder: Path, tmp_path: Path) -> None:
+    assert main([str(folder), str(tmp_path / "a"), "--max-shard-size", "5KB"]) == 0
+    assert len(list((tmp_path / "a").glob("*.safetensors"))) > 1
+    assert main([str(tmp_path / "a"), str(tmp_path / "b"), "--to", "orbax"]) == 0
+    assert open_checkpoint(str(tmp_path / "b")).format == "orbax"
+    assert main([str(folder), str(tmp_path / "c"), "--max-shard-size", "much"]) == 1
+    assert not (tmp_path / "c").exists()
 
 
 def test_the_command_converts_and_says_what_went_wrong(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -24,7 +25,7 @@ def cell() -> Iterator[FakeCell]:
 
 @pytest.fixture
 def sax(cell: FakeCell) -> Sax:
-    def run(*words: str, stdin: str | None = None) -> Result:
+    def run(*words: str, stdin: str | bytes | None = None) -> Result:
         return CliRunner().invoke(app, ["--admin", cell.address, *words], input=stdin)
 
     return run
@@ -211,7 +212,7 @@ def test_chat_carries_the_conversation_along(cell: FakeCell, sax: Sax) -> None:
 
 def test_every_command_teaches_by_example() -> None:
     runner = CliRunner()
-    commands = "up demo publish update unpublish ls status wait watch generate chat convert"
+    commands = "up demo publish update unpublish ls status wait watch generate chat convert inspect"
     for command in commands.split():
         text = runner.invoke(app, [command, "--help"]).stdout
         assert "Example" in text, command
@@ -222,3 +223,22 @@ def test_an_address_that_is_none_is_told_how_addresses_look() -> None:
     result = CliRunner().invoke(app, ["--admin", "nowhere", "ls"])
     assert result.exit_code == 1
     assert "host:port" in result.stderr
+
+
+def test_every_text_is_printed_as_a_vector_on_a_line(cell: FakeCell, sax: Sax) -> None:
+    cell.holds(MODEL)
+    assert sax("embed", MODEL, "a", "abc").stdout == "[1.0]\n[3.0]\n"
+    assert sax("embed", MODEL, "a", "-", stdin="four\n\nfifth\n").stdout == "[1.0]\n[4.0]\n[5.0]\n"
+
+
+def test_a_custom_request_goes_in_and_out_as_bytes(
+    cell: FakeCell, sax: Sax, tmp_path: Path
+) -> None:
+    cell.holds(MODEL)
+    for place in ([], ["-"]):
+        result = sax("custom", MODEL, *place, "--method", "m", stdin=b"\x00\xff\n")
+        assert result.exit_code == 0, result.stderr
+        assert result.stdout_bytes == b"m:\n\xff\x00"
+    (tmp_path / "request").write_bytes(b"\xfe1")
+    assert sax("custom", MODEL, str(tmp_path / "request")).stdout_bytes == b":1\xfe"
+    assert sax("custom", MODEL, str(tmp_path / "absent")).exit_code == 2

@@ -1,0 +1,84 @@
+"""Which files hold a checkpoint's tensors, and in what kinds of numbers, as they are on disk.
+
+Reads headers only, and passes over what is wrong in them: opening the checkpoint says that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.gguf_header import read_header
+from model_server.checkpoints.inspect_report import StoredFile, StoredKind
+from model_server.checkpoints.safetensors_tensors import StoredTensors
+from model_server.checkpoints.tensor_file import TensorFile
+from sax.errors import CheckpointError
+
+
+def stored_files(path: str, checkpoint: Checkpoint) -> list[StoredFile]:
+    """The files of a local checkpoint; of one in a bucket its place, without a size."""
+    place = _local(path)
+    if place is None:
+        return [StoredFile(path, 0)]
+    if checkpoint.format == "orbax":
+        return [StoredFile(place.name, _size(place))]
+    found = [place] if place.is_file() else sorted(place.glob(_PATTERN[checkpoint.format]))
+    return [StoredFile(file.name, file.stat().st_size) for file in found]
+
+
+def stored_kinds(path: str, checkpoint: Checkpoint) -> list[StoredKind]:
+    """The most bytes first."""
+    if checkpoint.format == "gguf":
+        tensors = _gguf(path)
+    elif checkpoint.format == "safetensors":
+        tensors = _safetensors(path)
+    else:
+        tensors = _readable(checkpoint)
+    kinds: dict[str, StoredKind] = {}
+    for kind, size in tensors:
+        before = kinds.get(kind, StoredKind(kind, 0, 0))
+        kinds[kind] = StoredKind(kind, before.tensors + 1, before.bytes + size)
+    return sorted(kinds.values(), key=lambda kind: -kind.bytes)
+
+
+_PATTERN = {"gguf": "*.gguf", "safetensors": "*.safetensors"}
+
+
+def _gguf(path: str) -> list[tuple[str, int]]:
+    place = _local(path)
+    assert place is not None, "GGUF files are read from local paths"
+    file = TensorFile(place if place.is_file() else next(place.glob("*.gguf")))
+    try:
+        return [(t.kind.name, t.nbytes) for t in read_header(file).tensors.values()]
+    finally:
+        file.close()
+
+
+def _safetensors(path: str) -> list[tuple[str, int]]:
+    place = _local(path)
+    assert place is not None, "Hugging Face folders are read from local paths"
+    stored = StoredTensors(place, lambda error: None)
+    try:
+        return [(dtype, stored.nbytes(name)) for name, dtype in stored.dtypes.items()]
+    finally:
+        stored.close()
+
+
+def _readable(checkpoint: Checkpoint) -> Iterable[tuple[str, int]]:
+    for name in checkpoint.names():
+        try:
+            yield checkpoint.dtype(name), checkpoint.nbytes(name)
+        except CheckpointError:  # of a dtype that is not read
+            continue
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _local(path: str) -> Path | None:
+    scheme, separator, rest = path.partition("://")
+    if separator and scheme != "file":
+        return None
+    return Path(rest if separator else path).expanduser()

@@ -1,0 +1,188 @@
+"""An Orbax checkpoint: OCDBT or an array per folder, on this machine or in a bucket.
+
+config.json and the tokenizer's files lie beside the arrays, as in a Hugging Face folder. The tree
+inside may be in any dialect of `DIALECTS`; tensors come out under Hugging Face's names and in its
+layouts. Reads region by region, no more chunks than a region touches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from model_server.chat_template import ChatTemplate
+from model_server.checkpoints.cast import DTYPES
+from model_server.checkpoints.folder_config import read_config
+from model_server.checkpoints.folder_tokenizer import folder_chat_template, folder_tokenizer
+from model_server.checkpoints.json_file import read_json
+from model_server.checkpoints.orbax_arrays import Tree, open_arrays, read_tree
+from model_server.checkpoints.orbax_dialect import find_dialect, translate
+from model_server.checkpoints.orbax_flax import EXACT, FLAX
+from model_server.checkpoints.orbax_folder import Folder, reason
+from model_server.checkpoints.orbax_gemma import GEMMA
+from model_server.checkpoints.orbax_layout import Layout
+from model_server.checkpoints.orbax_maxtext import MAXTEXT
+from model_server.checkpoints.orbax_view import View
+from model_server.checkpoints.packed import PackedBlocks, Packing
+from model_server.checkpoints.region import Region
+from model_server.tokenizer import HfTokenizer
+from sax.errors import CheckpointError
+
+# The ones with the most telling marks first.
+DIALECTS = (GEMMA, MAXTEXT, FLAX, EXACT)
+# What is fetched of a checkpoint in a bucket; the arrays stay there.
+_BESIDE = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "tekken.json",
+    "tokenizer.model",
+    "tiktoken.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+)
+
+
+class OrbaxCheckpoint:
+    """An open Orbax checkpoint. Reading is thread-safe."""
+
+    format = "orbax"
+
+    def __init__(self, layout: Layout) -> None:
+        """Raises CheckpointError, naming the file or array."""
+        self._arrays_at = layout.arrays
+        self._fetched: TemporaryDirectory[str] | None = None
+        self._closed = False
+        try:
+            self._folder = self._folder_with_config(layout)
+            self.config = read_config(self._folder)
+            self.generation_config = read_json(self._folder / "generation_config.json", missing={})
+            self._views, self._arrays = self._open(read_tree(layout.arrays))
+        except BaseException:
+            self.close()
+            raise
+
+    def names(self) -> list[str]:
+        return list(self._views)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        view = self._find(name)
+        return view.shape(tuple(self._arrays[view.path].shape))
+
+    def dtype(self, name: str) -> str:
+        view = self._find(name)
+        kind = self._arrays[view.path].dtype.name
+        if kind not in DTYPES:
+            raise CheckpointError(
+                f"tensor {name} (array {view.path} in {self._arrays_at.url}) is stored as {kind}; "
+                f"supported are {', '.join(DTYPES)}"
+            )
+        return kind
+
+    def nbytes(self, name: str) -> int:
+        return math.prod(self.shape(name)) * DTYPES[self.dtype(name)].itemsize
+
+    def read(self, name: str, region: Region | None = None) -> np.ndarray:
+        """One tensor or a region of it; only the chunks that the region touches are read."""
+        view = self._find(name)
+        self.dtype(name)
+        if self._closed:
+            raise CheckpointError(f"{self._arrays_at.url} cannot be read: it is closed")
+        try:
+            return view.read(self._arrays[view.path], region)
+        except (ValueError, OSError) as exc:
+            raise CheckpointError(
+                f"tensor {name} (array {view.path} in {self._arrays_at.url}) cannot be read: it "
+                f"is missing, truncated or damaged ({reason(exc)}); fetch it again"
+            ) from exc
+
+    def packing(self, name: str) -> Packing | None:
+        """Stored as plain numbers."""
+        return None
+
+    def read_packed(self, name: str, region: Region | None = None) -> PackedBlocks:
+        raise CheckpointError(f"tensor {name} in {self._arrays_at.url} is not quantised")
+
+    def tokenizer(self) -> HfTokenizer:
+        return self._tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> HfTokenizer:
+        return folder_tokenizer(self._folder, self.config)
+
+    def chat_template(self) -> ChatTemplate | None:
+        return folder_chat_template(self._folder, self.tokenizer())
+
+    def close(self) -> None:
+        self._closed = True
+        if self._fetched is not None:
+            self._fetched.cleanup()
+
+    def _open(self, tree: Tree) -> tuple[dict[str, View], dict[str, Any]]:
+        weights = _weights(tree.arrays)
+        dialect = find_dialect(DIALECTS, weights)
+        if dialect is None:
+            some = ", ".join(list(weights)[:3]) or "nothing"
+            known = "; ".join(dialect.name for dialect in DIALECTS)
+            raise CheckpointError(
+                f"{self._arrays_at.url} is no tree of weights that is known here: it holds {some}. "
+                f"Known are {known}"
+            )
+        opened = open_arrays(tree, weights.values())
+        arrays = {short: opened[path] for short, path in weights.items()}
+        shapes = {path: tuple(array.shape) for path, array in arrays.items()}
+        try:
+            return translate(dialect, self.config, shapes), arrays
+        except CheckpointError as exc:
+            raise CheckpointError(f"{self._arrays_at.url}: {exc.text}") from exc
+
+    def _find(self, name: str) -> View:
+        try:
+            return self._views[name]
+        except KeyError:
+            raise CheckpointError(f"{self._arrays_at.url} has no tensor {name}") from None
+
+    def _folder_with_config(self, layout: Layout) -> Path:
+        place = next((folder for folder in layout.beside if folder.has("config.json")), None)
+        if place is None:
+            raise CheckpointError(
+                f"{layout.arrays.url} holds Orbax arrays but no config.json: put the model's "
+                "config.json and its tokenizer's files beside them"
+            )
+        return place.path if place.is_local else self._fetch(place)
+
+    def _fetch(self, place: Folder) -> Path:
+        self._fetched = TemporaryDirectory(prefix="sax-orbax-")
+        folder = Path(self._fetched.name)
+        for name, content in place.read_all(_BESIDE).items():
+            (folder / name).write_bytes(content)
+        return folder
+
+
+def _weights(paths: Iterable[str]) -> dict[str, str]:
+    """The weights of a training state, their paths without what is the same for all."""
+    found = {path: path for path in paths}
+    while inner := {
+        short.removeprefix("params/"): path
+        for short, path in found.items()
+        if short.startswith("params/")
+    }:
+        found = inner
+    # nnx saves every variable as an object with one field.
+    if found and all(short.endswith("/value") for short in found):
+        found = {short.removesuffix("/value"): path for short, path in found.items()}
+    return found

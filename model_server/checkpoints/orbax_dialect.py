@@ -1,0 +1,117 @@
+"""From the names in an Orbax tree to those of Hugging Face: what a dialect is, and applying one.
+
+A dialect is a table; each has a file of its own. Knows no files and reads no numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from model_server.checkpoints.orbax_view import View
+from sax.errors import CheckpointError
+
+Shape = tuple[int, ...]
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One tensor, or one per layer or expert, inside a stored array."""
+
+    name: str  # Hugging Face's, with {layer} and {expert} where they go
+    dims: tuple[tuple[int, ...], ...]  # per dimension the stored axes merged into it
+    take: tuple[tuple[int, int], ...] = ()  # axis, index: where the part lies
+    each: tuple[tuple[str, int], ...] = ()  # name, axis: one tensor for every index
+    rows: int | None = None  # View.rows
+    scale: float = 1.0
+    paired: bool = False  # View.paired
+
+    @property
+    def rank(self) -> int:
+        """The axes the stored array must have."""
+        return sum(map(len, self.dims)) + len(self.take) + len(self.each)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What the arrays whose whole path matches hold; the pattern's groups go into the names."""
+
+    pattern: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one program names and lays out its weights."""
+
+    name: str
+    mark: str  # a pattern that a path of every such checkpoint matches, and none of another's
+    rules: Callable[[Config, Mapping[str, Shape]], tuple[Rule, ...]]
+    ignored: tuple[str, ...] = ()  # patterns of arrays that the language model does not have
+
+
+def find_dialect(dialects: Iterable[Dialect], paths: Iterable[str]) -> Dialect | None:
+    """The first one whose mark is there."""
+    known = list(paths)
+    for dialect in dialects:
+        mark = re.compile(dialect.mark)
+        if any(mark.fullmatch(path) for path in known):
+            return dialect
+    return None
+
+
+def translate(dialect: Dialect, config: Config, shapes: Mapping[str, Shape]) -> dict[str, View]:
+    """By Hugging Face name. An array that no rule knows keeps its path as its name.
+
+    Raises CheckpointError if an array has another number of axes than its rule.
+    """
+    rules = [(re.compile(rule.pattern), rule) for rule in dialect.rules(config, shapes)]
+    ignored = [re.compile(pattern) for pattern in dialect.ignored]
+    views: dict[str, View] = {}
+    for path, shape in shapes.items():
+        if any(pattern.fullmatch(path) for pattern in ignored):
+            continue
+        views |= _translated(path, shape, rules) or {path.replace("/", "."): as_stored(path, shape)}
+    return views
+
+
+def as_stored(path: str, shape: Shape) -> View:
+    """The whole array, axes as they are."""
+    return View(path, tuple((axis,) for axis in range(len(shape))))
+
+
+def _translated(
+    path: str, shape: Shape, rules: Iterable[tuple[re.Pattern[str], Rule]]
+) -> dict[str, View]:
+    for pattern, rule in rules:
+        if match := pattern.fullmatch(path):
+            return {
+                name: view
+                for part in rule.parts
+                for name, view in _views(path, shape, part, match.groupdict())
+            }
+    return {}
+
+
+def _views(
+    path: str, shape: Shape, part: Part, groups: Mapping[str, str]
+) -> Iterator[tuple[str, View]]:
+    if part.rank != len(shape):
+        raise CheckpointError(f"array {path} is {list(shape)}; it should have {part.rank} axes")
+    axes = [axis for _, axis in part.each]
+    for indices in product(*(range(shape[axis]) for axis in axes)):
+        words = dict(zip((word for word, _ in part.each), map(str, indices), strict=True))
+        taken = (*part.take, *zip(axes, indices, strict=True))
+        view = View(path, part.dims, taken, part.rows, part.scale, part.paired)
+        yield _filled(part.name, {**groups, **words}), view
+
+
+def _filled(name: str, words: Mapping[str, str]) -> str:
+    """Not str.format: what goes in comes from a file, and so do names with braces."""
+    for word, text in words.items():
+        name = name.replace(f"{{{word}}}", text.replace("/", "."))
+    return name

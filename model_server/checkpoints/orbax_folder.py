@@ -1,0 +1,132 @@
+"""A folder on this machine, in Google Cloud Storage or in S3, as tensorstore reaches it.
+
+Credentials are the environment's: Google's application default, or the AWS_* variables and
+profiles. $AWS_ENDPOINT_URL names another S3 server. Knows files and folders, not checkpoints.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import tensorstore as ts
+
+from sax.errors import CheckpointError
+
+REMOTE = ("gs", "s3")
+# An unreachable server is told within seconds; tensorstore's own patience is minutes.
+_RETRIES = {"max_retries": 4, "initial_delay": "200ms", "max_delay": "2s"}
+_AT_ONCE = 16  # files fetched at the same time
+
+
+class Folder:
+    """One folder; reading is thread-safe. Methods raise CheckpointError, naming the place."""
+
+    def __init__(self, url: str) -> None:
+        """`gs://bucket/path`, `s3://bucket/path` or a local path."""
+        scheme, separator, rest = url.partition("://")
+        self.scheme = scheme if separator else "file"
+        self.url = f"{scheme}://{rest.rstrip('/')}" if separator else url.rstrip("/") or "/"
+        self._bucket, _, self._path = rest.rstrip("/").partition("/")
+        if self.is_local:
+            self.path = Path(os.path.abspath(self.url))
+        elif self.scheme not in REMOTE or not self._bucket:
+            raise CheckpointError(f"{url} is not a path, gs://BUCKET/PATH or s3://BUCKET/PATH")
+        self._store: Any = None
+
+    @property
+    def is_local(self) -> bool:
+        return self.scheme == "file"
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.name if self.is_local else self._path.rpartition("/")[2]
+
+    @property
+    def parent(self) -> Folder | None:
+        """The folder around it; None: it is the root or a bucket."""
+        if self.is_local:
+            return Folder(str(self.path.parent)) if self.path.name else None
+        head = self._path.rpartition("/")[0]
+        return Folder(f"{self.scheme}://{self._bucket}/{head}") if self._path else None
+
+    def child(self, name: str) -> Folder:
+        return Folder(f"{self.path if self.is_local else self.url}/{name}")
+
+    def spec(self) -> dict[str, Any]:
+        """For tensorstore: a key-value store of the files below the folder."""
+        if self.is_local:
+            return {"driver": "file", "path": f"{self.path}/"}
+        path = f"{self._path}/" if self._path else ""
+        if self.scheme == "gs":
+            return {
+                "driver": "gcs",
+                "bucket": self._bucket,
+                "path": path,
+                "context": {"gcs_request_retries": _RETRIES},
+            }
+        return {
+            "driver": "s3",
+            "bucket": self._bucket,
+            "path": path,
+            "context": {"s3_request_retries": _RETRIES},
+            **_s3_server(),
+        }
+
+    def read(self, name: str) -> bytes | None:
+        """A small file; None: there is none."""
+        try:
+            found = self._files().read(name).result()
+        except (ValueError, OSError) as exc:
+            raise CheckpointError(f"{self.url}/{name} cannot be read: {reason(exc)}") from exc
+        return found.value if found.state == "value" else None
+
+    def read_all(self, names: tuple[str, ...]) -> dict[str, bytes]:
+        """Those of these small files that exist."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            contents = dict(zip(names, pool.map(self.read, names), strict=True))
+        return {name: content for name, content in contents.items() if content is not None}
+
+    def has(self, *names: str) -> bool:
+        """Whether any of these files is there."""
+        if self.is_local:
+            return any((self.path / name).exists() for name in names)
+        return bool(self.read_all(names))
+
+    def children(self) -> list[str]:
+        """The names of the files and folders in it. Remote: lists everything below."""
+        if self.is_local:
+            try:
+                return sorted(os.listdir(self.path))
+            except OSError as exc:
+                text = exc.strerror or exc
+                raise CheckpointError(f"{self.path} cannot be listed: {text}") from exc
+        return sorted({key.partition("/")[0] for key in self.files()})
+
+    def files(self) -> list[str]:
+        """The paths of all files below it."""
+        try:
+            return [key.decode() for key in self._files().list().result()]
+        except (ValueError, OSError) as exc:
+            raise CheckpointError(f"{self.url} cannot be listed: {reason(exc)}") from exc
+
+    def _files(self) -> Any:
+        if self._store is None:
+            self._store = ts.KvStore.open(self.spec()).result()
+        return self._store
+
+
+def reason(error: Exception) -> str:
+    """What tensorstore complains of, without its own specification."""
+    return str(error).partition(" [")[0]
+
+
+def _s3_server() -> dict[str, str]:
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint:  # a server of one's own needs a region only to sign with
+        return {"endpoint": endpoint, "aws_region": region or "us-east-1"}
+    return {"aws_region": region} if region else {}

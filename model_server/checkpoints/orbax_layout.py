@@ -1,0 +1,118 @@
+"""Where in a folder an Orbax checkpoint lies, and whether it was written to its end.
+
+A path may name the arrays themselves, a step (`<n>/default`, `<n>/params`, ...), or a folder of
+steps, of which the last finished one counts. Knows names of files and folders, not arrays.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from model_server.checkpoints.orbax_folder import Folder
+from sax.errors import CheckpointError
+
+METADATA = "_METADATA"
+MANIFEST = "manifest.ocdbt"
+COMMITTED = "commit_success.txt"
+STEP_METADATA = "_CHECKPOINT_METADATA"
+_AGGREGATE = "checkpoint"  # of Orbax before 2023, and of flax.training.checkpoints
+_MARKS = (METADATA, MANIFEST)
+# What is saved under a step, the ones that hold nothing but weights first.
+ITEMS = ("params", "model_params", "default", "items", "state", "train_state")
+_STEP = re.compile(r"(?:[a-z_]+_)?(\d{1,18})")
+_UNFINISHED = ".orbax-checkpoint-tmp"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The folders of one checkpoint."""
+
+    arrays: Folder
+    beside: tuple[Folder, ...]  # where config.json may be, the likeliest first
+
+
+def find_layout(folder: Folder) -> Layout | None:
+    """None: there is nothing of Orbax's. Raises CheckpointError if it is not finished."""
+    _refuse_unfinished_name(folder)
+    arrays = _find_arrays(folder)
+    if arrays is None:
+        return None
+    _check_finished(arrays)
+    return Layout(arrays, _around(arrays))
+
+
+def _find_arrays(folder: Folder) -> Folder | None:
+    if folder.has(*_MARKS):
+        return folder
+    if (item := _item(folder)) is not None:
+        return item
+    names = folder.children()
+    if any(name.startswith("ocdbt.process_") for name in names):
+        raise _unfinished(folder, f"it has no {MANIFEST} over what its processes wrote")
+    if step := _last_step(folder, names):
+        return _item(step) or (step if step.has(*_MARKS) else None)
+    if any(_is_plain_array(folder, name) for name in names):
+        return folder
+    _refuse_aggregate(folder, names)
+    return None
+
+
+def _item(step: Folder) -> Folder | None:
+    return next((item for name in ITEMS if (item := step.child(name)).has(*_MARKS)), None)
+
+
+def _last_step(folder: Folder, names: list[str]) -> Folder | None:
+    numbers = {int(match[1]): name for name in names if (match := _STEP.fullmatch(name))}
+    steps = [folder.child(numbers[number]) for number in sorted(numbers, reverse=True)]
+    finished = (step for step in steps if step.scheme != "gs" or step.has(COMMITTED))
+    found = next(finished, None)
+    unfinished = [name for name in names if _UNFINISHED in name]
+    if found is None and (steps or unfinished):
+        name = steps[0].name if steps else unfinished[-1]
+        raise _unfinished(folder.child(name), "no other step is there")
+    return found
+
+
+def _is_plain_array(folder: Folder, name: str) -> bool:
+    return not name.startswith(".") and folder.child(name).has(".zarray", "zarr.json")
+
+
+def _around(arrays: Folder) -> tuple[Folder, ...]:
+    """The folder of the arrays, and around it those that belong to the same checkpoint."""
+    found = [arrays]
+    if arrays.name in ITEMS and arrays.parent is not None:
+        found.append(arrays.parent)
+    step = found[-1]
+    if _STEP.fullmatch(step.name) and step.parent is not None:
+        found.append(step.parent)
+    return tuple(found)
+
+
+def _check_finished(arrays: Folder) -> None:
+    if arrays.scheme != "gs":  # elsewhere a finished checkpoint is one that was renamed
+        return
+    places = (arrays, arrays.parent) if arrays.name in ITEMS else (arrays,)
+    if not any(place.has(COMMITTED) for place in places if place is not None):
+        raise _unfinished(arrays, f"it has no {COMMITTED}")
+
+
+def _refuse_unfinished_name(folder: Folder) -> None:
+    if _UNFINISHED in folder.url:
+        raise _unfinished(folder, f"{_UNFINISHED} in its name marks a save that is under way")
+
+
+def _refuse_aggregate(folder: Folder, names: list[str]) -> None:
+    if _AGGREGATE in names:
+        raise CheckpointError(
+            f"{folder.url} holds one msgpack file, {_AGGREGATE}, as flax.training.checkpoints "
+            "wrote: its arrays cannot be read one by one. Restore it with Orbax where it was made "
+            "and save it with orbax.checkpoint.PyTreeCheckpointer"
+        )
+
+
+def _unfinished(folder: Folder, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"{folder.url} is an Orbax checkpoint that was not written to its end: {why}. "
+        "Name a finished step, or save it again"
+    )

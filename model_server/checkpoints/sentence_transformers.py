@@ -1,0 +1,88 @@
+"""What a sentence-transformers folder says of how its model embeds a text.
+
+Reads modules.json and the small files it names. Knows nothing of how it is computed; a folder
+without modules.json, or a checkpoint of another format, is mean and normalised.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from model_server.checkpoints.json_file import read_json, read_text
+from sax.errors import CheckpointError
+
+_MODULES = "modules.json"
+_FLAG = "pooling_mode_"
+_FLAG_OF = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentenceSettings:
+    """From text to vector, around the model itself."""
+
+    pooling: str = "mean"  # cls, mean or max, over the tokens of a text
+    normalise: bool = True
+    max_length: int | None = None  # tokens; None: as many as the model has positions
+    lower_case: bool = False
+    prefix: str = ""  # put before every text
+
+
+def read_sentence_settings(path: str) -> SentenceSettings:
+    """Of the checkpoint at `path`. Raises CheckpointError for what is not computed here."""
+    folder = Path(path.removeprefix("file://")).expanduser()
+    if not (folder / _MODULES).is_file():
+        return SentenceSettings()
+    modules = _modules(folder)
+    kinds = [kind for kind, _ in modules]
+    if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
+        raise CheckpointError(
+            f"{folder / _MODULES} lists {', '.join(kinds)}; embeddings come of Transformer, "
+            "Pooling and perhaps Normalize"
+        )
+    text = read_json(modules[0][1] / "sentence_bert_config.json", missing={})
+    length = text.get("max_seq_length")
+    return SentenceSettings(
+        pooling=_pooling(modules[1][1] / "config.json"),
+        normalise=len(kinds) == 3,
+        max_length=length if type(length) is int and length > 0 else None,
+        lower_case=text.get("do_lower_case") is True,
+        prefix=_prefix(folder),
+    )
+
+
+def _modules(folder: Path) -> list[tuple[str, Path]]:
+    """The kind of each module, and its own folder."""
+    path = folder / _MODULES
+    try:
+        listed: Any = json.loads(read_text(path))
+        return [(each["type"].rpartition(".")[2], folder / each["path"]) for each in listed]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
+        raise CheckpointError(f"{path} is no list of modules with type and path") from exc
+
+
+def _pooling(path: Path) -> str:
+    config = read_json(path)
+    named = config.get("pooling_mode")
+    flags = {key.removeprefix(_FLAG) for key in config if key.startswith(_FLAG) and config[key]}
+    chosen = {name for name, flag in _FLAG_OF.items() if name == named or flag in flags}
+    if len(chosen) != 1 or flags - set(_FLAG_OF.values()):
+        asked = ", ".join(sorted(flags | ({str(named)} if named else set()))) or "nothing"
+        raise CheckpointError(
+            f"{path} asks for pooling by {asked}; one of {', '.join(_FLAG_OF)} is computed"
+        )
+    return chosen.pop()
+
+
+def _prefix(folder: Path) -> str:
+    path = folder / "config_sentence_transformers.json"
+    config = read_json(path, missing={})
+    name = config.get("default_prompt_name")
+    prompts = config.get("prompts")
+    if name is None:
+        return ""
+    if not isinstance(prompts, dict) or not isinstance(prompts.get(name), str):
+        raise CheckpointError(f"{path} has no prompt {name!r}, which it names as the default")
+    return prompts[name]

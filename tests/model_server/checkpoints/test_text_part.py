@@ -1,0 +1,88 @@
+"""A checkpoint that also sees images is read as the text model in it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from model_server.checkpoints.checkpoint import open_checkpoint
+from model_server.checkpoints.text_part import TextPart
+from model_server.models.registry import make_recipe
+from model_server.weights import mismatches, read_weights
+from sax.errors import CheckpointError
+from tests.golden.random_tensor import random_tensor
+from tests.model_server.models.family_cases import F32, FAMILIES, checkpoint_of, config_of
+
+CASE = "gemma3_layer_types"
+PUBLISHED, LATER = "language_model.model.", "model.language_model."
+EYES = ("vision_tower.embeddings.weight", "multi_modal_projector.mm_soft_emb_norm.weight")
+
+
+def write(folder: Path, prefix: str, eyes: tuple[str, ...] = EYES, **outer: Any) -> str:
+    """The golden case as the text part of a checkpoint, below `prefix`."""
+    folder.mkdir()
+    config = {"model_type": "gemma3", "eos_token_id": [1, 106], "text_config": config_of(CASE)}
+    (folder / "config.json").write_text(json.dumps(config | {"vision_config": {}} | outer))
+    shapes = json.loads((FAMILIES / CASE / "tensors.json").read_text())
+    tensors = {
+        prefix + name.removeprefix("model."): random_tensor(name, tuple(shape))
+        for name, shape in shapes.items()
+    }
+    tensors |= {name: np.ones(3, np.float32) for name in eyes}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return str(folder)
+
+
+def weights_of(path: str) -> list[Any]:
+    with closing(open_checkpoint(path)) as checkpoint:
+        recipe: Any = make_recipe("auto", checkpoint.config, F32)
+        return read_weights(recipe.blueprint().declarations, checkpoint, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "eyes"), [(PUBLISHED, EYES), (LATER, tuple(f"model.{name}" for name in EYES))]
+)
+def test_the_text_part_has_the_text_models_weights(
+    tmp_path: Path, prefix: str, eyes: tuple[str, ...]
+) -> None:
+    """Its logits are those of the golden case."""
+    wanted = weights_of(str(checkpoint_of(CASE)))
+    found = weights_of(write(tmp_path / "both", prefix, eyes))
+    assert len(found) == len(wanted) > 40
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_is_left_out_is_told_and_only_that_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    path = write(tmp_path / "both", PUBLISHED, (*EYES, "language_model.model.surprise.weight"))
+    with closing(open_checkpoint(path)) as checkpoint:
+        assert isinstance(checkpoint, TextPart)
+        assert sorted(checkpoint.left_out) == sorted(EYES)
+        assert "2 tensors that see images are left out" in caplog.text
+        declared = make_recipe("auto", checkpoint.config, {}).blueprint().declarations
+        assert list(mismatches(declared, checkpoint)) == [
+            "the checkpoint has tensors that the model does not use: model.surprise.weight"
+        ]
+
+
+def test_the_outer_config_counts_where_both_say_something(tmp_path: Path) -> None:
+    path = write(tmp_path / "both", PUBLISHED, tie_word_embeddings=None)
+    with closing(open_checkpoint(path)) as checkpoint:
+        assert checkpoint.config["eos_token_id"] == [1, 106]
+        assert checkpoint.config["tie_word_embeddings"] is True
+        assert checkpoint.config["model_type"] == "gemma3_text"
+        assert checkpoint.format == "safetensors"
+
+
+def test_a_text_config_that_is_no_object_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="text_config = 'gemma'"):
+        open_checkpoint(write(tmp_path / "both", PUBLISHED, text_config="gemma"))
