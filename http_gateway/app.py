@@ -13,6 +13,7 @@ from starlette.responses import Response
 from http_gateway.catalog import Catalog
 from http_gateway.cell_client import CellClient
 from http_gateway.config import GatewayConfig
+from http_gateway.embeddings import EmbeddingRoutes
 from http_gateway.envelope import Envelope
 from http_gateway.metrics import Metrics
 from http_gateway.openai import OpenAiRoutes
@@ -34,6 +35,7 @@ def create_app(client: CellClient, config: GatewayConfig) -> FastAPI:
     app.include_router(OpsRoutes(catalog, metrics, generation).router())
     app.include_router(saxml.router())
     app.include_router(OpenAiRoutes(client, catalog, config, metrics).router())
+    app.include_router(EmbeddingRoutes(client, catalog, config, metrics).router())
     app.add_middleware(Envelope, config=config, metrics=metrics)
 
     async def explain(request: Request, error: Exception) -> Response:

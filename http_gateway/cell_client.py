@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from sax.codec.extra_inputs import ExtraInputs
-from sax.types import GenerateRequest, PublishedModel, TokenChunk
+from sax.types import Embedded, EmbedInput, GenerateRequest, PublishedModel, TokenChunk
 
 
 class CellClient(Protocol):
@@ -58,4 +58,10 @@ class CellClient(Protocol):
         timeout_s: float | None = None,
     ) -> Sequence[tuple[str, float]]:
         """LMService.Generate: every sample with its score, best first."""
+        ...
+
+    async def embed_counted(
+        self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
+    ) -> Embedded:
+        """The vector of each input, and how many tokens they had."""
         ...

@@ -217,7 +217,7 @@ class ChatRequest(_Request):
 Prompt = str | tuple[int, ...]
 
 
-def _read_prompts(value: object) -> object:
+def read_prompts(value: object) -> object:
     """Text, texts, token ids, or lists of token ids: always as a list of prompts."""
     prompts: object = [value] if isinstance(value, str) or _is_token_list(value) else value
     if not isinstance(prompts, list) or not all(
@@ -238,7 +238,7 @@ class CompletionRequest(_Request):
 
     prompt: Annotated[
         list[str | list[int]],
-        BeforeValidator(_read_prompts),
+        BeforeValidator(read_prompts),
         Field(min_length=1, max_length=MAX_PROMPTS),
     ]
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None

@@ -61,6 +61,7 @@ def make_config(arguments: Sequence[str]) -> ModelServerConfig:
     """The config of a command line; a wrong one ends the process with a sentence and status 2."""
     parser = make_parser()
     values = vars(parser.parse_args(arguments))
+    values["imports"] = tuple(values["imports"] or ())
     values["tags"] = tuple(tag for tag in values["tags"].split(",") if tag)
     try:
         return ModelServerConfig(**values)
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(config))
-    except OSError as exc:
+    except (OSError, SaxError) as exc:
         logger.error("%s", exc)
         leave(1)
     leave(0)
@@ -98,6 +99,9 @@ def leave(status: int) -> NoReturn:
 
 
 async def _serve(config: ModelServerConfig) -> None:
+    from model_server.imports import import_modules
+
+    import_modules(config.imports)  # before all else: what is wrong there is told at once
     from model_server.loading import make_loader
     from model_server.models.registry import model_paths
 
@@ -152,6 +156,13 @@ def _add_platform(parser: argparse.ArgumentParser, default: ModelServerConfig) -
         "--platform_topology",
         default=default.platform_topology,
         help="chips of this replica: 1, 8, 2x4, 4x4x8, ... (%(default)s)",
+    )
+    flags.add_argument(
+        "--import",
+        action="append",
+        dest="imports",
+        metavar="MODULE",
+        help="a Python module that registers models of its own; repeatable",
     )
     flags.add_argument("--tags", default="", help="comma-separated words to place models by")
     flags.add_argument(

@@ -28,6 +28,7 @@ class ModelServerConfig:
     platform_topology: str = "1"
     tags: tuple[str, ...] = ()
     model_filter_regex: str = ".*"  # full match on the model paths to offer
+    imports: tuple[str, ...] = ()  # modules that register models of their own
     jax_cache_dir: str | None = None
     slots: int = 32
     page_size: int = 64
@@ -36,7 +37,6 @@ class ModelServerConfig:
     memory_limit_bytes: int | None = None  # None: what the machine or its container has
     queue: int = 256
     strict_compile: bool = False  # a compile while serving raises instead of only counting
-    strict_compile: bool = False  # a compile while serving is an error, not only counted
     drain_seconds: float = 20.0
     incarnation: str = field(default_factory=lambda: secrets.token_hex(16))
 

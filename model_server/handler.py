@@ -1,4 +1,4 @@
-"""The one request handler behind LMService and TokenService.
+"""The one handler of language model requests, behind LMService and TokenService.
 
 Checks a request, submits it to the engine of its model and turns what comes back into chunks.
 Works by callback: a token costs no task and no queue of its own. Lives on the event loop; knows
@@ -8,14 +8,13 @@ nothing of the wire.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 
+from model_server.admission import Admission, refusal
 from model_server.answer import Answer
-from model_server.method_stats import WindowCount
+from model_server.lm_servable import LmServable
 from model_server.metrics import Metrics
 from model_server.running_request import RunningRequest, Sink
-from model_server.servable import Servable
 from model_server.servables import Servables
 from model_server.submission import (
     check_sampling,
@@ -23,7 +22,8 @@ from model_server.submission import (
     prompt_ids,
     score_submission,
 )
-from sax.errors import InvalidRequest, QueueFull, SaxError, ShuttingDown
+from model_server.vocabulary_fit import check_rows
+from sax.errors import InvalidRequest, SaxError
 from sax.types import GenerateRequest, Message, SamplingParams, TokenChunk
 
 GENERATE, GENERATE_STREAM, SCORE = "lm.generate", "lm.generate_stream", "lm.score"
@@ -34,14 +34,10 @@ _INLINE_CHARACTERS = 2000  # a prompt up to this is tokenised at once, in well u
 class Handler:
     """Answers requests with the models that are loaded."""
 
-    def __init__(self, servables: Servables, metrics: Metrics) -> None:
+    def __init__(self, servables: Servables, metrics: Metrics, admission: Admission) -> None:
         self._servables = servables
         self._metrics = metrics
-        self._running: set[RunningRequest] = set()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self.draining = False
-        self.rejections = WindowCount()  # for want of room, or because we go away
+        self.admission = admission
 
     async def start(self, request: GenerateRequest, method: str, sink: Sink) -> RunningRequest:
         """Check and submit; from now on `sink` gets the chunks. Raises instead of calling it.
@@ -83,56 +79,40 @@ class Handler:
         self, model_id: str, prompt: str | tuple[Message, ...]
     ) -> tuple[list[int], int]:
         """The ids of a prompt as `start` would make them, and the model's context."""
-        servable = self._servables.get(model_id)
+        servable = self._language_model(model_id, GENERATE)
         ids = await self._prompt_ids(prompt, servable)
         return ids, servable.loaded.runner.limits.max_context
 
     def defaults(self, model_id: str) -> tuple[SamplingParams, int]:
         """What a Saxml request leaves out, and how many answers it gets. Raises NotLoaded."""
-        loaded = self._servables.get(model_id).loaded
+        loaded = self._language_model(model_id, GENERATE).loaded
         return loaded.defaults, loaded.samples
 
     def query(self, model_id: str, text: str) -> str | tuple[Message, ...]:
         """What a Saxml query asks of this model: the text, or a user's turn. Raises NotLoaded."""
-        chat = self._servables.get(model_id).loaded.chat_queries and text
+        chat = self._language_model(model_id, GENERATE).loaded.chat_queries and text
         return (Message("user", text),) if chat else text
 
-    async def drain(self, timeout_s: float) -> bool:
-        """Take nothing new and wait for what runs; False when it took longer than that."""
-        self.draining = True
-        if self._idle.is_set():
-            return True
-        try:
-            await asyncio.wait_for(self._idle.wait(), timeout_s)
-        except TimeoutError:
-            return False
-        return True
-
     def _begin(self, model_id: str, method: str, sink: Sink) -> RunningRequest:
-        if self.draining:
-            self.rejections.add(time.monotonic())
-            raise ShuttingDown("this model server is shutting down; try another replica")
-        servable = self._servables.get(model_id)
-        if method not in servable.methods:
-            offered = ", ".join(servable.methods)
-            raise InvalidRequest(f"{model_id} does not serve {method}; it serves {offered}")
-        running = RunningRequest(servable, method, sink, self._metrics, self._end)
-        self._running.add(running)
-        self._idle.clear()
+        self.admission.check_open()
+        servable = self._language_model(model_id, method)
+        running = RunningRequest(servable, method, sink, self._metrics, self.admission.leave)
+        self.admission.enter()
         return running
 
+    def _language_model(self, model_id: str, method: str) -> LmServable:
+        """Raises NotLoaded, and InvalidRequest for a model without this method."""
+        servable = self._servables.get(model_id)
+        if not isinstance(servable, LmServable) or method not in servable.methods:
+            raise refusal(servable, method)
+        return servable
+
     def _refuse(self, running: RunningRequest, exc: BaseException) -> None:
-        if isinstance(exc, (QueueFull, ShuttingDown)):
-            self.rejections.add(time.monotonic())
+        self.admission.refused(exc)
         running.refuse(exc)
 
-    def _end(self, running: RunningRequest) -> None:
-        self._running.discard(running)
-        if not self._running:
-            self._idle.set()
-
     async def _prompt_ids(
-        self, prompt: str | tuple[int, ...] | tuple[Message, ...], servable: Servable
+        self, prompt: str | tuple[int, ...] | tuple[Message, ...], servable: LmServable
     ) -> list[int]:
         loaded = servable.loaded
         if _characters(prompt) <= _INLINE_CHARACTERS:
@@ -142,11 +122,13 @@ class Handler:
     async def _score(self, model_id: str, prefix: str, suffix: str) -> float:
         outcome: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         running = self._begin(model_id, SCORE, lambda chunk: _settle(outcome, chunk))
-        tokenizer = running.servable.loaded.tokenizer
+        loaded = running.servable.loaded
+        tokenizer = loaded.tokenizer
         try:
             ids = await asyncio.to_thread(tokenizer.encode, prefix)
             target = await asyncio.to_thread(tokenizer.encode, suffix, add_bos=False)
             _check_scorable(ids, target)
+            check_rows((*ids, *target), loaded.vocab, tokenizer)
             running.submit(score_submission(ids, target))
         except BaseException as exc:
             self._refuse(running, exc)

@@ -10,9 +10,10 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from model_server.connection import Connection
+from model_server.embeddings import Embeddings
 from model_server.handler import GENERATE, GENERATE_STREAM, Handler
 from model_server.samples import Sample, Samples, start_samples
-from sax.codec import sampling_from_extra_inputs
+from sax.codec import refuse_extra_inputs, sampling_from_extra_inputs
 from sax.errors import UnsupportedParameter
 from sax.proto import lm_pb2, lm_pb2_grpc
 from sax.types import GenerateRequest
@@ -21,8 +22,9 @@ from sax.types import GenerateRequest
 class LmService(lm_pb2_grpc.LMServiceServicer):
     """Saxml's own language-model service: one request, one call."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, embeddings: Embeddings) -> None:
         self._handler = handler
+        self._embeddings = embeddings
 
     async def Generate(self, request: Any, context: Any) -> lm_pb2.GenerateResponse:
         """All answers whole, the likeliest first."""
@@ -46,22 +48,21 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
 
     async def Score(self, request: Any, context: Any) -> lm_pb2.ScoreResponse:
         """The log-probability of each suffix after the prefix."""
-        extra = request.extra_inputs
-        if names := [*extra.items, *extra.tensors, *extra.strings]:
-            raise UnsupportedParameter(
-                f"Score takes no extra inputs; leave out {', '.join(names)}",
-                param=f"extra_inputs.{names[0]}",
-            )
+        refuse_extra_inputs(request.extra_inputs, "Score")
         logp = await self._handler.score(request.model_key, request.prefix, request.suffix)
         return lm_pb2.ScoreResponse(logp=logp)
 
     async def Embed(self, request: Any, context: Any) -> lm_pb2.EmbedResponse:
-        """Not served."""
-        raise _not_served("Embed")
+        """The vector of one text."""
+        refuse_extra_inputs(request.extra_inputs, "Embed")
+        embedded = await self._embeddings.embed(request.model_key, [request.text])
+        return lm_pb2.EmbedResponse(embedding=embedded.vectors[0])
 
     async def Gradient(self, request: Any, context: Any) -> lm_pb2.GradientResponse:
         """Not served."""
-        raise _not_served("Gradient")
+        raise UnsupportedParameter(
+            "Gradient is not served; LMService here has Generate, GenerateStream, Score and Embed"
+        )
 
     async def _sample(self, request: Any, method: str) -> AsyncGenerator[Samples]:
         """The answers as they grow: the same object after every step that added to it."""
@@ -87,10 +88,4 @@ def _stream_item(sample: Sample) -> lm_pb2.GenerateStreamItem:
         prefix_len=len(sample.text),
         score=sample.score,
         scores=[sample.score],
-    )
-
-
-def _not_served(method: str) -> UnsupportedParameter:
-    return UnsupportedParameter(
-        f"{method} is not served; LMService here has Generate, GenerateStream and Score"
     )

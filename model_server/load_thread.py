@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from model_server.loaded import Loaded, Loader
+from model_server.loaded import AnyLoaded, Loader
 from sax.errors import Cancelled, LoadFailed, SaxError
 from sax.types import ModelSpec, Progress
 
@@ -31,10 +31,10 @@ class LoadThread:
         self._spec = spec
         self._on_progress = on_progress
         self._loop = asyncio.get_running_loop()
-        self._outcome: asyncio.Future[Loaded | SaxError] = self._loop.create_future()
+        self._outcome: asyncio.Future[AnyLoaded | SaxError] = self._loop.create_future()
         self._cancelled = threading.Event()
 
-    async def run(self) -> Loaded | SaxError:
+    async def run(self) -> AnyLoaded | SaxError:
         """What the loader returned, or why it did not, as an error with a reason in words."""
         threading.Thread(target=self._run, name=f"load {self._spec.model_id}", daemon=True).start()
         return await self._outcome
@@ -44,7 +44,7 @@ class LoadThread:
         self._cancelled.set()
 
     def _run(self) -> None:
-        outcome: Loaded | SaxError
+        outcome: AnyLoaded | SaxError
         try:
             outcome = self._loader(self._spec, self._report)
         except _StopLoading:
@@ -52,7 +52,7 @@ class LoadThread:
         except BaseException as exc:  # MemoryError and SystemExit end the load, not the server
             logger.exception("loading failed for key: %s", self._spec.model_id)
             outcome = as_load_error(exc)
-        if self._cancelled.is_set() and isinstance(outcome, Loaded):
+        if self._cancelled.is_set() and isinstance(outcome, AnyLoaded):
             outcome.runner.close()
             outcome = Cancelled(f"the load of {self._spec.model_id} was cancelled")
         self._tell(self._finish, outcome)
@@ -62,10 +62,10 @@ class LoadThread:
             raise _StopLoading
         self._tell(self._on_progress, progress)
 
-    def _finish(self, outcome: Loaded | SaxError) -> None:
+    def _finish(self, outcome: AnyLoaded | SaxError) -> None:
         if not self._outcome.done():
             self._outcome.set_result(outcome)
-        elif isinstance(outcome, Loaded):
+        elif isinstance(outcome, AnyLoaded):
             outcome.runner.close()  # nobody waits any more
 
     def _tell(self, callback: Callable[..., None], value: object) -> None:

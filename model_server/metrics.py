@@ -8,33 +8,51 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from typing import Any
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Histogram, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from model_server.custom_servable import CustomServable
+from model_server.embed_servable import EmbedServable
+from model_server.lm_servable import LmServable
 from model_server.servable import Servable
 
 _FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 30, 60)
 _PER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)
 
-Figure = Callable[[Servable], float]
-_GAUGES: tuple[tuple[str, str, Figure], ...] = (
-    ("sax_slots", "Rows of the decode batch", lambda s: s.stats().slots),
-    ("sax_slots_used", "Rows with a sequence", lambda s: s.stats().slots_used),
-    ("sax_pages", "KV pages in the pool", lambda s: s.stats().pages),
-    ("sax_pages_used", "KV pages granted to sequences", lambda s: s.stats().pages_used),
-    ("sax_requests_running", "Sequences with a slot", lambda s: s.stats().running),
-    ("sax_requests_waiting", "Sequences in the queue", lambda s: s.stats().waiting),
-    ("sax_memory_bytes", "Weights, KV pages and workspace", lambda s: s.loaded.memory),
+# Name, text, figure, and the kinds of servable that have it.
+Figure = tuple[str, str, Callable[[Any], float], tuple[type, ...]]
+_LM, _BATCHED = (LmServable,), (CustomServable, EmbedServable)
+_ALL = (*_LM, *_BATCHED)
+_GAUGES: tuple[Figure, ...] = (
+    ("sax_slots", "Rows of the decode batch", lambda s: s.stats().slots, _LM),
+    ("sax_slots_used", "Rows with a sequence", lambda s: s.stats().slots_used, _LM),
+    ("sax_pages", "KV pages in the pool", lambda s: s.stats().pages, _LM),
+    ("sax_pages_used", "KV pages granted to sequences", lambda s: s.stats().pages_used, _LM),
+    ("sax_requests_running", "Requests that are computed now", lambda s: s.running, _ALL),
+    ("sax_requests_waiting", "Requests in the queue", lambda s: s.waiting, _ALL),
+    ("sax_memory_bytes", "Weights, KV pages and workspace", lambda s: s.memory, _ALL),
 )
-_COUNTERS: tuple[tuple[str, str, Figure], ...] = (
-    ("sax_steps", "Device steps launched", lambda s: s.stats().steps),
-    ("sax_prompt_tokens", "Tokens of accepted prompts", lambda s: s.prompt_tokens),
-    ("sax_generated_tokens", "Tokens generated", lambda s: s.stats().tokens),
-    ("sax_preemptions", "Sequences preempted for want of pages", lambda s: s.stats().preemptions),
-    ("sax_requests_cancelled", "Requests whose caller went away", lambda s: s.cancelled),
+_COUNTERS: tuple[Figure, ...] = (
+    ("sax_steps", "Device steps launched", lambda s: s.stats().steps, _LM),
+    (
+        "sax_prompt_tokens",
+        "Tokens of accepted prompts",
+        lambda s: s.prompt_tokens,
+        (LmServable, EmbedServable),
+    ),
+    ("sax_generated_tokens", "Tokens generated", lambda s: s.stats().tokens, _LM),
+    (
+        "sax_preemptions",
+        "Sequences preempted for want of pages",
+        lambda s: s.stats().preemptions,
+        _LM,
+    ),
+    ("sax_batches", "Batches computed", lambda s: s.batches, _BATCHED),
+    ("sax_requests_cancelled", "Requests whose caller went away", lambda s: s.cancelled, _ALL),
 )
 
 
@@ -94,16 +112,13 @@ class _EngineCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         servables = list(self._servables())
-        for name, text, figure in _GAUGES:
-            gauge = GaugeMetricFamily(name, text, labels=["model"])
-            for servable in servables:
-                gauge.add_metric([servable.model_id], figure(servable))
-            yield gauge
-        for name, text, figure in _COUNTERS:
-            counter = CounterMetricFamily(name, text, labels=["model"])
-            for servable in servables:
-                counter.add_metric([servable.model_id], figure(servable))
-            yield counter
+        for figures, family in ((_GAUGES, GaugeMetricFamily), (_COUNTERS, CounterMetricFamily)):
+            for name, text, figure, kinds in figures:
+                metric = family(name, text, labels=["model"])
+                for servable in servables:
+                    if isinstance(servable, kinds):
+                        metric.add_metric([servable.model_id], figure(servable))
+                yield metric
         yield CounterMetricFamily(
             "sax_compiles_while_serving",
             "Programs compiled after a model was LOADED; anything above 0 is a bug",

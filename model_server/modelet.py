@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from model_server.handler import Handler
+from model_server.admission import Admission
 from model_server.method_stats import MethodSnapshot
 from model_server.servable import Servable
 from model_server.servables import Servables
@@ -28,10 +28,16 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
     """Load, unload and status of the models of one server."""
 
     def __init__(
-        self, servables: Servables, handler: Handler, *, cell: str, incarnation: str, memory: int
+        self,
+        servables: Servables,
+        admission: Admission,
+        *,
+        cell: str,
+        incarnation: str,
+        memory: int,
     ) -> None:
         self._servables = servables
-        self._handler = handler
+        self._admission = admission
         self._cell = cell
         self._incarnation = incarnation
         self._memory = memory
@@ -70,7 +76,7 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
             ServerStatus(infos, self._incarnation, self._memory, self._servables.memory_used)
         )
         now = time.monotonic()
-        early = self._handler.rejections.rate(now)
+        early = self._admission.rejections.rate(now)
         reply.server_status.stats.early_rejection_errors_per_second = early
         if request.include_method_stats:
             loaded = {servable.model_id: servable for servable in self._servables.loaded()}

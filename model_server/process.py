@@ -18,7 +18,11 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from model_server.admission import Admission
 from model_server.config import ModelServerConfig
+from model_server.custom_calls import CustomCalls
+from model_server.custom_service import CustomService
+from model_server.embeddings import Embeddings
 from model_server.handler import Handler
 from model_server.join import Joiner
 from model_server.lm_service import LmService
@@ -29,6 +33,8 @@ from model_server.servables import Servables
 from model_server.token_service import TokenService
 from sax.config import admin_address, check_address
 from sax.proto import (
+    custom_pb2,
+    custom_pb2_grpc,
     lm_pb2,
     lm_pb2_grpc,
     modelet_pb2,
@@ -44,6 +50,7 @@ logger = logging.getLogger(__name__)
 _SERVICES = (
     modelet_pb2.DESCRIPTOR.services_by_name["Modelet"].full_name,
     lm_pb2.DESCRIPTOR.services_by_name["LMService"].full_name,
+    custom_pb2.DESCRIPTOR.services_by_name["CustomService"].full_name,
     tokens_pb2.DESCRIPTOR.services_by_name["TokenService"].full_name,
 )
 _GRACE_S = 1.0  # for calls that end by themselves, once every request is answered
@@ -64,8 +71,10 @@ class ModelServer:
         self._model_paths = model_paths
         self.servables = Servables(loader, drain_s=config.drain_seconds)
         self._metrics = Metrics(self.servables.loaded, compiles_while_serving)
-        self._handler = Handler(self.servables, self._metrics)
-        self._tokens = TokenService(self._handler)
+        self._admission = Admission()
+        self._handler = Handler(self.servables, self._metrics, self._admission)
+        self._embeddings = Embeddings(self.servables, self._admission)
+        self._tokens = TokenService(self._handler, self._embeddings)
         self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
         self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
         self._joining: asyncio.Task[None] | None = None
@@ -94,7 +103,7 @@ class ModelServer:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._joining
         await self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
-        if not await self._handler.drain(self._config.drain_seconds):
+        if not await self._admission.drain(self._config.drain_seconds):
             logger.warning("not everything was answered within the drain time")
         await self.servables.close(drain_s=0)
         self._tokens.end()
@@ -137,13 +146,16 @@ class ModelServer:
         config, server = self._config, self._server
         modelet = Modelet(
             self.servables,
-            self._handler,
+            self._admission,
             cell=config.cell,
             incarnation=config.incarnation,
             memory=config.memory_limit,
         )
         modelet_pb2_grpc.add_ModeletServicer_to_server(modelet, server)
-        lm_pb2_grpc.add_LMServiceServicer_to_server(LmService(self._handler), server)
+        language = LmService(self._handler, self._embeddings)
+        lm_pb2_grpc.add_LMServiceServicer_to_server(language, server)
+        custom = CustomService(CustomCalls(self.servables, self._admission))
+        custom_pb2_grpc.add_CustomServiceServicer_to_server(custom, server)
         tokens_pb2_grpc.add_TokenServiceServicer_to_server(self._tokens, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection(

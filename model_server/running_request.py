@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from model_server.answer import Answer
 from model_server.engine.engine import Submission, Update
+from model_server.lm_servable import LmServable
 from model_server.metrics import Metrics
-from model_server.servable import Servable
 from sax.errors import Cancelled, Internal, SaxError
 from sax.types import TokenChunk
 
@@ -30,11 +30,11 @@ class RunningRequest:
 
     def __init__(
         self,
-        servable: Servable,
+        servable: LmServable,
         method: str,
         sink: Sink,
         metrics: Metrics,
-        on_end: Callable[[RunningRequest], None],
+        on_end: Callable[[], None],
     ) -> None:
         self.servable = servable
         self._stats = servable.methods[method]
@@ -117,5 +117,5 @@ class RunningRequest:
         """False when it was over already."""
         over, self._over = self._over, True
         if not over:
-            self._on_end(self)
+            self._on_end()
         return not over

@@ -1,92 +1,62 @@
-"""A model loaded in this server: its engine, and who waits for which sequence.
+"""A model loaded in this server, of whatever kind: what the server as a whole needs of it.
 
-The bridge between the engine's thread and the event loop: one crossing per engine step, whatever
-the number of sequences. Knows nothing of text, requests or connections.
+What a kind can do beyond that is between it and its handler.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
 from collections import deque
-from collections.abc import Callable
+from typing import Protocol
 
-from msgspec.structs import replace
-
-from model_server.engine.engine import Engine, EngineStats, Submission, Update
-from model_server.load_thread import as_load_error
-from model_server.loaded import Loaded
+from model_server.custom_servable import CustomServable
+from model_server.embed_servable import EmbedServable
+from model_server.lm_servable import LmServable
+from model_server.loaded import AnyLoaded, Loaded, LoadedCustom
 from model_server.method_stats import MethodStats
-from sax.errors import NotLoaded
-
-logger = logging.getLogger(__name__)
-
-Receive = Callable[[Update], None]
-_RECENT_STEPS = 10
 
 
-class Servable:
-    """Lives on the event loop; only `_deliver` runs on the engine's thread."""
+class Servable(Protocol):
+    """Lives on the event loop."""
 
-    def __init__(self, model_id: str, loaded: Loaded) -> None:
-        self.model_id = model_id
-        self.loaded = loaded
-        self.methods = {name: MethodStats() for name in loaded.methods}
-        self.recent_batch_sizes: deque[int] = deque(maxlen=_RECENT_STEPS)
-        self.prompt_tokens = 0
-        self.cancelled = 0
-        self._loop = asyncio.get_running_loop()
-        self._receivers: dict[int, Receive] = {}
-        self._engine = Engine(loaded.runner, self._deliver)
+    model_id: str
+    methods: dict[str, MethodStats]
+    recent_batch_sizes: deque[int]
+    cancelled: int  # requests whose caller went away
 
-    def submit(self, submission: Submission, receive: Receive) -> int:
-        """Queue a sequence; `receive` gets its updates on the event loop, the last with a finish
-        or an error. Raises QueueFull, PromptTooLong, ShuttingDown."""
-        sequence = self._engine.submit(submission)
-        # No update can be lost: `_hand_out` cannot run before this callback returns.
-        self._receivers[sequence] = receive
-        self.prompt_tokens += len(submission.prompt)
-        return sequence
+    @property
+    def kind(self) -> str:
+        """In words: a language model, an embedding model, ..."""
+        ...
 
-    def cancel(self, sequence: int) -> None:
-        """Free the sequence's slot and pages; its receiver hears nothing more."""
-        if self._receivers.pop(sequence, None) is not None:
-            self._engine.cancel(sequence)
+    @property
+    def memory(self) -> int:
+        """Bytes it fills."""
+        ...
+
+    @property
+    def running(self) -> int:
+        """Requests that are computed now."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue."""
+        ...
 
     @property
     def failure(self) -> str | None:
-        """Why the engine stopped, if it did: nothing can be served any more."""
-        failed = self._engine.failed
-        return f"the engine stopped: {as_load_error(failed).text}" if failed else None
-
-    def stats(self) -> EngineStats:
-        """The engine's figures now."""
-        return self._engine.stats()
+        """Why nothing can be served any more, if that is so."""
+        ...
 
     async def close(self, drain_s: float) -> None:
         """Let what runs end within the time, refuse the rest, free the memory."""
-        await asyncio.to_thread(self._engine.drain, drain_s)
-        # The engine ends what still runs as "cancelled", and those updates arrive before this
-        # call returns: nobody is left waiting.
-        await asyncio.to_thread(self._engine.close)
+        ...
 
-    def _deliver(self, updates: list[Update]) -> None:
-        # The loop is closed when the process ends first: nobody is left to tell.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._hand_out, updates)
 
-    def _hand_out(self, updates: list[Update]) -> None:
-        self.recent_batch_sizes.append(len(updates))
-        for update in updates:
-            receive = self._receivers.get(update.sequence)
-            if receive is None:
-                continue  # cancelled a moment ago
-            if update.finish is not None or update.error is not None:
-                del self._receivers[update.sequence]
-            if update.finish == "cancelled":  # by no caller of ours: the engine was closed
-                update = replace(update, error=self._unloaded(), finish=None)
-            receive(update)
-
-    def _unloaded(self) -> NotLoaded:
-        return NotLoaded(f"{self.model_id} was unloaded before this request was done")
+def make_servable(model_id: str, loaded: AnyLoaded) -> Servable:
+    """Serve what was loaded, by its kind."""
+    if isinstance(loaded, Loaded):
+        return LmServable(model_id, loaded)
+    if isinstance(loaded, LoadedCustom):
+        return CustomServable(model_id, loaded)
+    return EmbedServable(model_id, loaded)

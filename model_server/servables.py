@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from model_server.load_thread import LoadThread, as_load_error
-from model_server.loaded import Loaded, Loader
-from model_server.servable import Servable
+from model_server.loaded import AnyLoaded, Loader
+from model_server.servable import Servable, make_servable
 from model_server.status_machine import Event, transition
 from sax.errors import Cancelled, NotLoaded, SaxError, ShuttingDown
 from sax.types import ModelSpec, Progress, ServableInfo, ServableStatus
@@ -84,7 +84,7 @@ class Servables:
         return entry.servable
 
     def loaded(self) -> Iterator[Servable]:
-        """Every servable with an engine, those that drain included. For any thread."""
+        """Every servable in memory, those that drain included. For any thread."""
         return (e.servable for e in list(self._entries.values()) if e.servable is not None)
 
     def spec(self, model_id: str) -> ModelSpec:
@@ -102,7 +102,7 @@ class Servables:
     @property
     def memory_used(self) -> int:
         """Bytes of all loaded models together."""
-        return sum(servable.loaded.memory for servable in self.loaded())
+        return sum(servable.memory for servable in self.loaded())
 
     async def close(self, *, drain_s: float | None = None) -> None:
         """Unload everything and take nothing new; a load that does not stop is left behind."""
@@ -188,14 +188,14 @@ class Servables:
             entry.load = None
         return self._keep(entry, outcome)
 
-    def _keep(self, entry: _Entry, outcome: Loaded | SaxError) -> SaxError | None:
+    def _keep(self, entry: _Entry, outcome: AnyLoaded | SaxError) -> SaxError | None:
         """Serve what was loaded, or remember why there is nothing to serve."""
         entry.progress = None
-        if isinstance(outcome, Loaded):
+        if isinstance(outcome, AnyLoaded):
             try:
-                entry.servable = Servable(entry.model_id, outcome)
+                entry.servable = make_servable(entry.model_id, outcome)
             except Exception as exc:
-                logger.exception("no engine for key: %s", entry.model_id)
+                logger.exception("cannot serve key: %s", entry.model_id)
                 outcome.runner.close()
                 outcome = as_load_error(exc)
         if isinstance(outcome, SaxError):
@@ -247,6 +247,6 @@ def _info(entry: _Entry) -> ServableInfo:
         version=entry.spec.version if entry.spec else "",
         reason=entry.reason,
         progress=entry.progress,
-        memory=entry.servable.loaded.memory if entry.servable else 0,
+        memory=entry.servable.memory if entry.servable else 0,
         methods=tuple(entry.servable.methods) if entry.servable else (),
     )

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from model_server.engine.engine import Submission
 from model_server.engine.types import Sampling
 from model_server.loaded import Loaded
+from model_server.vocabulary_fit import check_rows
 from sax.errors import InvalidRequest
 from sax.types import GenerateRequest, Message, SamplingParams
 
@@ -38,7 +39,7 @@ def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
     if sampling.logprobs is not None and not 0 <= sampling.logprobs <= MAX_LOGPROBS:
         raise _out_of_range("logprobs", sampling.logprobs, f"a whole number, 0 to {MAX_LOGPROBS}")
     _check_stops(sampling.stop)
-    _check_ids("stop_token_ids", sampling.stop_token_ids, vocab_size)
+    check_ids("stop_token_ids", sampling.stop_token_ids, vocab_size)
 
 
 def prompt_ids(prompt: str | tuple[int, ...] | tuple[Message, ...], loaded: Loaded) -> list[int]:
@@ -47,13 +48,19 @@ def prompt_ids(prompt: str | tuple[int, ...] | tuple[Message, ...], loaded: Load
         raise InvalidRequest(
             "the prompt is empty: send text, token ids or messages", param="prompt"
         )
+    ids = _encoded(prompt, loaded)
+    check_rows(ids, loaded.vocab, loaded.tokenizer)
+    return ids
+
+
+def _encoded(prompt: str | tuple[int, ...] | tuple[Message, ...], loaded: Loaded) -> list[int]:
     if isinstance(prompt, str):
         return loaded.tokenizer.encode(prompt)
     messages = [part for part in prompt if isinstance(part, Message)]
     if messages:
         return loaded.tokenizer.encode_chat(_render(messages, loaded))
     ids = [part for part in prompt if isinstance(part, int)]
-    _check_ids("prompt", ids, loaded.tokenizer.vocab_size)
+    check_ids("prompt", ids, loaded.tokenizer.vocab_size)
     return ids
 
 
@@ -110,7 +117,8 @@ def _check_stops(stops: Sequence[str]) -> None:
         raise InvalidRequest("stop holds an empty string: leave it out", param="stop")
 
 
-def _check_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:
+def check_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:
+    """Raises InvalidRequest naming the first id outside the vocabulary."""
     for token in ids:
         if not 0 <= token < vocab_size:
             raise _out_of_range(param, f"token {token}", f"ids from 0 to {vocab_size - 1}")

@@ -10,8 +10,16 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from model_server.connection import Connection, Delivery
+from model_server.embeddings import Embeddings
 from model_server.handler import GENERATE_STREAM, Handler
-from sax.codec import decode_generate, decode_tokenize, encode_failure, put_chunk
+from sax.codec import (
+    decode_embed,
+    decode_generate,
+    decode_tokenize,
+    encode_embedded,
+    encode_failure,
+    put_chunk,
+)
 from sax.errors import SaxError
 from sax.proto import tokens_pb2, tokens_pb2_grpc
 
@@ -19,8 +27,9 @@ from sax.proto import tokens_pb2, tokens_pb2_grpc
 class TokenService(tokens_pb2_grpc.TokenServiceServicer):
     """Many requests on one stream; per engine step one message with the news of all of them."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, embeddings: Embeddings) -> None:
         self._handler = handler
+        self._embeddings = embeddings
         self._connections: set[Connection] = set()
 
     async def Stream(
@@ -44,6 +53,10 @@ class TokenService(tokens_pb2_grpc.TokenServiceServicer):
         """The ids of a prompt, and how many fit."""
         ids, max_context = await self._handler.tokenize(*decode_tokenize(request))
         return tokens_pb2.TokenizeResponse(ids=ids, max_context=max_context)
+
+    async def Embed(self, request: Any, context: Any) -> tokens_pb2.EmbedResponse:
+        """The vectors of all inputs of one request."""
+        return encode_embedded(await self._embeddings.embed(*decode_embed(request)))
 
     def end(self) -> None:
         """Let every stream end once its requests are answered."""

@@ -18,10 +18,12 @@ from sax.connection import Connection
 from sax.errors import DeadlineExceeded, InvalidRequest, ModelNotFound, NotFound, SaxError
 from sax.locator import ANY_ROUTE, Locator, Patience, Route
 from sax.names import CellId, ModelId, check_checkpoint, check_model_path, nearest
-from sax.proto import admin_pb2, lm_pb2, tokens_pb2
+from sax.proto import admin_pb2, custom_pb2, lm_pb2, tokens_pb2
 from sax.readiness import not_ready, why_not
 from sax.types import (
     CellStats,
+    Embedded,
+    EmbedInput,
     GenerateRequest,
     JoinedServer,
     Message,
@@ -37,6 +39,7 @@ Models = list[PublishedModel]
 Servers = list[JoinedServer]
 Scores = list[float]
 Texts = list[tuple[str, float]]
+Vectors = list[list[float]]
 
 
 class AsyncClient:
@@ -250,6 +253,68 @@ class AsyncClient:
 
         reply = await self._locator.call(model_id, ask, timeout_s, route)
         return [*reply.logp]
+
+    async def embed(
+        self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
+    ) -> Vectors:
+        """The vector of each input: texts, or the token ids that the model reads.
+
+        Raises PromptTooLong for an input longer than the model's context, InvalidRequest for a
+        model without embeddings.
+        """
+        return (await self.embed_counted(model_id, inputs, timeout_s)).vectors
+
+    async def embed_counted(
+        self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
+    ) -> Embedded:
+        """`embed`, and how many tokens the inputs had."""
+        request = codec.encode_embed(model_id, inputs)
+
+        async def ask(replica: Connection, left_s: float | None) -> tokens_pb2.EmbedResponse:
+            path = "/sax.tokens.TokenService/Embed"
+            return await replica.call(path, request, tokens_pb2.EmbedResponse, left_s)
+
+        return codec.decode_embedded(await self._locator.call(model_id, ask, timeout_s))
+
+    async def custom(
+        self,
+        model_id: str,
+        request: bytes,
+        method: str = "",
+        extra_inputs: ExtraInputs | None = None,
+        timeout_s: float | None = None,
+        *,
+        route: Route = ANY_ROUTE,
+    ) -> bytes:
+        """Saxml's CustomService.Custom: what a custom model answers to these bytes.
+
+        Without a method: the one named `custom`, or the only one.
+        """
+        message = codec.encode_custom(model_id, request, method, extra_inputs)
+
+        async def ask(replica: Connection, left_s: float | None) -> custom_pb2.CustomResponse:
+            path = "/sax.server.custom.CustomService/Custom"
+            return await replica.call(path, message, custom_pb2.CustomResponse, left_s)
+
+        return (await self._locator.call(model_id, ask, timeout_s, route)).response
+
+    async def saxml_embed(
+        self,
+        model_id: str,
+        text: str,
+        extra_inputs: ExtraInputs | None = None,
+        timeout_s: float | None = None,
+        *,
+        route: Route = ANY_ROUTE,
+    ) -> Scores:
+        """Saxml's LMService.Embed: the vector of one text."""
+        request = codec.encode_embed_question(model_id, text, extra_inputs)
+
+        async def ask(replica: Connection, left_s: float | None) -> lm_pb2.EmbedResponse:
+            path = "/sax.server.lm.LMService/Embed"
+            return await replica.call(path, request, lm_pb2.EmbedResponse, left_s)
+
+        return [*(await self._locator.call(model_id, ask, timeout_s, route)).embedding]
 
     async def saxml_generate(
         self,

@@ -9,12 +9,12 @@ import atexit
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 
-from sax.async_client import AsyncClient, Models, Scores, Servers, Texts
+from sax.async_client import AsyncClient, Models, Scores, Servers, Texts, Vectors
 from sax.codec.extra_inputs import ExtraInputs
 from sax.locator import ANY_ROUTE, Patience, Route
 from sax.loop_thread import LoopThread
 from sax.proto import lm_pb2
-from sax.types import CellStats, GenerateRequest, Message, PublishedModel, TokenChunk
+from sax.types import CellStats, EmbedInput, GenerateRequest, Message, PublishedModel, TokenChunk
 from sax.watch import WatchEvent
 
 
@@ -149,6 +149,41 @@ class Client:
         """The log-probability of each suffix after the prefix."""
         return self._thread.run(
             self._client.score(model_id, prefix, suffixes, extra_inputs, timeout_s, route=route)
+        )
+
+    def embed(
+        self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
+    ) -> Vectors:
+        """The vector of each input: texts, or the token ids that the model reads."""
+        return self._thread.run(self._client.embed(model_id, inputs, timeout_s))
+
+    def custom(
+        self,
+        model_id: str,
+        request: bytes,
+        method: str = "",
+        extra_inputs: ExtraInputs | None = None,
+        timeout_s: float | None = None,
+        *,
+        route: Route = ANY_ROUTE,
+    ) -> bytes:
+        """What a custom model answers to these bytes."""
+        return self._thread.run(
+            self._client.custom(model_id, request, method, extra_inputs, timeout_s, route=route)
+        )
+
+    def saxml_embed(
+        self,
+        model_id: str,
+        text: str,
+        extra_inputs: ExtraInputs | None = None,
+        timeout_s: float | None = None,
+        *,
+        route: Route = ANY_ROUTE,
+    ) -> Scores:
+        """Saxml's LMService.Embed: the vector of one text."""
+        return self._thread.run(
+            self._client.saxml_embed(model_id, text, extra_inputs, timeout_s, route=route)
         )
 
     def saxml_generate(

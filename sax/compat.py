@@ -181,13 +181,36 @@ class LanguageModel:
             route=self._route,
         )
 
-    def Embed(self, text: str, options: ModelOptions | None = None) -> NoReturn:
-        """Not served yet."""
-        raise _unserved("LM().Embed")
+    def Embed(self, text: str, options: ModelOptions | None = None) -> list[float]:
+        """The vector of a text."""
+        options = options or ModelOptions()
+        return _client(self._model_id).saxml_embed(
+            self._model_id, text, options.extra_inputs, options.timeout_s, route=self._route
+        )
 
     def Gradient(self, prefix: str, suffix: str, options: ModelOptions | None = None) -> NoReturn:
         """Not served yet."""
         raise _unserved("LM().Gradient")
+
+
+class CustomModel:
+    """The custom methods of one model."""
+
+    def __init__(self, model_id: str, route: Route) -> None:
+        self._model_id = model_id
+        self._route = route
+
+    def Custom(self, request: bytes, method: str, options: ModelOptions | None = None) -> bytes:
+        """What the method answers to these bytes."""
+        options = options or ModelOptions()
+        return _client(self._model_id).custom(
+            self._model_id,
+            request,
+            method,
+            options.extra_inputs,
+            options.timeout_s,
+            route=self._route,
+        )
 
 
 class Model:
@@ -213,9 +236,9 @@ class Model:
         """Multimodal is not served yet."""
         raise _unserved("MM()")
 
-    def CM(self) -> NoReturn:
-        """Custom methods are not served yet."""
-        raise _unserved("CM()")
+    def CM(self) -> CustomModel:
+        """Its custom methods."""
+        return CustomModel(self._model_id, self._route)
 
 
 def _client(name: str) -> Client:
@@ -249,7 +272,7 @@ def _stream_item(item: lm_pb2.GenerateStreamItem) -> StreamItem:
 
 def _unserved(method: str) -> UnsupportedParameter:
     return UnsupportedParameter(
-        f"{method} is part of Saxml but not served yet: only LM().Generate, GenerateStream and "
-        "Score are",
+        f"{method} is part of Saxml but not served yet: only LM().Generate, GenerateStream, Score "
+        "and Embed and CM().Custom are",
         param="method",
     )

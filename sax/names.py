@@ -92,12 +92,18 @@ def check_checkpoint(text: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
-    """The known names most like this one, best first: what a 404 offers."""
+    """The known names most like this one, best first: what a 404 offers.
+
+    Names that begin with what was written come before those that resemble it otherwise.
+    """
     by_tail: dict[str, list[str]] = {}
     for candidate in known:
         by_tail.setdefault(_tail(candidate), []).append(candidate)
-    close = difflib.get_close_matches(_tail(name), by_tail, n=limit, cutoff=0.3)
-    return [candidate for tail in close for candidate in by_tail[tail]][:limit]
+    written = _tail(name)
+    begun = sorted((tail for tail in by_tail if tail.startswith(written)), key=len)
+    close = difflib.get_close_matches(written, by_tail, n=limit, cutoff=0.3)
+    tails = dict.fromkeys([*begun, *close]) if written else close
+    return [candidate for tail in tails for candidate in by_tail[tail]][:limit]
 
 
 def _tail(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -162,6 +162,17 @@ class GenerateRequest:
     prompt: str | tuple[int, ...] | tuple[Message, ...]
     sampling: SamplingParams = SamplingParams()
     request_id: str = ""
+
+
+EmbedInput = str | Sequence[int]  # text, or the token ids a model reads
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """The vectors of one request's inputs, in order, and what the inputs were together."""
+
+    vectors: list[list[float]]
+    prompt_tokens: int
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, gc=False):

@@ -60,6 +60,7 @@ class CellPlan:
     status_port: int = ADMIN_STATUS_PORT
     metrics_port: int = MODEL_METRICS_PORT
     saxml_generation: int = 2
+    imports: tuple[str, ...] = ()  # modules of the user's that register models
     model_server_flags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -116,6 +117,7 @@ class CellPlan:
             f"--admin={self.admin_address}",
             f"--metrics_port={self.metrics_port}",
             f"--jax_cache_dir={self.compile_cache.absolute()}",
+            *(f"--import={module}" for module in self.imports),
             *self.model_server_flags,
         )
         return Child(MODEL_SERVER, "model_server", flags, self.logs / "model_server.log")

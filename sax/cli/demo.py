@@ -17,6 +17,7 @@ from sax.cli.up import (
     Folder,
     GatewayPort,
     Host,
+    Imports,
     MetricsPort,
     ModelPort,
     StatusPort,
@@ -48,6 +49,7 @@ def demo(
     model_port: ModelPort = MODEL_PORT,
     status_port: StatusPort = ADMIN_STATUS_PORT,
     metrics_port: MetricsPort = MODEL_METRICS_PORT,
+    imports: Imports = None,
 ) -> None:
     """Run a cell with the demo model.
 
@@ -67,6 +69,7 @@ def demo(
         gateway_port=port,
         status_port=status_port,
         metrics_port=metrics_port,
+        imports=tuple(imports or ()),
         model_server_flags=tuple(ctx.args),
     )
     wanted = parse_publication([MODEL, "llama", str(checkpoint), "1"])

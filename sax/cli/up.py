@@ -38,6 +38,14 @@ AdminPort = Annotated[int, typer.Option(help="The admin server's port.")]
 ModelPort = Annotated[int, typer.Option(help="The model server's port.")]
 StatusPort = Annotated[int, typer.Option(help="The admin server's status page.")]
 MetricsPort = Annotated[int, typer.Option(help="The model server's metrics.")]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="A Python module that registers models of yours in the model server; repeatable.",
+    ),
+]
 Generation = Annotated[
     int, typer.Option(min=1, max=2, help="Which generation of Saxml's HTTP replies to give.")
 ]
@@ -61,6 +69,7 @@ def up(
     model_port: ModelPort = MODEL_PORT,
     status_port: StatusPort = ADMIN_STATUS_PORT,
     metrics_port: MetricsPort = MODEL_METRICS_PORT,
+    imports: Imports = None,
     saxml_generation: Generation = 2,
 ) -> None:
     """Run a whole cell on this machine.
@@ -86,6 +95,7 @@ def up(
         status_port=status_port,
         metrics_port=metrics_port,
         saxml_generation=saxml_generation,
+        imports=tuple(imports or ()),
         model_server_flags=tuple(ctx.args),
     )
     wanted = [parse_publication(shlex.split(text)) for text in publish or ()]

@@ -7,7 +7,19 @@ nothing of connections, and judges no value: only what no message can hold is re
 from __future__ import annotations
 
 from sax.codec.chips import decode_chip, decode_topology, encode_chip, encode_topology
-from sax.codec.extra_inputs import encode_extra_inputs, sampling_from_extra_inputs
+from sax.codec.custom import encode_custom
+from sax.codec.embed import (
+    decode_embed,
+    decode_embedded,
+    encode_embed,
+    encode_embed_question,
+    encode_embedded,
+)
+from sax.codec.extra_inputs import (
+    encode_extra_inputs,
+    refuse_extra_inputs,
+    sampling_from_extra_inputs,
+)
 from sax.codec.language import encode_question, encode_score
 from sax.codec.models import (
     decode_load,
@@ -42,6 +54,8 @@ from sax.codec.tokens import (
 __all__ = [
     "decode_chip",
     "decode_chunk",
+    "decode_embed",
+    "decode_embedded",
     "decode_failure",
     "decode_generate",
     "decode_join",
@@ -55,6 +69,10 @@ __all__ = [
     "decode_topology",
     "encode_chip",
     "encode_chunk",
+    "encode_custom",
+    "encode_embed",
+    "encode_embed_question",
+    "encode_embedded",
     "encode_extra_inputs",
     "encode_failure",
     "encode_generate",
@@ -70,5 +88,6 @@ __all__ = [
     "encode_tokenize",
     "put_chunk",
     "encode_topology",
+    "refuse_extra_inputs",
     "sampling_from_extra_inputs",
 ]

@@ -55,6 +55,15 @@ def sampling_from_extra_inputs(
     return replace(defaults, **changes)
 
 
+def refuse_extra_inputs(extra: common_pb2.ExtraInputs, method: str) -> None:
+    """For methods that take none. Raises UnsupportedParameter naming what was sent."""
+    if names := [*extra.items, *extra.tensors, *extra.strings]:
+        raise UnsupportedParameter(
+            f"{method} takes no extra inputs; leave out {', '.join(names)}",
+            param=f"extra_inputs.{names[0]}",
+        )
+
+
 def _refuse_unknown(extra: common_pb2.ExtraInputs) -> None:
     unknown = sorted({*extra.items} - {*_NUMBERS} | {*extra.tensors} - {_EOS_ID} | {*extra.strings})
     if unknown:

@@ -44,6 +44,11 @@ class TokenServiceStub(object):
                 request_serializer=sax_dot_proto_dot_tokens__pb2.TokenizeRequest.SerializeToString,
                 response_deserializer=sax_dot_proto_dot_tokens__pb2.TokenizeResponse.FromString,
                 _registered_method=True)
+        self.Embed = channel.unary_unary(
+                '/sax.tokens.TokenService/Embed',
+                request_serializer=sax_dot_proto_dot_tokens__pb2.EmbedRequest.SerializeToString,
+                response_deserializer=sax_dot_proto_dot_tokens__pb2.EmbedResponse.FromString,
+                _registered_method=True)
 
 
 class TokenServiceServicer(object):
@@ -61,6 +66,12 @@ class TokenServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Embed(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TokenServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -73,6 +84,11 @@ def add_TokenServiceServicer_to_server(servicer, server):
                     servicer.Tokenize,
                     request_deserializer=sax_dot_proto_dot_tokens__pb2.TokenizeRequest.FromString,
                     response_serializer=sax_dot_proto_dot_tokens__pb2.TokenizeResponse.SerializeToString,
+            ),
+            'Embed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Embed,
+                    request_deserializer=sax_dot_proto_dot_tokens__pb2.EmbedRequest.FromString,
+                    response_serializer=sax_dot_proto_dot_tokens__pb2.EmbedResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -129,6 +145,33 @@ class TokenService(object):
             '/sax.tokens.TokenService/Tokenize',
             sax_dot_proto_dot_tokens__pb2.TokenizeRequest.SerializeToString,
             sax_dot_proto_dot_tokens__pb2.TokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Embed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sax.tokens.TokenService/Embed',
+            sax_dot_proto_dot_tokens__pb2.EmbedRequest.SerializeToString,
+            sax_dot_proto_dot_tokens__pb2.EmbedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -4,20 +4,23 @@ The size of a prompt is its number of characters or token ids (for a chat: of al
 Token i of an answer has the id size + seed + i and the text " <id>"; its log-probability is
 minus id / 8, and its rivals are the ids above it, 1/8 less likely each. An answer has five
 tokens ("stop") unless max_tokens is smaller ("length"). A sample of saxml_generate is the
-query reversed, with the sum of the numbers in the extra inputs as its score.
+query reversed, with the sum of the numbers in the extra inputs as its score. The vector of an
+input is [its size, 1/2, -1/4].
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from sax.codec.extra_inputs import ExtraInputs
 from sax.errors import ModelExists, ModelNotFound, SaxError, UnsupportedParameter
 from sax.names import ModelId
 from sax.types import (
+    Embedded,
+    EmbedInput,
     GenerateRequest,
     Message,
     ModelSpec,
@@ -66,6 +69,7 @@ class FakeCell:
     def __init__(self, *models: PublishedModel) -> None:
         self.models = {model.spec.model_id: model for model in models}
         self.requests: list[GenerateRequest] = []
+        self.embeds: list[tuple[str, Sequence[EmbedInput]]] = []
         self.saxml_requests: list[tuple[str, str, ExtraInputs | None]] = []
         self.timeouts: list[float | None] = []
         self.lists = 0
@@ -157,6 +161,24 @@ class FakeCell:
                 if i == self.hold_after:
                     await self.released.wait()
                 sink(self._chunk(request, i, limit))
+        finally:
+            self.open_answers -= 1
+            if not self.open_answers:
+                self.answer_closed.set()
+
+    async def embed_counted(
+        self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
+    ) -> Embedded:
+        self.embeds.append((model_id, inputs))
+        self.timeouts.append(timeout_s)
+        self._begin(model_id)
+        try:
+            if self.failure:
+                raise self.failure
+            if self.hold_after is not None:
+                await self.released.wait()
+            sizes = [len(each) for each in inputs]
+            return Embedded([[float(n), 0.5, -0.25] for n in sizes], sum(sizes))
         finally:
             self.open_answers -= 1
             if not self.open_answers:

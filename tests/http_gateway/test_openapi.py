@@ -25,4 +25,5 @@ async def test_the_document_tells_the_body_of_every_route_that_takes_one(http: h
         "/unpublish",
         "/v1/chat/completions",
         "/v1/completions",
+        "/v1/embeddings",
     ]

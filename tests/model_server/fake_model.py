@@ -12,17 +12,19 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from model_server.__main__ import leave
 from model_server.chat_template import ChatTemplate
 from model_server.config import ModelServerConfig
 from model_server.engine.types import EngineLimits, Sampling
-from model_server.loaded import Loaded
+from model_server.loaded import AnyLoaded, Loaded, LoadedCustom, LoadedEmbedder
 from model_server.process import ModelServer
 from model_server.tokenizer import ByteTokenizer
 from sax.errors import CheckpointError, ModelPathNotFound
 from sax.types import ModelSpec, Progress, SamplingParams
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner, next_token
+from tests.model_server.fake_batched import fake_custom, fake_embedder
 
 LIMITS = EngineLimits(
     slots=4,
@@ -42,6 +44,8 @@ MODEL_PATHS = (
     "fake.OutOfMemory",
     "fake.Exits",
     "fake.Stuck",
+    "fake.Embedder",
+    "fake.Custom",
 )
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
 
@@ -61,10 +65,12 @@ class FakeModels:
         chat_queries: bool = False,
     ) -> None:
         self.limits = limits
-        self.runners: list[FakeRunner] = []
+        self.runners: list[Any] = []
         self.loads: list[str] = []  # checkpoints, in order
         self.concurrent = 0
         self.most_concurrent = 0
+        self.batches = threading.Event()  # clear: batches of embedders and custom models wait
+        self.batches.set()
         self.release = threading.Event()  # lets a load of fake.Held go on
         self._delay_s = delay_s
         self._gate = gate
@@ -73,7 +79,7 @@ class FakeModels:
         self._defaults = defaults
         self._chat_queries = chat_queries
 
-    def __call__(self, spec: ModelSpec, report: Callable[[Progress], None]) -> Loaded:
+    def __call__(self, spec: ModelSpec, report: Callable[[Progress], None]) -> AnyLoaded:
         self.concurrent += 1
         self.most_concurrent = max(self.most_concurrent, self.concurrent)
         try:
@@ -81,12 +87,16 @@ class FakeModels:
         finally:
             self.concurrent -= 1
 
-    def _load(self, spec: ModelSpec, report: Callable[[Progress], None]) -> Loaded:
+    def _load(self, spec: ModelSpec, report: Callable[[Progress], None]) -> AnyLoaded:
         self.loads.append(spec.checkpoint)
         report(Progress("reading weights", 1, 2, "tensors"))
         match spec.model_path:
             case "fake":
                 pass
+            case "fake.Embedder":
+                return self._remember(fake_embedder(self.batches))
+            case "fake.Custom":
+                return self._remember(fake_custom(self.batches))
             case "fake.Held":
                 while not self.release.wait(0.01):
                     report(Progress("compiling bucket", 1, 3))
@@ -101,6 +111,10 @@ class FakeModels:
             case path:
                 raise ModelPathNotFound(f"no model path {path}", param="model_path")
         return self._loaded()
+
+    def _remember(self, loaded: LoadedEmbedder | LoadedCustom) -> AnyLoaded:
+        self.runners.append(loaded.runner)
+        return loaded
 
     def _loaded(self) -> Loaded:
         runner = FakeRunner(

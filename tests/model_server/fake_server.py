@@ -12,12 +12,20 @@ import grpc.aio
 import pytest
 
 from model_server.config import ModelServerConfig
+from model_server.lm_servable import LmServable
 from model_server.process import ModelServer
-from model_server.servable import Servable
 from sax import rpc
 from sax.codec import decode_chunk, decode_failure, encode_generate, encode_load
 from sax.errors import SaxError
-from sax.proto import common_pb2, lm_pb2, lm_pb2_grpc, modelet_pb2_grpc, tokens_pb2, tokens_pb2_grpc
+from sax.proto import (
+    common_pb2,
+    custom_pb2_grpc,
+    lm_pb2,
+    lm_pb2_grpc,
+    modelet_pb2_grpc,
+    tokens_pb2,
+    tokens_pb2_grpc,
+)
 from sax.rpc import to_sax_error
 from sax.types import GenerateRequest, ModelSpec, SamplingParams, TokenChunk
 from tests.model_server.fake_model import MODEL_PATHS, FakeModels
@@ -35,6 +43,7 @@ class Served:
     def __post_init__(self) -> None:
         self.modelet = modelet_pb2_grpc.ModeletStub(self.channel)
         self.lm = lm_pb2_grpc.LMServiceStub(self.channel)
+        self.custom = custom_pb2_grpc.CustomServiceStub(self.channel)
         self.tokens = tokens_pb2_grpc.TokenServiceStub(self.channel)
 
     async def load(self, model_id: str = MODEL, path: str = "fake", version: str = "") -> None:
@@ -43,9 +52,11 @@ class Served:
         )
         await self.modelet.Load(encode_load(spec))
 
-    def servable(self, model_id: str = MODEL) -> Servable:
-        """What the server holds of this model."""
-        return self.server.servables.get(model_id)
+    def servable(self, model_id: str = MODEL) -> LmServable:
+        """What the server holds of this language model."""
+        servable = self.server.servables.get(model_id)
+        assert isinstance(servable, LmServable)
+        return servable
 
     async def metric(self, name: str, model: str | None = MODEL) -> float:
         """One figure, as a scraper reads it over HTTP."""
@@ -76,6 +87,7 @@ async def serving(models: FakeModels, **changes: object) -> AsyncIterator[Served
         yield served
     finally:
         models.release.set()
+        models.batches.set()
         await server.stop()
         await channel.close()
         assert all(runner.closed for runner in models.runners)

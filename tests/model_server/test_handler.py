@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from model_server.admission import Admission
 from model_server.connection import Connection
 from model_server.handler import GENERATE_STREAM, Handler
 from model_server.loaded import Loaded
@@ -58,10 +59,17 @@ class ScoreOnlyModels(FakeModels):
         return replace(loaded, methods=("lm.score",))
 
 
+class FewRowsModels(FakeModels):
+    """A model with an embedding for the first letters only."""
+
+    def __call__(self, spec: ModelSpec, report: object) -> Loaded:
+        return replace(super().__call__(spec, lambda progress: None), vocab=ord("c"))
+
+
 @asynccontextmanager
 async def handling(models: FakeModels) -> AsyncIterator[Handler]:
     servables = Servables(models, drain_s=0)
-    handler = Handler(servables, Metrics(servables.loaded, lambda: 0))
+    handler = Handler(servables, Metrics(servables.loaded, lambda: 0), Admission())
     await servables.load(
         ModelSpec(model_id=MODEL, model_path="fake", checkpoint="None", replicas=1)
     )
@@ -99,7 +107,7 @@ async def test_a_bug_in_one_answer_fails_that_answer_alone() -> None:
         assert isinstance(out[1][-1], Internal)
         assert "KeyError" not in out[1][-1].text
         assert text(out[2]) == text_of(answer_to("hi", 5))
-        assert await handler.drain(5)
+        assert await handler.admission.drain(5)
 
 
 async def test_a_long_prompt_is_answered_like_a_short_one() -> None:
@@ -119,11 +127,18 @@ async def test_a_method_the_model_does_not_serve_is_refused_with_those_it_does()
         assert await handler.score(MODEL, "a", ["b"])
 
 
+async def test_a_score_of_a_token_without_an_embedding_is_refused() -> None:
+    async with handling(FewRowsModels()) as handler:
+        assert await handler.score(MODEL, "a", ["b"])
+        with pytest.raises(InvalidRequest, match=r"token 99 \('c'\)"):
+            await handler.score(MODEL, "a", ["c"])
+
+
 async def test_draining_waits_for_what_runs_and_refuses_what_comes() -> None:
     async with handling(FakeModels(delay_s=0.005)) as handler:
         connection = Connection(handler, GENERATE_STREAM)
         await connection.start(1, question(max_tokens=20))
-        draining = asyncio.create_task(handler.drain(30))
+        draining = asyncio.create_task(handler.admission.drain(30))
         await asyncio.sleep(0)
         with pytest.raises(ShuttingDown):
             await handler.start(question(), GENERATE_STREAM, print)
@@ -136,7 +151,7 @@ async def test_draining_gives_up_after_its_time() -> None:
     async with handling(FakeModels(delay_s=0.01)) as handler:
         connection = Connection(handler, GENERATE_STREAM)
         await connection.start(1, question(max_tokens=500))
-        assert not await handler.drain(0.01)
+        assert not await handler.admission.drain(0.01)
         connection.close()
 
 
@@ -148,7 +163,7 @@ async def test_a_closed_connection_leaves_nothing_running_and_nothing_pending() 
         connection.close()
         connection.close()
         assert await connection.take() == []
-        assert await handler.drain(0)
+        assert await handler.admission.drain(0)
 
 
 async def test_a_score_whose_caller_goes_away_is_cancelled() -> None:
@@ -159,14 +174,14 @@ async def test_a_score_whose_caller_goes_away_is_cancelled() -> None:
         scoring.cancel()
         with pytest.raises(asyncio.CancelledError):
             await scoring
-        assert await handler.drain(5)
+        assert await handler.admission.drain(5)
 
 
 async def test_one_bad_suffix_fails_the_score_and_leaves_nothing_behind() -> None:
     async with handling(FakeModels()) as handler:
         with pytest.raises(InvalidRequest):
             await handler.score(MODEL, "a", ["b", ""])
-        assert await handler.drain(5)
+        assert await handler.admission.drain(5)
 
 
 async def test_defaults_and_tokens_of_a_model_that_is_not_here_are_refused() -> None:

@@ -73,6 +73,15 @@ def test_an_empty_prompt_is_refused(prompt: str | tuple[int, ...]) -> None:
         prompt_ids(prompt, LOADED)
 
 
+@pytest.mark.parametrize("prompt", ["hi", (1, 104), (Message("user", "hi"),)])
+def test_a_token_that_the_model_has_no_row_for_is_refused(
+    prompt: str | tuple[int, ...] | tuple[Message, ...],
+) -> None:
+    assert prompt_ids(prompt, replace(LOADED, vocab=200))
+    with pytest.raises(InvalidRequest, match=r"no embedding for: its ids go to 103"):
+        prompt_ids(prompt, replace(LOADED, vocab=104))
+
+
 def test_an_id_outside_the_vocabulary_is_refused_with_both_numbers() -> None:
     with pytest.raises(InvalidRequest, match="token 256: give ids from 0 to 255"):
         prompt_ids((1, 256), LOADED)

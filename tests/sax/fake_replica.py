@@ -2,7 +2,8 @@
 
 With max_tokens n the chunks are "0", "1" ... "n-1", the last with finish_reason "length"; one
 message carries the next chunk of every open request. Score gives -len(suffix); Generate gives
-the text reversed; GenerateStream gives it letter by letter.
+the text reversed; GenerateStream gives it letter by letter. The vector of an input is [its length,
+1/2]; Custom answers with the method and the bytes reversed.
 """
 
 from __future__ import annotations
@@ -15,12 +16,23 @@ import grpc.aio
 
 from sax import codec
 from sax.errors import SaxError
-from sax.proto import lm_pb2, lm_pb2_grpc, tokens_pb2, tokens_pb2_grpc
+from sax.proto import (
+    custom_pb2,
+    custom_pb2_grpc,
+    lm_pb2,
+    lm_pb2_grpc,
+    tokens_pb2,
+    tokens_pb2_grpc,
+)
 from sax.rpc import SERVER_OPTIONS, ErrorInterceptor
-from sax.types import GenerateRequest, TokenChunk
+from sax.types import Embedded, GenerateRequest, TokenChunk
 
 
-class FakeReplica(tokens_pb2_grpc.TokenServiceServicer, lm_pb2_grpc.LMServiceServicer):
+class FakeReplica(
+    tokens_pb2_grpc.TokenServiceServicer,
+    lm_pb2_grpc.LMServiceServicer,
+    custom_pb2_grpc.CustomServiceServicer,
+):
     """Tests read and write its state."""
 
     def __init__(self) -> None:
@@ -41,6 +53,8 @@ class FakeReplica(tokens_pb2_grpc.TokenServiceServicer, lm_pb2_grpc.LMServiceSer
         add_tokens(self, self._server)
         add_lm: Any = lm_pb2_grpc.add_LMServiceServicer_to_server
         add_lm(self, self._server)
+        add_custom: Any = custom_pb2_grpc.add_CustomServiceServicer_to_server
+        add_custom(self, self._server)
         self.address = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
         await self._server.start()
         return self.address
@@ -91,6 +105,21 @@ class FakeReplica(tokens_pb2_grpc.TokenServiceServicer, lm_pb2_grpc.LMServiceSer
         _, prompt = codec.decode_tokenize(request)
         text = prompt if isinstance(prompt, str) else "".join(turn.content for turn in prompt)
         return tokens_pb2.TokenizeResponse(ids=map(ord, text), max_context=2048)
+
+    async def Embed(self, request: Any, context: Any) -> Any:
+        if isinstance(request, lm_pb2.EmbedRequest):
+            self._begin("Embed", request)
+            return lm_pb2.EmbedResponse(embedding=[len(request.text), 0.5])
+        if self.fail:
+            raise self.fail.pop(0)
+        _, inputs = codec.decode_embed(request)
+        vectors = [[float(len(each)), 0.5] for each in inputs]
+        return codec.encode_embedded(Embedded(vectors, sum(map(len, inputs))))
+
+    async def Custom(self, request: custom_pb2.CustomRequest, context: Any) -> Any:
+        self._begin("Custom", request)
+        answer = request.method_name.encode() + b":" + request.request[::-1]
+        return custom_pb2.CustomResponse(response=answer)
 
     def _begin(self, method: str, request: Any) -> None:
         self.lm_calls.append(method)

@@ -15,6 +15,7 @@ from sax.errors import (
     ModelExists,
     ModelNotFound,
     NotFound,
+    QueueFull,
 )
 from sax.types import (
     JoinedServer,
@@ -211,3 +212,43 @@ async def test_saxmls_calls_carry_their_extra_inputs(
     stream = client.saxml_generate_stream(MODEL, "hi")
     items = [(m.items[0].text, m.items[0].prefix_len) async for m in stream]
     assert items == [("h", 0), ("i", 1)]
+
+
+@pytest.fixture
+async def asking(client: AsyncClient, admin: FakeAdmin, replica: FakeReplica) -> AsyncClient:
+    """A client whose model has a ready replica."""
+    admin.ready(MODEL, replica.address)
+    return client
+
+
+async def test_texts_and_token_ids_are_embedded_and_counted(asking: AsyncClient) -> None:
+    assert await asking.embed(MODEL, ["ab", (7, 8, 9), []]) == [[2.0, 0.5], [3.0, 0.5], [0.0, 0.5]]
+    counted = await asking.embed_counted(MODEL, ["ab", "c"])
+    assert (len(counted.vectors), counted.prompt_tokens) == (2, 3)
+
+
+async def test_an_input_that_no_message_can_hold_is_named(asking: AsyncClient) -> None:
+    for bad in ("\ud800", (2**40,), (1.5,)):
+        with pytest.raises(InvalidRequest, match="input 1 cannot be sent"):
+            await asking.embed(MODEL, ["ok", bad])  # type: ignore[list-item]
+
+
+async def test_a_full_replica_is_passed_on_to_the_caller_of_embed(
+    asking: AsyncClient, replica: FakeReplica
+) -> None:
+    replica.fail = [QueueFull("full", retry_after_s=1)]
+    with pytest.raises(QueueFull):
+        await asking.embed(MODEL, ["ab"])
+
+
+async def test_custom_requests_are_bytes_both_ways(asking: AsyncClient) -> None:
+    assert await asking.custom(MODEL, b"\x00\xff", "m") == b"m:\xff\x00"
+    assert await asking.custom(MODEL, b"") == b":"
+    with pytest.raises(InvalidRequest, match="a custom request is bytes"):
+        await asking.custom(MODEL, "text")  # type: ignore[arg-type]
+
+
+async def test_saxmls_embed_gives_one_vector(asking: AsyncClient) -> None:
+    assert await asking.saxml_embed(MODEL, "abcd") == [4.0, 0.5]
+    with pytest.raises(InvalidRequest, match="the text cannot be sent"):
+        await asking.saxml_embed(MODEL, "\ud800")

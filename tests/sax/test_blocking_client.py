@@ -147,3 +147,9 @@ def test_a_closed_client_says_so(cell: Cell) -> None:
         client.list(MODEL)
     with pytest.raises(Cancelled, match="closed"):
         next(client.generate(ask(1)))
+
+
+def test_embed_and_custom_wait_for_their_results(blocking: Client) -> None:
+    assert blocking.embed(MODEL, ["ab"]) == [[2.0, 0.5]]
+    assert blocking.custom(MODEL, b"ab", "m") == b"m:ba"
+    assert blocking.saxml_embed(MODEL, "abc") == [3.0, 0.5]

@@ -78,6 +78,15 @@ def test_generate_and_score_return_saxmls_values(cell: Cell) -> None:
     assert lm.Score("a", ["b", "cd"]) == [-1.0, -2.0]
 
 
+def test_embed_and_custom_return_saxmls_values(cell: Cell) -> None:
+    assert sax.Model(MODEL).LM().Embed("abc") == [3.0, 0.5]
+    options = sax.ModelOptions()
+    options.SetExtraInput("a", 1)
+    assert sax.Model(MODEL).CM().Custom(b"ab\xff", "rev", options) == b"rev:\xffba"
+    assert cell.replica.extra == options.ToProto()
+    assert cell.replica.lm_calls == ["Embed", "Custom"]
+
+
 def test_a_stream_calls_back_until_last(cell: Cell) -> None:
     seen: list[tuple[bool, list[tuple[str, int, list[float]]]]] = []
     sax.Model(MODEL).LM().GenerateStream("hi", lambda last, items: seen.append((last, items)))
@@ -150,8 +159,6 @@ def test_an_option_that_is_not_supported_is_refused_by_name() -> None:
         lambda: sax.Model(MODEL).VM(),
         lambda: sax.Model(MODEL).AM(),
         lambda: sax.Model(MODEL).MM(),
-        lambda: sax.Model(MODEL).CM(),
-        lambda: sax.Model(MODEL).LM().Embed("x"),
         lambda: sax.Model(MODEL).LM().Gradient("x", "y"),
         lambda: sax.GetACL("/sax/test"),
     ],

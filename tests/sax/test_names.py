@@ -86,6 +86,10 @@ def test_the_nearest_names_are_offered_best_first() -> None:
     assert nearest("/sax/test/smollm", known, limit=1) == ["/sax/test/smollm"]
     assert nearest("/sax/test/zzz", known) == []
     assert nearest("m", ["/sax/a/m", "/sax/b/m"]) == ["/sax/a/m", "/sax/b/m"]
+    assert nearest("gemma2", ["a.gemma", "a.gemma22", "a.gemma2int8x16"])[:2] == [
+        "a.gemma22",
+        "a.gemma2int8x16",
+    ]
     assert nearest("LmCloudSpmd2B", ["saxml.server.LmCloudSpmd2BTest"]) == [
         "saxml.server.LmCloudSpmd2BTest"
     ]

@@ -1,7 +1,9 @@
 """A cell on one port for the command line's tests: an admin that believes what it is told, and a
 model that answers with the words of the prompt in capitals, one chunk per word.
 
-"say hello" -> "SAY", " HELLO". A question for the model "full" is refused with QueueFull.
+"say hello" -> "SAY", " HELLO". The vector of a text is [its length]; a custom request is answered
+with the method and its own bytes reversed. A question for the model "full" is refused with
+QueueFull.
 """
 
 from __future__ import annotations
@@ -17,9 +19,17 @@ import grpc.aio
 from sax import codec
 from sax.errors import ModelExists, ModelNotFound, QueueFull
 from sax.names import nearest
-from sax.proto import admin_pb2, admin_pb2_grpc, tokens_pb2, tokens_pb2_grpc
+from sax.proto import (
+    admin_pb2,
+    admin_pb2_grpc,
+    custom_pb2,
+    custom_pb2_grpc,
+    tokens_pb2,
+    tokens_pb2_grpc,
+)
 from sax.rpc import SERVER_OPTIONS, ErrorInterceptor
 from sax.types import (
+    Embedded,
     GenerateRequest,
     JoinedServer,
     ModelSpec,
@@ -32,7 +42,11 @@ from sax.types import (
 )
 
 
-class FakeCell(admin_pb2_grpc.AdminServicer, tokens_pb2_grpc.TokenServiceServicer):
+class FakeCell(
+    admin_pb2_grpc.AdminServicer,
+    tokens_pb2_grpc.TokenServiceServicer,
+    custom_pb2_grpc.CustomServiceServicer,
+):
     """`models` is all its state; tests read and write it."""
 
     def __init__(self) -> None:
@@ -59,6 +73,7 @@ class FakeCell(admin_pb2_grpc.AdminServicer, tokens_pb2_grpc.TokenServiceService
         self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
         admin_pb2_grpc.add_AdminServicer_to_server(self, self._server)
         tokens_pb2_grpc.add_TokenServiceServicer_to_server(self, self._server)
+        custom_pb2_grpc.add_CustomServiceServicer_to_server(self, self._server)
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         await self._server.start()
 
@@ -131,6 +146,14 @@ class FakeCell(admin_pb2_grpc.AdminServicer, tokens_pb2_grpc.TokenServiceService
         async for message in request_iterator:
             if message.WhichOneof("kind") == "generate":
                 yield tokens_pb2.FromServer(chunks=self._answer(message.generate))
+
+    async def Embed(self, request: tokens_pb2.EmbedRequest, context: Any) -> Any:
+        _, inputs = codec.decode_embed(request)
+        return codec.encode_embedded(Embedded([[float(len(each))] for each in inputs], 0))
+
+    async def Custom(self, request: custom_pb2.CustomRequest, context: Any) -> Any:
+        answer = request.method_name.encode() + b":" + request.request[::-1]
+        return custom_pb2.CustomResponse(response=answer)
 
     def _answer(self, message: tokens_pb2.Generate) -> list[tokens_pb2.Chunk]:
         request = codec.decode_generate(message)

@@ -42,6 +42,15 @@ def test_flags_for_the_model_server_come_last_so_that_they_win() -> None:
     assert model_server.flags[-2:] == ("--slots", "4")
 
 
+def test_the_users_modules_are_imported_by_the_model_server_alone() -> None:
+    admin, model_server, gateway = plan(imports=("mine", "mine.too")).children
+    assert [f for f in model_server.flags if "import" in f] == [
+        "--import=mine",
+        "--import=mine.too",
+    ]
+    assert not any("import" in flag for flag in (*admin.flags, *gateway.flags))
+
+
 def test_two_processes_on_one_port_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="differ"):
         plan(admin_port=8888)

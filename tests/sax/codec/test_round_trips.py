@@ -13,6 +13,7 @@ from sax.errors import TABLE, InvalidRequest
 from sax.proto import admin_pb2, common_pb2, modelet_pb2, tokens_pb2
 from sax.types import (
     CellStats,
+    Embedded,
     GenerateRequest,
     JoinedServer,
     Message,
@@ -232,3 +233,15 @@ def test_a_sampling_field_no_message_can_hold_is_refused_by_name(field: str, val
 def test_a_prompt_no_message_can_hold_is_refused(prompt: object) -> None:
     with pytest.raises(InvalidRequest, match="cannot be sent"):
         codec.encode_generate(1, GenerateRequest(model_id="m", prompt=prompt))  # type: ignore[arg-type]
+
+
+@given(TEXT, st.lists(TEXT | st.lists(I32, max_size=4).map(tuple), max_size=4))
+def test_inputs_to_embed(model_id: str, inputs: list[str | tuple[int, ...]]) -> None:
+    message = codec.encode_embed(model_id, inputs)
+    assert codec.decode_embed(message) == (model_id, inputs)
+
+
+@given(st.lists(st.lists(F32, max_size=4), max_size=3), I64)
+def test_vectors(vectors: list[list[float]], tokens: int) -> None:
+    embedded = Embedded(vectors, tokens)
+    assert codec.decode_embedded(codec.encode_embedded(embedded)) == embedded

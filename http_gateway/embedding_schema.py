@@ -1,0 +1,56 @@
+"""OpenAI's embedding request, and what becomes of every field that it may hold.
+
+Knows nothing of replies or transport.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from http_gateway.openai_schema import Prompt, read_prompts, refuse_unsupported
+from sax.errors import UnsupportedParameter
+
+MAX_INPUTS = 2048  # OpenAI's own limit
+
+_HARMLESS = frozenset({"user", "metadata", "safety_identifier"})
+# Field -> the values besides null that change nothing. Any other value is refused.
+_EXTRA: dict[str, tuple[object, ...]] = {
+    # vLLM's extensions that we do not have
+    "truncate_prompt_tokens": (),
+    "add_special_tokens": (True,),
+    "normalize": (),
+    "priority": (0,),
+}
+
+
+class EmbeddingRequest(BaseModel):
+    """POST /v1/embeddings. null always means: the default."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    model: str
+    input: Annotated[
+        list[str | list[int]],
+        BeforeValidator(read_prompts),
+        Field(min_length=1, max_length=MAX_INPUTS),
+    ]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+
+    def check(self) -> None:
+        """Refuse every field that would have to be ignored."""
+        refuse_unsupported(self.model_extra, _EXTRA, _HARMLESS)
+
+    def check_dimensions(self, given: int) -> None:
+        """A vector cut short would be another vector: only the model's own size is served."""
+        if self.dimensions not in (None, given):
+            raise UnsupportedParameter(
+                f"dimensions is {self.dimensions}; the vectors of this model have {given}: leave "
+                "it out, or send that",
+                param="dimensions",
+            )
+
+    def inputs(self) -> list[Prompt]:
+        return [each if isinstance(each, str) else tuple(each) for each in self.input]

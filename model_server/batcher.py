@@ -1,0 +1,158 @@
+"""Brings concurrent requests together into batches, and each answer back to its own caller.
+
+Lives on the event loop; the batches run on a worker's thread. Knows nothing of what an item is:
+`run` gives one answer or one error per item.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from model_server.worker import Worker
+from sax.errors import Internal, NotLoaded, QueueFull, SaxError
+
+logger = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+Run = Callable[[list[Item]], Sequence[Answer | SaxError]]
+
+_RETRY_S = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting(Generic[Item, Answer]):
+    item: Item
+    group: Hashable
+    since_s: float
+    answer: asyncio.Future[Answer]
+
+
+class Batcher(Generic[Item, Answer]):
+    """One queue of one method. Items of different groups never share a batch."""
+
+    def __init__(
+        self,
+        run: Run[Item, Answer],
+        worker: Worker,
+        *,
+        name: str,  # of the model, in errors
+        most: int,  # items of one batch
+        wait_s: float,  # how long an item waits for others, unless a batch is full before
+        queue: int,  # items that may wait
+        group: Callable[[Item], Hashable] = lambda item: None,
+        on_batch: Callable[[int], None] = lambda size: None,
+    ) -> None:
+        self._run = run
+        self._worker = worker
+        self._name = name
+        self._most = most
+        self._wait_s = wait_s
+        self._queue = queue
+        self._group = group
+        self._on_batch = on_batch
+        self._waiting: deque[_Waiting[Item, Answer]] = deque()
+        self._batch: list[_Waiting[Item, Answer]] = []  # running now
+        self._arrived = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def waiting(self) -> int:
+        """Items in the queue."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Items of the batch that runs."""
+        return len(self._batch)
+
+    async def ask(self, item: Item) -> Answer:
+        """The item's answer. Cancelling the call takes it out of the queue.
+
+        Raises QueueFull, NotLoaded when closed, and the item's own error.
+        """
+        if self._closed:
+            raise self._unloaded()
+        if len(self._waiting) >= self._queue:
+            raise QueueFull(
+                f"{len(self._waiting)} requests wait for {self._name}, which is all this replica "
+                f"holds; send it again in {_RETRY_S:.0f} s",
+                retry_after_s=_RETRY_S,
+            )
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(item, self._group(item), loop.time(), loop.create_future())
+        self._waiting.append(waiting)
+        self._arrived.set()
+        if self._serving is None or self._serving.done():
+            self._serving = asyncio.create_task(self._serve())
+        try:
+            return await waiting.answer
+        finally:
+            if waiting in self._waiting:  # the caller went away
+                self._waiting.remove(waiting)
+
+    async def close(self, drain_s: float) -> None:
+        """Take nothing new, let what is there end within the time, refuse the rest."""
+        self._closed = True
+        self._arrived.set()  # nobody else will come: do not wait for them
+        if self._serving is not None and not self._serving.done():
+            await asyncio.wait([self._serving], timeout=drain_s)
+        for waiting in (*self._batch, *self._waiting):
+            if not waiting.answer.done():
+                waiting.answer.set_exception(self._unloaded())
+        self._waiting.clear()
+
+    async def _serve(self) -> None:
+        while self._waiting:
+            await self._gather()
+            self._batch = self._take()
+            if self._batch:
+                await self._answer(self._batch)
+            self._batch = []
+
+    async def _gather(self) -> None:
+        """Wait until a batch is full or its first item has waited long enough."""
+        end_s = self._waiting[0].since_s + self._wait_s
+        try:
+            async with asyncio.timeout_at(end_s):
+                while self._waiting and not self._closed and len(self._waiting) < self._most:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        except TimeoutError:
+            pass
+
+    def _take(self) -> list[_Waiting[Item, Answer]]:
+        """The first item and those of its group, in order; the others keep their places."""
+        if not self._waiting:
+            return []
+        group = self._waiting[0].group
+        taken = [waiting for waiting in self._waiting if waiting.group == group][: self._most]
+        chosen = set(map(id, taken))
+        self._waiting = deque(each for each in self._waiting if id(each) not in chosen)
+        return taken
+
+    async def _answer(self, batch: list[_Waiting[Item, Answer]]) -> None:
+        self._on_batch(len(batch))
+        items = [waiting.item for waiting in batch]
+        answers: Sequence[Answer | SaxError]
+        try:
+            answers = await self._worker.run(lambda: self._run(items))
+        except Exception:
+            logger.exception("a batch of %s failed", self._name)
+            answers = [Internal("internal error; the server's log has the details") for _ in batch]
+        for waiting, answer in zip(batch, answers, strict=True):
+            if waiting.answer.done():
+                continue  # its caller went away
+            if isinstance(answer, SaxError):
+                waiting.answer.set_exception(answer)
+            else:
+                waiting.answer.set_result(answer)
+
+    def _unloaded(self) -> NotLoaded:
+        return NotLoaded(f"{self._name} was unloaded before this request was done")

@@ -1,0 +1,39 @@
+"""The handler of custom requests.
+
+Lives on the event loop; knows nothing of the wire, and not what the bytes mean.
+"""
+
+from __future__ import annotations
+
+from model_server.admission import Admission, refusal
+from model_server.custom_servable import CustomServable
+from model_server.servables import Servables
+
+DEFAULT_METHOD = "custom"
+
+
+class CustomCalls:
+    """Answers custom requests with the models that are loaded."""
+
+    def __init__(self, servables: Servables, admission: Admission) -> None:
+        self._servables = servables
+        self._admission = admission
+
+    async def call(self, model_id: str, method: str, request: bytes) -> bytes:
+        """The answer; a method without a name is `custom`, or the only one there is.
+
+        Raises the request's own error, InvalidRequest, NotLoaded, QueueFull, ShuttingDown.
+        """
+        self._admission.check_open()
+        servable = self._servables.get(model_id)
+        if not isinstance(servable, CustomServable):
+            raise refusal(servable, method or DEFAULT_METHOD)
+        name = method or _default_method(servable)
+        if name not in servable.methods:
+            raise refusal(servable, name)
+        with self._admission.request(servable, name):
+            return await servable.ask(name, request)
+
+
+def _default_method(servable: CustomServable) -> str:
+    return DEFAULT_METHOD if len(servable.methods) > 1 else next(iter(servable.methods))

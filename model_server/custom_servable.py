@@ -1,0 +1,66 @@
+"""A custom model loaded in this server: a queue for each of its methods.
+
+Knows nothing of what the bytes mean, nor of the wire.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+
+from model_server.batcher import Batcher
+from model_server.loaded import LoadedCustom
+from model_server.method_stats import MethodStats
+from model_server.runner_thread import RunnerThread
+
+_RECENT_BATCHES = 10
+
+
+class CustomServable:
+    """Lives on the event loop; batches of all methods run on one thread, in turn."""
+
+    kind = "a custom model"
+
+    def __init__(self, model_id: str, loaded: LoadedCustom) -> None:
+        self.model_id = model_id
+        self.memory = loaded.memory
+        self.methods = {name: MethodStats() for name in loaded.batching}
+        self.recent_batch_sizes: deque[int] = deque(maxlen=_RECENT_BATCHES)
+        self.cancelled = 0
+        self.batches = 0
+        self.failure: str | None = None  # an error ends a request, never the model
+        self._thread = RunnerThread(model_id, loaded.runner)
+        self._batchers: dict[str, Batcher[bytes, bytes]] = {
+            name: Batcher(
+                partial(loaded.runner.answer, name),
+                self._thread.worker,
+                name=model_id,
+                most=batching.most,
+                wait_s=batching.wait_s,
+                queue=batching.queue,
+                on_batch=self._count,
+            )
+            for name, batching in loaded.batching.items()
+        }
+
+    @property
+    def running(self) -> int:
+        """Requests of the batches that run."""
+        return sum(batcher.running for batcher in self._batchers.values())
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queues."""
+        return sum(batcher.waiting for batcher in self._batchers.values())
+
+    async def ask(self, method: str, request: bytes) -> bytes:
+        """The answer to one request. Raises its own error, QueueFull, NotLoaded."""
+        return await self._batchers[method].ask(request)
+
+    async def close(self, drain_s: float) -> None:
+        """Let what runs end within the time, refuse the rest, free the memory."""
+        await self._thread.close(list(self._batchers.values()), drain_s)
+
+    def _count(self, size: int) -> None:
+        self.batches += 1
+        self.recent_batch_sizes.append(size)

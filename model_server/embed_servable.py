@@ -1,0 +1,85 @@
+"""An embedding model loaded in this server: one queue of inputs, batched by length.
+
+Knows nothing of texts, pooling or the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from model_server.batcher import Batcher
+from model_server.loaded import LoadedEmbedder
+from model_server.method_stats import MethodStats
+from model_server.runner_thread import RunnerThread
+
+Vector = list[float]
+
+_RECENT_BATCHES = 10
+_WAIT_S = 0.002  # well below one step
+_BATCHES_AHEAD = 2  # of one caller with many inputs: the device is busy, the queue stays fair
+
+
+class EmbedServable:
+    """Lives on the event loop; batches run on one thread."""
+
+    kind = "an embedding model"
+
+    def __init__(self, model_id: str, loaded: LoadedEmbedder) -> None:
+        self.model_id = model_id
+        self.loaded = loaded
+        self.memory = loaded.memory
+        self.methods = {name: MethodStats() for name in loaded.methods}
+        self.recent_batch_sizes: deque[int] = deque(maxlen=_RECENT_BATCHES)
+        self.cancelled = 0
+        self.batches = 0
+        self.prompt_tokens = 0
+        self.failure: str | None = None  # an error ends a request, never the model
+        self._ahead = min(_BATCHES_AHEAD * loaded.runner.batch, loaded.queue)
+        self._thread = RunnerThread(model_id, loaded.runner)
+        self._batcher: Batcher[Sequence[int], Vector] = Batcher(
+            loaded.runner.embed,
+            self._thread.worker,
+            name=model_id,
+            most=loaded.runner.batch,
+            wait_s=_WAIT_S,
+            queue=loaded.queue,
+            group=lambda ids: loaded.runner.length(len(ids)),
+            on_batch=self._count,
+        )
+
+    @property
+    def running(self) -> int:
+        """Inputs of the batch that runs."""
+        return self._batcher.running
+
+    @property
+    def waiting(self) -> int:
+        """Inputs in the queue."""
+        return self._batcher.waiting
+
+    async def embed(self, inputs: Sequence[Sequence[int]]) -> list[Vector]:
+        """The vector of each input, in order. Raises QueueFull, NotLoaded."""
+        room = asyncio.Semaphore(self._ahead)
+
+        async def one(ids: Sequence[int]) -> Vector:
+            async with room:
+                vector = await self._batcher.ask(ids)
+            self.prompt_tokens += len(ids)
+            return vector
+
+        tasks = [asyncio.ensure_future(one(ids)) for ids in inputs]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def close(self, drain_s: float) -> None:
+        """Let what runs end within the time, refuse the rest, free the memory."""
+        await self._thread.close([self._batcher], drain_s)
+
+    def _count(self, size: int) -> None:
+        self.batches += 1
+        self.recent_batch_sizes.append(size)

@@ -1,0 +1,71 @@
+"""The handler of embedding requests: every input checked first, then batched with all others.
+
+Lives on the event loop; knows nothing of the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from model_server.admission import Admission, refusal
+from model_server.embed_servable import EmbedServable
+from model_server.loaded import LoadedEmbedder
+from model_server.servables import Servables
+from model_server.submission import check_ids
+from sax.errors import InvalidRequest, PromptTooLong
+from sax.types import Embedded, EmbedInput
+
+EMBED = "lm.embed"
+
+_INLINE_CHARACTERS = 2000  # texts up to this are tokenised at once, in well under 1 ms
+
+
+class Embeddings:
+    """Answers embedding requests with the models that are loaded."""
+
+    def __init__(self, servables: Servables, admission: Admission) -> None:
+        self._servables = servables
+        self._admission = admission
+
+    async def embed(self, model_id: str, inputs: Sequence[EmbedInput]) -> Embedded:
+        """The vector of each input, in order.
+
+        Raises InvalidRequest and its kin naming the input, NotLoaded, QueueFull, ShuttingDown.
+        """
+        self._admission.check_open()
+        servable = self._servables.get(model_id)
+        if not isinstance(servable, EmbedServable):
+            raise refusal(servable, EMBED)
+        with self._admission.request(servable, EMBED):
+            ids = await _tokens(inputs, servable.loaded)
+            vectors = await servable.embed(ids)
+        return Embedded(vectors, sum(map(len, ids)))
+
+
+async def _tokens(inputs: Sequence[EmbedInput], loaded: LoadedEmbedder) -> list[Sequence[int]]:
+    if not inputs:
+        raise InvalidRequest("input is empty: send at least one text to embed", param="input")
+    if sum(map(len, inputs)) <= _INLINE_CHARACTERS:
+        return _encode(inputs, loaded)
+    return await asyncio.to_thread(_encode, inputs, loaded)
+
+
+def _encode(inputs: Sequence[EmbedInput], loaded: LoadedEmbedder) -> list[Sequence[int]]:
+    return [_checked(each, index, len(inputs), loaded) for index, each in enumerate(inputs)]
+
+
+def _checked(given: EmbedInput, index: int, count: int, loaded: LoadedEmbedder) -> Sequence[int]:
+    """The ids of one input. Raises InvalidRequest, PromptTooLong."""
+    which = "input" if count == 1 else f"input {index}"
+    if not given:
+        raise InvalidRequest(f"{which} is empty: send text or token ids", param="input")
+    ids: Sequence[int] = loaded.tokenizer.encode(given) if isinstance(given, str) else given
+    check_ids(which, ids, loaded.vocab)
+    if len(ids) > loaded.max_context:
+        raise PromptTooLong(
+            f"{which} has {len(ids)} tokens and this model reads at most {loaded.max_context}: "
+            "send it in shorter parts",
+            param="input",
+        )
+    return ids

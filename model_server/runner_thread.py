@@ -1,0 +1,42 @@
+"""The thread of a batched model's runner, from its first batch to freeing its memory.
+
+Knows nothing of what the runner computes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from model_server.batcher import Batcher
+from model_server.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+_LAST_BATCH_S = 5.0  # what a batch may take beyond the drain time before it is left behind
+
+
+class Closable(Protocol):
+    """What holds memory."""
+
+    def close(self) -> None: ...
+
+
+class RunnerThread:
+    """Lives on the event loop."""
+
+    def __init__(self, model_id: str, runner: Closable) -> None:
+        self.worker = Worker(f"batches {model_id}")
+        self._model_id = model_id
+        self._runner = runner
+
+    async def close(self, batchers: Sequence[Batcher[Any, Any]], drain_s: float) -> None:
+        """Drain the queues, then free the runner once its last batch is done. Idempotent."""
+        await asyncio.gather(*(batcher.close(drain_s) for batcher in batchers))
+        freed = self.worker.run(self._runner.close)
+        self.worker.stop()
+        _, stuck = await asyncio.wait([freed], timeout=_LAST_BATCH_S)
+        if stuck:
+            logger.warning("a batch of %s does not end; its memory is not free", self._model_id)

@@ -1,0 +1,37 @@
+"""The command `custom`: bytes to a custom model, bytes back."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from sax.cli.connection import open_client
+
+
+def custom(
+    ctx: typer.Context,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")],
+    request: Annotated[
+        typer.FileBinaryRead | None,
+        typer.Argument(metavar="FILE", help="The request; left out or -: stdin."),
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help="Which method.", show_default="custom, or the only one")
+    ] = "",
+) -> None:
+    """Send bytes to a custom model.
+
+    The answer goes to stdout as it is.
+
+    \b
+    Examples:
+      echo '[1, 2, 3]' | sax custom /sax/test/scaler
+      sax custom /sax/test/classifier cat.jpg --method label > answer.json
+    """
+    body = sys.stdin.buffer.read() if request is None else request.read()
+    with open_client(ctx) as client:
+        answer = client.custom(model, body, method)
+    sys.stdout.buffer.write(answer)
+    sys.stdout.buffer.flush()

@@ -1,0 +1,22 @@
+"""Saxml's CustomService: bytes for a method of a model, bytes back."""
+
+from __future__ import annotations
+
+from sax.codec.extra_inputs import ExtraInputs, encode_extra_inputs
+from sax.errors import InvalidRequest
+from sax.proto import custom_pb2
+
+
+def encode_custom(
+    model_id: str, request: bytes, method: str, extra: ExtraInputs | None = None
+) -> custom_pb2.CustomRequest:
+    """Raises InvalidRequest for what no message can hold."""
+    inputs = encode_extra_inputs(extra or {})
+    try:
+        return custom_pb2.CustomRequest(
+            model_key=model_id, request=request, method_name=method, extra_inputs=inputs
+        )
+    except (TypeError, ValueError) as exc:
+        raise InvalidRequest(
+            f"a custom request is bytes for a method named by text: {exc}", param="request"
+        ) from exc
