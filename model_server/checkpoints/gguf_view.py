@@ -54,7 +54,7 @@ class StoredView:
             values = self._vector(region[0])
         elif self.place.transposed:
             columns, rows = region
-            values = np.ascontiguousarray(self.matrix.read(self._file_rows(rows), columns).T)
+            values = self.matrix.read(self._file_rows(rows), columns).T
         else:
             values = self.matrix.read(self._file_rows(region[0]), region[1])
         if not self.place.plus:

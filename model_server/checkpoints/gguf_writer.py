@@ -178,7 +178,8 @@ def _stored(name: str, values: np.ndarray, entry: _Entry, config: Config) -> np.
     """One tensor as the file has it; quantised ones as bytes."""
     place = entry.place
     if place.transposed and values.ndim == 2:
-        values = np.ascontiguousarray(values.T)
+        values = values.T
+    values = np.ascontiguousarray(values)  # what lies otherwise is written number by number
     if place.order is not None:
         values = values[inverse(place.order.for_tensor(len(values), config, name))]
     if place.plus:

@@ -50,7 +50,7 @@ class View:
             index[axes[0]] = outer
         values = self._arranged(array[tuple(index)].read().result())
         cut = values[tuple(inner for _, inner in parts)]
-        return np.ascontiguousarray(cut).reshape(region_shape(wanted))
+        return cut.reshape(region_shape(wanted))  # transposed in place where no axes merge
 
     def _arranged(self, values: np.ndarray) -> np.ndarray:
         """What was read, with this view's dimensions."""

@@ -27,6 +27,10 @@ from sax.errors import CheckpointError
 __all__ = ["WEIGHT_FILES", "SafetensorsCheckpoint"]
 
 
+# Whole numbers and masks that old exporters wrote although they follow from the configuration.
+_COUNTED = ("position_ids", ".attn.bias", ".attention.bias")
+
+
 class SafetensorsCheckpoint:
     """An open Hugging Face folder. Reading is thread-safe."""
 
@@ -45,7 +49,11 @@ class SafetensorsCheckpoint:
         except CheckpointError as exc:
             self.close()
             raise CheckpointError(f"{folder} cannot be read: {exc.text}") from exc
-        plain = [name for name in self._stored.dtypes if name not in used]
+        plain = [
+            name
+            for name, dtype in self._stored.dtypes.items()
+            if name not in used and (dtype in DTYPES or not name.endswith(_COUNTED))
+        ]
         self._names = [*plain, *self._packed]
 
     def names(self) -> list[str]:

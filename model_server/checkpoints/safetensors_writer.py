@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from model_server.checkpoints.cast import DTYPES, cast
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.safetensors_header import DTYPES as STORED
@@ -42,7 +44,8 @@ def write_safetensors(
             file.write(_header(source, {name: dtypes[name] for name in names}))
             for name in names:
                 report(Progress("writing", done, len(dtypes), "tensors"))
-                cast(name, source.read(name), dtypes[name]).tofile(file)
+                # Numbers that lie otherwise are written one by one.
+                np.ascontiguousarray(cast(name, source.read(name), dtypes[name])).tofile(file)
                 done += 1
     if len(shards) > 1:
         _write_index(folder, files, shards, sum(sizes.values()))

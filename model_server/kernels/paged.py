@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from model_server.kernels.pages import LayerPages, write
 
-# q, key pages, value pages, tables, limits -> attended; all equal to reference.paged_attention.
+# q, pages of the layer, tables, limits -> attended; all equal to reference.paged_attention.
 Kernel = Callable[..., jax.Array]
 
 
@@ -35,20 +35,24 @@ class PagedBatch:
         layer: LayerPages,
         q: jax.Array,  # f32[T, H, Q]
         k: jax.Array,  # f32[T, K, Q]
-        v: jax.Array,  # f32[T, K, Q]
+        v: jax.Array | None,  # f32[T, K, W]; None: the keys are the values too
         *,
         scale: float,
         softcap: float | None = None,
+        window: int | None = None,
     ) -> tuple[jax.Array, LayerPages]:
-        """Write the new keys and values, then attend to all cached ones: f32[T, H, Q]."""
+        """Write the new keys and values, then attend to the cached ones: f32[T, H, W].
+
+        window: how many tokens each query sees, itself included; None: all.
+        """
         layer = write(layer, k, v, self.pages, self.offsets)
         decodes = self.decode_tables.shape[0]
 
         def run(queries: jax.Array, tables: jax.Array, limits: jax.Array) -> jax.Array:
             attended = self.kernel(
-                queries, layer.keys, layer.values, tables, limits, scale=scale, softcap=softcap
+                queries, layer, tables, limits, scale=scale, softcap=softcap, window=window
             )
-            return attended.reshape(-1, *q.shape[1:])
+            return attended.reshape(-1, q.shape[1], attended.shape[-1])
 
         parts = [run(q[:decodes, None], self.decode_tables, self.decode_limits)]
         if blocks := self.block_tables.shape[0]:

@@ -8,29 +8,41 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from model_server.kernels.pages import LayerPages
+
 
 def paged_attention(
     q: jax.Array,  # f32[N, C, H, Q]
-    k_pages: jax.Array,  # f32[P, K, Q, G], keys transposed
-    v_pages: jax.Array,  # f32[P, K, G, Q]
+    layer: LayerPages,
     tables: jax.Array,  # i32[N, S/G]
     limits: jax.Array,  # i32[N, C]: how many cached tokens each query sees
     *,
     scale: float,
     softcap: float | None = None,
+    window: int | None = None,
 ) -> jax.Array:
-    """Attend C queries of each of N sequences to its pages. Returns f32[N, C, H, Q].
+    """Attend C queries of each of N sequences to its pages. Returns f32[N, C, H, W].
 
-    A query with limit 0 is padding and gives zeros.
+    A query with limit L sees the cached tokens before L, with a window only the last `window` of
+    them. A query with limit 0 is padding and gives zeros.
     """
     n, c, h, d = q.shape
-    kv_heads = k_pages.shape[1]
+    k_pages = layer.keys.astype(jnp.float32)
+    if layer.key_scales is not None:
+        k_pages *= layer.key_scales[:, :, None]
+    v_pages = k_pages.swapaxes(2, 3) if layer.values is None else layer.values.astype(jnp.float32)
+    if layer.value_scales is not None:
+        v_pages *= layer.value_scales[..., None]
+    kv_heads, width = k_pages.shape[1], v_pages.shape[3]
     keys = k_pages[tables].transpose(0, 2, 3, 1, 4).reshape(n, kv_heads, d, -1)  # N K Q S
-    values = v_pages[tables].transpose(0, 2, 1, 3, 4).reshape(n, kv_heads, -1, d)  # N K S Q
+    values = v_pages[tables].transpose(0, 2, 1, 3, 4).reshape(n, kv_heads, -1, width)  # N K S W
     queries = q.reshape(n, c, kv_heads, h // kv_heads, d)
     scores = jnp.einsum("nckrd,nkds->nckrs", queries, keys) * scale
     if softcap is not None:
         scores = softcap * jnp.tanh(scores / softcap)
-    seen = jnp.arange(scores.shape[-1]) < limits[:, :, None, None, None]
+    at = jnp.arange(scores.shape[-1])
+    seen = at < limits[:, :, None, None, None]
+    if window is not None:
+        seen &= at >= limits[:, :, None, None, None] - window
     weights = jax.nn.softmax(jnp.where(seen, scores, -1e30), axis=-1) * seen
-    return jnp.einsum("nckrs,nksd->nckrd", weights, values).reshape(n, c, h, d)
+    return jnp.einsum("nckrs,nksd->nckrd", weights, values).reshape(n, c, h, width)

@@ -12,52 +12,104 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from model_server.kernels.pages import LayerPages
+
 _MASKED = -1e30
 
 
 def paged_attention(
     q: jax.Array,  # f32[N, C, H, Q]
-    k_pages: jax.Array,  # f32[P, K, Q, G], keys transposed: both products run along rows
-    v_pages: jax.Array,  # f32[P, K, G, Q]
+    layer: LayerPages,  # keys transposed: both products run along rows
     tables: jax.Array,  # i32[N, S/G]
     limits: jax.Array,  # i32[N, C]
     *,
     scale: float,
     softcap: float | None = None,
+    window: int | None = None,
 ) -> jax.Array:
     """As `reference.paged_attention`, up to the order of the additions."""
     n, c, h, d = q.shape
-    kv_heads, page_size = k_pages.shape[1], k_pages.shape[3]
+    _, kv_heads, _, page_size = layer.keys.shape
+    width = d if layer.values is None else layer.values.shape[3]
     rows = c * h // kv_heads
-    queries = (q * scale).reshape(n, c, kv_heads, -1, d).transpose(0, 2, 1, 3, 4)
+    # Heads before queries: rows stay divided where a mesh divides the heads of one KV head.
+    queries = (q * scale).reshape(n, c, kv_heads, -1, d).transpose(0, 2, 3, 1, 4)
     queries = queries.reshape(n, kv_heads, rows, d)
-    row_limits = jnp.repeat(limits, h // kv_heads, axis=1)  # i32[N, rows]
+    row_limits = jnp.tile(limits, (1, h // kv_heads))  # i32[N, rows]
+    first = _first_pages(limits, window, page_size)
 
     def one_page(index, carry):
         highest, total, output = carry
-        pages = lax.dynamic_index_in_dim(tables, index, axis=1, keepdims=False)
-        keys = k_pages.at[pages].get(mode="promise_in_bounds")
-        values = v_pages.at[pages].get(mode="promise_in_bounds")
+        pages, start = _page_of(tables, first, index, page_size)
+        keys, values, key_scales, value_scales = _gathered(layer, pages)
         scores = jnp.einsum("nkrd,nkdg->nkrg", queries, keys, preferred_element_type=jnp.float32)
+        if key_scales is not None:
+            scores = scores * key_scales[:, :, None]
         if softcap is not None:
             scores = softcap * jnp.tanh(scores / softcap)
-        seen = index * page_size + jnp.arange(page_size) < row_limits[:, :, None]
+        seen = _seen(start + jnp.arange(page_size), row_limits[:, :, None], window)
         scores = jnp.where(seen[:, None], scores, _MASKED)
         new_highest = jnp.maximum(highest, scores.max(-1))
         weights = jnp.exp(scores - new_highest[..., None])
         decay = jnp.exp(highest - new_highest)
+        if values is None:
+            form, values, value_scales = "nkrg,nkdg->nkrd", keys, key_scales
+        else:
+            form = "nkrg,nkgd->nkrd"
+        scaled = weights if value_scales is None else weights * value_scales[:, :, None]
         output = output * decay[..., None] + jnp.einsum(
-            "nkrg,nkgd->nkrd", weights, values, preferred_element_type=jnp.float32
+            form, scaled, values, preferred_element_type=jnp.float32
         )
         return new_highest, total * decay + weights.sum(-1), output
 
     zeros = jnp.zeros((n, kv_heads, rows), jnp.float32)
-    start = (zeros + _MASKED, zeros, jnp.zeros((n, kv_heads, rows, d), jnp.float32))
-    trips = (limits.max() + page_size - 1) // page_size
+    start = (zeros + _MASKED, zeros, jnp.zeros((n, kv_heads, rows, width), jnp.float32))
+    ends = (limits.max(1) + page_size - 1) // page_size
+    trips = jnp.max(ends if first is None else ends - first)
     _, total, output = lax.fori_loop(0, trips, one_page, start)
     # A padding row saw nothing but masked scores: its weights are exp(0), so zero it by its limit.
     output = jnp.where(
         (row_limits > 0)[:, None, :, None], output / jnp.maximum(total, 1e-30)[..., None], 0.0
     )
-    output = output.reshape(n, kv_heads, c, h // kv_heads, d).transpose(0, 2, 1, 3, 4)
-    return output.reshape(n, c, h, d)
+    output = output.reshape(n, kv_heads, h // kv_heads, c, width).transpose(0, 3, 1, 2, 4)
+    return output.reshape(n, c, h, width)
+
+
+def _gathered(layer: LayerPages, pages: jax.Array) -> LayerPages:
+    """One page of every sequence; int8 widened here, where it is small, its scales left aside."""
+    taken = jax.tree.map(lambda a: a.at[pages].get(mode="promise_in_bounds"), layer)
+    if taken.keys.dtype != jnp.int8:
+        return taken
+    return taken._replace(
+        keys=taken.keys.astype(jnp.float32),
+        values=None if taken.values is None else taken.values.astype(jnp.float32),
+    )
+
+
+def _first_pages(limits: jax.Array, window: int | None, page_size: int) -> jax.Array | None:
+    """i32[N]: the first page of each sequence that any of its queries sees; None: page 0 of all.
+
+    A row may see nothing of that page: what it adds up there is wiped by the decay of its first
+    page with a score.
+    """
+    if window is None:
+        return None
+    starts = jnp.where(limits > 0, limits - window, jnp.iinfo(jnp.int32).max)
+    return jnp.clip(starts.min(1), 0, jnp.maximum(limits.max(1) - 1, 0)) // page_size
+
+
+def _page_of(
+    tables: jax.Array, first: jax.Array | None, index: jax.Array, page_size: int
+) -> tuple[jax.Array, jax.Array]:
+    """i32[N]: the page of each sequence on this trip; and the position of its first token."""
+    if first is None:
+        pages = lax.dynamic_index_in_dim(tables, index, axis=1, keepdims=False)
+        return pages, index * page_size
+    column = first + index
+    inside = jnp.minimum(column, tables.shape[1] - 1)[:, None]
+    return jnp.take_along_axis(tables, inside, axis=1)[:, 0], (column * page_size)[:, None, None]
+
+
+def _seen(positions: jax.Array, limits: jax.Array, window: int | None) -> jax.Array:
+    seen = positions < limits
+    return seen if window is None else seen & (positions >= limits - window)

@@ -1,63 +1,146 @@
 """The pieces that families are made of. Flat tokens in, flat tokens out: no batch, no pages.
 
-Weights lie as [out, in], as in Hugging Face checkpoints: XLA:CPU multiplies that layout fastest
-and nothing is transposed at load. Products take the weight's dtype and give f32; the residual
-stream stays f32.
+Weights lie as [out, in], as in most Hugging Face checkpoints: XLA:CPU multiplies that layout
+fastest and nothing is transposed at load. Products take the weight's dtype and give f32; the
+residual stream stays f32.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
-from model_server.models.weight import weight
+from model_server.models.quantized import Quantized
+from model_server.models.source import Joined, Source, source_of
+from model_server.models.weight import WeightForm, weight
+from sax.errors import CheckpointError
+
+Names = Source | tuple[str, ...]
+Axis = str | None
 
 
-def project(x: jax.Array, kernel: jax.Array) -> jax.Array:
+def project(x: jax.Array, kernel: jax.Array | Quantized) -> jax.Array:
     """[T, in] times [out, in], transposed, in the kernel's dtype, summed in f32: f32[T, out]."""
+    if isinstance(kernel, Quantized):
+        return kernel.project(x)
     return jax.lax.dot_general(
         x.astype(kernel.dtype), kernel, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
     )
 
 
 class Linear(nnx.Module):
-    """A projection; with a bias where `bias_names` (perhaps empty) are given."""
+    """A projection; with a bias where its source is given."""
 
     def __init__(
         self,
         outputs: int,
         inputs: int,
-        axes: tuple[str | None, str | None],
-        names: tuple[str, ...] = (),
+        axes: tuple[Axis, Axis],
+        source: Names = (),
         *,
-        dtype: Any,
-        bias_names: tuple[str, ...] | None = None,
+        form: WeightForm,
+        bias: Names | None = None,
         spread: float = 0.02,
     ) -> None:
-        self.kernel = weight((outputs, inputs), axes, names, dtype=dtype, spread=spread)
-        if bias_names is not None:
-            self.bias = weight((outputs,), axes[:1], bias_names, dtype=jnp.float32, spread=0.0)
-        self.biased = bias_names is not None
+        self.kernel = weight(
+            (outputs, inputs),
+            axes,
+            source,
+            dtype=form.dtype,
+            spread=spread,
+            quantization=form.quantization,
+            table=axes[0] == "vocab",
+        )
+        if bias is not None:
+            self.bias = weight((outputs,), axes[:1], bias, dtype=jnp.float32, spread=0.0)
+        self.biased = bias is not None
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = project(x, self.kernel[...])
+        y = project(x, self.kernel.get_value())
         return y + self.bias[...] if self.biased else y
+
+
+class Branches(nnx.Module):
+    """Several projections of one input: a single product where nothing is sharded.
+
+    On a mesh each has its own kernel, so that every device holds whole heads of each.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[int],
+        inputs: int,
+        axes: Sequence[tuple[Axis, Axis]],
+        sources: Sequence[Names],
+        *,
+        form: WeightForm,
+        biases: Sequence[Names] | None = None,
+    ) -> None:
+        self.outputs = tuple(outputs)
+        kernels = [source_of(source) for source in sources]
+        offsets = None if biases is None else [source_of(bias) for bias in biases]
+        if form.shards == 1:
+            kernels = [Joined(tuple(kernels), sizes=self.outputs)]
+            offsets = offsets and [Joined(tuple(offsets), sizes=self.outputs)]
+            outputs, axes = [sum(outputs)], axes[:1]
+        self.linears = nnx.List(
+            [
+                Linear(
+                    size,
+                    inputs,
+                    axes[i],
+                    kernels[i],
+                    form=form,
+                    bias=None if offsets is None else offsets[i],
+                )
+                for i, size in enumerate(outputs)
+            ]
+        )
+
+    def __call__(self, x: jax.Array) -> list[jax.Array]:
+        """f32[T, in] to one f32[T, out] per branch."""
+        made = [linear(x) for linear in self.linears]
+        if len(made) > 1 or len(self.outputs) == 1:
+            return made
+        ends = [sum(self.outputs[: i + 1]) for i in range(len(self.outputs) - 1)]
+        return jnp.split(made[0], ends, axis=-1)
 
 
 class RmsNorm(nnx.Module):
     """x / rms(x) * scale (Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467)."""
 
-    def __init__(self, size: int, names: tuple[str, ...] = (), *, epsilon: float) -> None:
-        self.scale = weight((size,), (None,), names, dtype=jnp.float32)
+    def __init__(
+        self, size: int, source: Names = (), *, epsilon: float, plus_one: bool = False
+    ) -> None:
+        # Gemma stores scale - 1.
+        self.scale = weight(
+            (size,), (None,), source, dtype=jnp.float32, spread=0.0 if plus_one else None
+        )
         self.epsilon = epsilon
+        self.plus_one = plus_one
 
     def __call__(self, x: jax.Array) -> jax.Array:
         mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
-        return x * jax.lax.rsqrt(mean_square + self.epsilon) * self.scale[...]
+        scale = self.scale[...] + 1.0 if self.plus_one else self.scale[...]
+        return x * jax.lax.rsqrt(mean_square + self.epsilon) * scale
+
+
+class LayerNorm(nnx.Module):
+    """(x - mean) / std * scale + bias (Ba et al. 2016, https://arxiv.org/abs/1607.06450)."""
+
+    def __init__(self, size: int, scale: Names = (), bias: Names = (), *, epsilon: float) -> None:
+        self.scale = weight((size,), (None,), scale, dtype=jnp.float32)
+        self.bias = weight((size,), (None,), bias, dtype=jnp.float32, spread=0.0)
+        self.epsilon = epsilon
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        centred = x - x.mean(-1, keepdims=True)
+        variance = jnp.square(centred).mean(-1, keepdims=True)
+        return centred * jax.lax.rsqrt(variance + self.epsilon) * self.scale[...] + self.bias[...]
 
 
 class Embedding(nnx.Module):
@@ -67,58 +150,56 @@ class Embedding(nnx.Module):
         self,
         vocab: int,
         size: int,
-        names: tuple[str, ...] = (),
+        source: Names = (),
         *,
-        dtype: Any,
+        form: WeightForm,
         spread: float = 0.02,
     ) -> None:
-        self.table = weight((vocab, size), ("vocab", "embed"), names, dtype=dtype, spread=spread)
-
-    def __call__(self, tokens: jax.Array) -> jax.Array:
-        return self.table[...].at[tokens].get(mode="clip").astype(jnp.float32)
-
-    def logits(self, x: jax.Array) -> jax.Array:
-        return project(x, self.table[...])
-
-
-class Rotary(NamedTuple):
-    """The rotations of one step, computed once and used by every layer."""
-
-    cos: jax.Array  # f32[T, 1, Q/2]
-    sin: jax.Array  # f32[T, 1, Q/2]
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Rotate the two halves of each head of f32[T, heads, Q]."""
-        left, right = jnp.split(x, 2, axis=-1)
-        return jnp.concatenate(
-            [left * self.cos - right * self.sin, right * self.cos + left * self.sin], axis=-1
+        self.table = weight(
+            (vocab, size),
+            ("vocab", "embed"),
+            source,
+            dtype=form.dtype,
+            spread=spread,
+            quantization=form.quantization,
+            table=True,
         )
 
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        table = self.table.get_value()
+        if isinstance(table, Quantized):
+            return table.rows(tokens)
+        return table.at[tokens].get(mode="clip").astype(jnp.float32)
 
-def rotary(positions: jax.Array, frequencies: np.ndarray) -> Rotary:
-    """Rotations by position, i32[T] (Su et al. 2021, https://arxiv.org/abs/2104.09864)."""
-    angles = (positions.astype(jnp.float32)[:, None] * frequencies)[:, None, :]
-    # Without the barrier XLA fuses the sines into every use and computes them once per head.
-    return Rotary(*jax.lax.optimization_barrier((jnp.cos(angles), jnp.sin(angles))))
-
-
-def rope_frequencies(head_dim: int, theta: float) -> np.ndarray:
-    """f32[Q/2]: radians per position of each pair."""
-    half = head_dim // 2
-    return (theta ** (-np.arange(half, dtype=np.float64) / half)).astype(np.float32)
+    def logits(self, x: jax.Array) -> jax.Array:
+        return project(x, self.table.get_value())
 
 
-def stretch_llama3(
-    frequencies: np.ndarray, *, factor: float, low: float, high: float, original_context: int
-) -> np.ndarray:
-    """Llama 3.1's longer context: slow pairs turn `factor` times slower, fast ones stay.
+Activation = Callable[[jax.Array], jax.Array]
 
-    Pairs between `low` and `high` turns per original context are blended.
-    Source: Grattafiori et al. 2024 (https://arxiv.org/abs/2407.21783) and its reference code.
-    """
-    turns = original_context * frequencies / (2 * np.pi)
-    keep = np.clip((turns - low) / (high - low), 0.0, 1.0)
-    return (frequencies * (keep + (1 - keep) / factor)).astype(np.float32)
+
+def _exact_gelu(x: jax.Array) -> jax.Array:
+    return jax.nn.gelu(x, approximate=False)
+
+
+_ACTIVATIONS: dict[str, Activation] = {
+    "silu": jax.nn.silu,
+    "swish": jax.nn.silu,
+    "gelu": _exact_gelu,
+    "gelu_new": jax.nn.gelu,
+    "gelu_fast": jax.nn.gelu,
+    "gelu_pytorch_tanh": jax.nn.gelu,
+    "relu": jax.nn.relu,
+}
+
+
+def activation_of(name: Any) -> Activation:
+    """By its name in a config.json. Raises CheckpointError."""
+    if not isinstance(name, str) or name not in _ACTIVATIONS:
+        raise CheckpointError(
+            f"activation {name!r} is not computed here; there are: {', '.join(_ACTIVATIONS)}"
+        )
+    return _ACTIVATIONS[name]
 
 
 @jax.jit

@@ -13,6 +13,51 @@ from typing import Any
 
 from sax.errors import InvalidRequest
 
+_NO_BEAM = "there is no beam search here: answers are sampled, or greedy at TEMPERATURE 0"
+_NO_BUCKETS = "prompts of any length run in chunks: there are no buckets to choose"
+_NO_WAIT = "requests join the running batch at every step: none waits for others"
+_OWN_TOKENIZER = "the tokenizer comes from the checkpoint"
+_EVERY_METHOD = "every model generates, streams and scores"
+_ANY_INPUT = "every model takes texts and token ids"
+# What Saxml's classes declare and nothing here answers to, and why.
+_SAXML_ONLY: Mapping[str, str] = {
+    "BEAM_SIZE": _NO_BEAM,
+    "TOKENS_PER_BEAM": _NO_BEAM,
+    "LENGTH_NORM_ALPHA": _NO_BEAM,
+    "BEAM_SEARCH_EARLY_EXIT": _NO_BEAM,
+    "USE_MATMUL_BEAM_SHUFFLE": _NO_BEAM,
+    "MIN_DECODE_STEPS": _NO_BEAM,
+    "USE_BEAM_SEARCH": _NO_BEAM,
+    "BUCKET_KEYS": _NO_BUCKETS,
+    "BATCH_WAIT_SECS": _NO_WAIT,
+    "BATCHING_WAIT_SECS": _NO_WAIT,
+    "MAX_LIVE_BATCHES": "how many requests may wait is the server's flag --queue",
+    "MAX_SEQ_LEN": "say MAX_CONTEXT",
+    "DECODE_MESH_TRANSPOSE": "one mesh, ICI_MESH_SHAPE, serves prompts and answers",
+    "DCN_MESH_SHAPE": "one mesh, ICI_MESH_SHAPE, is all there is",
+    "FPROP_DTYPE": "say DTYPE",
+    "MODEL_DTYPE": "say DTYPE",
+    "QUANTIZE_KV": "say KV_CACHE_DTYPE",
+    "USE_MQA": "say NUM_KV_HEADS",
+    "EXTRA_INPUTS": "say TEMPERATURE, TOP_K, TOP_P and MAX_DECODE_STEPS",
+    "TOP_K_RECALL_TARGET": "top-k is exact",
+    "SORT_SAMPLES": "samples come best first",
+    "SPM_MODEL": _OWN_TOKENIZER,
+    "VOCABULARY_CLASS": _OWN_TOKENIZER,
+    "VOCABULARY_PATH": _OWN_TOKENIZER,
+    "SOS_ID": _OWN_TOKENIZER,
+    "PREPEND_SOS": _OWN_TOKENIZER,
+    "TOKENIZED_INPUT": _ANY_INPUT,
+    "TOKENIZED_OUTPUT": _ANY_INPUT,
+    "ENABLE_GENERATE": _EVERY_METHOD,
+    "ENABLE_GENERATE_STREAM": _EVERY_METHOD,
+    "GENERATE_ONLY": _EVERY_METHOD,
+    "SCORE_ONLY": _EVERY_METHOD,
+    "STREAM_INTERVAL_STEPS": "tokens are streamed as they come",
+    "SLICE_LEFT": "no prompt is cut: one that is too long is refused",
+    "FAIL_ON_INPUT_TRUNCATION": "no prompt is cut: one that is too long is refused",
+}
+
 
 def apply_overrides(defaults: Mapping[str, Any], overrides: Mapping[str, str]) -> dict[str, Any]:
     """The class's values with the overrides in place. Raises InvalidRequest naming the key."""
@@ -25,6 +70,8 @@ def apply_overrides(defaults: Mapping[str, Any], overrides: Mapping[str, str]) -
 
 
 def _unknown(key: str, defaults: Mapping[str, Any]) -> str:
+    if reason := _SAXML_ONLY.get(key):
+        return f"override {key} means nothing here: {reason}"
     close = difflib.get_close_matches(key.upper(), defaults, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]}? " if close else ""
     return f"unknown override {key!r}: {hint}this model takes {', '.join(sorted(defaults))}"

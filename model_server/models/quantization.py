@@ -41,7 +41,8 @@ class Scheme:
         if table:
             # Every logit goes through the table: eight bits there cost little and keep the text.
             return Packing("int8" if self.kind == "int4" else self.kind, None, False)
-        if self.block is not None and shape[-1] % self.block:
+        whole_blocks = shape[-1] % (self.block or 1) == 0
+        if not whole_blocks or (self.kind == "int4" and shape[-1] % 2):  # two to a byte
             return None
         # Sixteen steps are too few to waste on the side of zero where a small block has nothing.
         return Packing(self.kind, self.block, self.kind == "int4" and self.block is not None)

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import jax.numpy as jnp
 from flax import nnx
 
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.kernels.pages import CacheShape
+from model_server.models.quantization import Quantization, Scheme, Stored, parse_quantize
+from model_server.models.sharding import split_heads
+from model_server.models.weight import Blueprint, WeightForm, blueprint
 from sax.errors import InvalidRequest
 from sax.types import SamplingParams
 
 # Serving values that every model class has; a family adds its own sizes.
 SERVING_DEFAULTS: Mapping[str, Any] = {
     "DTYPE": "bfloat16",  # of weights: bfloat16 or float32
+    # int8, int4 or float8, with ":N" a scale per N columns; stored: as the checkpoint has it; null
+    "QUANTIZE": None,
+    # float32, bfloat16 or int8 (a scale per head and token); null: float32 on a CPU, else DTYPE
+    "KV_CACHE_DTYPE": None,
+    "ICI_MESH_SHAPE": None,  # devices on the axes replica, data, model; null: all on model
     "MAX_CONTEXT": None,  # prompt plus answer, tokens; null: the model's own
     "NUM_CACHE_SLOTS": None,  # sequences that decode at once; null: the server's flag
     "NUM_SAMPLES": 1,  # answers of one Saxml Generate call
@@ -32,18 +44,62 @@ SERVING_DEFAULTS: Mapping[str, Any] = {
 class Recipe:
     """One model, configured but not in memory."""
 
-    build: Callable[[], nnx.Module]
-    layers: int
-    kv_heads: int
-    head_dim: int
+    build: Callable[[WeightForm], nnx.Module]
+    cache: Callable[[int], CacheShape]  # of the number of devices on the model axis
     embed: int
     vocab: int
     max_context: int
     dtype: str
+    quantize: Scheme | str | None  # a scheme; "stored"; None: plain numbers
+    kv_cache_dtype: str | None  # None: what suits the platform
+    mesh_shape: tuple[int, ...] | None  # None: every device, on the model axis
     slots: int | None  # None: the server's flag
     samples: int
     query_format: str | None  # chat, raw; None: chat where there is a template
     defaults: SamplingParams
+    # checkpoint tensors that the model knowingly leaves aside, by prefix
+    unused: tuple[str, ...] = ()
+
+    def blueprint(self, shards: int = 1, checkpoint: Checkpoint | None = None) -> Blueprint:
+        """The module without its weights, for so many devices on the model axis.
+
+        `checkpoint` is asked how its tensors are quantised, where the recipe keeps them so.
+        """
+        form = WeightForm(
+            dtype=jnp.dtype(self.dtype),
+            shards=shards,
+            quantization=self._quantization(checkpoint),
+        )
+        return blueprint(lambda: self.build(form))
+
+    def _quantization(self, checkpoint: Checkpoint | None) -> Quantization | None:
+        if isinstance(self.quantize, Scheme) or self.quantize is None:
+            return self.quantize
+        if checkpoint is None:
+            raise InvalidRequest(
+                'QUANTIZE "stored" keeps what a checkpoint has quantised, and there is none: '
+                'publish one, or give a scheme such as "int8"',
+                param="overrides.QUANTIZE",
+            )
+        return Stored(checkpoint.packing)
+
+
+def head_cache(
+    *, layers: int, heads: int, kv_heads: int, head_dim: int
+) -> Callable[[int], CacheShape]:
+    """The cache of plain grouped-query attention (`models/attention.py`) on any mesh."""
+
+    def on(shards: int) -> CacheShape:
+        split = split_heads(heads, kv_heads, shards)
+        return CacheShape(
+            layers=layers,
+            kv_heads=split.kv_heads,
+            key_dim=head_dim,
+            value_dim=head_dim,
+            axis=split.axis,
+        )
+
+    return on
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +111,21 @@ class ModelClass:
     overridable: Mapping[str, Any]
     # config.json of the checkpoint (None: random weights), checked override values -> recipe
     configure: Callable[[Mapping[str, Any] | None, Mapping[str, Any]], Recipe]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Language models that take their sizes from a checkpoint: one line of the registry."""
+
+    path: str  # the short name a publish may give
+    model_types: tuple[str, ...]  # of config.json
+    title: str  # what people call these models
+    configure: Callable[[Mapping[str, Any] | None, Mapping[str, Any]], Recipe]
+    overridable: Mapping[str, Any] = field(default_factory=lambda: SERVING_DEFAULTS)
+
+    def model_class(self) -> ModelClass:
+        """The registry's entry for it."""
+        return ModelClass(self.path, True, self.overridable, self.configure)
 
 
 def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
@@ -69,7 +140,14 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
             f'QUERY_FORMAT is "chat", "raw" or null, not {values["QUERY_FORMAT"]!r}',
             param="overrides.QUERY_FORMAT",
         )
+    if values["KV_CACHE_DTYPE"] not in ("float32", "bfloat16", "int8", None):
+        raise InvalidRequest(
+            'KV_CACHE_DTYPE is "float32", "bfloat16", "int8" or null, not '
+            f"{values['KV_CACHE_DTYPE']!r}",
+            param="overrides.KV_CACHE_DTYPE",
+        )
     _check_positive(values, "MAX_CONTEXT", "NUM_CACHE_SLOTS", "NUM_SAMPLES", "MAX_DECODE_STEPS")
+    _check_sampling(values)
     wanted = values["MAX_CONTEXT"]
     if wanted is not None and wanted > own_context:
         raise InvalidRequest(
@@ -78,6 +156,9 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
         )
     return {
         "dtype": dtype,
+        "quantize": parse_quantize(values["QUANTIZE"]),
+        "kv_cache_dtype": values["KV_CACHE_DTYPE"],
+        "mesh_shape": _mesh_shape(values["ICI_MESH_SHAPE"]),
         "max_context": wanted or own_context,
         "slots": values["NUM_CACHE_SLOTS"],
         "samples": values["NUM_SAMPLES"],
@@ -93,7 +174,33 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
 
 def _check_positive(values: Mapping[str, Any], *keys: str) -> None:
     for key in keys:
-        if values[key] is not None and values[key] < 1:
+        value = values[key]
+        if value is None and SERVING_DEFAULTS[key] != 1:
+            continue  # the model's own, the server's flag, the end of the context
+        if type(value) is not int or value < 1:
             raise InvalidRequest(
-                f"{key} is {values[key]}; it must be at least 1", param=f"overrides.{key}"
+                f"{key} is {value!r}; it must be at least 1", param=f"overrides.{key}"
             )
+
+
+def _check_sampling(values: Mapping[str, Any]) -> None:
+    allowed = {
+        "TEMPERATURE": (lambda value: 0 <= value < math.inf, "0 (greedy) or more"),
+        "TOP_K": (lambda value: value >= 0, "0 (off) or more"),
+        "TOP_P": (lambda value: 0 < value <= 1, "above 0 and at most 1 (off)"),
+    }
+    for key, (fits, wanted) in allowed.items():
+        value = values[key]
+        if value is None or not fits(value):
+            raise InvalidRequest(
+                f"{key} is {value!r}; it must be {wanted}", param=f"overrides.{key}"
+            )
+
+
+def _mesh_shape(shape: Any) -> tuple[int, ...] | None:
+    if shape is None or isinstance(shape, list):
+        return None if shape is None else tuple(shape)
+    raise InvalidRequest(
+        f"ICI_MESH_SHAPE is {shape!r}: give a list of three sizes, as [1, 1, 4]",
+        param="overrides.ICI_MESH_SHAPE",
+    )

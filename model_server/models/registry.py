@@ -1,68 +1,159 @@
-"""Every model path this server knows, and the recipe behind it."""
+"""Every model path this server knows, and what stands behind it.
+
+A new family is one line in `_FAMILIES` or `_EMBEDDERS`; a model of a user's own module comes in by
+`register`. Knows nothing of how any of them is loaded or served.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from model_server.models import llama, lm_cloud
+from model_server.custom import CustomModel
+from model_server.models import (
+    bert,
+    c4,
+    deepseek_v3,
+    gemma,
+    gemma2,
+    gemma3,
+    gpt2,
+    gpt_neox,
+    gptj,
+    llama,
+    lm_cloud,
+    mistral,
+    mixtral,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen3,
+    qwen3_moe,
+    saxml_gemma,
+    saxml_gptj,
+    saxml_llama,
+)
+from model_server.models.embedder import EmbedderClass, EmbedderFamily, EmbedRecipe
 from model_server.models.overrides import apply_overrides
-from model_server.models.recipe import SERVING_DEFAULTS, ModelClass, Recipe
+from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass, Recipe
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
-from sax.names import nearest
+from sax.names import check_model_path, nearest
+
+Entry = ModelClass | EmbedderClass | CustomModel
 
 _SAXML_ROOT = "saxml.server."
-# model_type of a config.json -> the family that computes it
-_FAMILIES = {"llama": llama.configure}
+_AUTO = "auto"
+
+# Short name (also a model path), model_type values of config.json, what people call them, code.
+_FAMILIES = (
+    Family("llama", ("llama",), "Llama 1, 2, 3 and 3.1, SmolLM", llama.configure),
+    Family("mistral", ("mistral",), "Mistral", mistral.configure),
+    Family("mixtral", ("mixtral",), "Mixtral", mixtral.configure),
+    Family("qwen2", ("qwen2",), "Qwen2, Qwen2.5", qwen2.configure),
+    Family("qwen3", ("qwen3",), "Qwen3", qwen3.configure),
+    Family("qwen3_moe", ("qwen3_moe",), "Qwen3-MoE", qwen3_moe.configure),
+    Family("deepseek_v3", ("deepseek_v3",), "DeepSeek-V3, DeepSeek-R1", deepseek_v3.configure),
+    Family("gemma", ("gemma",), "Gemma", gemma.configure),
+    Family("gemma2", ("gemma2",), "Gemma 2", gemma2.configure),
+    Family("gemma3", ("gemma3_text", "gemma3"), "Gemma 3", gemma3.configure),
+    Family("phi3", ("phi3",), "Phi-3, Phi-3.5, Phi-4-mini", phi3.configure),
+    Family("gpt2", ("gpt2",), "GPT-2, DistilGPT2", gpt2.configure),
+    Family("gptj", ("gptj",), "GPT-J", gptj.configure),
+    Family("gpt_neox", ("gpt_neox",), "GPT-NeoX, Pythia", gpt_neox.configure),
+    Family("olmo2", ("olmo2",), "OLMo 2", olmo2.configure),
+)
+_SAXML = (lm_cloud, saxml_llama, saxml_gemma, saxml_gptj, c4)
+_EMBEDDERS = (EmbedderFamily("bert", ("bert",), "BERT, MiniLM", bert.configure),)
 
 
-def _by_checkpoint(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    assert config is not None, "the registry says that auto needs a checkpoint"
-    family = config.get("model_type")
-    if family not in _FAMILIES:
-        raise CheckpointError(
-            f"no family here computes model_type {family!r}; there are: {', '.join(_FAMILIES)}"
-        )
-    return _FAMILIES[family](config, values)
-
-
-def _all_classes() -> dict[str, ModelClass]:
-    classes = [
-        ModelClass("auto", True, SERVING_DEFAULTS, _by_checkpoint),
-        ModelClass("llama", True, SERVING_DEFAULTS, llama.configure),
-        *lm_cloud.model_classes(),
-    ]
-    return {entry.path: entry for entry in classes}
-
-
-_CLASSES = _all_classes()
+def families() -> tuple[Family | EmbedderFamily, ...]:
+    """Every family that reads a checkpoint, as the table in the docs lists them."""
+    return (*_FAMILIES, *_EMBEDDERS)
 
 
 def model_paths() -> tuple[str, ...]:
     """What a publish may name; Saxml's paths also without their `saxml.server.`."""
-    return tuple(_CLASSES)
+    return tuple(_ENTRIES)
 
 
-def find(path: str) -> ModelClass:
-    """The class of a model path. Raises ModelPathNotFound with the nearest known ones."""
-    found = _CLASSES.get(path) or _CLASSES.get(_SAXML_ROOT + path)
+def register(entry: Entry) -> None:
+    """Add a model of your own. Raises InvalidName, and ValueError for a path that is taken."""
+    if not isinstance(entry, Entry):
+        raise TypeError(
+            f"register takes a ModelClass, an EmbedderClass or a CustomModel, not a "
+            f"{type(entry).__name__}"
+        )
+    check_model_path(entry.path)
+    taken = _lookup(entry.path)
+    if taken is not None:
+        raise ValueError(
+            f"model path {entry.path!r} is registered already (as a {type(taken).__name__}): give "
+            "the new one another path"
+        )
+    _ENTRIES[entry.path] = entry
+
+
+def find(path: str) -> Entry:
+    """What a model path stands for. Raises ModelPathNotFound with the nearest known ones."""
+    found = _lookup(path)
     if found is None:
-        close = nearest(path, _CLASSES) or list(_CLASSES)
+        close = nearest(path, _ENTRIES)
+        hint = f"nearest: {', '.join(close)}" if close else f"there are {_overview()}"
         raise ModelPathNotFound(
-            f"no model path {path!r} on this server; nearest: {', '.join(close)}",
-            param="model_path",
+            f"no model path {path!r} on this server; {hint}", param="model_path"
         )
     return found
 
 
 def make_recipe(
     path: str, config: Mapping[str, Any] | None, overrides: Mapping[str, str]
-) -> Recipe:
-    """Configure the model of a path. `config` is None for checkpoint "None"."""
+) -> Recipe | EmbedRecipe:
+    """Configure what stands behind a path. `config` is None for checkpoint "None"."""
     found = find(path)
+    assert not isinstance(found, CustomModel), "a custom model has no recipe"
     if config is None and found.needs_checkpoint:
         raise InvalidRequest(
-            f'{path} takes its sizes from a checkpoint; "None" works for the saxml test models',
+            f'{path} takes its sizes from a checkpoint; "None" (random weights) works for the '
+            "classes of saxml.server.pax.lm.params, which have their own",
             param="checkpoint",
         )
+    if found.path == _AUTO and config is not None:
+        found = _by_model_type(config)
     return found.configure(config, apply_overrides(found.overridable, overrides))
+
+
+def _lookup(path: str) -> Entry | None:
+    return _ENTRIES.get(path) or _ENTRIES.get(_SAXML_ROOT + path)
+
+
+def _overview() -> str:
+    short = [path for path in _ENTRIES if not path.startswith(_SAXML_ROOT)]
+    return f"{', '.join(short)} and {len(_ENTRIES) - len(short)} classes of {_SAXML_ROOT}*"
+
+
+def _by_model_type(config: Mapping[str, Any]) -> ModelClass | EmbedderClass:
+    model_type = config.get("model_type")
+    for family in families():
+        if model_type in family.model_types:
+            return family.model_class()
+    there = sorted(name for family in families() for name in family.model_types)
+    raise CheckpointError(
+        f"no family here computes model_type {model_type!r}; there are: {', '.join(there)}"
+    )
+
+
+def _configure_auto(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
+    raise AssertionError("make_recipe asks the checkpoint's own family")
+
+
+def _own_entries() -> dict[str, Entry]:
+    entries: list[Entry] = [
+        ModelClass(_AUTO, True, SERVING_DEFAULTS, _configure_auto),
+        *(family.model_class() for family in families()),
+        *(entry for module in _SAXML for entry in module.model_classes()),
+    ]
+    return {entry.path: entry for entry in entries}
+
+
+# The one table of this process that grows: `register` adds the models of imported modules to it.
+_ENTRIES = _own_entries()

@@ -1,61 +1,57 @@
-"""LmCloudSpmd: no checkpoint to compare with, so its recipe is checked property by property."""
+"""LmCloudSpmd as Saxml registers it."""
 
 from __future__ import annotations
 
-import numpy as np
+import math
+
 import pytest
 
-from model_server.models.lm_cloud import sinusoids
+from model_server.models.lm_cloud import model_classes
 from model_server.models.registry import make_recipe
-from model_server.models.weight import blueprint
-from model_server.weights import random_weights
-from tests.model_server.tiny import logits_of
 
-PATH = "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest"
-SHRUNK = {
-    "NUM_LAYERS": "2",
-    "MODEL_DIMS": "32",
-    "HIDDEN_DIMS": "64",
-    "NUM_HEADS": "2",
-    "DIMS_PER_HEAD": "16",
-    "VOCAB_SIZE": "50",
-    "DTYPE": '"float32"',
+PACKAGE = "saxml.server.pax.lm.params.lm_cloud."
+MESHES = {
+    "LmCloudSpmd2B": 4,
+    "LmCloudSpmd2BTest": 1,
+    "LmCloudSpmd2B4Test": 4,
+    "LmCloudSpmd2B8Test": 8,
+    "LmCloudSpmd2B16Test": 16,
+    "LmCloudSpmd2B32Test": 32,
+    "LmCloudSpmd175B": 16,
+    "LmCloudSpmd175BTest": 16,
+    "LmCloudSpmd175B32Test": 32,
+    "LmCloudSpmd175B64Test": 64,
+    "LmCloudSpmd175B128Test": 128,
+    "LmCloudSpmd175B256Test": 256,
 }
 
 
-def shrunk_logits(prompt: list[int], seed: int = 0) -> np.ndarray:
-    recipe = make_recipe(PATH, None, SHRUNK)
-    module = blueprint(recipe.build)
-    model = module.assemble(random_weights(module.declarations, seed, lambda _: None))
-    return np.asarray(logits_of(model, recipe, np.asarray(prompt)))
-
-
-def test_logits_stay_within_the_soft_cap() -> None:
-    assert np.abs(shrunk_logits([1, 2, 3])).max() <= 30.0
-
-
-def test_a_token_sees_what_came_before_and_nothing_after() -> None:
-    short, changed = shrunk_logits([4, 5, 6]), shrunk_logits([4, 5, 6, 7])
-    np.testing.assert_allclose(changed[:3], short, rtol=1e-5, atol=1e-5)
-    other_past = shrunk_logits([9, 5, 6])
-    assert np.abs(other_past[2] - short[2]).max() > 1e-4
-
-
-def test_the_same_tokens_at_other_positions_give_other_logits() -> None:
-    logits = shrunk_logits([8, 8, 8])
-    assert np.abs(logits[1] - logits[2]).max() > 1e-5
-
-
-def test_positions_are_sines_and_cosines() -> None:
-    table = np.asarray(sinusoids(np.asarray([0, 1]), 4))
-    np.testing.assert_allclose(table[0], [0, 0, 1, 1], atol=1e-6)
-    np.testing.assert_allclose(
-        table[1], [np.sin(1), np.sin(1e-4), np.cos(1), np.cos(1e-4)], atol=1e-6
-    )
+def test_every_variant_has_its_mesh() -> None:
+    found = {
+        entry.path.removeprefix(PACKAGE): math.prod(entry.overridable["ICI_MESH_SHAPE"])
+        for entry in model_classes()
+    }
+    assert found == MESHES
 
 
 def test_the_recipe_serves_as_saxml_declares_it() -> None:
-    recipe = make_recipe(PATH, None, {})
-    assert (recipe.samples, recipe.max_context) == (2, 256 + 32)
-    assert recipe.defaults.temperature == pytest.approx(0.1)
-    assert recipe.defaults.max_tokens == 32
+    small, large = (
+        make_recipe(f"{PACKAGE}LmCloudSpmd{name}", None, {}) for name in ("2BTest", "175B32Test")
+    )
+    assert (small.samples, small.max_context, small.defaults.max_tokens) == (2, 256 + 32, 32)
+    assert small.defaults.temperature == pytest.approx(0.1)
+    assert (large.samples, large.max_context, large.defaults.max_tokens) == (1, 256, 128)
+    assert (large.defaults.temperature, large.defaults.top_p) == (0.5, 0.95)
+
+
+def test_the_tutorials_model_takes_a_byte_for_each_of_its_parameters() -> None:
+    """175B on 32 chips of 16 GB: 174.3 billion parameters in int8, and scales."""
+    module = make_recipe(f"{PACKAGE}LmCloudSpmd175B32Test", None, {}).blueprint(32)
+    assert sum(math.prod(weight.shape) for weight in module.declarations) == pytest.approx(
+        174.3e9, rel=1e-3
+    )
+    assert module.bytes == pytest.approx(174.4e9, rel=1e-3)
+
+
+def test_more_kv_heads_are_no_key_of_it() -> None:
+    assert "NUM_KV_HEADS" not in model_classes()[0].overridable

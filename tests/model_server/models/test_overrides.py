@@ -39,3 +39,23 @@ def test_what_is_wrong_is_named(key: str, text: str, says: str) -> None:
     with pytest.raises(InvalidRequest, match=says) as caught:
         apply_overrides(DEFAULTS, {key: text})
     assert caught.value.param == f"overrides.{key}"
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("BUCKET_KEYS", "no buckets"),
+        ("BEAM_SIZE", "no beam search"),
+        ("SPM_MODEL", "tokenizer comes from the checkpoint"),
+        ("FPROP_DTYPE", "say DTYPE"),
+    ],
+)
+def test_saxmls_keys_without_a_meaning_here_are_refused_with_the_reason(
+    key: str, says: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=f"override {key} means nothing here: .*{says}"):
+        apply_overrides(DEFAULTS, {key: "1"})
+
+
+def test_a_model_that_knows_such_a_key_takes_it() -> None:
+    assert apply_overrides({"SOS_ID": 0}, {"SOS_ID": "3"}) == {"SOS_ID": 3}

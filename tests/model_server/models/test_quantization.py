@@ -81,6 +81,7 @@ def test_the_vocabulary_table_is_never_narrower_than_eight_bits() -> None:
 
 def test_rows_that_are_no_whole_blocks_stay_plain() -> None:
     assert Scheme("int4", 32).packing_of(Tensor("w"), (100, 48), table=False) is None
+    assert Scheme("int4", None).packing_of(Tensor("w"), (100, 49), table=False) is None
 
 
 def test_stored_parts_share_the_wider_form() -> None:

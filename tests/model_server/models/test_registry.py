@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
-from model_server.models.registry import find, make_recipe, model_paths
-from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
+from model_server.custom import CustomModel, CustomProgram
+from model_server.models import llama, registry
+from model_server.models.embedder import EmbedRecipe
+from model_server.models.recipe import SERVING_DEFAULTS, ModelClass, Recipe
+from model_server.models.registry import (
+    families,
+    find,
+    make_recipe,
+    model_paths,
+    register,
+)
+from sax.errors import CheckpointError, InvalidName, InvalidRequest, ModelPathNotFound
 from sax.names import check_model_path
 
 TEST_2B = "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest"
@@ -35,10 +50,10 @@ def test_an_unknown_path_names_the_nearest() -> None:
 
 
 def test_the_tutorials_model_has_175_billion_parameters() -> None:
-    from model_server.models.weight import blueprint
-
-    recipe = make_recipe("saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd175B32Test", None, {})
-    parameters = blueprint(recipe.build).bytes / 2
+    path = "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd175B32Test"
+    recipe = make_recipe(path, None, {"QUANTIZE": "null"})
+    assert isinstance(recipe, Recipe)
+    parameters = recipe.blueprint().bytes / 2
     assert 174e9 < parameters < 176e9
 
 
@@ -53,7 +68,7 @@ def test_random_weight_models_refuse_a_checkpoint() -> None:
 
 
 def test_auto_reads_the_family_from_the_checkpoint() -> None:
-    assert make_recipe("auto", LLAMA, {}).layers == 2
+    assert make_recipe("auto", LLAMA, {}).cache(1).layers == 2
     with pytest.raises(CheckpointError, match="no family here computes model_type 'mamba'"):
         make_recipe("auto", LLAMA | {"model_type": "mamba"}, {})
 
@@ -68,10 +83,169 @@ def test_a_context_can_be_shortened_but_not_stretched() -> None:
     ("overrides", "says"),
     [
         ({"DTYPE": '"int3"'}, "DTYPE"),
-        ({"NUM_SAMPLES": "0"}, "NUM_SAMPLES is 0"),
+        ({"NUM_SAMPLES": "0"}, "NUM_SAMPLES must be at least 1"),
         ({"NUM_LAYERS": "0"}, "NUM_LAYERS must be at least 1"),
     ],
 )
 def test_values_out_of_range_are_refused(overrides: dict[str, str], says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
         make_recipe(TEST_2B, None, overrides)
+
+
+@pytest.fixture
+def a_registry_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test registers is gone after it."""
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+
+
+def a_custom_model(path: str = "mine.Doubler") -> CustomModel:
+    def load(checkpoint: str | None, values: Mapping[str, Any]) -> CustomProgram:
+        raise NotImplementedError
+
+    return CustomModel(path=path, load=load)
+
+
+@pytest.mark.usefixtures("a_registry_of_our_own")
+def test_a_registered_model_is_offered_and_found() -> None:
+    model = a_custom_model()
+    register(model)
+    assert "mine.Doubler" in model_paths()
+    assert find("mine.Doubler") is model
+    with pytest.raises(ModelPathNotFound, match=r"mine\.Doubler"):
+        find("mine.Dubler")
+
+
+@pytest.mark.usefixtures("a_registry_of_our_own")
+def test_a_registered_language_model_reads_the_checkpoint_it_is_given() -> None:
+    register(ModelClass("mine.Llama", True, SERVING_DEFAULTS, llama.configure))
+    recipe = make_recipe("mine.Llama", LLAMA, {"MAX_CONTEXT": "64"})
+    assert isinstance(recipe, Recipe)
+    assert recipe.max_context == 64
+
+
+@pytest.mark.usefixtures("a_registry_of_our_own")
+@pytest.mark.parametrize("taken", ["llama", "bert", TEST_2B, TEST_2B.removeprefix("saxml.server.")])
+def test_a_path_is_registered_once(taken: str) -> None:
+    with pytest.raises(ValueError, match=r"is registered already \(as a \w+\): give the new one"):
+        register(a_custom_model(taken))
+    register(a_custom_model())
+    with pytest.raises(ValueError, match="as a CustomModel"):
+        register(a_custom_model())
+
+
+def test_only_entries_with_a_well_formed_path_are_registered() -> None:
+    with pytest.raises(InvalidName, match="is not a model path"):
+        register(a_custom_model("1/x"))
+    with pytest.raises(TypeError, match="not a function"):
+        register(a_custom_model)  # pyright: ignore
+
+
+def test_no_two_families_claim_a_model_type_or_a_path() -> None:
+    claimed = [name for family in families() for name in family.model_types]
+    assert len(claimed) == len(set(claimed))
+    paths = [family.path for family in families()]
+    assert len(paths) == len(set(paths))
+    assert set(paths) <= set(model_paths())
+
+
+BERT = {
+    "model_type": "bert",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 97,
+    "max_position_embeddings": 64,
+}
+
+
+def test_auto_finds_embedders_too_and_checks_their_own_overrides() -> None:
+    recipe = make_recipe("auto", BERT, {"BATCH_SIZE": "4"})
+    assert isinstance(recipe, EmbedRecipe)
+    assert (recipe.batch, recipe.embed, recipe.dtype) == (4, 32, "float32")
+    with pytest.raises(InvalidRequest, match="unknown override 'TOP_K'"):
+        make_recipe("auto", BERT, {"TOP_K": "4"})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ({"DTYPE": '"int3"'}, "DTYPE"),
+        ({"BATCH_SIZE": "0"}, "BATCH_SIZE is 0"),
+        ({"BATCH_SIZE": "null"}, "BATCH_SIZE must be a number"),
+        ({"MAX_CONTEXT": "65"}, "more than the 64 tokens"),
+    ],
+)
+def test_an_embedders_values_out_of_range_are_refused(overrides: dict[str, str], says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        make_recipe("bert", BERT, overrides)
+
+
+# Billions of parameters of Saxml's models, by how the names of their classes begin.
+SAXML_SIZES = {
+    "LmCloudSpmd2B": 2.14,
+    "LmCloudSpmd175B": 174.3,
+    "LLaMA7B": 6.74,
+    "LLaMA13B": 13.0,
+    "LLaMA33B": 32.5,
+    "LLaMA65B": 65.3,
+    "LLaMA70B": 69.0,
+    "LLaMA3_8B": 8.03,
+    "LLaMA3_70B": 70.6,
+    "LLaMA31_405B": 410,
+    "GemmaBase": 2.64,
+    "Gemma2B": 2.51,
+    "Gemma7B": 8.54,
+    "GPTJ": 6.05,
+    "C4SpmdGpt3": 175,
+}
+SAXML_KEYS = (
+    "NUM_LAYERS",
+    "MODEL_DIMS",
+    "HIDDEN_DIMS",
+    "NUM_HEADS",
+    "NUM_KV_HEADS",
+    "DIMS_PER_HEAD",
+    "VOCAB_SIZE",
+)
+SAXML_PATHS = [path for path in model_paths() if path.startswith("saxml.")]
+
+
+def test_all_66_language_models_of_saxml_are_registered() -> None:
+    packages = Counter(path.split(".")[-2] for path in SAXML_PATHS)
+    assert packages == {"lm_cloud": 46, "gemma": 16, "gptj": 3, "c4": 1}
+
+
+def test_every_model_of_saxml_has_the_parameters_that_its_name_says() -> None:
+    counts: dict[Any, float] = {}
+    for path in SAXML_PATHS:
+        name = path.rpartition(".")[2]
+        wanted = next(size for start, size in SAXML_SIZES.items() if name.startswith(start))
+        # Classes of one size, and nothing but their size, are put together once.
+        config = tuple((key, find(path).overridable.get(key)) for key in SAXML_KEYS)
+        if config not in counts:
+            declared = make_recipe(path, None, {}).blueprint().declarations
+            counts[config] = sum(math.prod(weight.shape) for weight in declared) / 1e9
+        assert counts[config] == pytest.approx(wanted, rel=0.02), name
+
+
+def test_a_path_like_no_other_gets_an_overview_in_a_line() -> None:
+    with pytest.raises(
+        ModelPathNotFound, match=r"auto, llama, .* and 66 classes of saxml"
+    ) as caught:
+        find("zzz")
+    assert len(caught.value.text) < 500
+
+
+@pytest.mark.parametrize(
+    ("near", "wanted"),
+    [
+        ("lm_cloud.LmCloudSpmd175B32", "lm_cloud.LmCloudSpmd175B32Test"),
+        ("LLaMA3_8B", "lm_cloud.LLaMA3_8BFP16x4"),
+        ("gemma.Gemma2B", "gemma.Gemma2BFP16"),
+        ("gptj.GPTJ4", "gptj.GPTJ"),
+    ],
+)
+def test_near_misses_of_saxmls_names_find_them(near: str, wanted: str) -> None:
+    with pytest.raises(ModelPathNotFound, match=wanted):
+        find(near)

@@ -1,0 +1,120 @@
+"""Grouped-query attention as most families have it; what differs between them are arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+from flax import nnx
+
+from model_server.kernels.paged import PagedBatch
+from model_server.kernels.pages import LayerPages
+from model_server.models.layers import Branches, Linear, Names
+from model_server.models.rope import Rotary
+from model_server.models.sharding import split_heads
+from model_server.models.source import RepeatedGroups, Source, source_of
+from model_server.models.weight import WeightForm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionShape:
+    """The sizes of one layer's attention."""
+
+    embed: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float  # of the scores
+    window: int | None = None  # tokens that a query sees, itself included; None: all
+    softcap: float | None = None  # of the scores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSources:
+    """Where the projections of one layer are in a checkpoint; no source, no bias."""
+
+    q: Names = ()
+    k: Names = ()
+    v: Names = ()
+    out: Names = ()
+    biases: tuple[Names, Names, Names] | None = None  # of q, k and v
+    out_bias: Names | None = None
+
+    @classmethod
+    def hugging_face(
+        cls, prefix: str, *, biased: bool = False, out_biased: bool = False, out: str = "o_proj"
+    ) -> AttentionSources:
+        """q_proj, k_proj, v_proj and o_proj below `prefix`, as most families name them."""
+        q, k, v = ((f"{prefix}.{letter}_proj.weight",) for letter in "qkv")
+        biases = tuple((f"{prefix}.{letter}_proj.bias",) for letter in "qkv")
+        return cls(
+            q=q,
+            k=k,
+            v=v,
+            out=(f"{prefix}.{out}.weight",),
+            biases=(biases[0], biases[1], biases[2]) if biased else None,
+            out_bias=(f"{prefix}.{out}.bias",) if out_biased else None,
+        )
+
+
+Norm = Callable[[jax.Array], jax.Array]
+
+
+class Attention(nnx.Module):
+    """Project, norm and rotate queries and keys where wanted, attend, project back."""
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        sources: AttentionSources,
+        form: WeightForm,
+        *,
+        q_norm: nnx.Module | None = None,  # over f32[T, heads, Q]
+        k_norm: nnx.Module | None = None,
+    ) -> None:
+        s, self.shape = shape, shape
+        split = split_heads(s.heads, s.kv_heads, form.shards)
+
+        def copied(source: Names) -> Source:
+            found = source_of(source)
+            return RepeatedGroups(found, s.head_dim, split.copies) if split.copies > 1 else found
+
+        biases = sources.biases
+        self.qkv = Branches(
+            [n * s.head_dim for n in (s.heads, split.kv_heads, split.kv_heads)],
+            s.embed,
+            [(split.axis, "embed")] * 3,
+            [sources.q, copied(sources.k), copied(sources.v)],
+            form=form,
+            biases=None if biases is None else [biases[0], copied(biases[1]), copied(biases[2])],
+        )
+        self.out = Linear(
+            s.embed,
+            s.heads * s.head_dim,
+            ("embed", split.axis),
+            sources.out,
+            form=form,
+            bias=sources.out_bias,
+        )
+        self.q_norm = q_norm
+        self.k_norm = k_norm
+
+    def __call__(
+        self,
+        x: jax.Array,  # f32[T, D]
+        rotation: Rotary | None,
+        pages: LayerPages,
+        batch: PagedBatch,
+    ) -> tuple[jax.Array, LayerPages]:
+        """f32[T, D], and the pages with the new tokens."""
+        s = self.shape
+        q, k, v = (part.reshape(x.shape[0], -1, s.head_dim) for part in self.qkv(x))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if rotation is not None:
+            q, k = rotation(q), rotation(k)
+        mixed, pages = batch.attend(
+            pages, q, k, v, scale=s.scale, softcap=s.softcap, window=s.window
+        )
+        return self.out(mixed.reshape(x.shape[0], -1)), pages

@@ -1,0 +1,79 @@
+"""Reading a config.json: every value checked, every complaint names its key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sax.errors import CheckpointError
+
+_MOST = 2**24  # of anything that is counted: no model comes near, and a slip is caught early
+
+
+class ConfigKeys:
+    """The values of one config.json. A null counts as absent, as Hugging Face writes it.
+
+    `defaults` hold for keys that are not there at all, not for those that are null.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None,
+        family: str,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        assert config is not None, f"the registry says that {family} needs a checkpoint"
+        self.all = {**(defaults or {}), **config}
+        self.family = family
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """As it is."""
+        value = self.all.get(key)
+        return default if value is None else value
+
+    def whole(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        """A whole number of at least `least`. Raises CheckpointError."""
+        value = self._wanted(key, default)
+        if type(value) is not int or not least <= value <= _MOST:
+            raise self._wrong(key, value, f"a whole number from {least} to {_MOST}")
+        return value
+
+    def whole_or_none(self, key: str) -> int | None:
+        """A whole number of at least 1, None where there is none. Raises CheckpointError."""
+        return None if self.get(key) is None else self.whole(key)
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """Raises CheckpointError."""
+        value = self._wanted(key, default)
+        if type(value) not in (int, float):
+            raise self._wrong(key, value, "a number")
+        return float(value)
+
+    def number_or_none(self, key: str) -> float | None:
+        """Raises CheckpointError."""
+        return None if self.get(key) is None else self.number(key)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """Raises CheckpointError."""
+        value = self.get(key, default)
+        if type(value) is not bool:
+            raise self._wrong(key, value, "true or false")
+        return value
+
+    def only(self, key: str, *allowed: Any) -> Any:
+        """The value of a switch of which only some settings are computed; absent: the first."""
+        value = self.get(key, allowed[0])
+        if value not in allowed:
+            raise self._wrong(key, value, " or ".join(map(repr, allowed)))
+        return value
+
+    def _wanted(self, key: str, default: Any) -> Any:
+        value = self.get(key, default)
+        if value is None:
+            raise CheckpointError(f"config.json has no {key}, which the {self.family} family needs")
+        return value
+
+    def _wrong(self, key: str, value: Any, wanted: str) -> CheckpointError:
+        return CheckpointError(
+            f"config.json has {key} = {value!r}; the {self.family} family computes {wanted}"
+        )

@@ -1,0 +1,68 @@
+"""A stack of layers between tokens and logits: what every decoder family shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from model_server.kernels.paged import PagedBatch
+from model_server.kernels.pages import LayerPages
+from model_server.models.layers import Embedding, Linear, run_layer
+from model_server.models.rope import Rope
+
+
+class Decoder(nnx.Module):
+    """Tokens to hidden states, hidden states to logits.
+
+    A layer is called as layer(x, rotation, pages, batch) and gives (x, pages).
+    """
+
+    def __init__(
+        self,
+        *,
+        embedding: Embedding,
+        layers: Sequence[nnx.Module],
+        final_norm: nnx.Module,
+        head: Linear | None,  # None: the embedding, tied
+        ropes: Sequence[Rope | None],  # one per layer
+        embedding_scale: float = 1.0,
+        logits_softcap: float | None = None,
+    ) -> None:
+        self.embedding = embedding
+        self.layers = nnx.List(list(layers))
+        self.final_norm = final_norm
+        self.head = head
+        self.ropes = tuple(ropes)
+        self.embedding_scale = embedding_scale
+        self.logits_softcap = logits_softcap
+
+    def __call__(
+        self,
+        tokens: jax.Array,  # i32[T]
+        positions: jax.Array,  # i32[T]
+        pages: Sequence[LayerPages],
+        batch: PagedBatch,
+    ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
+        """Final hidden states f32[T, D], normalised, and the pages with the new tokens."""
+        rotations = {rope: rope and rope.at(positions) for rope in dict.fromkeys(self.ropes)}
+        x = self.embed(tokens, positions)
+        written: list[LayerPages] = []
+        for layer, rope, layer_pages in zip(self.layers, self.ropes, pages, strict=True):
+            x, layer_pages = run_layer(layer, x, rotations[rope], layer_pages, batch)
+            written.append(layer_pages)
+        return self.final_norm(x), tuple(written)
+
+    def embed(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
+        """f32[T, D]: what the first layer sees."""
+        x = self.embedding(tokens)
+        return x if self.embedding_scale == 1.0 else x * self.embedding_scale
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """f32[R, D] to f32[R, V]."""
+        made: Any = self.embedding.logits(hidden) if self.head is None else self.head(hidden)
+        cap = self.logits_softcap
+        return made if cap is None else cap * jnp.tanh(made / cap)

@@ -1,0 +1,34 @@
+"""Mistral: Llama with a sliding window in every layer.
+
+Source: Jiang et al. 2023 (arXiv:2310.06825); names and config keys are those of Hugging Face's
+`MistralForCausalLM`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.decoder_recipe import pre_norm_recipe
+from model_server.models.layer_types import windows_of
+from model_server.models.llama import attention_shape
+from model_server.models.recipe import Recipe, serving
+from model_server.models.rope import rope_of
+
+# A config.json without sliding_window means the first model's; a null means none.
+_DEFAULTS = {"sliding_window": 4096, "max_position_embeddings": 131072}
+
+
+def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
+    """A recipe from a checkpoint's config.json and checked override values."""
+    keys = ConfigKeys(config, "mistral", _DEFAULTS)
+    shape = attention_shape(keys)
+    windows = windows_of(keys, keys.whole_or_none("sliding_window"), lambda index: True)
+    return pre_norm_recipe(
+        keys,
+        serving(values, keys.whole("max_position_embeddings")),
+        shapes=[replace(shape, window=window) for window in windows],
+        rope=rope_of(keys.all, shape.head_dim),
+    )

@@ -1,0 +1,52 @@
+"""Positions that are added to the tokens' vectors, as before rotary ones: learned, or sines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from model_server.models.decoder import Decoder
+from model_server.models.layers import Names
+from model_server.models.weight import WeightForm, weight
+
+
+class LearnedPositions(nnx.Module):
+    """A vector for each place of the context; a model has no more context than it has rows."""
+
+    def __init__(self, count: int, size: int, source: Names = (), *, form: WeightForm) -> None:
+        self.table = weight((count, size), (None, "embed"), source, dtype=form.dtype, spread=0.02)
+
+    def __call__(self, positions: jax.Array) -> jax.Array:
+        """i32[T] to f32[T, D]."""
+        # One token past a full context may be computed before its sequence is seen to have ended;
+        # nobody gets it.
+        return self.table[...].at[positions].get(mode="clip").astype(jnp.float32)
+
+
+class Sinusoids(nnx.Module):
+    """Sines, then cosines (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762)."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __call__(self, positions: jax.Array) -> jax.Array:
+        """i32[T] to f32[T, D]."""
+        half = self.size // 2
+        rates = 10000.0 ** (-jnp.arange(half, dtype=jnp.float32) / max(half - 1, 1))
+        angles = positions.astype(jnp.float32)[:, None] * rates
+        return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+
+
+class PositionedDecoder(Decoder):
+    """A decoder whose first layer sees token plus position."""
+
+    def __init__(self, *, positions: LearnedPositions | Sinusoids, **parts: Any) -> None:
+        super().__init__(**parts)
+        self.positions = positions
+
+    def embed(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
+        """f32[T, D]."""
+        return super().embed(tokens, positions) + self.positions(positions)

@@ -1,0 +1,222 @@
+"""Rotary positions: how fast each pair of a head turns, and turning it.
+
+Source: Su et al. 2021 (https://arxiv.org/abs/2104.09864); the stretched variants for contexts
+longer than a model was first trained for are cited where they are computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sax.errors import CheckpointError
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """The rotations of one step, computed once and used by every layer."""
+
+    cos: jax.Array  # f32[T, 1, R/2], R <= Q: how much of a head is rotated
+    sin: jax.Array  # f32[T, 1, R/2]
+    interleaved: bool = field(metadata={"static": True})  # pairs (0, 1), (2, 3), not (0, R/2)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Rotate the first R numbers of each head of f32[T, heads, Q]."""
+        rotated = 2 * self.cos.shape[-1]
+        if rotated == x.shape[-1]:
+            return self._turn(x)
+        return jnp.concatenate([self._turn(x[..., :rotated]), x[..., rotated:]], axis=-1)
+
+    def _turn(self, x: jax.Array) -> jax.Array:
+        if not self.interleaved:
+            left, right = jnp.split(x, 2, axis=-1)
+            return jnp.concatenate(
+                [left * self.cos - right * self.sin, right * self.cos + left * self.sin], axis=-1
+            )
+        left, right = x[..., ::2], x[..., 1::2]
+        turned = jnp.stack(
+            [left * self.cos - right * self.sin, right * self.cos + left * self.sin], axis=-1
+        )
+        return turned.reshape(x.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rope:
+    """The rotary positions of a layer; hashable, so that layers can share rotations."""
+
+    frequencies: tuple[float, ...]  # of each pair, radians per token
+    scale: float = 1.0  # of the rotated numbers
+    interleaved: bool = False
+
+    def at(self, positions: jax.Array) -> Rotary:
+        """Rotations by position, i32[T]."""
+        frequencies = np.asarray(self.frequencies, np.float32)
+        angles = (positions.astype(jnp.float32)[:, None] * frequencies)[:, None, :]
+        cos, sin = jnp.cos(angles) * self.scale, jnp.sin(angles) * self.scale
+        # Without the barrier XLA fuses the sines into every use and computes them once per head.
+        cos, sin = jax.lax.optimization_barrier((cos, sin))
+        return Rotary(cos, sin, self.interleaved)
+
+
+def rope_frequencies(rotated: int, theta: float) -> np.ndarray:
+    """f32[R/2]: radians per position of each pair."""
+    half = rotated // 2
+    return (theta ** (-np.arange(half, dtype=np.float64) / half)).astype(np.float32)
+
+
+def rope_of(
+    config: Mapping[str, Any],
+    rotated: int,
+    *,
+    theta: float | None = None,
+    interleaved: bool = False,
+    context: int | None = None,
+) -> Rope:
+    """The rope that a config.json asks for. Raises CheckpointError for a kind not computed.
+
+    theta: where a family keeps another base for some layers; those are never stretched.
+    context: tokens that are served at most; None: as many as the model was made for.
+    """
+    if theta is not None:
+        return Rope(
+            frequencies=tuple(rope_frequencies(rotated, theta).tolist()), interleaved=interleaved
+        )
+    # transformers 5 moved rope_theta and rope_scaling into rope_parameters.
+    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(given, Mapping):
+        raise CheckpointError(f"config.json has {given!r} where its rope scaling should be")
+    if any(isinstance(value, Mapping) for value in given.values()):
+        raise CheckpointError(
+            f"config.json has rope_parameters per kind of layer ({', '.join(given)}), which this "
+            "family does not compute"
+        )
+    kind = given.get("rope_type", given.get("type", "default"))
+    if not isinstance(kind, str) or kind not in _STRETCHES:
+        raise CheckpointError(
+            f"rope scaling {kind!r} is not computed here; there are: {', '.join(_STRETCHES)}"
+        )
+    try:
+        base = float(config.get("rope_theta") or given.get("rope_theta") or 10000.0)
+        frequencies, scale = _STRETCHES[kind](
+            _Asked(rope_frequencies(rotated, base), base, given, config, context)
+        )
+    except KeyError as missing:
+        raise CheckpointError(f"rope scaling {kind!r} has no {missing}") from missing
+    except (TypeError, ValueError, ZeroDivisionError) as exc:
+        raise CheckpointError(f"rope scaling {dict(given)} cannot be computed: {exc}") from exc
+    return Rope(
+        frequencies=tuple(frequencies.astype(np.float32).tolist()),
+        scale=scale,
+        interleaved=interleaved,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a stretch is computed from."""
+
+    plain: np.ndarray  # f32[R/2]: the frequencies before it
+    base: float
+    given: Mapping[str, Any]  # rope_parameters or rope_scaling
+    config: Mapping[str, Any]
+    context: int | None  # tokens served at most
+
+
+Stretched = tuple[np.ndarray, float]  # the frequencies, and the scale of the rotated numbers
+
+
+def _default(asked: _Asked) -> Stretched:
+    return asked.plain, 1.0
+
+
+def _linear(asked: _Asked) -> Stretched:
+    """Positions divided by a factor (Chen et al. 2023, https://arxiv.org/abs/2306.15595)."""
+    return asked.plain / float(asked.given["factor"]), 1.0
+
+
+def _llama3(asked: _Asked) -> Stretched:
+    """Llama 3.1's longer context: slow pairs turn `factor` times slower, fast ones stay.
+
+    Pairs between `low` and `high` turns per original context are blended.
+    Source: Grattafiori et al. 2024 (https://arxiv.org/abs/2407.21783) and its reference code.
+    """
+    given, plain = asked.given, asked.plain
+    low, high = float(given["low_freq_factor"]), float(given["high_freq_factor"])
+    turns = int(given["original_max_position_embeddings"]) * plain / (2 * np.pi)
+    keep = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    return plain * (keep + (1 - keep) / float(given["factor"])), 1.0
+
+
+def _longrope(asked: _Asked) -> Stretched:
+    """LongRoPE (Ding et al. 2024, https://arxiv.org/abs/2402.13753): a divisor for every pair.
+
+    There are two lists, for texts within the original context and for longer ones. The reference
+    changes lists while a text grows, which turns keys that are cached already; a server chooses
+    once, by the longest text that it serves.
+    """
+    given, whole = asked.given, int(asked.config["max_position_embeddings"])
+    original = int(
+        asked.config.get("original_max_position_embeddings")
+        or given["original_max_position_embeddings"]
+    )
+    name = "long_factor" if (asked.context or whole) > original else "short_factor"
+    divisors = np.asarray(given[name], np.float64)
+    if divisors.shape != asked.plain.shape:
+        raise CheckpointError(
+            f"config.json has {name} of {divisors.size} numbers for the {len(asked.plain)} pairs "
+            "of a head that are rotated"
+        )
+    factor = float(given.get("factor") or whole / original)
+    scale = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return asked.plain / divisors, float(given.get("attention_factor") or scale)
+
+
+def _yarn(asked: _Asked) -> Stretched:
+    """YaRN (Peng et al. 2023, https://arxiv.org/abs/2309.00071), with DeepSeek's two mscales."""
+    given, plain = asked.given, asked.plain
+    factor = float(given["factor"])
+    context = int(
+        given.get("original_max_position_embeddings") or asked.config["max_position_embeddings"]
+    )
+    half = len(plain)
+
+    def pair_with(turns: float) -> float:
+        return half * math.log(context / (turns * 2 * math.pi)) / math.log(asked.base)
+
+    low = pair_with(float(given.get("beta_fast") or 32.0))
+    high = pair_with(float(given.get("beta_slow") or 1.0))
+    if given.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, 2 * half - 1)
+    slow = np.clip((np.arange(half) - low) / max(high - low, 0.001), 0.0, 1.0)
+    return plain * (1 - slow) + plain / factor * slow, _yarn_scale(factor, given)
+
+
+def _yarn_scale(factor: float, given: Mapping[str, Any]) -> float:
+    if given.get("attention_factor") is not None:
+        return float(given["attention_factor"])
+    one, all_dims = given.get("mscale"), given.get("mscale_all_dim")
+    if one and all_dims:
+        return yarn_mscale(factor, float(one)) / yarn_mscale(factor, float(all_dims))
+    return yarn_mscale(factor, 1.0)
+
+
+def yarn_mscale(factor: float, mscale: float) -> float:
+    """How much longer contexts sharpen attention in YaRN, equation 22."""
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+
+_STRETCHES = {
+    "default": _default,
+    "linear": _linear,
+    "llama3": _llama3,
+    "longrope": _longrope,
+    "yarn": _yarn,
+}

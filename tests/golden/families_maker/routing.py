@@ -1,0 +1,46 @@
+"""How clearly a model of routed experts chose: near ties would make golden logits a coin toss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def smallest_margin(model: Any) -> Iterator[list[float]]:
+    """While inside, every routing decision adds how far the chosen lay above the others."""
+    margins: list[float] = []
+
+    def watch(router: Any, _: Any, out: Any) -> None:
+        margins.extend(_margins(router, out[0], out[2]))
+
+    routers = [m for m in model.modules() if type(m).__name__.lower().endswith("topkrouter")]
+    hooks = [router.register_forward_hook(watch) for router in routers]
+    try:
+        yield margins
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _margins(router: Any, logits: torch.Tensor, chosen: torch.Tensor) -> list[float]:
+    """Per token, between experts, and between groups of experts where there are groups."""
+    bias = getattr(router, "e_score_correction_bias", None)
+    if bias is None:
+        return _gap(logits, router.top_k)
+    scores = logits.sigmoid() + bias
+    groups = scores.view(len(scores), router.num_group, -1)
+    best = groups.topk(2, dim=-1).values.sum(-1)
+    between = _gap(best, router.topk_group) if router.topk_group < router.num_group else []
+    kept = torch.zeros_like(best).scatter_(1, best.topk(router.topk_group).indices, 1).bool()
+    left = groups.masked_fill(~kept[..., None], float("-inf")).flatten(1)
+    assert all(left.gather(1, chosen).isfinite().flatten())
+    return between + _gap(left, router.top_k)
+
+
+def _gap(scores: torch.Tensor, count: int) -> list[float]:
+    best = scores.topk(count + 1, dim=-1).values
+    return (best[:, count - 1] - best[:, count]).tolist()

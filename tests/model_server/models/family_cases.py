@@ -1,0 +1,114 @@
+"""The golden cases of every family, as checkpoints on disk and as models on devices.
+
+A case is a folder of tests/golden/families (see golden/make_families.py); its weights follow from
+their names, so that a real Hugging Face folder can be written for it in a moment.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import tempfile
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from model_server.checkpoints.checkpoint import open_checkpoint
+from model_server.embed_loading import NeededTensors
+from model_server.models.embedder import EmbedRecipe
+from model_server.models.recipe import Recipe
+from model_server.models.registry import make_recipe
+from model_server.models.sharding import make_mesh
+from model_server.weights import read_weights
+from tests.golden.random_tensor import random_tensor
+
+FAMILIES = Path(__file__).parents[2] / "golden" / "families"
+F32 = {"DTYPE": '"float32"'}
+
+
+def case_names() -> list[str]:
+    """Every case there is."""
+    return sorted(folder.name for folder in FAMILIES.iterdir())
+
+
+def first_of_each_family() -> list[str]:
+    """One case per model_type and per Saxml class: the first by name."""
+    first: dict[str, str] = {}
+    for name in case_names():
+        config = config_of(name)
+        first.setdefault(config.get("model_type") or config["model_path"], name)
+    return list(first.values())
+
+
+def is_encoder(name: str) -> bool:
+    return "hidden" in golden_of(name)
+
+
+def config_of(name: str) -> dict[str, Any]:
+    return json.loads((FAMILIES / name / "config.json").read_text())
+
+
+def golden_of(name: str) -> Mapping[str, np.ndarray]:
+    """prompt i64[S], and logits f32[S, V] or hidden f32[S, D] and pooled f32[D]."""
+    return np.load(FAMILIES / name / "golden.npz")
+
+
+@functools.cache
+def checkpoint_of(name: str) -> Path:
+    """A Hugging Face folder with the case's random weights, kept as long as this process."""
+    folder = _everything() / name
+    folder.mkdir()
+    config = {"model_type": "saxml"} | config_of(name)
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = {n: random_tensor(n, shape) for n, shape in _shapes(name).items()}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def load(name: str, mesh_shape: tuple[int, int, int] = (1, 1, 1)) -> tuple[Any, Recipe]:
+    """The model with its weights on a mesh, and its recipe: the way the server loads them.
+
+    Saxml's classes take no checkpoints; their weights are put where their declarations look.
+    """
+    mesh, path = make_mesh(mesh_shape), config_of(name).get("model_path")
+    with closing(open_checkpoint(str(checkpoint_of(name)))) as checkpoint:
+        config = None if path else checkpoint.config
+        recipe = make_recipe(path or "auto", config, F32 | _overrides(name))
+        assert isinstance(recipe, Recipe)
+        module = recipe.blueprint(mesh.shape["model"], checkpoint)
+        needed: Any = NeededTensors(checkpoint, recipe.unused)
+        leaves = read_weights(module.declarations, needed, lambda _: None, mesh)
+    return module.assemble(leaves), recipe
+
+
+def load_encoder(name: str) -> Any:
+    """The encoder with its weights: the way the server loads them."""
+    with closing(open_checkpoint(str(checkpoint_of(name)))) as checkpoint:
+        recipe = make_recipe("auto", checkpoint.config, F32)
+        assert isinstance(recipe, EmbedRecipe)
+        module = recipe.blueprint()
+        needed: Any = NeededTensors(checkpoint, recipe.unused)
+        return module.assemble(read_weights(module.declarations, needed, lambda _: None))
+
+
+def _shapes(name: str) -> dict[str, tuple[int, ...]]:
+    stored = json.loads((FAMILIES / name / "tensors.json").read_text())
+    return {tensor: tuple(shape) for tensor, shape in stored.items()}
+
+
+def _overrides(name: str) -> dict[str, str]:
+    path = FAMILIES / name / "overrides.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+@functools.cache
+def _everything() -> Path:
+    """Removed when the process ends."""
+    folder = tempfile.TemporaryDirectory(prefix="sax-families-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)

@@ -1,0 +1,42 @@
+"""Every complaint about a config.json names its key; null and absent are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from model_server.models.config_keys import ConfigKeys
+from sax.errors import CheckpointError
+
+DEFAULTS = {"window": 8, "cap": 50.0}
+
+
+def keys(**config: Any) -> ConfigKeys:
+    return ConfigKeys(config, "gemma2", DEFAULTS)
+
+
+def test_defaults_hold_for_absent_keys_and_not_for_null_ones() -> None:
+    assert (keys().whole_or_none("window"), keys().number_or_none("cap")) == (8, 50.0)
+    assert keys(window=None).whole_or_none("window") is None
+    assert keys(cap=None).number_or_none("cap") is None
+    assert keys(window=3).whole("window") == 3
+    with pytest.raises(CheckpointError, match="no window, which the gemma2 family needs"):
+        keys(window=None).whole("window")
+
+
+@pytest.mark.parametrize(
+    ("read", "says"),
+    [
+        (lambda: keys(window=0).whole_or_none("window"), "window = 0; .* from 1 to"),
+        (lambda: keys(window=2.5).whole("window"), "window = 2.5; the gemma2 family"),
+        (lambda: keys(cap="50").number_or_none("cap"), "cap = '50'; .* a number"),
+        (lambda: keys(cap=True).number("cap"), "cap = True; .* a number"),
+        (lambda: keys(bias=1).flag("bias"), "bias = 1; .* true or false"),
+        (lambda: keys(kind="b").only("kind", "a"), "kind = 'b'; the gemma2 family computes 'a'"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_by_its_key(read: Callable[[], Any], says: str) -> None:
+    with pytest.raises(CheckpointError, match=says):
+        read()

@@ -1,0 +1,69 @@
+"""Every family against the reference implementation's numbers (see golden/make_families.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from model_server.kernels import xla
+from model_server.models.pooling import pooled
+from tests.model_server.models.family_cases import (
+    case_names,
+    first_of_each_family,
+    golden_of,
+    is_encoder,
+    load,
+    load_encoder,
+)
+from tests.model_server.models.in_steps import logits_in_steps
+from tests.model_server.models.quick import quick
+from tests.model_server.tiny import logits_of
+
+DECODERS = [name for name in case_names() if not is_encoder(name)]
+ENCODERS = [name for name in case_names() if is_encoder(name)]
+
+
+def assert_close(found: np.ndarray, wanted: np.ndarray) -> None:
+    np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_logits_equal_the_reference_implementations(name: str) -> None:
+    golden = golden_of(name)
+    model, recipe = load(name)
+
+    def run(model: Any) -> jax.Array:
+        return logits_of(model, recipe, golden["prompt"])
+
+    assert_close(np.asarray(quick(run, model)(model)), golden["logits"])
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_hidden_states_equal_the_reference_implementations(name: str) -> None:
+    """The prompt as the second of two inputs, the first one longer: padding changes nothing."""
+    golden = golden_of(name)
+    model, prompt = load_encoder(name), golden["prompt"]
+    tokens = np.zeros((2, len(prompt) + 5), np.int32)
+    tokens[0], tokens[1, : len(prompt)] = 7, prompt
+    inputs = (model, jnp.asarray(tokens), jnp.asarray([tokens.shape[1], len(prompt)]))
+    hidden = quick(_encode, *inputs)(*inputs)
+    assert_close(np.asarray(hidden)[1, : len(prompt)], golden["hidden"])
+    vectors = pooled(hidden, inputs[2], pooling="mean", normalise=True)
+    assert_close(np.asarray(vectors)[1], golden["pooled"])
+
+
+def _encode(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
+    return model(tokens, lengths)
+
+
+@pytest.mark.parametrize("name", [n for n in first_of_each_family() if not is_encoder(n)])
+def test_chunks_and_single_tokens_give_the_logits_of_the_whole_prompt(name: str) -> None:
+    """Two chunks that end inside pages, then one token at a time, over the cached ones."""
+    golden = golden_of(name)
+    model, recipe = load(name)
+    found = logits_in_steps(model, recipe, golden["prompt"], (6, 6), xla.paged_attention)
+    assert_close(found, golden["logits"])

@@ -1,0 +1,51 @@
+"""Every family gives the same logits on 2, 4 and 8 devices; one device is in test_families.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.model_server.models.family_cases import first_of_each_family, golden_of, is_encoder
+
+ROOT = Path(__file__).parents[3]
+# KV heads are divided, copied and kept whole; on 8 devices the embedding dimension is divided too.
+SHAPES = ("1x1x2", "1x1x4", "1x2x4")
+RUNS = [f"{n}:{s}" for n in first_of_each_family() if not is_encoder(n) for s in SHAPES]
+RUNS += ["llama_tied:2x2x2", "llama_untied_mqa:1x1x8", "gpt2:1x1x8", "qwen3_moe:1x1x8"]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    """What one process with 8 fake devices computes."""
+    path = tmp_path_factory.mktemp("meshes") / "results.npz"
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        "NPROC": "32",  # threads: fewer than devices can wait for each other for ever
+        "PYTHONPATH": str(ROOT),
+    }
+    command = [sys.executable, "-m", "tests.model_server.models.on_meshes", str(path), *RUNS]
+    subprocess.run(command, env=environment, cwd=ROOT, check=True, timeout=500)
+    return dict(np.load(path))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("run", RUNS)
+def test_logits_on_several_devices_are_the_references(
+    results: dict[str, np.ndarray], run: str
+) -> None:
+    if f"{run} error" in results:
+        pytest.fail(str(results[f"{run} error"]))
+    wanted = golden_of(run.partition(":")[0])["logits"]
+    np.testing.assert_allclose(results[run], wanted, atol=1e-4 * np.abs(wanted).max(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_weights_are_divided(results: dict[str, np.ndarray], run: str) -> None:
+    """Most of them: the odd vocabulary, and heads that do not divide, stay whole."""
+    assert results[f"{run} share"] < 0.75

@@ -1,0 +1,203 @@
+"""Values of Saxml's classes: each is honoured or refused, and a checkpoint must agree with them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from model_server.models.registry import find, make_recipe
+from sax.errors import CheckpointError, InvalidRequest
+from sax.types import SamplingParams
+
+ROOT = "saxml.server.pax.lm.params."
+LM = f"{ROOT}lm_cloud.LmCloudSpmd2BTest"
+LLAMA = f"{ROOT}lm_cloud.LLaMA7BH100"
+SHRUNK = {
+    "NUM_LAYERS": "2",
+    "MODEL_DIMS": "32",
+    "HIDDEN_DIMS": "64",
+    "NUM_HEADS": "4",
+    "DIMS_PER_HEAD": "8",
+}
+CONFIG = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "vocab_size": 97,
+    "max_position_embeddings": 512,
+}
+
+
+def defaults(overrides: dict[str, str]) -> SamplingParams:
+    return make_recipe(LM, None, overrides).defaults
+
+
+def test_lengths_make_the_context() -> None:
+    recipe = make_recipe(LM, None, {"INPUT_SEQ_LEN": "100", "MAX_DECODE_STEPS": "20"})
+    assert (recipe.max_context, recipe.defaults.max_tokens) == (120, 20)
+    assert make_recipe(LM, None, {"MAX_CONTEXT": "64"}).max_context == 64
+
+
+def test_answers_are_as_long_as_a_call_that_says_nothing_gets_in_saxml() -> None:
+    recipe = make_recipe(f"{ROOT}lm_cloud.LLaMA13B", None, {})
+    assert (recipe.max_context, recipe.defaults.max_tokens) == (4096 + 1024, 128)
+    shorter = make_recipe(f"{ROOT}lm_cloud.LLaMA13B", None, {"MAX_DECODE_STEPS": "16"})
+    assert shorter.defaults.max_tokens == 16
+
+
+def test_a_batch_is_slots_for_every_sample_of_its_requests() -> None:
+    assert make_recipe(LM, None, {}).slots is None
+    assert make_recipe(LM, None, {"BATCH_SIZE": "4"}).slots == 8
+    assert make_recipe(LM, None, {"NUM_CACHE_SLOTS": "5"}).slots == 5
+
+
+def test_a_prefill_batch_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="prompts share steps by their tokens"):
+        make_recipe(LLAMA, None, {"BATCH_SIZE": "2"})
+
+
+def test_end_tokens_replace_the_tokenizers() -> None:
+    assert defaults({}).stop_token_ids == ()
+    assert not defaults({}).ignore_eos
+    one, several = defaults({"EOS_ID": "7"}), defaults({"STOP_TOKEN_IDS": "[7, 9]", "EOS_ID": "1"})
+    assert (one.stop_token_ids, one.ignore_eos) == ((7,), True)
+    assert (several.stop_token_ids, several.ignore_eos) == ((7, 9), True)
+
+
+def test_sampling_values_are_the_defaults_of_a_call() -> None:
+    found = defaults({"TEMPERATURE": "0.7", "TOP_K": "5", "TOP_P": "0.5"})
+    assert (found.temperature, found.top_k, found.top_p) == (0.7, 5, 0.5)
+    assert make_recipe(LM, None, {"NUM_SAMPLES": "3"}).samples == 3
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ({"NUM_LAYERS": "0"}, "NUM_LAYERS must be at least 1"),
+        ({"NUM_LAYERS": "null"}, "NUM_LAYERS must be at least 1, not None"),
+        ({"INPUT_SEQ_LEN": "-1"}, "INPUT_SEQ_LEN must be at least 1"),
+        ({"BATCH_SIZE": "0"}, "BATCH_SIZE must be at least 1"),
+        ({"BATCH_SIZE": "[1, 4]"}, "BATCH_SIZE must be at least 1"),
+        ({"PER_EXAMPLE_MAX_DECODE_STEPS": '"x"'}, "PER_EXAMPLE_MAX_DECODE_STEPS must be"),
+        ({"MAX_DECODE_STEPS": "[32, 64]"}, "MAX_DECODE_STEPS"),
+        ({"EOS_ID": "32000"}, "EOS_ID is 32000: give token ids from 0 to 31999"),
+        ({"EOS_ID": '"</s>"'}, "EOS_ID"),
+        ({"STOP_TOKEN_IDS": "[1, -1]"}, "STOP_TOKEN_IDS"),
+        ({"USE_BEAM_SEARCH": "true"}, "no beam search here"),
+        ({"BUCKET_KEYS": "[128]"}, "no buckets"),
+        ({"QUANTIZE": '"int3"'}, "QUANTIZE"),
+        ({"TEMPERATURE": "-1"}, "TEMPERATURE is -1"),
+        ({"TEMPERATURE": "null"}, "TEMPERATURE is None"),
+        ({"TOP_K": "-2"}, "TOP_K is -2"),
+        ({"TOP_P": "0"}, "TOP_P is 0"),
+        ({"ICI_MESH_SHAPE": "null", "NUM_CACHE_SLOTS": '"x"'}, "NUM_CACHE_SLOTS is 'x'"),
+    ],
+)
+def test_values_out_of_range_are_refused(overrides: dict[str, str], says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says) as caught:
+        make_recipe(LM, None, overrides)
+    assert caught.value.param in {f"overrides.{key}" for key in overrides}
+
+
+HALVED = {
+    int: lambda value: value // 2,
+    float: lambda value: value / 2,
+    bool: lambda value: not value,
+    str: lambda value: {"bfloat16": "float32", "float32": "bfloat16"}[value],
+    list: lambda value: [2, 1, 3],
+}
+UNSAID = {
+    "MAX_CONTEXT": 32,
+    "NUM_CACHE_SLOTS": 3,
+    "BATCH_SIZE": 3,
+    "NUM_KV_HEADS": 4,
+    "EOS_ID": 3,
+    "STOP_TOKEN_IDS": [3],
+    "QUERY_FORMAT": "raw",
+    "QUANTIZE": "int8",
+    "PER_EXAMPLE_MAX_DECODE_STEPS": 3,
+    "KV_CACHE_DTYPE": "int8",
+}
+
+
+@pytest.mark.parametrize("path", [LM, LLAMA, f"{ROOT}gptj.GPTJ", f"{ROOT}c4.C4SpmdGpt3AdamOrgHP"])
+def test_no_value_of_a_class_is_overridden_and_ignored(path: str) -> None:
+    one_layer = {"NUM_LAYERS": "1"}  # enough to see every size
+    plain = facts(path, one_layer)
+    for key, value in find(path).overridable.items():
+        other = UNSAID[key] if value is None else HALVED[type(value)](value)
+        found = facts_or_refusal(path, one_layer | {key: json.dumps(other)})
+        assert found != plain, key
+        assert not isinstance(found, str) or key in found
+
+
+def facts_or_refusal(path: str, overrides: dict[str, str]) -> Any:
+    try:
+        return facts(path, overrides)
+    except InvalidRequest as refused:
+        return refused.text
+
+
+def facts(path: str, overrides: dict[str, str]) -> Any:
+    recipe = make_recipe(path, None, overrides)
+    module = recipe.blueprint()
+    shapes = [(weight.path, weight.shape) for weight in module.declarations]
+    model = module.assemble([leaf for weight in module.declarations for leaf in weight.leaves])
+    return (
+        shapes,
+        model.ropes,
+        recipe.cache(1),
+        recipe.max_context,
+        recipe.dtype,
+        recipe.kv_cache_dtype,
+        recipe.quantize,
+        recipe.mesh_shape,
+        recipe.slots,
+        recipe.samples,
+        recipe.query_format,
+        recipe.defaults,
+    )
+
+
+def test_a_checkpoint_of_the_classs_sizes_is_loaded() -> None:
+    recipe = make_recipe(LLAMA, CONFIG, SHRUNK)
+    assert (recipe.vocab, recipe.embed, recipe.slots) == (97, 32, 16)
+    assert recipe.max_context == 512  # the class's 2,048 give way to what the model was made for
+    names = {name for weight in recipe.blueprint().declarations for name in weight.source.names}
+    assert "model.layers.1.self_attn.q_proj.weight" in names
+
+
+@pytest.mark.parametrize("key", SHRUNK)
+def test_a_checkpoint_of_other_sizes_is_refused_with_both(key: str) -> None:
+    other = SHRUNK | {key: str(2 * int(SHRUNK[key]))}
+    if key == "NUM_HEADS":
+        other["NUM_KV_HEADS"] = "4"
+    with pytest.raises(
+        CheckpointError, match=rf"{key} is {SHRUNK[key]} .*LLaMA7BH100 is {other[key]}:"
+    ):
+        make_recipe(LLAMA, CONFIG, other)
+
+
+def test_the_vocabulary_is_the_checkpoints_unless_somebody_insists() -> None:
+    assert make_recipe(LLAMA, CONFIG, SHRUNK | {"VOCAB_SIZE": "97"}).vocab == 97
+    with pytest.raises(CheckpointError, match="VOCAB_SIZE is 97 .* is 98"):
+        make_recipe(LLAMA, CONFIG, SHRUNK | {"VOCAB_SIZE": "98"})
+
+
+def test_a_context_that_was_asked_for_is_not_shortened_in_silence() -> None:
+    with pytest.raises(InvalidRequest, match="INPUT_SEQ_LEN make a context of 1624"):
+        make_recipe(LLAMA, CONFIG, SHRUNK | {"INPUT_SEQ_LEN": "600"})
+
+
+def test_a_checkpoint_of_another_family_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="model_type 'llama', not 'gemma'"):
+        make_recipe(LLAMA, CONFIG | {"model_type": "gemma"}, SHRUNK)
+
+
+def test_models_without_checkpoints_say_so() -> None:
+    with pytest.raises(CheckpointError, match='LmCloudSpmd2BTest takes checkpoint "None"'):
+        make_recipe(LM, CONFIG, {})
