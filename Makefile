@@ -32,7 +32,7 @@ help:
 demo: install model
 	@if [ -t 0 ]; then set -m; fi; $(BIN)/sax demo $(MODEL) $(DEMO_FLAGS); code=$$?; exit $$code
 
-test: dev model
+test: dev model minilm
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 check: dev

@@ -32,13 +32,3 @@ def aligned(numbers: np.ndarray, dtype: Any) -> np.ndarray:
     out = aligned_empty(numbers.shape, kind)
     out[...] = numbers
     return out
-
-
-def aligned_concatenate(pieces: Sequence[np.ndarray], axis: int) -> np.ndarray:
-    """`np.concatenate` of pieces of one dtype into aligned memory."""
-    if len(pieces) == 1:
-        return pieces[0]
-    rest = list(pieces[0].shape)
-    rest[axis] = sum(piece.shape[axis] for piece in pieces)
-    out = aligned_empty(rest, np.result_type(*(piece.dtype for piece in pieces)))
-    return np.concatenate(pieces, axis=axis, out=out)

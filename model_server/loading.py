@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import re
 import zlib
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import jax
@@ -37,7 +37,7 @@ from model_server.models.weight import Blueprint
 from model_server.tokenizer import ByteTokenizer
 from model_server.vocabulary_fit import check_fit
 from model_server.weights import random_weights, read_weights
-from sax.errors import InvalidRequest, ModelPathNotFound
+from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
 from sax.names import NO_CHECKPOINT
 from sax.types import ModelSpec, Progress
 
@@ -70,7 +70,7 @@ class ModelLoader:
         with self.watch.loading():
             if isinstance(entry, CustomModel):
                 return self._keep(load_custom(entry, spec, self._config, self._room(), report))
-            with self._open(spec) as checkpoint:
+            with _named(spec.checkpoint), self._open(spec) as checkpoint:
                 config = checkpoint.config if checkpoint else None
                 recipe = make_recipe(spec.model_path, config, spec.overrides)
                 if isinstance(recipe, Recipe):
@@ -103,6 +103,7 @@ class ModelLoader:
         mesh = mesh_of(recipe)
         module = recipe.blueprint(mesh.shape["model"], checkpoint)
         limits, planned = plan_capacity(recipe, module, mesh, self._config, self._in_use())
+        _warn_of_plain(spec, module)
         logger.info(
             "%s: %s planned per device, %d pages, mesh %s",
             spec.model_id,
@@ -143,6 +144,29 @@ class ModelLoader:
 def make_loader(config: ModelServerConfig) -> ModelLoader:
     """The loader of this process. Call it once: it listens to every compilation from then on."""
     return ModelLoader(config, CompileWatch(strict=config.strict_compile))
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Puts the checkpoint's name before what is wrong in it, where the text does not say it."""
+    try:
+        yield
+    except CheckpointError as exc:
+        if path in exc.text:
+            raise
+        raise CheckpointError(f"{path}: {exc.text}", param=exc.param) from exc
+
+
+def _warn_of_plain(spec: ModelSpec, module: Blueprint) -> None:
+    left = [declared.path for declared in module.declarations if declared.left_plain]
+    if left:
+        logger.warning(
+            "%s: QUANTIZE fits neither shape nor checkpoint of %d matrices, which stay plain: %s%s",
+            spec.model_id,
+            len(left),
+            ", ".join(left[:3]),
+            ", ..." if len(left) > 3 else "",
+        )
 
 
 def check_offered(path: str, filter_regex: str) -> None:

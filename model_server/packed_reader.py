@@ -7,6 +7,11 @@ stays in a core's cache, and memory beside the result is that of one part.
 
 from __future__ import annotations
 
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
 from model_server.aligned import aligned_empty
@@ -17,7 +22,9 @@ from model_server.models.quantization import quantize, refined
 from model_server.models.source import Piece
 from model_server.models.weight import Declaration, Leaf
 
-_BAND = 256 * 1024  # numbers that are quantised at once
+_BAND = 64 * 1024  # numbers that are quantised at once
+_ALONE = 32  # bands: below this they stay in their thread
+_THREADS = 8  # more would want more memory for their bands
 _PARTS = ("values", "scales", "offsets")
 
 
@@ -95,11 +102,25 @@ class PackedReader:
     def _quantize(self, out: PackedBlocks, place: Region, numbers: np.ndarray) -> None:
         *outer, rows, columns = place
         height = max(1, _BAND // max(numbers.shape[-1], 1))
-        for first in range(0, numbers.shape[-2], height):
+
+        def one(first: int) -> None:
             band = numbers[..., first : first + height, :]
             start = rows.start + first
             stop = start + band.shape[-2]
             self._put(out, (*outer, slice(start, stop), columns), quantize(band, self._packing))
+
+        _each(one, range(0, numbers.shape[-2], height))
+
+
+def _each(work: Callable[[int], None], bands: Sequence[int]) -> None:
+    """numpy gives up the interpreter's lock: the bands of a large part are shared among threads."""
+    threads = min(_THREADS, os.cpu_count() or 1)
+    if len(bands) < _ALONE or threads < 2:
+        for band in bands:
+            work(band)
+        return
+    with ThreadPoolExecutor(threads, "quantize") as pool:
+        deque(pool.map(work, bands), maxlen=0)
 
 
 def _part(blocks: PackedBlocks, part: str) -> np.ndarray:

@@ -35,6 +35,7 @@ _DERIVED = ("rotary_emb.inv_freq", ".masked_bias", "attn.bias", "attention.bias"
 _AHEAD = 2  # weights on their way at once: one is read while another is placed
 
 Report = Callable[[Progress], None]
+Together = Callable[[Sequence[Declaration]], bool]  # may these be on their way at once?
 
 
 def read_weights(
@@ -57,7 +58,9 @@ def read_weights(
         placed = [_place(leaf, place, functools.partial(read, leaf)) for leaf in weight.leaves]
         return jax.block_until_ready(placed)  # so that what was read is let go of
 
-    return _fill(declared, read_one, "reading weights", report)
+    return _fill(
+        declared, read_one, "reading weights", report, _few_and_small(declared, checkpoint)
+    )
 
 
 def random_weights(
@@ -70,7 +73,7 @@ def random_weights(
     def draw_one(weight: Declaration) -> list[jax.Array]:
         return [_draw(weight, leaf, key, place) for leaf in weight.leaves]
 
-    return _fill(declared, draw_one, "drawing weights", report, ahead=1)
+    return _fill(declared, draw_one, "drawing weights", report, lambda weights: False)
 
 
 def mismatches(
@@ -118,22 +121,35 @@ def _some(names: list[str], shown: int) -> str:
     return ", ".join(names[:shown]) + rest
 
 
+def _few_and_small(declared: Sequence[Declaration], checkpoint: Checkpoint) -> Together:
+    """Two weights, if they take no more beside themselves than twice the largest tensor does."""
+
+    def read(weight: Declaration) -> int:
+        return max((checkpoint.nbytes(name) for name in weight.source.names), default=0)
+
+    def beside(weight: Declaration) -> int:
+        """A tensor as it is read; and int4 is a byte a number until the device has packed it."""
+        return read(weight) + sum(leaf.bytes for leaf in weight.leaves if leaf.bits < 8)
+
+    limit = 2 * max(map(read, declared), default=0)
+    return lambda weights: len(weights) <= _AHEAD and sum(map(beside, weights)) <= limit
+
+
 def _fill(
     declared: Sequence[Declaration],
     make: Callable[[Declaration], list[jax.Array]],
     phase: str,
     report: Report,
-    ahead: int = _AHEAD,
+    together: Together,
 ) -> list[jax.Array]:
     total = sum(weight.bytes for weight in declared)
     placed: list[jax.Array] = []
     done = 0
     coming: deque[Future[list[jax.Array]]] = deque()
-    with ThreadPoolExecutor(ahead, thread_name_prefix="weights") as pool:
+    with ThreadPoolExecutor(_AHEAD, thread_name_prefix="weights") as pool:
         try:
             for index, waited in enumerate(declared):
-                while len(coming) < ahead and index + len(coming) < len(declared):
-                    weight = declared[index + len(coming)]
+                for weight in _starting(declared[index:], len(coming), together):
                     context = contextvars.copy_context()  # says that compiling is expected here
                     coming.append(pool.submit(context.run, make, weight))
                 report(Progress(phase, done, total, "bytes"))
@@ -143,6 +159,16 @@ def _fill(
             pool.shutdown(cancel_futures=True)
     report(Progress(phase, total, total, "bytes"))
     return placed
+
+
+def _starting(
+    left: Sequence[Declaration], started: int, together: Together
+) -> Iterator[Declaration]:
+    """The weights to begin with now; `started` of those that are left are on their way."""
+    for count in range(started, len(left)):
+        if count and not together(left[: count + 1]):
+            return
+        yield left[count]
 
 
 def _reader(weight: Declaration, checkpoint: Checkpoint) -> Callable[[Leaf, Region], np.ndarray]:

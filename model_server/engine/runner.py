@@ -25,6 +25,7 @@ from model_server.engine.step_arrays import Layout, StepArrays
 from model_server.engine.types import EngineLimits, PendingStep, RowResult, Step, StepResult
 from model_server.kernels.paged import Kernel, PagedBatch
 from model_server.kernels.pages import LayerPages
+from model_server.models.nibbles import as_bytes, from_bytes
 from model_server.models.weight import Blueprint
 from sax.types import Progress
 
@@ -105,7 +106,8 @@ class ModelRunner:
         self._kernel = kernel
         self._blueprint = blueprint
         # A flat tuple of arrays crosses into a compiled call much faster than a module does.
-        self._leaves = tuple(leaves)
+        self._dtypes = tuple(leaf.dtype for leaf in leaves)
+        self._leaves = tuple(map(as_bytes, leaves))
         self._pages = tuple(pages)
         self._everywhere = _everywhere(self._leaves[0].sharding)
         self._last_tokens = jnp.zeros(limits.slots + 1, jnp.int32, device=self._everywhere)
@@ -168,7 +170,7 @@ class ModelRunner:
 
     def _trace(self, layout: Layout) -> Callable[..., Any]:
         def step(leaves: Any, pages: Any, last_tokens: jax.Array, vector: jax.Array) -> Any:
-            model = self._blueprint.assemble(leaves)
+            model = self._blueprint.assemble(list(map(from_bytes, leaves, self._dtypes)))
             return run_step(model, pages, last_tokens, unpack(layout, vector), self._kernel)
 
         return step

@@ -7,7 +7,7 @@ Numpy only; the products are in `quantized.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,6 +29,10 @@ class Quantization(Protocol):
         """`table`: rows are vocabulary entries. None: the weight stays in plain numbers."""
         ...
 
+    def check(self, packings: Iterable[Packing]) -> None:
+        """Raises InvalidRequest if none of a model's quantised weights is as was asked for."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
@@ -47,6 +51,15 @@ class Scheme:
         # Sixteen steps are too few to waste on the side of zero where a small block has nothing.
         return Packing(self.kind, self.block, self.kind == "int4" and self.block is not None)
 
+    def check(self, packings: Iterable[Packing]) -> None:
+        if not any((each.kind, each.block) == (self.kind, self.block) for each in packings):
+            columns = f"multiples of {self.block}" if self.block else "even numbers"
+            raise InvalidRequest(
+                f"QUANTIZE fits no matrix of this model: none has {columns} of columns; give "
+                "another block, or none for a scale per row",
+                param="overrides.QUANTIZE",
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:
@@ -59,6 +72,14 @@ class Stored:
         if not found or None in found or _has_transposed(source):
             return None
         return common([packing for packing in found if packing is not None], shape[-1])
+
+    def check(self, packings: Iterable[Packing]) -> None:
+        if not any(packings):
+            raise InvalidRequest(
+                'QUANTIZE "stored" keeps what a checkpoint has quantised, and this one has nothing '
+                'that can be kept so: leave it out, or give a scheme such as "int8"',
+                param="overrides.QUANTIZE",
+            )
 
 
 def common(packings: list[Packing], inputs: int) -> Packing | None:

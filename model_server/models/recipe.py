@@ -63,14 +63,15 @@ class Recipe:
     def blueprint(self, shards: int = 1, checkpoint: Checkpoint | None = None) -> Blueprint:
         """The module without its weights, for so many devices on the model axis.
 
-        `checkpoint` is asked how its tensors are quantised, where the recipe keeps them so.
+        `checkpoint` is asked how its tensors are quantised, where the recipe keeps them so. Raises
+        InvalidRequest where QUANTIZE would change nothing.
         """
-        form = WeightForm(
-            dtype=jnp.dtype(self.dtype),
-            shards=shards,
-            quantization=self._quantization(checkpoint),
-        )
-        return blueprint(lambda: self.build(form))
+        quantization = self._quantization(checkpoint)
+        form = WeightForm(dtype=jnp.dtype(self.dtype), shards=shards, quantization=quantization)
+        made = blueprint(lambda: self.build(form))
+        if quantization is not None:
+            quantization.check(each.packing for each in made.declarations if each.packing)
+        return made
 
     def _quantization(self, checkpoint: Checkpoint | None) -> Quantization | None:
         if isinstance(self.quantize, Scheme) or self.quantize is None:

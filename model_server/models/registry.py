@@ -39,7 +39,8 @@ from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass, Rec
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
 from sax.names import check_model_path, nearest
 
-Entry = ModelClass | EmbedderClass | CustomModel
+_Recipes = ModelClass | EmbedderClass
+Entry = _Recipes | CustomModel
 
 _SAXML_ROOT = "saxml.server."
 _AUTO = "auto"
@@ -117,8 +118,8 @@ def make_recipe(
             "classes of saxml.server.pax.lm.params, which have their own",
             param="checkpoint",
         )
-    if found.path == _AUTO and config is not None:
-        found = _by_model_type(config)
+    if config is not None:
+        found = _of_checkpoint(found, config)
     return found.configure(config, apply_overrides(found.overridable, overrides))
 
 
@@ -131,15 +132,30 @@ def _overview() -> str:
     return f"{', '.join(short)} and {len(_ENTRIES) - len(short)} classes of {_SAXML_ROOT}*"
 
 
-def _by_model_type(config: Mapping[str, Any]) -> ModelClass | EmbedderClass:
-    model_type = config.get("model_type")
-    for family in families():
-        if model_type in family.model_types:
-            return family.model_class()
-    there = sorted(name for family in families() for name in family.model_types)
-    raise CheckpointError(
-        f"no family here computes model_type {model_type!r}; there are: {', '.join(there)}"
-    )
+def _of_checkpoint(found: _Recipes, config: Mapping[str, Any]) -> _Recipes:
+    """What `auto` means for this checkpoint; else what was named, unless it is another family."""
+    kept = next((each for each in families() if config.get("model_type") in each.model_types), None)
+    if found.path == _AUTO:
+        return _known(kept, config).model_class()
+    if kept and kept.path != found.path and found.path in {each.path for each in families()}:
+        raise CheckpointError(
+            f"this is a {kept.path} checkpoint (config.json: model_type "
+            f"{config['model_type']!r}), not one of the {found.path} family: publish it as {_AUTO} "
+            f"or {kept.path}"
+        )
+    return found
+
+
+def _known(
+    family: Family | EmbedderFamily | None, config: Mapping[str, Any]
+) -> Family | EmbedderFamily:
+    if family is None:
+        there = sorted(name for family in families() for name in family.model_types)
+        raise CheckpointError(
+            f"no family here computes model_type {config.get('model_type')!r}; there are: "
+            f"{', '.join(there)}"
+        )
+    return family
 
 
 def _configure_auto(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:

@@ -59,6 +59,7 @@ def weight(
         spread=spread,
         packing=packing,
         kept=isinstance(quantization, Stored),
+        left_plain=quantization is not None and packing is None,
     )
 
 
@@ -93,6 +94,7 @@ class Declaration:
     spread: float | None
     packing: Packing | None  # None: plain numbers
     kept: bool  # packed as the checkpoint stores it, not quantised while loading
+    left_plain: bool  # asked to be quantised, which its shape or its checkpoint does not allow
     leaves: tuple[Leaf, ...]  # in the order of the module's leaves
 
     @property
@@ -124,7 +126,7 @@ def blueprint(build: Callable[[], nnx.Module]) -> Blueprint:
     for _, node in nnx.iter_graph(module):
         if isinstance(node, nnx.Param):
             # Layers that differ in nothing but where their tensors are stored are traced once.
-            node.set_metadata(source=None, packing=None, kept=False)
+            node.set_metadata(source=None, packing=None, kept=False, left_plain=False)
     graph, state = nnx.split(module)
     return Blueprint(declared, graph, jax.tree.structure(state))
 
@@ -142,6 +144,7 @@ def _declarations(state: nnx.State) -> Iterator[Declaration]:
             spread=meta["spread"],
             packing=meta["packing"],
             kept=meta["kept"],
+            left_plain=meta["left_plain"],
             leaves=tuple(_leaves(value, meta["axes"])),
         )
 

@@ -14,13 +14,20 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.bench import bench_cell, bench_engine, bench_gateway, bench_transformers
+from tests.bench import (
+    bench_cell,
+    bench_engine,
+    bench_gateway,
+    bench_loading,
+    bench_quantization,
+    bench_transformers,
+)
 from tests.bench.table import Table
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 HEAD = """# Benchmarks
 
-Remake this page with `make bench` (about ten minutes, best on a quiet machine). Every table is
+Remake this page with `make bench` (about twenty minutes, best on a quiet machine). Every table is
 written by `tests/bench`; no figure is typed by hand. The machines these run on are shared and
 noisy, so read ratios between columns of one table; absolute figures move by a third between runs.
 """
@@ -38,9 +45,15 @@ def _transformers() -> list[Table]:
     return [bench_transformers.run()]
 
 
+def _loading() -> list[Table]:
+    return [bench_loading.run()]
+
+
 BENCHES: dict[str, Callable[[], list[Table]]] = {
     "engine": _engine,
     "transformers": _transformers,
+    "loading": _loading,
+    "quantization": bench_quantization.run,
     "gateway": _gateway,
     "cell": bench_cell.run,
 }

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from model_server.aligned import aligned, aligned_concatenate, aligned_empty
+from model_server.aligned import aligned, aligned_empty
 
 
 @pytest.mark.parametrize("shape", [(3,), (5, 7), (2, 3, 4), (1024, 33)])
@@ -28,10 +28,3 @@ def test_an_aligned_array_stays_itself_and_another_dtype_is_converted() -> None:
     made[...] = 1.5
     assert aligned(made, np.float32) is made
     assert (aligned(made, np.float16) == np.float16(1.5)).all()
-
-
-def test_concatenation_is_that_of_numpy() -> None:
-    pieces = [np.arange(6).reshape(2, 3), np.arange(4).reshape(2, 2)]
-    made = aligned_concatenate(pieces, 1)
-    np.testing.assert_array_equal(made, np.concatenate(pieces, axis=1))
-    assert made.ctypes.data % 64 == 0

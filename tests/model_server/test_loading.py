@@ -167,3 +167,14 @@ def test_queries_are_chats_where_there_is_a_template_unless_told_otherwise() -> 
     assert chat_queries(default, template)
     assert not chat_queries(default, None)
     assert not chat_queries(raw, template)
+
+
+@pytest.mark.parametrize("held", ["int8", "int4", "int4:8", "float8"])
+def test_quantised_weights_answer_through_compiled_buckets(loader: ModelLoader, held: str) -> None:
+    loaded = loader(spec(overrides=SHRUNK | {"QUANTIZE": f'"{held}"'}), quiet)
+    updates: queue.Queue[Update] = queue.Queue()
+    engine = Engine(loaded.runner, lambda batch: [updates.put(update) for update in batch])
+    try:
+        assert len(answer(engine, updates, (5, 6, 7))) == 6
+    finally:
+        engine.close()

@@ -97,4 +97,3 @@ def test_a_region_is_cut_out_of_the_whole(data: st.DataObject) -> None:
         region.append(slice(start, data.draw(st.integers(start + 1, size))))
     part = view.read(array, tuple(region))
     np.testing.assert_array_equal(part, whole[tuple(region)])
-    assert part.flags.c_contiguous

@@ -84,6 +84,18 @@ def test_rows_that_are_no_whole_blocks_stay_plain() -> None:
     assert Scheme("int4", None).packing_of(Tensor("w"), (100, 49), table=False) is None
 
 
+def test_asking_for_what_fits_no_matrix_is_refused() -> None:
+    table = Packing("int8", None, False)
+    Scheme("int8", 32).check([table, Packing("int8", 32, False)])
+    with pytest.raises(InvalidRequest, match="none has multiples of 31"):
+        Scheme("int8", 31).check([table])
+    with pytest.raises(InvalidRequest, match="even numbers of columns"):
+        Scheme("int4", None).check([table])
+    Stored(lambda name: None).check([table])
+    with pytest.raises(InvalidRequest, match="nothing that can be kept so"):
+        Stored(lambda name: None).check([])
+
+
 def test_stored_parts_share_the_wider_form() -> None:
     forms = {"q": Packing("int4", 32, True), "v": Packing("int8", 16, False), "n": None}
     stored = Stored(forms.__getitem__)

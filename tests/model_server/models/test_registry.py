@@ -73,6 +73,33 @@ def test_auto_reads_the_family_from_the_checkpoint() -> None:
         make_recipe("auto", LLAMA | {"model_type": "mamba"}, {})
 
 
+def test_another_family_than_the_checkpoints_is_refused_by_both_names() -> None:
+    """A Mistral read as a Llama would load, and ignore its window."""
+    with pytest.raises(CheckpointError, match="is a mistral checkpoint.* not one of the llama"):
+        make_recipe("llama", LLAMA | {"model_type": "mistral"}, {})
+    with pytest.raises(CheckpointError, match="is a bert checkpoint.* not one of the llama"):
+        make_recipe("llama", LLAMA | {"model_type": "bert"}, {})
+
+
+def test_a_named_family_reads_a_checkpoint_whose_type_nobody_knows() -> None:
+    assert make_recipe("llama", LLAMA | {"model_type": "yi"}, {}).cache(1).layers == 2
+
+
+def test_quantising_in_blocks_that_fit_nothing_is_refused_and_some_may_stay_plain() -> None:
+    def declared(quantize: str) -> Any:
+        recipe = make_recipe("llama", LLAMA, {"QUANTIZE": f'"{quantize}"'})
+        return recipe.blueprint().declarations
+
+    with pytest.raises(InvalidRequest, match="QUANTIZE fits no matrix"):
+        declared("int8:48")
+    left = [each for each in declared("int8:64") if each.left_plain]
+    assert {each.shape[-1] for each in left} == {32}
+    assert sum(
+        each.packing is not None and each.packing.block == 64 for each in declared("int8:64")
+    )
+    assert not any(each.left_plain for each in declared("int8"))
+
+
 def test_a_context_can_be_shortened_but_not_stretched() -> None:
     assert make_recipe("llama", LLAMA, {"MAX_CONTEXT": "64"}).max_context == 64
     with pytest.raises(InvalidRequest, match="more than the 128 tokens"):

@@ -1,0 +1,79 @@
+"""How much memory loading a checkpoint takes beside the weights, in a process of its own.
+
+    python -m tests.model_server.loading_memory PATH [KEY=VALUE ...]
+
+Prints JSON. The largest weights are loaded last, so that nothing hides what they take.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.demo_model import ROOT
+
+# Freed arrays go back to the system at once: what is resident is what is in use.
+_EVERY_ARRAY_ITS_OWN_MAPPING = {"MALLOC_MMAP_THRESHOLD_": str(2**18)}
+
+
+@dataclass(frozen=True)
+class Taken:
+    """All in bytes."""
+
+    placed: int  # the weights, when all are there
+    largest: int  # tensor of the checkpoint, as it is read
+    resident: int  # most that the process grew by, less the weights
+
+
+def taken(path: Path, **overrides: str) -> Taken:
+    """Measured while a fresh process loads the checkpoint; overrides are JSON texts."""
+    words = [f"{key}={value}" for key, value in overrides.items()]
+    result = subprocess.run(
+        [sys.executable, "-m", __name__, str(path), *words],
+        env=os.environ | _EVERY_ARRAY_ITS_OWN_MAPPING,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    return Taken(**json.loads(result.stdout))
+
+
+def _measured(path: str, overrides: dict[str, str]) -> Taken:
+    import jax
+
+    from model_server.checkpoints.checkpoint import open_checkpoint
+    from model_server.models.registry import make_recipe
+    from model_server.weights import read_weights
+
+    with closing(open_checkpoint(path)) as checkpoint:
+        recipe: Any = make_recipe("auto", checkpoint.config, overrides)
+        declared = recipe.blueprint(1, checkpoint).declarations
+        largest_last = sorted(declared, key=lambda weight: weight.bytes)
+        jax.device_put(0.0).block_until_ready()  # the device's own memory is not the weights'
+        before = _status("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+        leaves = read_weights(largest_last, checkpoint, lambda progress: None)
+        placed = sum(weight.bytes for weight in declared)
+        del leaves
+        return Taken(
+            placed=placed,
+            largest=max(checkpoint.nbytes(name) for name in checkpoint.names()),
+            resident=_status("VmHWM") - before - placed,
+        )
+
+
+def _status(key: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
+
+
+if __name__ == "__main__":
+    given = dict(word.split("=", 1) for word in sys.argv[2:])
+    json.dump(asdict(_measured(sys.argv[1], given)), sys.stdout)
