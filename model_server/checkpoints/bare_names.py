@@ -45,8 +45,8 @@ class _Renamed:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._checkpoint.shape(self._stored[name])
 
-    def read(self, name: str, region: Region | None = None) -> Any:
-        return self._checkpoint.read(self._stored[name], region)
+    def read(self, name: str, region: Region | None = None, out: Any = None) -> Any:
+        return self._checkpoint.read(self._stored[name], region, out)
 
     def dtype(self, name: str) -> str:
         return self._checkpoint.dtype(self._stored[name])

@@ -60,11 +60,14 @@ class Checkpoint(Protocol):
         """Of what `read` returns."""
         ...
 
-    def read(self, name: str, region: Region | None = None) -> np.ndarray:
+    def read(
+        self, name: str, region: Region | None = None, out: np.ndarray | None = None
+    ) -> np.ndarray:
         """One tensor, or a region of it, in Hugging Face's layout; quantised ones dequantised.
 
         Of a region only its rows (the first dimension) are read from disk. Nothing is kept once
-        the caller lets go of it.
+        the caller lets go of it. With `out`, an array of the region's shape, the numbers are put
+        there in its dtype, without passing through memory of their own where that can be.
         """
         ...
 

@@ -67,10 +67,13 @@ class GgufCheckpoint:
         view = self._find(name)
         return math.prod(view.shape) * view.dtype.itemsize
 
-    def read(self, name: str, region: Region | None = None) -> np.ndarray:
+    def read(
+        self, name: str, region: Region | None = None, out: np.ndarray | None = None
+    ) -> np.ndarray:
         """One tensor or a region of it, dequantised, in Hugging Face's layout."""
         view = self._find(name)
-        return view.read(whole(view.shape) if region is None else explicit(region, view.shape))
+        wanted = whole(view.shape) if region is None else explicit(region, view.shape)
+        return view.read(wanted, out)
 
     def packing(self, name: str) -> Packing | None:
         return self._find(name).packing()

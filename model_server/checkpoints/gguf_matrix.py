@@ -18,6 +18,7 @@ import ml_dtypes
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from model_server.aligned import aligned_empty
 from model_server.checkpoints.gguf_header import GgufTensor
 from model_server.checkpoints.gguf_kinds import KINDS
 from model_server.checkpoints.packed import PackedBlocks
@@ -60,22 +61,29 @@ class Matrix:
         """Of what `read` returns."""
         return PLAIN.get(self.tensor.kind, np.dtype(np.float32))
 
-    def read(self, rows: np.ndarray | slice, columns: slice) -> np.ndarray:
-        """Rows, in the order given, and columns; explicit slices. Quantised ones as float32."""
-        if columns.start >= columns.stop:
-            return np.empty((_count(rows), 0), self.dtype)
+    def read(
+        self, rows: np.ndarray | slice, columns: slice, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Rows, in the order given, and columns; explicit slices. Quantised ones as float32.
+
+        With `out` they are put there, in its dtype.
+        """
+        if out is None:
+            out = aligned_empty((_count(rows), columns.stop - columns.start), self.dtype)
+        if not out.size:
+            return out
         if self.tensor.kind in PLAIN:
-            return self._read_plain(rows, columns)
+            return self._read_plain(rows, columns, out)
         kind = KINDS[self.tensor.kind]
         blocks = slice(columns.start // kind.size, -(-columns.stop // kind.size))
         aligned = columns == slice(blocks.start * kind.size, blocks.stop * kind.size)
         cut = slice(
             columns.start - blocks.start * kind.size, columns.stop - blocks.start * kind.size
         )
-        out = np.empty((_count(rows), columns.stop - columns.start), np.float32)
+        direct = aligned and out.dtype == np.float32 and out.flags.c_contiguous
 
         def dequantize(raw: np.ndarray, band: Band) -> None:
-            if aligned and isinstance(band.into, slice):
+            if direct and isinstance(band.into, slice):
                 kind.dequantize(raw.reshape(-1, kind.nbytes), out[band.into].reshape(-1, kind.size))
                 return
             wide = np.empty((len(raw), raw.shape[1] * kind.size), np.float32)
@@ -85,12 +93,10 @@ class Matrix:
         self._each_band(rows, blocks, dequantize)
         return out
 
-    def _read_plain(self, rows: np.ndarray | slice, columns: slice) -> np.ndarray:
-        whole = columns == slice(0, self.columns)
-        if whole and isinstance(rows, slice):  # as it lies in the file: nothing to copy
-            raw = self._raw(rows.start, rows.stop)
-            return raw.view(self.dtype).reshape(_count(rows), self.columns)
-        out = np.empty((_count(rows), columns.stop - columns.start), self.dtype)
+    def _read_plain(self, rows: np.ndarray | slice, columns: slice, out: np.ndarray) -> np.ndarray:
+        as_stored = columns == slice(0, self.columns) and out.dtype == self.dtype
+        if as_stored and isinstance(rows, slice) and out.flags.c_contiguous:
+            return self.file.fill(out, self._offset(rows.start), self._what)
 
         def copy(raw: np.ndarray, band: Band) -> None:
             out[band.into] = raw.reshape(len(raw), -1).view(self.dtype)
@@ -130,9 +136,14 @@ class Matrix:
 
     def _raw(self, start: int, stop: int) -> np.ndarray:
         """u8: the bytes of rows of this matrix."""
-        row_nbytes = self._row_nbytes
-        offset = self.tensor.offset + (self.first + start) * row_nbytes
-        return self.file.read(offset, (stop - start) * row_nbytes, f"tensor {self.tensor.name!r}")
+        return self.file.read(self._offset(start), (stop - start) * self._row_nbytes, self._what)
+
+    def _offset(self, row: int) -> int:
+        return self.tensor.offset + (self.first + row) * self._row_nbytes
+
+    @property
+    def _what(self) -> str:
+        return f"tensor {self.tensor.name!r}"
 
     @property
     def _row_nbytes(self) -> int:

@@ -16,7 +16,7 @@ from model_server.checkpoints.gguf_architecture import Place
 from model_server.checkpoints.gguf_kinds import KINDS
 from model_server.checkpoints.gguf_matrix import Matrix
 from model_server.checkpoints.packed import PackedBlocks, Packing
-from model_server.checkpoints.region import Region
+from model_server.checkpoints.region import Region, deliver
 from sax.errors import CheckpointError
 
 
@@ -29,7 +29,7 @@ class View(Protocol):
     @property
     def dtype(self) -> np.dtype[Any]: ...
 
-    def read(self, region: Region) -> np.ndarray: ...
+    def read(self, region: Region, out: np.ndarray | None = None) -> np.ndarray: ...
 
     def packing(self) -> Packing | None: ...
 
@@ -49,17 +49,19 @@ class StoredView:
     def dtype(self) -> np.dtype[Any]:
         return np.dtype(np.float32) if self.place.plus else self.matrix.dtype
 
-    def read(self, region: Region) -> np.ndarray:
+    def read(self, region: Region, out: np.ndarray | None = None) -> np.ndarray:
+        if self.place.plus:
+            return deliver(self._read(region, None) - np.float32(self.place.plus), out)
+        return self._read(region, out)
+
+    def _read(self, region: Region, out: np.ndarray | None) -> np.ndarray:
         if len(self.shape) == 1:
-            values = self._vector(region[0])
-        elif self.place.transposed:
+            return deliver(self._vector(region[0]), out)
+        if self.place.transposed:
             columns, rows = region
-            values = self.matrix.read(self._file_rows(rows), columns).T
-        else:
-            values = self.matrix.read(self._file_rows(region[0]), region[1])
-        if not self.place.plus:
-            return values
-        return values.astype(np.float32) - np.float32(self.place.plus)
+            turned = None if out is None else out.T
+            return self.matrix.read(self._file_rows(rows), columns, turned).T
+        return self.matrix.read(self._file_rows(region[0]), region[1], out)
 
     def packing(self) -> Packing | None:
         """None also for a transposed tensor: its blocks run along its columns."""
@@ -101,15 +103,16 @@ class SplitView:
     def dtype(self) -> np.dtype[Any]:
         return np.result_type(self.keys[0].dtype, self.values[0].dtype)
 
-    def read(self, region: Region) -> np.ndarray:
+    def read(self, region: Region, out: np.ndarray | None = None) -> np.ndarray:
         """Reads the heads that the region's rows touch."""
         rows, columns = region
         first, last = rows.start // self._head_rows, math.ceil(rows.stop / self._head_rows)
         heads = [self._head(head, columns) for head in range(first, last)]
         if not heads:
-            return np.empty((0, columns.stop - columns.start), self.dtype)
+            return deliver(np.empty((0, columns.stop - columns.start), self.dtype), out)
         start = rows.start - first * self._head_rows
-        return np.concatenate(heads)[start : start + rows.stop - rows.start].astype(self.dtype)
+        found = np.concatenate(heads)[start : start + rows.stop - rows.start]
+        return deliver(found.astype(self.dtype), out)
 
     def _head(self, head: int, columns: slice) -> np.ndarray:
         keys, values = self.keys[head], self.values[head]

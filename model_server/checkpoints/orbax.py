@@ -96,14 +96,16 @@ class OrbaxCheckpoint:
     def nbytes(self, name: str) -> int:
         return math.prod(self.shape(name)) * DTYPES[self.dtype(name)].itemsize
 
-    def read(self, name: str, region: Region | None = None) -> np.ndarray:
+    def read(
+        self, name: str, region: Region | None = None, out: np.ndarray | None = None
+    ) -> np.ndarray:
         """One tensor or a region of it; only the chunks that the region touches are read."""
         view = self._find(name)
         self.dtype(name)
         if self._closed:
             raise CheckpointError(f"{self._arrays_at.url} cannot be read: it is closed")
         try:
-            return view.read(self._arrays[view.path], region)
+            return view.read(self._arrays[view.path], region, out)
         except (ValueError, OSError) as exc:
             raise CheckpointError(
                 f"tensor {name} (array {view.path} in {self._arrays_at.url}) cannot be read: it "

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import tensorstore as ts
 
-from model_server.checkpoints.region import Region, explicit, region_shape
+from model_server.checkpoints.region import Region, deliver, explicit, region_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,13 @@ class View:
         first, *rest = (math.prod(stored[axis] for axis in axes) for axes in self.dims)
         return (first if self.rows is None else min(first, self.rows), *rest)
 
-    def read(self, array: Any, region: Region | None = None) -> np.ndarray:
+    def read(
+        self, array: Any, region: Region | None = None, out: np.ndarray | None = None
+    ) -> np.ndarray:
         """A region of the view. `array` is a tensorstore, read where it is indexed."""
         stored = tuple(array.shape)
         if not self.dims:
-            return np.asarray(array.read().result())
+            return deliver(np.asarray(array.read().result()), out)
         wanted = explicit(region or (), self.shape(stored))
         parts = [_widened(part, axes, stored) for part, axes in zip(wanted, self.dims, strict=True)]
         if self.paired and len(self.dims[0]) == 1:  # the other half of a pair may be anywhere
@@ -48,14 +51,29 @@ class View:
             index[axis] = position
         for (outer, _), axes in zip(parts, self.dims, strict=True):
             index[axes[0]] = outer
+        if out is not None and self._lies_as(array, out):
+            source = array[tuple(index)][ts.d[:].translate_to[0]]
+            ts.array(out, copy=False, write=True).write(source.transpose(self._order)).result()
+            return out
         values = self._arranged(array[tuple(index)].read().result())
         cut = values[tuple(inner for _, inner in parts)]
-        return cut.reshape(region_shape(wanted))  # transposed in place where no axes merge
+        # Transposed in place where no axes merge.
+        return deliver(cut.reshape(region_shape(wanted)), out)
+
+    def _lies_as(self, array: Any, out: np.ndarray) -> bool:
+        """Whether the numbers only need to be put in order."""
+        alone = all(len(axes) == 1 for axes in self.dims)
+        return alone and not self.paired and self.scale == 1.0 and array.dtype == out.dtype
+
+    @property
+    def _order(self) -> list[int]:
+        """Of the axes that are left once some are taken."""
+        left = sorted(axis for axes in self.dims for axis in axes)
+        return [left.index(axis) for axes in self.dims for axis in axes]
 
     def _arranged(self, values: np.ndarray) -> np.ndarray:
         """What was read, with this view's dimensions."""
-        left = sorted(axis for axes in self.dims for axis in axes)
-        values = values.transpose([left.index(axis) for axes in self.dims for axis in axes])
+        values = values.transpose(self._order)
         if self.paired:
             values = _halves(values, len(self.dims[0]) - 1)
         if self.scale != 1.0:

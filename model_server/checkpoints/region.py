@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 # One slice per dimension, each with a start, a stop and no step.
 Region = tuple[slice, ...]
 
@@ -17,6 +19,14 @@ def explicit(region: Sequence[slice], shape: Sequence[int]) -> Region:
     """The same region with every start and stop written out; missing dimensions are whole."""
     full = (*region, *(slice(None) for _ in shape[len(region) :]))
     return tuple(slice(*part.indices(size)[:2]) for part, size in zip(full, shape, strict=True))
+
+
+def deliver(numbers: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+    """What a reader hands over: the numbers themselves, or `out` filled with them, in its dtype."""
+    if out is None:
+        return numbers
+    out[...] = numbers
+    return out
 
 
 def region_shape(region: Region) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from model_server.checkpoints.folder_tokenizer import folder_chat_template, fold
 from model_server.checkpoints.json_file import read_json
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.prequantized import packed_weights
-from model_server.checkpoints.region import Region, whole
+from model_server.checkpoints.region import Region, deliver, whole
 from model_server.checkpoints.safetensors_header import DTYPES
 from model_server.checkpoints.safetensors_tensors import WEIGHT_FILES, StoredTensors
 from model_server.tokenizer import HfTokenizer
@@ -78,17 +78,20 @@ class SafetensorsCheckpoint:
         rows, columns = self._packed[name].shape if name in self._packed else (0, 0)
         return 4 * rows * columns or self._stored.nbytes(name)
 
-    def read(self, name: str, region: Region | None = None) -> np.ndarray:
+    def read(
+        self, name: str, region: Region | None = None, out: np.ndarray | None = None
+    ) -> np.ndarray:
         """One tensor as it is stored, or a region of it; of a region only the rows are read."""
         packed = self._packed.get(name)
         if packed is None:
             self.dtype(name)  # says what is wrong with integers
-            return self._stored.read(name, region)
+            return self._stored.read(name, region, out)
         rows, columns = region or whole(packed.shape)
         block = packed.packing.block or packed.shape[1]
         start, stop = columns.start // block * block, -(-columns.stop // block) * block
         blocks = packed.read(self._stored, rows, slice(start, stop))
-        return blocks.dequantized()[:, columns.start - start : columns.stop - start]
+        cut = slice(columns.start - start, columns.stop - start)
+        return deliver(blocks.dequantized()[:, cut], out)
 
     def packing(self, name: str) -> Packing | None:
         packed = self._packed.get(name)

@@ -5,7 +5,9 @@ Knows names, shapes and bytes; what several tensors mean together is `prequantiz
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import numpy as np
 from model_server.checkpoints.complaint import Complain, raise_it
 from model_server.checkpoints.json_file import read_json
 from model_server.checkpoints.packed import FLOAT8
-from model_server.checkpoints.region import Region
+from model_server.checkpoints.region import Region, deliver, explicit, whole
 from model_server.checkpoints.safetensors_header import StoredTensor, read_header
 from model_server.checkpoints.tensor_file import TensorFile
 from sax.errors import CheckpointError
@@ -36,6 +38,40 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "U8": np.dtype(np.uint8),
     "BOOL": np.dtype(np.bool_),
 }
+_BAND = 2**20  # bytes that are read at once where they must be cut or converted: a core's cache
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """A tensor in its file, by its first dimension; a scalar is one row."""
+
+    tensor: StoredTensor
+    dtype: np.dtype[Any]
+    what: str  # for errors
+
+    @property
+    def height(self) -> int:
+        """Rows of a band."""
+        return max(1, _BAND // max(self._nbytes, 1))
+
+    def lies_as(self, out: np.ndarray) -> bool:
+        """Whether the file's bytes are the array's."""
+        return out.dtype == self.dtype and out.flags.c_contiguous
+
+    def read(self, rows: slice) -> np.ndarray:
+        count = rows.stop - rows.start
+        raw = self.tensor.file.read(self._offset(rows.start), count * self._nbytes, self.what)
+        return raw.view(self.dtype).reshape(count, *self.tensor.shape[1:])
+
+    def fill(self, out: np.ndarray, start: int) -> np.ndarray:
+        return self.tensor.file.fill(out, self._offset(start), self.what)
+
+    @property
+    def _nbytes(self) -> int:
+        return self.tensor.nbytes // max(math.prod(self.tensor.shape[:1]), 1)
+
+    def _offset(self, row: int) -> int:
+        return self.tensor.offset + row * self._nbytes
 
 
 class StoredTensors:
@@ -63,17 +99,24 @@ class StoredTensors:
     def nbytes(self, name: str) -> int:
         return self.find(name).nbytes
 
-    def read(self, name: str, region: Region | None = None) -> np.ndarray:
-        """One tensor, or a region of it; of a region only the rows are read."""
+    def read(
+        self, name: str, region: Region | None = None, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """One tensor, or a region of it, into `out` if given; of a region only rows are read."""
         tensor = self.find(name)
-        dtype = self._dtype(name, tensor)
-        if region is None or not tensor.shape:
-            raw = tensor.file.read(tensor.offset, tensor.nbytes, f"tensor {name!r}")
-            return raw.view(dtype).reshape(tensor.shape)
-        rows, row = region[0], tensor.nbytes // max(tensor.shape[0], 1)
-        start, count = tensor.offset + rows.start * row, rows.stop - rows.start
-        raw = tensor.file.read(start, count * row, f"tensor {name!r}")
-        return raw.view(dtype).reshape(count, *tensor.shape[1:])[:, *region[1:]]
+        stored = _Rows(tensor, self._dtype(name, tensor), f"tensor {name!r}")
+        if not tensor.shape:
+            return deliver(stored.read(slice(0, 1)).reshape(()), out)
+        rows, *rest = explicit(region or (), tensor.shape)
+        if out is None:
+            return stored.read(rows)[:, *rest]
+        if tuple(rest) == whole(tensor.shape[1:]) and stored.lies_as(out):
+            return stored.fill(out, rows.start)
+        for start in range(rows.start, rows.stop, stored.height):
+            stop = min(start + stored.height, rows.stop)
+            band = stored.read(slice(start, stop))[:, *rest]
+            out[start - rows.start : stop - rows.start] = band
+        return out
 
     def find(self, name: str) -> StoredTensor:
         """Raises CheckpointError."""

@@ -33,14 +33,21 @@ class TensorFile:
 
     def read(self, offset: int, nbytes: int, what: str) -> np.ndarray:
         """u8[nbytes] from `offset`; `what` is the name an error gives to the missing bytes."""
-        if offset + nbytes > self.size:
+        if offset + nbytes > self.size:  # before the memory is taken
             raise self.truncated(offset + nbytes, what)
-        out = aligned_empty((nbytes,), np.uint8)
+        return self.fill(aligned_empty((nbytes,), np.uint8), offset, what)
+
+    def fill(self, out: np.ndarray, offset: int, what: str) -> np.ndarray:
+        """The same into an array of any dtype, whose memory must be in one piece."""
+        end = offset + out.nbytes
+        if end > self.size:
+            raise self.truncated(end, what)
+        into = out.reshape(-1).view(np.uint8).data
         done = 0
-        while done < nbytes:
-            count = self._read_some(out.data[done:], offset + done)
+        while done < len(into):
+            count = self._read_some(into[done:], offset + done)
             if count == 0:  # cut short after it was opened
-                raise self.truncated(offset + nbytes, what, offset + done)
+                raise self.truncated(end, what, offset + done)
             done += count
         return out
 

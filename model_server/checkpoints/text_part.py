@@ -70,8 +70,8 @@ class TextPart:
     def nbytes(self, name: str) -> int:
         return self._checkpoint.nbytes(self._found(name))
 
-    def read(self, name: str, region: Region | None = None) -> Any:
-        return self._checkpoint.read(self._found(name), region)
+    def read(self, name: str, region: Region | None = None, out: Any = None) -> Any:
+        return self._checkpoint.read(self._found(name), region, out)
 
     def packing(self, name: str) -> Packing | None:
         return self._checkpoint.packing(self._found(name))

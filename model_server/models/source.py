@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from model_server.aligned import aligned, aligned_empty
+from model_server.aligned import aligned_empty
 from sax.errors import CheckpointError
 
 Region = tuple[slice, ...]  # one slice per dimension, start and stop written out, no step
@@ -27,7 +27,9 @@ class Tensors(Protocol):
 
     def shape(self, name: str) -> tuple[int, ...]: ...
 
-    def read(self, name: str, region: Region | None = None) -> np.ndarray: ...
+    def read(
+        self, name: str, region: Region | None = None, out: np.ndarray | None = None
+    ) -> np.ndarray: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,13 @@ class Piece:
         """Its numbers, lying as the place does."""
         numbers = tensors.read(self.name, self.region)
         return numbers.T if self.transposed else numbers
+
+    def fill(self, tensors: Tensors, out: np.ndarray) -> None:
+        """Put them into their place of the region that was asked for."""
+        front = out.ndim - len(self.region)
+        stack = (part.start for part in self.place[:front])
+        into = out[(*stack, *self.place[front:], ...)]
+        tensors.read(self.name, self.region, into.T if self.transposed else into)
 
     def shifted(self, axis: int, by: int) -> Piece:
         """The same piece in a larger region."""
@@ -68,18 +77,26 @@ class Source(ABC):
 
     def read(self, tensors: Tensors, region: Region, dtype: Any = None) -> np.ndarray:
         """A region as a device takes it over, in this dtype (None: the widest that is stored)."""
-        out, shape = None, tuple(part.stop - part.start for part in region)
+        shape = tuple(part.stop - part.start for part in region)
+        if dtype is None:
+            return self._read_widest(tensors, region, shape)
+        out = aligned_empty(shape, dtype)
+        for piece in self.pieces(tensors, region):
+            piece.fill(tensors, out)
+        return out
+
+    def _read_widest(self, tensors: Tensors, region: Region, shape: tuple[int, ...]) -> np.ndarray:
+        out = None
         for piece in self.pieces(tensors, region):
             numbers = piece.read(tensors)
             if numbers.shape == shape:
-                return aligned(numbers, dtype or numbers.dtype)
+                return numbers
             if out is None:
-                out = aligned_empty(shape, dtype or numbers.dtype)
-            elif dtype is None:
-                out = out.astype(np.result_type(out, numbers), copy=False)
+                out = np.empty(shape, numbers.dtype)
+            out = out.astype(np.result_type(out, numbers), copy=False)
             out[piece.place] = numbers
             del numbers  # or it would stay beside the next
-        return aligned_empty(shape, dtype or np.float32) if out is None else out
+        return np.empty(shape, np.float32) if out is None else out
 
     def _misshapen(self, tensors: Tensors, wanted: str) -> CheckpointError:
         given = ", ".join(f"{name} is {list(tensors.shape(name))}" for name in self.names[:3])

@@ -17,7 +17,7 @@ import numpy as np
 from flax import nnx
 
 from model_server.checkpoints.packed import Packing
-from model_server.checkpoints.region import Region, explicit
+from model_server.checkpoints.region import Region, deliver, explicit
 from model_server.models.quantization import Scheme
 from model_server.models.sharding import make_mesh
 from model_server.models.source import Joined, Tensor
@@ -50,10 +50,12 @@ class Counted:
     def packing(self, name: str) -> Packing | None:
         return None
 
-    def read(self, name: str, region: Region | None = None) -> np.ndarray:
+    def read(
+        self, name: str, region: Region | None = None, out: np.ndarray | None = None
+    ) -> np.ndarray:
         found = explicit(region or (), SHAPES[name])
         self.reads.append((name, [(part.start, part.stop) for part in found]))
-        return _NUMBERS[name][found]
+        return deliver(_NUMBERS[name][found], out)
 
 
 class _Weights(nnx.Module):

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from model_server.checkpoints.packed import PackedBlocks, Packing
-from model_server.checkpoints.region import Region, whole
+from model_server.checkpoints.region import Region, deliver, whole
 from model_server.models.quantization import Scheme, Stored, quantize
 from model_server.models.source import GroupRows, Joined, Source, Tensor
 from model_server.models.weight import Declaration, blueprint, weight
@@ -37,9 +37,11 @@ class Packed:
     def packing(self, name: str) -> Packing:
         return FORMS[name]
 
-    def read(self, name: str, region: Region | None = None) -> np.ndarray:
+    def read(
+        self, name: str, region: Region | None = None, out: np.ndarray | None = None
+    ) -> np.ndarray:
         self.reads.append((name, region or ()))
-        return NUMBERS[name][region or ...]
+        return deliver(NUMBERS[name][region or ...], out)
 
     def read_packed(self, name: str, region: Region | None = None) -> PackedBlocks:
         rows, columns = region or whole(self.shape(name))

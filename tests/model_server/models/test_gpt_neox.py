@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from model_server.checkpoints.region import deliver
 from model_server.models.attention import AttentionShape
 from model_server.models.gpt_neox import _attention_sources
 from model_server.models.registry import make_recipe
@@ -34,8 +35,8 @@ class OneTensor:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._rows.shape
 
-    def read(self, name: str, region: Any = None) -> np.ndarray:
-        return self._rows[region]
+    def read(self, name: str, region: Any = None, out: Any = None) -> np.ndarray:
+        return deliver(self._rows[region], out)
 
 
 def rows(source: Source, tensor: OneTensor) -> list[int]:

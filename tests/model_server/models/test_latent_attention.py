@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from model_server.checkpoints.region import deliver
 from model_server.kernels import reference
 from model_server.kernels.pages import CacheShape, allocate
 from model_server.models.latent_attention import LatentAttention, LatentShape, latent_cache
@@ -52,8 +53,8 @@ class Held:
     def shape(self, name: str) -> tuple[int, ...]:
         return tensors()[name].shape
 
-    def read(self, name: str, region: Any = None) -> np.ndarray:
-        return tensors()[name][region or ()]
+    def read(self, name: str, region: Any = None, out: Any = None) -> np.ndarray:
+        return deliver(tensors()[name][region or ()], out)
 
 
 def assembled() -> Any:

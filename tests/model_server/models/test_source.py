@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_server.checkpoints.region import Region, region_shape, whole
+from model_server.checkpoints.region import Region, deliver, region_shape, whole
 from model_server.models.source import (
     GroupRows,
     Joined,
@@ -32,10 +32,12 @@ class Arrays:
     def shape(self, name: str) -> tuple[int, ...]:
         return self.arrays[name].shape
 
-    def read(self, name: str, region: Region | None = None) -> np.ndarray:
+    def read(
+        self, name: str, region: Region | None = None, out: np.ndarray | None = None
+    ) -> np.ndarray:
         found = self.arrays[name][region or ...]
         self.handed_out += found.size
-        return found
+        return deliver(found, out)
 
 
 def numbers(*shape: int) -> np.ndarray:
