@@ -10,6 +10,8 @@ GEMMA := $(CACHE)/models/gemma-3-270m-Q4_K_M.gguf
 MINILM := $(CACHE)/models/all-MiniLM-L6-v2
 DEMO_FLAGS ?=
 PYTEST_FLAGS ?=
+# Processes that share the test files; 0: none but pytest's own, for a debugger.
+WORKERS ?= auto
 PROTOS := $(wildcard sax/proto/*.proto)
 PROTOC := $(CACHE)/protoc
 
@@ -33,7 +35,7 @@ demo: install model
 	@if [ -t 0 ]; then set -m; fi; $(BIN)/sax demo $(MODEL) $(DEMO_FLAGS); code=$$?; exit $$code
 
 test: dev model minilm
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile $(PYTEST_FLAGS)
 
 check: dev
 	$(BIN)/ruff check .

@@ -30,6 +30,9 @@ class TensorFile:
         # Closes once, when told to or when nobody holds the file any more.
         self._close = weakref.finalize(self, os.close, self._descriptor)
         self.size = os.fstat(self._descriptor).st_size
+        if hasattr(os, "posix_fadvise"):  # not on macOS
+            # The kernel reads further ahead: weights are loaded in the order of the file.
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def read(self, offset: int, nbytes: int, what: str) -> np.ndarray:
         """u8[nbytes] from `offset`; `what` is the name an error gives to the missing bytes."""

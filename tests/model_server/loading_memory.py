@@ -11,12 +11,16 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.demo_model import ROOT
+
+if TYPE_CHECKING:
+    from model_server.models.weight import Declaration
 
 # Freed arrays go back to the system at once: what is resident is what is in use.
 _EVERY_ARRAY_ITS_OWN_MAPPING = {"MALLOC_MMAP_THRESHOLD_": str(2**18)}
@@ -55,11 +59,10 @@ def _measured(path: str, overrides: dict[str, str]) -> Taken:
     with closing(open_checkpoint(path)) as checkpoint:
         recipe: Any = make_recipe("auto", checkpoint.config, overrides)
         declared = recipe.blueprint(1, checkpoint).declarations
-        largest_last = sorted(declared, key=lambda weight: weight.bytes)
         jax.device_put(0.0).block_until_ready()  # the device's own memory is not the weights'
         before = _status("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-        leaves = read_weights(largest_last, checkpoint, lambda progress: None)
+        leaves = read_weights(declared, _LargestLast(checkpoint, declared), lambda progress: None)
         placed = sum(weight.bytes for weight in declared)
         del leaves
         return Taken(
@@ -67,6 +70,20 @@ def _measured(path: str, overrides: dict[str, str]) -> Taken:
             largest=max(checkpoint.nbytes(name) for name in checkpoint.names()),
             resident=_status("VmHWM") - before - placed,
         )
+
+
+class _LargestLast:
+    """A checkpoint that says its tensors lie in the order of their weights' sizes."""
+
+    def __init__(self, checkpoint: Any, declared: Sequence[Declaration]) -> None:
+        self._checkpoint = checkpoint
+        self._sizes = {name: weight.bytes for weight in declared for name in weight.source.names}
+
+    def names(self) -> list[str]:
+        return sorted(self._checkpoint.names(), key=lambda name: self._sizes.get(name, 0))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._checkpoint, name)
 
 
 def _status(key: str) -> int:

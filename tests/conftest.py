@@ -1,0 +1,10 @@
+"""What holds for every test, in whichever process it runs."""
+
+from __future__ import annotations
+
+import signal
+
+# A shell starts its background jobs with SIGINT ignored, and a process hands that on to those it
+# starts: `make test &` would wait for ever for what Ctrl-C should end.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
