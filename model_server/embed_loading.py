@@ -63,7 +63,7 @@ def load_embedder(
     report: Callable[[Progress], None],
 ) -> LoadedEmbedder:
     """Raises CheckpointError, InvalidRequest, MemoryPlanError."""
-    settings = read_sentence_settings(path)
+    settings = read_sentence_settings(checkpoint.folder)
     if pooling := checkpoint.config.get("pooling"):  # a GGUF file says it itself
         settings = replace(settings, pooling=pooling)
     check_fit(checkpoint.tokenizer(), recipe.vocab, path)

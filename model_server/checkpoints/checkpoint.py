@@ -37,6 +37,11 @@ class Checkpoint(Protocol):
         ...
 
     @property
+    def folder(self) -> Path | None:
+        """Where on this machine its small files lie; None: it is one file."""
+        ...
+
+    @property
     def config(self) -> dict[str, Any]:
         """With the keys of a Hugging Face config.json."""
         ...

@@ -55,16 +55,16 @@ def convert(
     place = Path(destination).expanduser()
     if place.exists() or place.is_symlink():
         raise CheckpointError(f"{place} is already there; remove it or choose another name")
-    if target == GGUF:
-        check_sentence_settings(source)
     checkpoint = open_checkpoint(source)
 
     def write(path: Path) -> None:
         _write(checkpoint, path, target, dtypes, max_shard, report)
         if target != GGUF:
-            copy_sentence_settings(source, path)
+            copy_sentence_settings(checkpoint.folder, path)
 
     try:
+        if target == GGUF:
+            check_sentence_settings(checkpoint.folder)
         dtypes = {n: checkpoint.dtype(n) if dtype == SAME else dtype for n in checkpoint.names()}
         _write_then_rename(place, write)
     except OSError as exc:

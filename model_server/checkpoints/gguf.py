@@ -39,6 +39,7 @@ class GgufCheckpoint:
 
     def __init__(self, path: Path) -> None:
         """Raises CheckpointError, naming the file."""
+        self.folder: Path | None = None
         self._file = TensorFile(path)
         try:
             self._header = read_header(self._file)

@@ -95,7 +95,7 @@ def _fit(report: Report, checkpoint: Checkpoint) -> None:
     else:
         module = recipe.blueprint()
         report.context = recipe.own_context
-        read_sentence_settings(report.path)
+        read_sentence_settings(checkpoint.folder)
     report.vocabulary = recipe.vocab
     needed: Any = NeededTensors(checkpoint, recipe.unused)
     report.problems += mismatches(module.declarations, needed, shown=_NAMED)

@@ -8,7 +8,7 @@ layouts. Reads region by region, no more chunks than a region touches.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,6 +31,8 @@ from model_server.checkpoints.orbax_maxtext import MAXTEXT
 from model_server.checkpoints.orbax_view import View
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region
+from model_server.checkpoints.sentence_files import BESIDE, files_of_modules
+from model_server.checkpoints.sentence_transformers import MODULES
 from model_server.tokenizer import HfTokenizer
 from sax.errors import CheckpointError
 
@@ -69,6 +71,7 @@ class OrbaxCheckpoint:
         self._closed = False
         try:
             self._folder = self._folder_with_config(layout)
+            self.folder: Path | None = self._folder
             self.config = read_config(self._folder)
             self.generation_config = read_json(self._folder / "generation_config.json", missing={})
             self._views, self._arrays = self._open(read_tree(layout.arrays))
@@ -170,9 +173,16 @@ class OrbaxCheckpoint:
     def _fetch(self, place: Folder) -> Path:
         self._fetched = TemporaryDirectory(prefix="sax-orbax-")
         folder = Path(self._fetched.name)
-        for name, content in place.read_all(_BESIDE).items():
-            (folder / name).write_bytes(content)
+        _write(folder, place.read_all((*_BESIDE, *BESIDE)))
+        if (folder / MODULES).exists():
+            _write(folder, place.read_all(tuple(files_of_modules(folder))))
         return folder
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
 
 
 def _weights(paths: Iterable[str]) -> dict[str, str]:

@@ -38,6 +38,7 @@ class SafetensorsCheckpoint:
 
     def __init__(self, folder: Path, complain: Complain = raise_it) -> None:
         """Complains of each file of tensors; raises CheckpointError, naming the file."""
+        self.folder: Path | None = folder
         self._folder = folder
         self.config = read_config(folder)
         self.generation_config = read_json(folder / "generation_config.json", missing={})

@@ -1,40 +1,40 @@
-"""Keeps what a sentence-transformers folder says of its embeddings when the folder is converted.
+"""Keeps what a sentence-transformers folder says of its embeddings when it is moved or converted.
 
-Only the small files that `sentence_transformers` reads; a source that is no such folder has none.
+Only the small files that `sentence_transformers` reads; a checkpoint without them has none.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from model_server.checkpoints.json_file import read_text
 from model_server.checkpoints.sentence_transformers import (
+    MODULES,
     SentenceSettings,
+    read_modules,
     read_sentence_settings,
 )
 from sax.errors import CheckpointError
 
-_MODULES = "modules.json"
+# Beside the model itself; the others are where modules.json says.
+BESIDE = (MODULES, "config_sentence_transformers.json")
 _TEXT, _POOLING = "sentence_bert_config.json", "config.json"
 
 
-def copy_sentence_settings(source: str, folder: Path) -> None:
+def copy_sentence_settings(source: Path | None, folder: Path) -> None:
     """From the folder `source`, if it has any, into `folder`. Raises CheckpointError."""
-    place = Path(source.removeprefix("file://")).expanduser()
-    if not (place / _MODULES).is_file():
+    if source is None or not (source / MODULES).is_file():
         return
     read_sentence_settings(source)  # says what is wrong in them
-    for name in _files(place):
-        if (place / name).is_file():
+    for name in (*BESIDE, *files_of_modules(source)):
+        if (source / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(place / name, folder / name)
+            shutil.copyfile(source / name, folder / name)
 
 
-def check_sentence_settings(source: str) -> None:
+def check_sentence_settings(source: Path | None) -> None:
     """Raises CheckpointError if the vectors would be others once the settings are gone."""
     settings = replace(read_sentence_settings(source), max_length=None)
     if settings != SentenceSettings():
@@ -44,13 +44,10 @@ def check_sentence_settings(source: str) -> None:
         )
 
 
-def _files(place: Path) -> Iterator[str]:
-    yield from (_MODULES, "config_sentence_transformers.json")
-    for module in json.loads(read_text(place / _MODULES)):
-        path = PurePosixPath(module["path"])
-        if path.is_absolute() or ".." in path.parts:
-            raise CheckpointError(f"{place / _MODULES} names a folder outside: {module['path']!r}")
-        # The first module is the model, whose config.json is written anew.
+def files_of_modules(folder: Path) -> Iterator[str]:
+    """Relative paths of the files that modules may have. Raises CheckpointError."""
+    for _, path in read_modules(folder):
+        # The first module is the model, whose config.json is no setting.
         yield str(path / _TEXT)
         if path.parts:
             yield str(path / _POOLING)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from model_server.checkpoints.json_file import read_json, read_text
 from sax.errors import CheckpointError
 
-_MODULES = "modules.json"
+MODULES = "modules.json"
 _FLAG = "pooling_mode_"
 _FLAG_OF = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
 
@@ -30,22 +30,21 @@ class SentenceSettings:
     prefix: str = ""  # put before every text
 
 
-def read_sentence_settings(path: str) -> SentenceSettings:
-    """Of the checkpoint at `path`. Raises CheckpointError for what is not computed here."""
-    folder = Path(path.removeprefix("file://")).expanduser()
-    if not (folder / _MODULES).is_file():
+def read_sentence_settings(folder: Path | None) -> SentenceSettings:
+    """Of a checkpoint's folder. Raises CheckpointError for what is not computed here."""
+    if folder is None or not (folder / MODULES).is_file():
         return SentenceSettings()
-    modules = _modules(folder)
+    modules = read_modules(folder)
     kinds = [kind for kind, _ in modules]
     if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
         raise CheckpointError(
-            f"{folder / _MODULES} lists {', '.join(kinds)}; embeddings come of Transformer, "
+            f"{folder / MODULES} lists {', '.join(kinds)}; embeddings come of Transformer, "
             "Pooling and perhaps Normalize"
         )
-    text = read_json(modules[0][1] / "sentence_bert_config.json", missing={})
+    text = read_json(folder / modules[0][1] / "sentence_bert_config.json", missing={})
     length = text.get("max_seq_length")
     return SentenceSettings(
-        pooling=_pooling(modules[1][1] / "config.json"),
+        pooling=_pooling(folder / modules[1][1] / "config.json"),
         normalise=len(kinds) == 3,
         max_length=length if type(length) is int and length > 0 else None,
         lower_case=text.get("do_lower_case") is True,
@@ -53,14 +52,18 @@ def read_sentence_settings(path: str) -> SentenceSettings:
     )
 
 
-def _modules(folder: Path) -> list[tuple[str, Path]]:
-    """The kind of each module, and its own folder."""
-    path = folder / _MODULES
+def read_modules(folder: Path) -> list[tuple[str, PurePosixPath]]:
+    """The kind of each module, and its own folder inside this one. Raises CheckpointError."""
+    path = folder / MODULES
     try:
         listed: Any = json.loads(read_text(path))
-        return [(each["type"].rpartition(".")[2], folder / each["path"]) for each in listed]
+        found = [(m["type"].rpartition(".")[2], PurePosixPath(m["path"])) for m in listed]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
         raise CheckpointError(f"{path} is no list of modules with type and path") from exc
+    for _, inner in found:
+        if inner.is_absolute() or ".." in inner.parts:
+            raise CheckpointError(f"{path} names a folder outside: {str(inner)!r}")
+    return found
 
 
 def _pooling(path: Path) -> str:

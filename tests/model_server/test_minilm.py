@@ -30,9 +30,9 @@ IDS = [ids for pair in PAIRS for ids in pair["ids"]]
 @pytest.fixture(scope="module")
 def embedded() -> np.ndarray:
     """f32[20, 384]: all sentences in one batch, from the reference's token ids."""
-    folder = str(minilm())
+    folder = minilm()
     settings = read_sentence_settings(folder)
-    with closing(open_checkpoint(folder)) as checkpoint:
+    with closing(open_checkpoint(str(folder))) as checkpoint:
         recipe = make_recipe("auto", checkpoint.config, {})
         assert isinstance(recipe, EmbedRecipe)
         module = recipe.blueprint()
@@ -64,9 +64,9 @@ def test_eating_food_and_eating_a_meal_are_alike(embedded: np.ndarray) -> None:
 
 
 def test_sentences_have_the_references_ids() -> None:
-    folder = str(minilm())
+    folder = minilm()
     settings = read_sentence_settings(folder)
-    with closing(open_checkpoint(folder)) as checkpoint:
+    with closing(open_checkpoint(str(folder))) as checkpoint:
         tokenizer = SentenceTokenizer(checkpoint.tokenizer(), settings)
         found = [tokenizer.encode(text) for text in TEXTS]
     longest = settings.max_length

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from model_server.checkpoints.checkpoint import open_checkpoint
 from model_server.checkpoints.convert import convert
 from model_server.checkpoints.sentence_transformers import SentenceSettings, read_sentence_settings
 from sax.errors import CheckpointError
+from tests.model_server.checkpoints.bucket_server import BucketServer
 from tests.model_server.checkpoints.tiny_folder import write_json
 
 
@@ -27,9 +30,20 @@ def _settings(folder: Path, pooling: str, path: str = "1_Pooling") -> Path:
 @pytest.mark.parametrize("to", ["orbax", "huggingface"])
 def test_a_folder_keeps_them(folder: Path, tmp_path: Path, to: str) -> None:
     convert(str(_settings(folder, "cls_token")), str(tmp_path / "out"), to=to)
-    kept = read_sentence_settings(str(tmp_path / "out"))
+    kept = read_sentence_settings(tmp_path / "out")
     assert kept == SentenceSettings(pooling="cls", normalise=False, max_length=48)
-    assert kept == read_sentence_settings(str(folder))
+    assert kept == read_sentence_settings(folder)
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_they_are_fetched_from_a_bucket(
+    bucket_server: BucketServer, folder: Path, scheme: str
+) -> None:
+    place = bucket_server.root / "bucket" / "embedder"
+    convert(str(_settings(folder, "cls_token")), str(place), to="orbax")
+    with closing(open_checkpoint(f"{scheme}://bucket/embedder")) as checkpoint:
+        kept = read_sentence_settings(checkpoint.folder)
+    assert kept == SentenceSettings(pooling="cls", normalise=False, max_length=48)
 
 
 def test_a_gguf_file_that_would_lose_them_is_refused(folder: Path, tmp_path: Path) -> None:
