@@ -23,7 +23,8 @@ from model_server.models.registry import families, find, make_recipe, model_path
 _MEANINGS = {
     "DTYPE": 'of the weights: `"bfloat16"` or `"float32"`',
     "QUANTIZE": '`"int8"`, `"int4"` or `"float8"`, a scale per row or with `":N"` per N columns; '
-    '`"stored"`: as the checkpoint has them; null: plain numbers',
+    '`"stored"`: as the checkpoint has them; null: plain numbers. Matrices that N does not divide '
+    "stay plain, which the log says; if that is all of them the load is refused",
     "KV_CACHE_DTYPE": '`"float32"`, `"bfloat16"` or `"int8"` (a scale per head and token); null: '
     "float32 on a CPU, elsewhere as `DTYPE`",
     "ICI_MESH_SHAPE": "devices on the axes replica, data, model; null: every device, on model",
