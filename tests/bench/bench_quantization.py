@@ -30,7 +30,7 @@ from tests.model_server.tiny import logits_of
 TEXT = Path(__file__).with_name("text.txt")
 SCHEMES = ("int8", "int8:32", "int4:32", "int4", "float8", "stored")
 BATCHES = (1, 8, 32)
-ROUNDS = 5
+ROUNDS = 3
 
 
 def run() -> list[Table]:
