@@ -29,7 +29,7 @@ from tests.bench.table import Table
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 HEAD = """# Benchmarks
 
-Remake this page with `make bench` (about twenty minutes, best on a quiet machine). Every table is
+Remake this page with `make bench` (about half an hour, best on a quiet machine). Every table is
 written by `tests/bench`; no figure is typed by hand. The machines these run on are shared and
 noisy, so read ratios between columns of one table; absolute figures move by a third between runs.
 """

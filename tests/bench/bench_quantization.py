@@ -18,7 +18,7 @@ import numpy as np
 from model_server.checkpoints.checkpoint import open_checkpoint
 from model_server.config import ModelServerConfig
 from model_server.engine.runner import ModelRunner
-from model_server.loading import make_loader
+from model_server.loading import ModelLoader, make_loader
 from model_server.models.registry import make_recipe
 from model_server.weights import read_weights
 from sax.types import ModelSpec
@@ -84,9 +84,10 @@ def _speed() -> Table:
         f"the same minute; median of {ROUNDS} pairs.",
         ("QUANTIZE", *(f"batch {batch}" for batch in BATCHES)),
     )
-    plain = _runner("null")
+    load = make_loader(ModelServerConfig(jax_cache_dir=".cache/compiled"))
+    plain = _runner(load, "null")
     for scheme in SCHEMES:
-        runner = _runner(f'"{scheme}"')
+        runner = _runner(load, f'"{scheme}"')
         table.add(scheme, *(f"{_ratio(runner, plain, batch):.2f}" for batch in BATCHES))
         runner.close()
     plain.close()
@@ -101,7 +102,7 @@ def _ratio(runner: ModelRunner, plain: ModelRunner, batch: int) -> float:
     return statistics.median(fast / slow for fast, slow in pairs)
 
 
-def _runner(quantize: str) -> Any:
+def _runner(load: ModelLoader, quantize: str) -> Any:
     spec = ModelSpec(
         model_id=f"/sax/bench/{abs(hash(quantize))}",
         model_path="auto",
@@ -109,5 +110,4 @@ def _runner(quantize: str) -> Any:
         replicas=1,
         overrides={"QUANTIZE": quantize},
     )
-    config = ModelServerConfig(jax_cache_dir=".cache/compiled")
-    return make_loader(config)(spec, lambda _: None).runner
+    return load(spec, lambda _: None).runner
