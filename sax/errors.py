@@ -9,9 +9,12 @@
     +-- NotFound
     |   +-- ModelNotFound, ModelPathNotFound
     +-- ModelExists
+    +-- StaleRevision             someone else changed it meanwhile: read it again
     +-- QueueFull                 the replica has no room now
     +-- Unavailable
-    |   +-- AdminUnavailable, ModelNotReady, NotLoaded, ReplicaLost, ShuttingDown
+    |   +-- AdminUnavailable
+    |   |   +-- NotLeading       ask the admin server that leads
+    |   +-- ModelNotReady, NotLoaded, ReplicaLost, ShuttingDown
     +-- LoadFailed                a checkpoint or a plan does not work out
     |   +-- CheckpointError, MemoryPlanError
     +-- DeadlineExceeded, Cancelled
@@ -87,6 +90,10 @@ class ModelExists(SaxError):
     """The name is taken."""
 
 
+class StaleRevision(SaxError):
+    """The change was made from a state that is no longer the current one."""
+
+
 class QueueFull(SaxError):
     """The bounded queue of a replica is full."""
 
@@ -97,6 +104,10 @@ class Unavailable(SaxError):
 
 class AdminUnavailable(Unavailable):
     """The cell's admin server does not answer."""
+
+
+class NotLeading(AdminUnavailable):
+    """This admin server follows another one; `param` is the leader's host:port, "" if unknown."""
 
 
 class ModelNotReady(Unavailable):
@@ -160,10 +171,12 @@ TABLE: dict[type[SaxError], Meaning] = {
     ModelNotFound: Meaning("NOT_FOUND", 404, Retry.NOBODY),
     ModelPathNotFound: Meaning("NOT_FOUND", 404, Retry.NOBODY),
     ModelExists: Meaning("ALREADY_EXISTS", 409, Retry.NOBODY),
+    StaleRevision: Meaning("ABORTED", 409, Retry.NOBODY),
     # Another replica may have room; when all are full the caller backs off.
     QueueFull: Meaning("RESOURCE_EXHAUSTED", 429, Retry.LOCATOR),
     Unavailable: Meaning("UNAVAILABLE", 503, Retry.CLIENT),
     AdminUnavailable: Meaning("UNAVAILABLE", 503, Retry.CLIENT),
+    NotLeading: Meaning("UNAVAILABLE", 503, Retry.CLIENT),
     ModelNotReady: Meaning("UNAVAILABLE", 503, Retry.CLIENT),
     # The watch set is a moment behind the server; another replica has it.
     NotLoaded: Meaning("NOT_FOUND", 503, Retry.LOCATOR),

@@ -30,6 +30,27 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Autoscaling:
+    """Between which bounds the number of replicas follows the load."""
+
+    min_replicas: int = 1  # 0: none while nobody asks
+    max_replicas: int = 1
+    target_queue: float = 1.0  # requests that wait, for each ready replica
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """What a server must have to be given a replica, beyond the model path."""
+
+    tags: tuple[str, ...] = ()  # all of them
+    devices: int = 0  # in one slice; 0: any number
+    memory: int = 0  # bytes of the whole server; 0: as learned from servers that loaded it
+
+
+ANYWHERE = Placement()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """What an operator published."""
 
@@ -41,6 +62,9 @@ class ModelSpec:
     acls: Mapping[str, str] = field(default_factory=dict[str, str])  # method -> acl
     admin_acl: str = ""
     version: str = ""  # 32 hex digits; new whenever what is loaded changes
+    revision: int = 0  # number of the record that last changed it; 0: not known
+    autoscaling: Autoscaling | None = None  # None: as many replicas as `replicas` says
+    placement: Placement = ANYWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +84,8 @@ class PublishedModel:
     spec: ModelSpec
     replicas: tuple[ReplicaStatus, ...] = ()
     methods: tuple[str, ...] = ()
+    wanted: int = 0  # replicas aimed at now; differs from spec.replicas under autoscaling
+    scaling_reason: str = ""  # why it is that many; empty without autoscaling
 
     @property
     def ready_replicas(self) -> int:
@@ -79,6 +105,7 @@ class ServerInfo:
     tags: tuple[str, ...] = ()
     incarnation: str = ""
     memory_total: int = 0  # bytes
+    devices: int = 0  # accelerators, all hosts together; 0: as the topology says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +119,9 @@ class ServableInfo:
     progress: Progress | None = None
     memory: int = 0  # bytes of weights, KV pages and workspace
     methods: tuple[str, ...] = ()  # lm.generate, ...: what a loaded model serves
+    queued: int = 0  # requests that wait for a slot
+    running: int = 0  # requests that have one
+    acls: Mapping[str, str] = field(default_factory=dict[str, str])  # as the server enforces them
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +159,31 @@ class CellStats:
 
     types: tuple[ServerTypeStat, ...] = ()
     servers_by_model_path: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """One version of a published model: what is loaded. Never changes."""
+
+    version: str  # 32 hex digits
+    checkpoint: str
+    overrides: Mapping[str, str] = field(default_factory=dict[str, str])
+    at_s: float = 0.0  # seconds since the epoch
+    by: str = ""  # who made it; "" where nobody proves who they are
+    current: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One record of a cell's log, as an auditor reads it."""
+
+    sequence: int
+    at_s: float  # seconds since the epoch
+    kind: str  # publish, update, rollback, unpublish, lead
+    model_id: str = ""
+    by: str = ""
+    version: str = ""
+    text: str = ""  # what changed, in words
 
 
 @dataclass(frozen=True, slots=True)

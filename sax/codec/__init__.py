@@ -29,6 +29,7 @@ from sax.codec.models import (
     encode_published,
     encode_spec,
 )
+from sax.codec.records import decode_event, decode_version, encode_event, encode_version
 from sax.codec.servers import (
     decode_join,
     decode_joined,
@@ -56,6 +57,7 @@ __all__ = [
     "decode_chunk",
     "decode_embed",
     "decode_embedded",
+    "decode_event",
     "decode_failure",
     "decode_generate",
     "decode_join",
@@ -67,12 +69,14 @@ __all__ = [
     "decode_status",
     "decode_tokenize",
     "decode_topology",
+    "decode_version",
     "encode_chip",
     "encode_chunk",
     "encode_custom",
     "encode_embed",
     "encode_embed_question",
     "encode_embedded",
+    "encode_event",
     "encode_extra_inputs",
     "encode_failure",
     "encode_generate",
@@ -88,6 +92,7 @@ __all__ = [
     "encode_tokenize",
     "put_chunk",
     "encode_topology",
+    "encode_version",
     "refuse_extra_inputs",
     "sampling_from_extra_inputs",
 ]

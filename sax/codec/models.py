@@ -6,7 +6,14 @@ from collections.abc import Mapping
 
 from sax.codec.statuses import decode_progress, decode_state, encode_progress, encode_state
 from sax.proto import admin_pb2, common_pb2, modelet_pb2
-from sax.types import ModelSpec, PublishedModel, ReplicaStatus, ServableStatus
+from sax.types import (
+    Autoscaling,
+    ModelSpec,
+    Placement,
+    PublishedModel,
+    ReplicaStatus,
+    ServableStatus,
+)
 
 
 def encode_spec(spec: ModelSpec) -> admin_pb2.Model:
@@ -20,6 +27,13 @@ def encode_spec(spec: ModelSpec) -> admin_pb2.Model:
         admin_acl=spec.admin_acl,
         overrides=spec.overrides,
         uuid=bytes.fromhex(spec.version),
+        revision=spec.revision,
+        autoscaling=_encode_autoscaling(spec.autoscaling),
+        placement=admin_pb2.Placement(
+            tags=spec.placement.tags,
+            devices=spec.placement.devices,
+            memory_bytes=spec.placement.memory,
+        ),
     )
 
 
@@ -34,6 +48,13 @@ def decode_spec(msg: admin_pb2.Model) -> ModelSpec:
         acls=dict(msg.acls.items),
         admin_acl=msg.admin_acl,
         version=msg.uuid.hex(),
+        revision=msg.revision,
+        autoscaling=_decode_autoscaling(msg),
+        placement=Placement(
+            tags=tuple(msg.placement.tags),
+            devices=msg.placement.devices,
+            memory=msg.placement.memory_bytes,
+        ),
     )
 
 
@@ -46,6 +67,8 @@ def encode_published(model: PublishedModel) -> admin_pb2.PublishedModel:
         modelet_addresses=[replica.address for replica in model.replicas if replica.address],
         ready_replicas=model.ready_replicas,
         replicas=[_encode_replica(replica) for replica in model.replicas],
+        wanted_replicas=model.wanted,
+        scaling_reason=model.scaling_reason,
     )
 
 
@@ -55,7 +78,11 @@ def decode_published(msg: admin_pb2.PublishedModel) -> PublishedModel:
         ReplicaStatus(address, ServableStatus.NONE) for address in msg.modelet_addresses
     )
     return PublishedModel(
-        spec=decode_spec(msg.model), replicas=replicas, methods=tuple(msg.model.method_names)
+        spec=decode_spec(msg.model),
+        replicas=replicas,
+        methods=tuple(msg.model.method_names),
+        wanted=msg.wanted_replicas,
+        scaling_reason=msg.scaling_reason,
     )
 
 
@@ -81,6 +108,27 @@ def decode_load(msg: modelet_pb2.LoadRequest) -> ModelSpec:
         overrides=dict(msg.overrides),
         acls=dict(msg.acls.items),
         version=msg.uuid.hex(),
+    )
+
+
+def _encode_autoscaling(autoscaling: Autoscaling | None) -> admin_pb2.Autoscaling | None:
+    """None stays an absent field."""
+    if autoscaling is None:
+        return None
+    return admin_pb2.Autoscaling(
+        min_replicas=autoscaling.min_replicas,
+        max_replicas=autoscaling.max_replicas,
+        target_queue=autoscaling.target_queue,
+    )
+
+
+def _decode_autoscaling(msg: admin_pb2.Model) -> Autoscaling | None:
+    if not msg.HasField("autoscaling"):
+        return None
+    return Autoscaling(
+        min_replicas=msg.autoscaling.min_replicas,
+        max_replicas=msg.autoscaling.max_replicas,
+        target_queue=msg.autoscaling.target_queue,
     )
 
 

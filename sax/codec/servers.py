@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sax.codec.chips import decode_chip, decode_topology, encode_chip, encode_topology
 from sax.codec.statuses import decode_progress, decode_state, encode_progress, encode_state
-from sax.proto import admin_pb2, modelet_pb2
+from sax.proto import admin_pb2, common_pb2, modelet_pb2
 from sax.types import (
     CellStats,
     JoinedServer,
@@ -26,6 +26,7 @@ def encode_join(info: ServerInfo) -> admin_pb2.JoinRequest:
         model_server=_encode_model_server(info),
         incarnation_id=info.incarnation,
         memory_total_bytes=info.memory_total,
+        devices=info.devices,
     )
 
 
@@ -69,6 +70,7 @@ def encode_joined(server: JoinedServer) -> admin_pb2.JoinedModelServer:
         failure_reasons={s.model_id: s.reason for s in server.servables if s.reason},
         incarnation_id=server.info.incarnation,
         memory_total_bytes=server.info.memory_total,
+        devices=server.info.devices,
         memory_used_bytes=server.memory_used,
         servables=[_encode_servable(servable) for servable in server.servables],
     )
@@ -140,6 +142,7 @@ def _decode_info(msg: admin_pb2.JoinRequest | admin_pb2.JoinedModelServer) -> Se
         tags=tuple(msg.model_server.tags),
         incarnation=msg.incarnation_id,
         memory_total=msg.memory_total_bytes,
+        devices=msg.devices,
     )
 
 
@@ -152,6 +155,9 @@ def _encode_model(servable: ServableInfo) -> modelet_pb2.GetStatusResponse.Model
         uuid=bytes.fromhex(servable.version),
         memory_bytes=servable.memory,
         methods=servable.methods,
+        queued_requests=servable.queued,
+        running_requests=servable.running,
+        acls=common_pb2.AccessControlLists(items=servable.acls),
     )
 
 
@@ -164,6 +170,9 @@ def _decode_model(msg: modelet_pb2.GetStatusResponse.ModelWithStatus) -> Servabl
         progress=decode_progress(msg.progress) if msg.HasField("progress") else None,
         memory=msg.memory_bytes,
         methods=tuple(msg.methods),
+        queued=msg.queued_requests,
+        running=msg.running_requests,
+        acls=dict(msg.acls.items),
     )
 
 
@@ -176,6 +185,8 @@ def _encode_servable(servable: ServableInfo) -> admin_pb2.Servable:
         progress=encode_progress(servable.progress),
         memory_bytes=servable.memory,
         methods=servable.methods,
+        queued_requests=servable.queued,
+        running_requests=servable.running,
     )
 
 
@@ -188,4 +199,6 @@ def _decode_servable(msg: admin_pb2.Servable) -> ServableInfo:
         progress=decode_progress(msg.progress) if msg.HasField("progress") else None,
         memory=msg.memory_bytes,
         methods=tuple(msg.methods),
+        queued=msg.queued_requests,
+        running=msg.running_requests,
     )

@@ -31,7 +31,7 @@ class State(_message.Message):
     def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., last_generation: _Optional[int] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("model_id", "model_path", "checkpoint_path", "requested_num_replicas", "acls", "admin_acl", "overrides", "uuid", "method_names")
+    __slots__ = ("model_id", "model_path", "checkpoint_path", "requested_num_replicas", "acls", "admin_acl", "overrides", "uuid", "method_names", "revision", "autoscaling", "placement")
     class OverridesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,9 @@ class Model(_message.Message):
     OVERRIDES_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     METHOD_NAMES_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    AUTOSCALING_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     model_id: str
     model_path: str
     checkpoint_path: str
@@ -57,7 +60,30 @@ class Model(_message.Message):
     overrides: _containers.ScalarMap[str, str]
     uuid: bytes
     method_names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, model_id: _Optional[str] = ..., model_path: _Optional[str] = ..., checkpoint_path: _Optional[str] = ..., requested_num_replicas: _Optional[int] = ..., acls: _Optional[_Union[_common_pb2.AccessControlLists, _Mapping]] = ..., admin_acl: _Optional[str] = ..., overrides: _Optional[_Mapping[str, str]] = ..., uuid: _Optional[bytes] = ..., method_names: _Optional[_Iterable[str]] = ...) -> None: ...
+    revision: int
+    autoscaling: Autoscaling
+    placement: Placement
+    def __init__(self, model_id: _Optional[str] = ..., model_path: _Optional[str] = ..., checkpoint_path: _Optional[str] = ..., requested_num_replicas: _Optional[int] = ..., acls: _Optional[_Union[_common_pb2.AccessControlLists, _Mapping]] = ..., admin_acl: _Optional[str] = ..., overrides: _Optional[_Mapping[str, str]] = ..., uuid: _Optional[bytes] = ..., method_names: _Optional[_Iterable[str]] = ..., revision: _Optional[int] = ..., autoscaling: _Optional[_Union[Autoscaling, _Mapping]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ...) -> None: ...
+
+class Autoscaling(_message.Message):
+    __slots__ = ("min_replicas", "max_replicas", "target_queue")
+    MIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    MAX_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    min_replicas: int
+    max_replicas: int
+    target_queue: float
+    def __init__(self, min_replicas: _Optional[int] = ..., max_replicas: _Optional[int] = ..., target_queue: _Optional[float] = ...) -> None: ...
+
+class Placement(_message.Message):
+    __slots__ = ("tags", "devices", "memory_bytes")
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    devices: int
+    memory_bytes: int
+    def __init__(self, tags: _Optional[_Iterable[str]] = ..., devices: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class Replica(_message.Message):
     __slots__ = ("address", "status", "reason", "progress")
@@ -72,16 +98,20 @@ class Replica(_message.Message):
     def __init__(self, address: _Optional[str] = ..., status: _Optional[_Union[_common_pb2.ModelStatus, str]] = ..., reason: _Optional[str] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ...) -> None: ...
 
 class PublishedModel(_message.Message):
-    __slots__ = ("model", "modelet_addresses", "ready_replicas", "replicas")
+    __slots__ = ("model", "modelet_addresses", "ready_replicas", "replicas", "wanted_replicas", "scaling_reason")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MODELET_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     READY_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    WANTED_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    SCALING_REASON_FIELD_NUMBER: _ClassVar[int]
     model: Model
     modelet_addresses: _containers.RepeatedScalarFieldContainer[str]
     ready_replicas: int
     replicas: _containers.RepeatedCompositeFieldContainer[Replica]
-    def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ..., modelet_addresses: _Optional[_Iterable[str]] = ..., ready_replicas: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
+    wanted_replicas: int
+    scaling_reason: str
+    def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ..., modelet_addresses: _Optional[_Iterable[str]] = ..., ready_replicas: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., wanted_replicas: _Optional[int] = ..., scaling_reason: _Optional[str] = ...) -> None: ...
 
 class ModelServer(_message.Message):
     __slots__ = ("chip_type", "chip_topology", "servable_model_paths", "tags")
@@ -206,7 +236,7 @@ class ModelServerTypeStat(_message.Message):
     def __init__(self, chip_type: _Optional[_Union[ModelServer.ChipType, str]] = ..., chip_topology: _Optional[_Union[ModelServer.ChipTopology, str]] = ..., num_replicas: _Optional[int] = ...) -> None: ...
 
 class Servable(_message.Message):
-    __slots__ = ("model_id", "status", "uuid", "reason", "progress", "memory_bytes", "methods")
+    __slots__ = ("model_id", "status", "uuid", "reason", "progress", "memory_bytes", "methods", "queued_requests", "running_requests")
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
@@ -214,6 +244,8 @@ class Servable(_message.Message):
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     METHODS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     model_id: str
     status: _common_pb2.ModelStatus
     uuid: bytes
@@ -221,10 +253,12 @@ class Servable(_message.Message):
     progress: _common_pb2.Progress
     memory_bytes: int
     methods: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, model_id: _Optional[str] = ..., status: _Optional[_Union[_common_pb2.ModelStatus, str]] = ..., uuid: _Optional[bytes] = ..., reason: _Optional[str] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., methods: _Optional[_Iterable[str]] = ...) -> None: ...
+    queued_requests: int
+    running_requests: int
+    def __init__(self, model_id: _Optional[str] = ..., status: _Optional[_Union[_common_pb2.ModelStatus, str]] = ..., uuid: _Optional[bytes] = ..., reason: _Optional[str] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., methods: _Optional[_Iterable[str]] = ..., queued_requests: _Optional[int] = ..., running_requests: _Optional[int] = ...) -> None: ...
 
 class JoinedModelServer(_message.Message):
-    __slots__ = ("model_server", "address", "debug_address", "data_address", "last_join_ms", "loaded_models", "failure_reasons", "is_dormant", "pending_requests", "errors_per_second", "successes_per_second", "mean_latency_in_seconds", "incarnation_id", "memory_total_bytes", "memory_used_bytes", "servables")
+    __slots__ = ("model_server", "address", "debug_address", "data_address", "last_join_ms", "loaded_models", "failure_reasons", "is_dormant", "pending_requests", "errors_per_second", "successes_per_second", "mean_latency_in_seconds", "incarnation_id", "memory_total_bytes", "memory_used_bytes", "servables", "devices")
     class LoadedModelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -255,6 +289,7 @@ class JoinedModelServer(_message.Message):
     MEMORY_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     SERVABLES_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
     model_server: ModelServer
     address: str
     debug_address: str
@@ -271,7 +306,8 @@ class JoinedModelServer(_message.Message):
     memory_total_bytes: int
     memory_used_bytes: int
     servables: _containers.RepeatedCompositeFieldContainer[Servable]
-    def __init__(self, model_server: _Optional[_Union[ModelServer, _Mapping]] = ..., address: _Optional[str] = ..., debug_address: _Optional[str] = ..., data_address: _Optional[str] = ..., last_join_ms: _Optional[int] = ..., loaded_models: _Optional[_Mapping[str, _common_pb2.ModelStatus]] = ..., failure_reasons: _Optional[_Mapping[str, str]] = ..., is_dormant: bool = ..., pending_requests: _Optional[int] = ..., errors_per_second: _Optional[float] = ..., successes_per_second: _Optional[float] = ..., mean_latency_in_seconds: _Optional[float] = ..., incarnation_id: _Optional[str] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., servables: _Optional[_Iterable[_Union[Servable, _Mapping]]] = ...) -> None: ...
+    devices: int
+    def __init__(self, model_server: _Optional[_Union[ModelServer, _Mapping]] = ..., address: _Optional[str] = ..., debug_address: _Optional[str] = ..., data_address: _Optional[str] = ..., last_join_ms: _Optional[int] = ..., loaded_models: _Optional[_Mapping[str, _common_pb2.ModelStatus]] = ..., failure_reasons: _Optional[_Mapping[str, str]] = ..., is_dormant: bool = ..., pending_requests: _Optional[int] = ..., errors_per_second: _Optional[float] = ..., successes_per_second: _Optional[float] = ..., mean_latency_in_seconds: _Optional[float] = ..., incarnation_id: _Optional[str] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., servables: _Optional[_Iterable[_Union[Servable, _Mapping]]] = ..., devices: _Optional[int] = ...) -> None: ...
 
 class PublishRequest(_message.Message):
     __slots__ = ("model",)
@@ -388,20 +424,22 @@ class WaitForReadyResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("address", "debug_address", "data_address", "model_server", "incarnation_id", "memory_total_bytes")
+    __slots__ = ("address", "debug_address", "data_address", "model_server", "incarnation_id", "memory_total_bytes", "devices")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DEBUG_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DATA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     MODEL_SERVER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
     MEMORY_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
     address: str
     debug_address: str
     data_address: str
     model_server: ModelServer
     incarnation_id: str
     memory_total_bytes: int
-    def __init__(self, address: _Optional[str] = ..., debug_address: _Optional[str] = ..., data_address: _Optional[str] = ..., model_server: _Optional[_Union[ModelServer, _Mapping]] = ..., incarnation_id: _Optional[str] = ..., memory_total_bytes: _Optional[int] = ...) -> None: ...
+    devices: int
+    def __init__(self, address: _Optional[str] = ..., debug_address: _Optional[str] = ..., data_address: _Optional[str] = ..., model_server: _Optional[_Union[ModelServer, _Mapping]] = ..., incarnation_id: _Optional[str] = ..., memory_total_bytes: _Optional[int] = ..., devices: _Optional[int] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ()

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class LoadRequest(_message.Message):
-    __slots__ = ("model_key", "model_path", "checkpoint_path", "acls", "overrides", "uuid")
+    __slots__ = ("model_key", "model_path", "checkpoint_path", "acls", "overrides", "uuid", "term")
     class OverridesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -23,37 +23,45 @@ class LoadRequest(_message.Message):
     ACLS_FIELD_NUMBER: _ClassVar[int]
     OVERRIDES_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     model_key: str
     model_path: str
     checkpoint_path: str
     acls: _common_pb2.AccessControlLists
     overrides: _containers.ScalarMap[str, str]
     uuid: bytes
-    def __init__(self, model_key: _Optional[str] = ..., model_path: _Optional[str] = ..., checkpoint_path: _Optional[str] = ..., acls: _Optional[_Union[_common_pb2.AccessControlLists, _Mapping]] = ..., overrides: _Optional[_Mapping[str, str]] = ..., uuid: _Optional[bytes] = ...) -> None: ...
+    term: int
+    def __init__(self, model_key: _Optional[str] = ..., model_path: _Optional[str] = ..., checkpoint_path: _Optional[str] = ..., acls: _Optional[_Union[_common_pb2.AccessControlLists, _Mapping]] = ..., overrides: _Optional[_Mapping[str, str]] = ..., uuid: _Optional[bytes] = ..., term: _Optional[int] = ...) -> None: ...
 
 class LoadResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class UpdateLoadedRequest(_message.Message):
-    __slots__ = ("model_key", "acls", "checkpoint_path")
+    __slots__ = ("model_key", "acls", "checkpoint_path", "uuid", "term")
     MODEL_KEY_FIELD_NUMBER: _ClassVar[int]
     ACLS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_PATH_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     model_key: str
     acls: _common_pb2.AccessControlLists
     checkpoint_path: str
-    def __init__(self, model_key: _Optional[str] = ..., acls: _Optional[_Union[_common_pb2.AccessControlLists, _Mapping]] = ..., checkpoint_path: _Optional[str] = ...) -> None: ...
+    uuid: bytes
+    term: int
+    def __init__(self, model_key: _Optional[str] = ..., acls: _Optional[_Union[_common_pb2.AccessControlLists, _Mapping]] = ..., checkpoint_path: _Optional[str] = ..., uuid: _Optional[bytes] = ..., term: _Optional[int] = ...) -> None: ...
 
 class UpdateLoadedResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class UnloadRequest(_message.Message):
-    __slots__ = ("model_key",)
+    __slots__ = ("model_key", "term")
     MODEL_KEY_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     model_key: str
-    def __init__(self, model_key: _Optional[str] = ...) -> None: ...
+    term: int
+    def __init__(self, model_key: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
 
 class UnloadResponse(_message.Message):
     __slots__ = ()
@@ -129,7 +137,7 @@ class GetStatusResponse(_message.Message):
         recent_batch_sizes: _containers.RepeatedScalarFieldContainer[int]
         def __init__(self, method: _Optional[str] = ..., pending_reqs: _Optional[int] = ..., errors_per_second: _Optional[float] = ..., successes_per_second: _Optional[float] = ..., mean_latency_on_success_per_second: _Optional[float] = ..., p50_latency_on_success_per_second: _Optional[float] = ..., p95_latency_on_success_per_second: _Optional[float] = ..., p99_latency_on_success_per_second: _Optional[float] = ..., recent_batch_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
     class ModelWithStatus(_message.Message):
-        __slots__ = ("model_key", "model_status", "failure_reason", "method_stats", "progress", "uuid", "memory_bytes", "methods")
+        __slots__ = ("model_key", "model_status", "failure_reason", "method_stats", "progress", "uuid", "memory_bytes", "methods", "queued_requests", "running_requests", "acls")
         MODEL_KEY_FIELD_NUMBER: _ClassVar[int]
         MODEL_STATUS_FIELD_NUMBER: _ClassVar[int]
         FAILURE_REASON_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +146,9 @@ class GetStatusResponse(_message.Message):
         UUID_FIELD_NUMBER: _ClassVar[int]
         MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
         METHODS_FIELD_NUMBER: _ClassVar[int]
+        QUEUED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+        RUNNING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+        ACLS_FIELD_NUMBER: _ClassVar[int]
         model_key: str
         model_status: _common_pb2.ModelStatus
         failure_reason: str
@@ -146,7 +157,10 @@ class GetStatusResponse(_message.Message):
         uuid: bytes
         memory_bytes: int
         methods: _containers.RepeatedScalarFieldContainer[str]
-        def __init__(self, model_key: _Optional[str] = ..., model_status: _Optional[_Union[_common_pb2.ModelStatus, str]] = ..., failure_reason: _Optional[str] = ..., method_stats: _Optional[_Iterable[_Union[GetStatusResponse.MethodStats, _Mapping]]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., uuid: _Optional[bytes] = ..., memory_bytes: _Optional[int] = ..., methods: _Optional[_Iterable[str]] = ...) -> None: ...
+        queued_requests: int
+        running_requests: int
+        acls: _common_pb2.AccessControlLists
+        def __init__(self, model_key: _Optional[str] = ..., model_status: _Optional[_Union[_common_pb2.ModelStatus, str]] = ..., failure_reason: _Optional[str] = ..., method_stats: _Optional[_Iterable[_Union[GetStatusResponse.MethodStats, _Mapping]]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., uuid: _Optional[bytes] = ..., memory_bytes: _Optional[int] = ..., methods: _Optional[_Iterable[str]] = ..., queued_requests: _Optional[int] = ..., running_requests: _Optional[int] = ..., acls: _Optional[_Union[_common_pb2.AccessControlLists, _Mapping]] = ...) -> None: ...
     class ServerStatus(_message.Message):
         __slots__ = ("state", "explanation", "stats", "incarnation_id", "memory_total_bytes", "memory_used_bytes")
         class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):

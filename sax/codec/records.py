@@ -1,0 +1,56 @@
+"""Versions and events of a cell: what an auditor reads."""
+
+from __future__ import annotations
+
+from sax.proto import cell_pb2
+from sax.types import Event, Version
+
+
+def encode_version(version: Version) -> cell_pb2.Version:
+    """One version of a model."""
+    return cell_pb2.Version(
+        uuid=bytes.fromhex(version.version),
+        checkpoint_path=version.checkpoint,
+        overrides=version.overrides,
+        at_s=version.at_s,
+        by=version.by,
+        current=version.current,
+    )
+
+
+def decode_version(msg: cell_pb2.Version) -> Version:
+    """One version of a model."""
+    return Version(
+        version=msg.uuid.hex(),
+        checkpoint=msg.checkpoint_path,
+        overrides=dict(msg.overrides),
+        at_s=msg.at_s,
+        by=msg.by,
+        current=msg.current,
+    )
+
+
+def encode_event(event: Event) -> cell_pb2.Event:
+    """One record of the log."""
+    return cell_pb2.Event(
+        sequence=event.sequence,
+        at_s=event.at_s,
+        kind=event.kind,
+        model_id=event.model_id,
+        by=event.by,
+        uuid=bytes.fromhex(event.version),
+        text=event.text,
+    )
+
+
+def decode_event(msg: cell_pb2.Event) -> Event:
+    """One record of the log."""
+    return Event(
+        sequence=msg.sequence,
+        at_s=msg.at_s,
+        kind=msg.kind,
+        model_id=msg.model_id,
+        by=msg.by,
+        version=msg.uuid.hex(),
+        text=msg.text,
+    )
