@@ -9,7 +9,7 @@ import signal
 import sys
 
 from admin_server.config import AdminConfig
-from admin_server.process import SteppedDown, serve
+from admin_server.process import serve
 from sax.errors import SaxError
 from sax.names import CellId
 
@@ -20,7 +20,8 @@ examples:
   python -m admin_server --sax_cell /sax/test --fs_root ./state
       a cell on this machine; what is published is kept below ./state
   python -m admin_server --sax_cell /sax/test --fs_root s3://bucket/prefix --host 0.0.0.0
-      state in object storage (also gs://, az://), reachable from other machines
+      state in object storage (also gs://, az://), reachable from other machines; start it on
+      two: one leads, the other follows and takes over within seconds of its death
 
 Model servers join with --admin HOST:PORT. The status page shows why a replica is not ready.
 """
@@ -34,7 +35,7 @@ def main() -> int:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         asyncio.run(_serve(parse(sys.argv[1:])))
-    except (SaxError, SteppedDown) as exc:
+    except SaxError as exc:
         _log.error("%s", exc)
         return 1
     return 0
@@ -61,6 +62,7 @@ def parse(arguments: list[str]) -> AdminConfig:
             sax_root=flags.sax_root,
             advertise=flags.advertise,
             snapshot_every=flags.snapshot_every,
+            beat_s=flags.beat_s,
         )
     except (SaxError, ValueError) as exc:
         parser.error(str(exc))
@@ -103,6 +105,13 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=default.snapshot_every,
         help="records between two snapshots of the state (default %(default)s)",
+    )
+    add(
+        "--beat_s",
+        type=float,
+        default=default.beat_s,
+        help="seconds between the leader's signs of life in the store; the others take over after "
+        "three without one; give all the same (default %(default)g)",
     )
     return parser
 

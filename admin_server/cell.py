@@ -9,7 +9,7 @@ import asyncio
 import random
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from admin_server.assigner import describe_paths, serves
@@ -30,7 +30,7 @@ from admin_server.state import (
 from admin_server.watch import Delta, WatchSet
 from sax import names
 from sax.config import check_address
-from sax.errors import Cancelled, ModelPathNotFound
+from sax.errors import Cancelled, ModelPathNotFound, NotLeading
 from sax.types import (
     JoinedServer,
     ModelSpec,
@@ -60,7 +60,9 @@ class Cell:
         *,
         timing: Timing | None = None,
         jitter: random.Random | None = None,
+        servers: Sequence[ServerInfo] = (),
     ) -> None:
+        """`servers` are those that the leader before knew."""
         timing = timing or Timing()
         self.ledger = ledger
         self.id = uuid.uuid4().hex  # a client that knows another id knows nothing of ours
@@ -68,6 +70,7 @@ class Cell:
         self._notice = Notice()
         self._plan = Plan((), {})
         self._seen = Seen()
+        self._dismissed = False
         self._watched: dict[str, WatchSet] = {}
         self._next_base = 0
         self._restored = frozenset(ledger.state.models)
@@ -77,9 +80,16 @@ class Cell:
             lambda: ledger.state,
             self._on_plan,
             clock,
+            on_refused=ledger.deposed.set,
             timing=timing,
             jitter=jitter or random.Random(),
         )
+        self.reconciler.restore(servers)
+
+    def dismiss(self) -> None:
+        """This cell is led elsewhere: whoever waits here hears it now."""
+        self._dismissed = True
+        self._notice.post()
 
     # What operators ask for; durable on return
 
@@ -122,6 +132,10 @@ class Cell:
     def models(self) -> list[PublishedModel]:
         """All models, by name."""
         return [self._describe(spec) for _, spec in sorted(self.ledger.state.models.items())]
+
+    def infos(self) -> tuple[ServerInfo, ...]:
+        """What every joined server said of itself, by address."""
+        return self.reconciler.infos()
 
     def servers(self) -> list[JoinedServer]:
         """All joined servers, by address."""
@@ -166,6 +180,7 @@ class Cell:
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
             event = self._notice.next()
+            self._check_leading()
             self.ledger.state.find(model_id)
             delta = self._watch_set(model_id).since(known)
             if (delta.full or delta.changes) and not self._withheld(model_id):
@@ -184,12 +199,20 @@ class Cell:
         self.ledger.state.find(model_id)
         while model_id in self.ledger.state.models:
             event = self._notice.next()
+            self._check_leading()
             if self._ready(self.ledger.state.models[model_id]) >= replicas:
                 return
             await event.wait()
         raise Cancelled(f"{model_id} was unpublished while its replicas were waited for")
 
     # How it fits together
+
+    def _check_leading(self) -> None:
+        if self._dismissed:
+            raise NotLeading(
+                f"this admin server does not lead {self.ledger.state.cell} any more: ask again",
+                param="",
+            )
 
     async def _commit(self, make: Callable[[CellState], Record | None]) -> None:
         await self.ledger.commit(make)

@@ -24,6 +24,7 @@ class AdminConfig:
     sax_root: str | None = None  # where location.proto is written
     advertise: str | None = None  # the host that others reach this one by
     snapshot_every: int = 100  # records
+    beat_s: float = 1.0  # between two signs of life of the leader
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
@@ -34,6 +35,8 @@ class AdminConfig:
             )
         if self.snapshot_every < 1:
             raise ValueError(f"--snapshot_every {self.snapshot_every}: write 1 or more")
+        if not 0.05 <= self.beat_s <= 60:
+            raise ValueError(f"--beat_s {self.beat_s:g}: write 0.05 to 60 seconds")
 
     @property
     def advertised_host(self) -> str:

@@ -1,6 +1,7 @@
 """The published state of a cell and its log, kept as one: nothing is true before it is durable.
 
-One change at a time. Knows nothing of servers, clients or the wire.
+One change at a time. Who does not lead reads on (`follow`) and changes nothing. Knows nothing of
+servers, clients or the wire.
 """
 
 from __future__ import annotations
@@ -8,21 +9,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
+from admin_server.envelope import CorruptLog
 from admin_server.object_store import ObjectStore, StoreUnavailable
-from admin_server.record_log import CorruptLog, Deposed, History, LateRecord, RecordLog
+from admin_server.record_log import Deposed, History, LateRecord, RecordLog
 from admin_server.state import (
     CellState,
+    Lead,
     Record,
     apply,
     decode_record,
     decode_state,
     encode_record,
     encode_state,
+    model_of,
 )
-from sax.errors import AdminUnavailable
+from sax.errors import AdminUnavailable, NotLeading
 from sax.names import CellId
 
 _log = logging.getLogger(__name__)
@@ -40,29 +45,76 @@ class Entry:
 class Ledger:
     """The state, and the only way to change it."""
 
-    def __init__(self, log: RecordLog, state: CellState, *, snapshot_every: int) -> None:
+    def __init__(self, log: RecordLog, cell: CellId, *, snapshot_every: int) -> None:
         self._log = log
         self._snapshot_every = snapshot_every
         self._one_change = asyncio.Lock()
         self._compaction: asyncio.Task[None] | None = None
-        self.state = state
+        self.state = CellState(str(cell))
         self.recent: deque[Entry] = deque(maxlen=_RECENT)
         self.store_trouble = ""  # why the last change could not be made durable
-        self.deposed = asyncio.Event()  # another admin leads: this one must stop
+        self.deposed = asyncio.Event()  # another admin leads: nothing can be written any more
 
     @classmethod
     async def open(cls, store: ObjectStore, cell: CellId, *, snapshot_every: int) -> Ledger:
         """Restore the state from the log. Raises CorruptLog, StoreUnavailable."""
         log, history = await RecordLog.open(store, cell)
-        state = _restore(cell, history)
-        ledger = cls(log, state, snapshot_every=snapshot_every)
-        ledger.recent.extend(Entry(n, decode_record(text)) for n, text in history.records)
+        ledger = cls(log, cell, snapshot_every=snapshot_every)
+        ledger._read(history)
         return ledger
+
+    async def follow(self) -> None:
+        """Take in what the leader wrote since. Raises CorruptLog, StoreUnavailable."""
+        self._read(await self._log.catch_up())
+
+    async def check(self) -> None:
+        """Find out whether another admin leads, and whether a write that failed had landed.
+
+        Sets `deposed`. Raises StoreUnavailable.
+        """
+        async with self._one_change:
+            try:
+                await self._log.check()
+            except LateRecord as late:
+                self._late(late)
+            except Deposed as exc:
+                self._step_down(exc)
+            else:
+                self.store_trouble = ""
+
+    async def entries(self, before: int, limit: int, model_id: str = "") -> list[Entry]:
+        """At most so many records before this number, the newest first; of one model if named.
+
+        Reads back through what was archived. Raises CorruptLog, StoreUnavailable.
+        """
+        found: dict[int, Record] = {}
+
+        def pick(texts: Iterable[tuple[int, bytes]]) -> None:
+            records = ((n, decode_record(text)) for n, text in texts if n < before)
+            found.update((n, r) for n, r in records if model_id in ("", model_of(r)))
+
+        pick(self._log.unarchived)
+        ends = [0, *await self._log.archives()]
+        for start, end in reversed(list(pairwise(ends))):
+            if len(found) >= limit:
+                break
+            if start + 1 < before:
+                pick(await self._log.archived(end))
+        return [Entry(n, found[n]) for n in sorted(found, reverse=True)[:limit]]
 
     @property
     def sequence(self) -> int:
         """The number of the last record."""
         return self._log.sequence
+
+    async def take_lead(self, admin: str, address: str, at_s: float) -> int:
+        """Become the leader, and tell the term. Raises NotLeading if another one was faster.
+
+        Raises CorruptLog, StoreUnavailable, AdminUnavailable.
+        """
+        await self.follow()
+        await self.commit(lambda state: Lead(admin, address, at_s))
+        return self.state.term
 
     async def commit(self, make: Callable[[CellState], Record | None]) -> None:
         """Make a record from the state as it is, and return once it is durable and applied.
@@ -91,25 +143,40 @@ class Ledger:
         try:
             sequence = await self._log.append(encode_record(record))
         except LateRecord as late:
-            _log.warning("record %d was written after all", late.sequence)
-            self._take(late.sequence, decode_record(late.text))
+            self._late(late)
             return False
         except Deposed as exc:
-            self.deposed.set()
-            _log.error("%s", exc.text)
-            raise AdminUnavailable(f"{exc.text}; ask again") from exc
+            self._step_down(exc)
+            raise NotLeading(f"{exc.text}; ask again", param="") from exc
         except StoreUnavailable as exc:
             self.store_trouble = exc.text
             raise AdminUnavailable(
-                f"the change could not be made durable and does not count: {exc.text}; try again"
+                f"the change could not be confirmed as durable: {exc.text}. It was not "
+                "acknowledged, and is either made whole or not at all: look, then try again"
             ) from exc
         self._take(sequence, record)
         return True
 
+    def _late(self, late: LateRecord) -> None:
+        _log.warning("record %d was written after all", late.sequence)
+        self._take(late.sequence, decode_record(late.text))
+
+    def _step_down(self, exc: Deposed) -> None:
+        if not self.deposed.is_set():
+            _log.error("%s", exc.text)
+        self.deposed.set()
+
     def _take(self, sequence: int, record: Record) -> None:
-        self.state = apply(self.state, record)
+        self.state = apply(self.state, record, sequence)
         self.recent.append(Entry(sequence, record))
         self.store_trouble = ""
+
+    def _read(self, history: History) -> None:
+        if history.snapshot is not None:
+            self.state = decode_state(history.snapshot)
+            self.recent.clear()
+        for sequence, text in history.records:
+            self._take(sequence, decode_record(text))
 
     def _compact_if_due(self) -> None:
         due = self._log.sequence - self._log.snapshot_sequence >= self._snapshot_every
@@ -121,17 +188,7 @@ class Ledger:
         try:
             await self._log.compact(sequence, snapshot)
         except Deposed as exc:
-            self.deposed.set()
-            _log.error("%s", exc.text)
+            self._step_down(exc)
         except (StoreUnavailable, CorruptLog) as exc:
             # Nothing is lost: the records are still there, and the next change tries again.
             _log.warning("no snapshot of record %d yet: %s", sequence, exc.text)
-
-
-def _restore(cell: CellId, history: History) -> CellState:
-    state = CellState(str(cell))
-    if history.snapshot is not None:
-        state = decode_state(history.snapshot)
-    for _, text in history.records:
-        state = apply(state, decode_record(text))
-    return state

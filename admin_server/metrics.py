@@ -9,23 +9,28 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from admin_server.cell import Cell
+from admin_server.seat import Seat
 from sax.types import ServableStatus
 
 
 class CellCollector(Collector):
-    """All `sax_admin_...` metrics of one cell."""
+    """All `sax_admin_...` metrics of one admin server."""
 
-    def __init__(self, cell: Cell) -> None:
-        self._cell = cell
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
 
     def collect(self) -> Iterator[Metric]:
-        """One family after the other."""
-        yield from self._totals()
-        yield from self._models()
-        yield from self._servers()
+        """One family after the other; of a cell that is led elsewhere only that it is."""
+        cell = self._seat.cell
+        yield GaugeMetricFamily(
+            "sax_admin_leading", "1 while this admin server leads the cell", float(bool(cell))
+        )
+        if cell is not None:
+            yield from self._totals(cell)
+            yield from self._models(cell)
+            yield from self._servers(cell)
 
-    def _totals(self) -> Iterator[Metric]:
-        cell = self._cell
+    def _totals(self, cell: Cell) -> Iterator[Metric]:
         loop = cell.reconciler
         yield GaugeMetricFamily("sax_admin_models", "Published models", len(cell.models()))
         yield GaugeMetricFamily("sax_admin_servers", "Joined model servers", len(cell.servers()))
@@ -41,12 +46,12 @@ class CellCollector(Collector):
             "sax_admin_failed_actions", "Loads and unloads that failed", loop.failed_actions
         )
 
-    def _models(self) -> Iterator[Metric]:
+    def _models(self, cell: Cell) -> Iterator[Metric]:
         wanted = GaugeMetricFamily("sax_admin_wanted_replicas", "As published", labels=["model"])
         replicas = GaugeMetricFamily(
             "sax_admin_replicas", "Replicas by status", labels=["model", "status"]
         )
-        for model in self._cell.models():
+        for model in cell.models():
             wanted.add_metric([model.spec.model_id], model.spec.replicas)
             statuses = [replica.status for replica in model.replicas]
             for status in sorted({*statuses, ServableStatus.LOADED}):
@@ -54,22 +59,22 @@ class CellCollector(Collector):
         yield wanted
         yield replicas
 
-    def _servers(self) -> Iterator[Metric]:
+    def _servers(self, cell: Cell) -> Iterator[Metric]:
         used = GaugeMetricFamily(
             "sax_admin_server_memory_used_bytes", "As the server tells", labels=["server"]
         )
         total = GaugeMetricFamily(
             "sax_admin_server_memory_total_bytes", "As the server tells", labels=["server"]
         )
-        for server in self._cell.servers():
+        for server in cell.servers():
             used.add_metric([server.info.address], server.memory_used)
             total.add_metric([server.info.address], server.info.memory_total)
         yield used
         yield total
 
 
-def registry_of(cell: Cell) -> CollectorRegistry:
-    """A registry of this cell alone."""
+def registry_of(seat: Seat) -> CollectorRegistry:
+    """A registry of this admin server alone."""
     registry = CollectorRegistry()
-    registry.register(CellCollector(cell))
+    registry.register(CellCollector(seat))
     return registry

@@ -37,13 +37,17 @@ class Modelets(Protocol):
 
 
 class GrpcModelets:
-    """Modelets over gRPC; a connection opens at the first call to a server."""
+    """Modelets over gRPC; a connection opens at the first call to a server.
 
-    def __init__(self) -> None:
+    Every call tells the term of this leader: servers obey none that is older than they have seen.
+    """
+
+    def __init__(self, term: int = 0) -> None:
+        self._term = term
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def status(self, address: str) -> ServerStatus:
-        request = modelet_pb2.GetStatusRequest(include_failure_reasons=True)
+        request = modelet_pb2.GetStatusRequest(include_failure_reasons=True, term=self._term)
         reply = await call(
             self._channel(address),
             "/sax.Modelet/GetStatus",
@@ -61,10 +65,11 @@ class GrpcModelets:
         # connection, and one that hangs falls silent to GetStatus and is dropped.
         if isinstance(action, Load):
             load = codec.encode_load(action.spec)
+            load.term = self._term
             reply = modelet_pb2.LoadResponse
             await call(channel, "/sax.Modelet/Load", load, reply, peer=peer, timeout_s=None)
             return
-        unload = modelet_pb2.UnloadRequest(model_key=action.model_id)
+        unload = modelet_pb2.UnloadRequest(model_key=action.model_id, term=self._term)
         gone = modelet_pb2.UnloadResponse
         with contextlib.suppress(NotFound, NotLoaded):  # gone already
             await call(channel, "/sax.Modelet/Unload", unload, gone, peer=peer, timeout_s=None)

@@ -1,6 +1,6 @@
-"""One admin server process: restore, serve, stop.
+"""One admin server process: listen, follow or lead, stop.
 
-Starts in the one right order (the state is there before anyone is answered) and ends in the
+Starts in the one right order (who leads must be reachable before it says so) and ends in the
 reverse one. Knows nothing of flags.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,33 +17,38 @@ from typing import Any
 from admin_server.cell import Cell
 from admin_server.config import NO_STATUS_PAGE, AdminConfig
 from admin_server.durable_file import prepare_folder, replace_file
+from admin_server.leadership import Leadership, LeadTiming
 from admin_server.ledger import Ledger
 from admin_server.modelets import GrpcModelets
 from admin_server.object_store import open_store
 from admin_server.reconciler import Timing
+from admin_server.seat import Seat
 from admin_server.server import AdminServer
 from admin_server.status_page import StatusServer, build_app
 from sax.config import location_path
-from sax.errors import InvalidRequest
+from sax.errors import InvalidRequest, SaxError
 from sax.names import CellId
 from sax.proto import admin_pb2
+from sax.types import ServerInfo
 
 _log = logging.getLogger(__name__)
 _GRACE_S = 2.0
-
-
-class SteppedDown(Exception):
-    """Another admin server leads the cell now."""
+_LOCATION_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
     """An admin server that answers."""
 
-    cell: Cell
+    seat: Seat
     port: int
     status_port: int | None
-    loop: asyncio.Task[None]  # ends only if it fails
+    life: asyncio.Task[None]  # ends only if it fails
+
+    @property
+    def cell(self) -> Cell:
+        """What it leads. Raises NotLeading."""
+        return self.seat.require()
 
 
 class Clock:
@@ -58,49 +63,100 @@ class Clock:
 
 
 @asynccontextmanager
-async def running(config: AdminConfig, timing: Timing | None = None) -> AsyncGenerator[Running]:
-    """An admin server from restored state to graceful stop.
-
-    Raises SaxError when it cannot start, SteppedDown when another admin server takes over.
-    """
-    clock = Clock()
+async def running(
+    config: AdminConfig, timing: Timing | None = None, lead: LeadTiming | None = None
+) -> AsyncGenerator[Running]:
+    """An admin server from its first role to its graceful stop. Raises SaxError if it cannot be."""
+    clock, seat = Clock(), Seat(config.cell)
     store = open_store(config.fs_root)
-    ledger = await Ledger.open(store, config.cell, snapshot_every=config.snapshot_every)
-    _log.info(
-        "restored %d models of %s at record %d",
-        len(ledger.state.models),
-        config.cell,
-        ledger.sequence,
-    )
-    cell = Cell(ledger, GrpcModelets(), clock, timing=timing)
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(ledger.close)
-        stack.push_async_callback(cell.reconciler.close)
-        status_port = await _start_status_page(config, cell, clock, stack)
-        server = AdminServer(cell)
+        status_port = await _start_status_page(config, seat, clock, stack)
+        server = AdminServer(seat)
         port = await server.start(config.host, config.port)
         stack.push_async_callback(server.stop, _GRACE_S)
-        loop = asyncio.create_task(cell.reconciler.run())
-        stack.push_async_callback(_cancel, loop)
-        if config.sax_root is not None:
-            await write_location(config.sax_root, config.cell, f"{config.advertised_host}:{port}")
+        address = f"{config.advertised_host}:{port}"
+        leadership = Leadership(
+            seat,
+            store,
+            address,
+            clock,
+            _Led(config, address, clock, timing).start,
+            snapshot_every=config.snapshot_every,
+            timing=lead or LeadTiming(beat_s=config.beat_s, patience_s=3 * config.beat_s),
+        )
+        life = asyncio.create_task(leadership.run())
+        stack.push_async_callback(_cancel, life)
+        await _first_role(seat, life)
         _log.info("admin server of %s listening on %s:%d", config.cell, config.host, port)
-        yield Running(cell, port, status_port, loop)
+        yield Running(seat, port, status_port, life)
 
 
 async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
-    """Run until told to stop. Raises SteppedDown, or whatever ended the reconciler."""
+    """Run until told to stop. Raises whatever ended the leadership or the reconciler."""
     async with running(config) as admin:
         stopping = asyncio.create_task(stop.wait())
-        deposed = asyncio.create_task(admin.cell.ledger.deposed.wait())
-        await asyncio.wait({stopping, deposed, admin.loop}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({stopping, admin.life}, return_when=asyncio.FIRST_COMPLETED)
         await _cancel(stopping)
-        await _cancel(deposed)
-        if admin.cell.ledger.deposed.is_set():
-            raise SteppedDown(f"another admin server leads {config.cell} now")
-        if admin.loop.done():
-            await admin.loop
+        if admin.life.done():
+            await admin.life
         _log.info("stopping: calls under way get %g s to end", _GRACE_S)
+
+
+class _Led:
+    """What leading means in this process."""
+
+    def __init__(
+        self, config: AdminConfig, address: str, clock: Clock, timing: Timing | None
+    ) -> None:
+        self._config = config
+        self._address = address
+        self._clock = clock
+        self._timing = timing
+
+    @asynccontextmanager
+    async def start(
+        self, ledger: Ledger, term: int, servers: Sequence[ServerInfo]
+    ) -> AsyncGenerator[Cell]:
+        """A cell that is reconciled. Raises what ended the reconciler."""
+        _log.info(
+            "restored %d models of %s at record %d",
+            len(ledger.state.models),
+            self._config.cell,
+            ledger.sequence,
+        )
+        modelets = GrpcModelets(term)
+        cell = Cell(ledger, modelets, self._clock, timing=self._timing, servers=servers)
+        loop = asyncio.create_task(cell.reconciler.run())
+        # A cell that nobody reconciles must not look as if it were led.
+        loop.add_done_callback(lambda task: ledger.deposed.set())
+        location = asyncio.create_task(self._tell_location())
+        try:
+            # Clients that look there find us; but a slow store must not keep us from leading.
+            await asyncio.wait([location], timeout=_LOCATION_S)
+            yield cell
+        finally:
+            await _cancel(location)
+            await _cancel(loop)
+            await cell.reconciler.close()
+        if not loop.cancelled():
+            loop.result()
+
+    async def _tell_location(self) -> None:
+        root = self._config.sax_root
+        if root is not None:
+            try:
+                await write_location(root, self._config.cell, self._address)
+            except SaxError as exc:
+                _log.error("%s", exc.text)
+
+
+async def _first_role(seat: Seat, life: asyncio.Task[None]) -> None:
+    """Until this one leads or follows, or waits for a store that fails. Raises what ended it."""
+    settled = asyncio.create_task(seat.settled.wait())
+    await asyncio.wait({settled, life}, return_when=asyncio.FIRST_COMPLETED)
+    await _cancel(settled)
+    if life.done():
+        await life
 
 
 async def write_location(root: str, cell: CellId, address: str) -> None:
@@ -118,11 +174,11 @@ async def write_location(root: str, cell: CellId, address: str) -> None:
 
 
 async def _start_status_page(
-    config: AdminConfig, cell: Cell, clock: Clock, stack: AsyncExitStack
+    config: AdminConfig, seat: Seat, clock: Clock, stack: AsyncExitStack
 ) -> int | None:
     if config.status_port == NO_STATUS_PAGE:
         return None
-    page = StatusServer(build_app(cell, clock), config.host, config.status_port)
+    page = StatusServer(build_app(seat, clock), config.host, config.status_port)
     task = asyncio.create_task(page.run_until_stopped())
 
     async def stop() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from admin_server.modelets import Modelets
@@ -17,7 +17,7 @@ from admin_server.plan import Plan, plan_actions
 from admin_server.seen import Action, Load, Seen
 from admin_server.servers import Servers
 from admin_server.state import CellState
-from sax.errors import SaxError
+from sax.errors import NotLeading, SaxError
 from sax.types import ServerInfo
 
 _log = logging.getLogger(__name__)
@@ -35,7 +35,8 @@ class Timing:
 
 
 class Reconciler:
-    """Lives on the event loop. `on_plan` hears of every plan before it is carried out."""
+    """Lives on the event loop. `on_plan` hears of every plan before it is carried out, and
+    `on_refused` when a server obeys an admin server of a later term."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class Reconciler:
         on_plan: Callable[[Plan, Seen], None],
         clock: Callable[[], float],
         *,
+        on_refused: Callable[[], object],
         timing: Timing,
         jitter: random.Random,
     ) -> None:
@@ -51,6 +53,7 @@ class Reconciler:
         self._wanted = wanted
         self._on_plan = on_plan
         self._clock = clock
+        self._on_refused = on_refused
         self._timing = timing
         self._servers = Servers(silence_s=timing.silence_s, jitter=jitter)
         # A cell that had models before this start waits for their servers before it moves them.
@@ -70,6 +73,16 @@ class Reconciler:
         if info.address not in self._polls:
             self._polls[info.address] = asyncio.create_task(self._poll(info.address))
         self.wake()
+
+    def restore(self, infos: Sequence[ServerInfo]) -> None:
+        """Ask the servers that the leader before knew, without waiting until they join."""
+        if not infos:
+            return
+        self._servers.restore(infos, self._clock())
+        # Who is silent is waited for by name: the others need no pause.
+        self._acts_at_s = self._clock()
+        for info in infos:
+            self._polls[info.address] = asyncio.create_task(self._poll(info.address))
 
     def infos(self) -> tuple[ServerInfo, ...]:
         """What every joined server said of itself."""
@@ -125,6 +138,7 @@ class Reconciler:
         try:
             await self._modelets.carry_out(action)
         except SaxError as exc:
+            self._note_refusal(exc)
             error = exc.text
             self.failed_actions += 1
             _log.warning("%s of %s on %s: %s", verb, action.model_id, action.address, error)
@@ -144,6 +158,7 @@ class Reconciler:
         try:
             status = await self._modelets.status(address)
         except SaxError as exc:
+            self._note_refusal(exc)
             self._servers.missed(address, exc.text)
             return
         except Exception as exc:  # no answer of a server may end the asking
@@ -153,6 +168,11 @@ class Reconciler:
         if self._servers.saw(address, status, asked_at_s, self._clock()):
             _log.info("model server %s was started anew: %s", address, status.incarnation)
             self._drop_calls(address)
+
+    def _note_refusal(self, exc: SaxError) -> None:
+        if isinstance(exc, NotLeading):
+            _log.error("%s", exc.text)
+            self._on_refused()
 
     def _drop_calls(self, address: str) -> None:
         for task in self._calls.pop(address, set()):

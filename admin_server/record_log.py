@@ -1,6 +1,7 @@
 """The log of a cell: create-only numbered records, and snapshots that shorten it.
 
     sax/<cell>/records/000000000042      one record, never changed
+    sax/<cell>/archive/000000000040      the records up to 40 since the archive before: for auditors
     sax/<cell>/snapshots/000000000040    the state after record 40; older records are then deleted
 
 Create-if-absent is the fence. Who finds the next number taken by another writer has been deposed
@@ -13,28 +14,21 @@ Knows nothing of what is in a record or a snapshot: they are JSON texts.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from admin_server.envelope import CorruptLog, folder_of, name_of, numbers_of, unwrap, wrap
 from admin_server.object_store import ObjectExists, ObjectMissing, ObjectStore
-from sax.errors import SaxError, Unavailable
+from sax.errors import Unavailable
 from sax.names import CellId
 
 _log = logging.getLogger(__name__)
-_FORMAT = 1
-_NUMBER = re.compile(r"\d{12}")
 _READS_AT_ONCE = 16
 _READ_TRIES = 5
-
-
-class CorruptLog(SaxError):
-    """An object of the log is torn, foreign or missing; the text names it."""
 
 
 class Deposed(Unavailable):
@@ -50,18 +44,6 @@ class LateRecord(Exception):
         self.text = text
 
 
-class Envelope(msgspec.Struct, frozen=True):
-    """What an object of the log holds."""
-
-    format: int
-    cell: str
-    kind: str
-    sequence: int
-    writer: str
-    checksum: str
-    text: msgspec.Raw
-
-
 @dataclass(frozen=True, slots=True)
 class History:
     """What was in the log when it was opened."""
@@ -71,41 +53,59 @@ class History:
 
 
 class RecordLog:
-    """One writer's hold on the log of one cell. One append at a time."""
+    """One process's hold on the log of one cell. One append at a time.
 
-    def __init__(self, store: ObjectStore, cell: CellId, sequence: int, snapshot: int) -> None:
+    Who has not appended may read on (`catch_up`) for as long as it likes: that is a follower.
+    """
+
+    def __init__(self, store: ObjectStore, cell: CellId) -> None:
         self._store = store
         self._cell = cell
         self._writer = uuid.uuid4().hex
-        self.sequence = sequence  # of the last record
-        self.snapshot_sequence = snapshot
+        self.sequence = 0  # of the last record
+        self.snapshot_sequence = 0
+        self._unarchived: dict[int, bytes] = {}
 
     @classmethod
     async def open(cls, store: ObjectStore, cell: CellId) -> tuple[RecordLog, History]:
         """Read the whole log. Raises CorruptLog, StoreUnavailable."""
+        log = cls(store, cell)
+        return log, await log.catch_up()
+
+    async def catch_up(self) -> History:
+        """What was written since the last look. Raises CorruptLog, StoreUnavailable.
+
+        With a snapshot, which replaces all that was read before, if the log was compacted beyond
+        what this process has.
+        """
         for attempt in range(_READ_TRIES):
             try:
-                return await cls._read(store, cell)
+                return await self._read()
             except ObjectMissing as exc:
                 # Another admin compacts the log under our eyes: what we listed is gone.
                 _log.info("the log changed while it was read (try %d): %s", attempt + 1, exc)
         raise CorruptLog(
-            f"the log of {cell} loses objects faster than they can be read: "
+            f"the log of {self._cell} loses objects faster than they can be read: "
             "find out who else writes there"
         )
 
-    @classmethod
-    async def _read(cls, store: ObjectStore, cell: CellId) -> tuple[RecordLog, History]:
-        records = _numbers(await store.names(_folder(cell, "records")))
+    async def _read(self) -> History:
+        store, cell = self._store, self._cell
+        records = numbers_of(await store.names(folder_of(cell, "records")))
         # In this order: a snapshot of records that we did not list any more is listed for sure.
-        snapshots = _numbers(await store.names(_folder(cell, "snapshots")))
+        snapshots = numbers_of(await store.names(folder_of(cell, "snapshots")))
         last = max(snapshots, default=0)
-        wanted = [number for number in records if number > last]
-        _check_gapless(cell, last, wanted)
-        snapshot = await _get(store, cell, "snapshots", last) if last else None
+        known = max(self.sequence, last)
+        wanted = [number for number in records if number > known]
+        _check_gapless(cell, known, wanted)
+        snapshot = await _get(store, cell, "snapshots", last) if last > self.sequence else None
         texts = await _get_all(store, cell, wanted)
-        log = cls(store, cell, last + len(wanted), last)
-        return log, History(snapshot, tuple(zip(wanted, texts, strict=True)))
+        self.sequence, self.snapshot_sequence = known + len(wanted), last
+        news = tuple(zip(wanted, texts, strict=True))
+        kept = {} if snapshot is not None else self._unarchived
+        # What a snapshot covers was archived before the snapshot was written.
+        self._unarchived = {n: text for n, text in kept.items() if n > last} | dict(news)
+        return History(snapshot, news)
 
     async def append(self, text: bytes) -> int:
         """Write the next record; durable on return, which gives its number.
@@ -114,25 +114,42 @@ class RecordLog:
         LateRecord for an earlier record, after which the append must be tried anew.
         """
         number = self.sequence + 1
-        data = _wrap(self._cell, "records", number, self._writer, text)
+        data = wrap(self._cell, "records", number, self._writer, text)
         try:
-            await self._store.create(_name(self._cell, "records", number), data)
+            await self._store.create(name_of(self._cell, "records", number), data)
             found = data
         except ObjectExists:
             found = await self._find_own(number)
         await self._check_not_deposed(number)
         self.sequence = number
+        self._unarchived[number] = unwrap(self._cell, "records", number, found)[1]
         # A backend that retries by itself may meet its own first try: then both are the same.
         if found != data:
-            raise LateRecord(number, _unwrap(self._cell, "records", number, found)[1])
+            raise LateRecord(number, unwrap(self._cell, "records", number, found)[1])
         return number
+
+    async def check(self) -> None:
+        """Look whether anyone has written after us.
+
+        Raises StoreUnavailable, Deposed, or LateRecord for a record of our own that had landed.
+        """
+        number = self.sequence + 1
+        try:
+            await self._store.get(name_of(self._cell, "records", number))
+        except ObjectMissing:
+            return
+        found = await self._find_own(number)
+        await self._check_not_deposed(number)
+        text = unwrap(self._cell, "records", number, found)[1]
+        self.sequence, self._unarchived[number] = number, text
+        raise LateRecord(number, text)
 
     async def _find_own(self, number: int) -> bytes:
         """What took the number, if we wrote it ourselves. Raises Deposed if we did not."""
-        name = _name(self._cell, "records", number)
+        name = name_of(self._cell, "records", number)
         try:
             found = await self._store.get(name)
-            writer, _ = _unwrap(self._cell, "records", number, found)
+            writer, _ = unwrap(self._cell, "records", number, found)
         except ObjectMissing:
             writer, found = "", b""
         if writer != self._writer:
@@ -140,18 +157,19 @@ class RecordLog:
         return found
 
     async def _check_not_deposed(self, number: int) -> None:
-        snapshots = _numbers(await self._store.names(_folder(self._cell, "snapshots")))
+        snapshots = numbers_of(await self._store.names(folder_of(self._cell, "snapshots")))
         if max(snapshots, default=0) >= number:
-            raise Deposed(_deposed(self._cell, _name(self._cell, "snapshots", max(snapshots))))
+            raise Deposed(_deposed(self._cell, name_of(self._cell, "snapshots", max(snapshots))))
 
     async def compact(self, sequence: int, text: bytes) -> None:
-        """Write the state after record `sequence`, then delete what it makes needless.
+        """Archive the records up to `sequence`, write the state after it, delete what is needless.
 
         May run beside appends. Raises StoreUnavailable (nothing is lost, try again after the
         next record) or Deposed.
         """
-        data = _wrap(self._cell, "snapshots", sequence, self._writer, text)
-        name = _name(self._cell, "snapshots", sequence)
+        await self._archive(sequence)
+        data = wrap(self._cell, "snapshots", sequence, self._writer, text)
+        name = name_of(self._cell, "snapshots", sequence)
         try:
             await self._store.create(name, data)
         except ObjectExists:
@@ -162,72 +180,49 @@ class RecordLog:
         await self._delete_older("records", sequence + 1)
         await self._delete_older("snapshots", sequence)
 
+    async def _archive(self, sequence: int) -> None:
+        """Keep for auditors what is about to be deleted, in one object."""
+        pages = sorted((n, text) for n, text in self._unarchived.items() if n <= sequence)
+        if not pages:
+            return
+        text = b"[" + b",".join(b"[%d,%b]" % page for page in pages) + b"]"
+        data = wrap(self._cell, "archive", sequence, self._writer, text)
+        try:
+            await self._store.create(name_of(self._cell, "archive", sequence), data)
+        except ObjectExists:
+            # Our own first try, or a leader's before us that archived the same records.
+            await self.archived(sequence)
+        for number, _ in pages:
+            self._unarchived.pop(number, None)
+
+    @property
+    def unarchived(self) -> list[tuple[int, bytes]]:
+        """The records that no archive holds yet, in order."""
+        return sorted(self._unarchived.items())
+
+    async def archives(self) -> list[int]:
+        """The numbers that the archived pages end at, in order."""
+        return numbers_of(await self._store.names(folder_of(self._cell, "archive")))
+
+    async def archived(self, last: int) -> list[tuple[int, bytes]]:
+        """The records of one archived page, in order. Raises CorruptLog, ObjectMissing."""
+        text = await _get(self._store, self._cell, "archive", last)
+        pages = msgspec.json.decode(text, type=list[tuple[int, msgspec.Raw]])
+        return [(number, bytes(record)) for number, record in pages]
+
     async def _delete_older(self, kind: str, first_kept: int) -> None:
-        numbers = _numbers(await self._store.names(_folder(self._cell, kind)))
+        numbers = numbers_of(await self._store.names(folder_of(self._cell, kind)))
         old = [number for number in numbers if number < first_kept]
-        await self._store.delete([_name(self._cell, kind, number) for number in old])
-
-
-def _folder(cell: CellId, kind: str) -> str:
-    return f"{str(cell).strip('/')}/{kind}"
-
-
-def _name(cell: CellId, kind: str, number: int) -> str:
-    return f"{_folder(cell, kind)}/{number:012d}"
-
-
-def _numbers(names: Sequence[str]) -> list[int]:
-    """The numbers of listed names. Raises CorruptLog for a name that is no number."""
-    numbers: list[int] = []
-    for name in names:
-        tail = name.rpartition("/")[2]
-        if not _NUMBER.fullmatch(tail):
-            raise CorruptLog(f"{name} is foreign to the log: move it elsewhere, then start again")
-        numbers.append(int(tail))
-    return sorted(numbers)
+        await self._store.delete([name_of(self._cell, kind, number) for number in old])
 
 
 def _check_gapless(cell: CellId, last: int, numbers: Sequence[int]) -> None:
     for expected, number in enumerate(numbers, start=last + 1):
         if number != expected:
             raise CorruptLog(
-                f"{_name(cell, 'records', expected)} is missing (the next one there is "
-                f"{_name(cell, 'records', number)}): bring it back from a backup"
+                f"{name_of(cell, 'records', expected)} is missing (the next one there is "
+                f"{name_of(cell, 'records', number)}): bring it back from a backup"
             )
-
-
-def _wrap(cell: CellId, kind: str, number: int, writer: str, text: bytes) -> bytes:
-    checksum = _checksum(cell, kind, number, writer, text)
-    body = Envelope(_FORMAT, str(cell), kind, number, writer, checksum, msgspec.Raw(text))
-    return msgspec.json.encode(body)
-
-
-def _checksum(cell: CellId, kind: str, number: int, writer: str, text: bytes) -> str:
-    head = f"{_FORMAT} {cell} {kind} {number} {writer} ".encode()
-    return hashlib.sha256(head + text).hexdigest()
-
-
-def _unwrap(cell: CellId, kind: str, number: int, data: bytes) -> tuple[str, bytes]:
-    """Writer and text of an object, proven to be the one of this name. Raises CorruptLog."""
-    name = _name(cell, kind, number)
-    try:
-        body = msgspec.json.decode(data, type=Envelope)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise CorruptLog(
-            f"{name} is torn or is no record of ours ({len(data)} bytes; {exc}): "
-            "bring it back from a backup"
-        ) from exc
-    if body.format != _FORMAT:
-        raise CorruptLog(f"{name} is in format {body.format}: a newer sax wrote it, start that one")
-    if (body.cell, body.kind, body.sequence) != (str(cell), kind, number):
-        raise CorruptLog(
-            f"{name} is foreign: it says it is number {body.sequence} of the {body.kind} of "
-            f"{body.cell}; bring the right one back from a backup"
-        )
-    text = bytes(body.text)
-    if body.checksum != _checksum(cell, kind, number, body.writer, text):
-        raise CorruptLog(f"{name} does not match its checksum: bring it back from a backup")
-    return body.writer, text
 
 
 def _deposed(cell: CellId, name: str) -> str:
@@ -235,7 +230,7 @@ def _deposed(cell: CellId, name: str) -> str:
 
 
 async def _get(store: ObjectStore, cell: CellId, kind: str, number: int) -> bytes:
-    return _unwrap(cell, kind, number, await store.get(_name(cell, kind, number)))[1]
+    return unwrap(cell, kind, number, await store.get(name_of(cell, kind, number)))[1]
 
 
 async def _get_all(store: ObjectStore, cell: CellId, numbers: Sequence[int]) -> list[bytes]:

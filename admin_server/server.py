@@ -12,6 +12,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from admin_server.cell import Cell
+from admin_server.seat import Seat
 from admin_server.watch import Delta
 from sax import codec
 from sax.errors import InvalidRequest
@@ -32,8 +33,13 @@ Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
 class AdminService(admin_pb2_grpc.AdminServicer):
     """One line of meaning per method."""
 
-    def __init__(self, cell: Cell) -> None:
-        self._cell = cell
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    @property
+    def _cell(self) -> Cell:
+        """Raises NotLeading."""
+        return self._seat.require()
 
     async def Publish(
         self, request: admin_pb2.PublishRequest, context: Context
@@ -87,12 +93,11 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self, request: admin_pb2.WatchLocRequest, context: Context
     ) -> admin_pb2.WatchLocResponse:
         """A long poll: answers at the next change, or with none after a while."""
-        delta = await self._cell.watch(
+        cell = self._cell
+        delta = await cell.watch(
             request.model_id, request.admin_server_id, request.seqno, _patience_s(context)
         )
-        return admin_pb2.WatchLocResponse(
-            admin_server_id=self._cell.id, result=_encode_delta(delta)
-        )
+        return admin_pb2.WatchLocResponse(admin_server_id=cell.id, result=_encode_delta(delta))
 
     async def WaitForReady(
         self, request: admin_pb2.WaitForReadyRequest, context: Context
@@ -138,10 +143,10 @@ def _encode_delta(delta: Delta) -> admin_pb2.WatchResult:
 class AdminServer:
     """The gRPC server of one cell, with health and reflection."""
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, seat: Seat) -> None:
         self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
         self._health: Any = _HEALTH.aio.HealthServicer()
-        _ADMIN_GRPC.add_AdminServicer_to_server(AdminService(cell), self._server)
+        _ADMIN_GRPC.add_AdminServicer_to_server(AdminService(seat), self._server)
         _HEALTH_GRPC.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(
             (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server

@@ -66,6 +66,11 @@ class Servers:
         self._servers[info.address] = _Server(info, now)
         return True
 
+    def restore(self, infos: Iterable[ServerInfo], now: float) -> None:
+        """Servers known from before, which have not answered yet."""
+        for info in infos:
+            self._servers[info.address] = _Server(info, now)
+
     def saw(self, address: str, status: ServerStatus, asked_at_s: float, now: float) -> bool:
         """Note an answer to GetStatus; True if it shows that the server was started anew."""
         server = self._servers[address]

@@ -39,7 +39,15 @@ class Unpublish(msgspec.Struct, frozen=True, tag="unpublish"):
     at_s: float
 
 
-Record = Publish | Update | Unpublish
+class Lead(msgspec.Struct, frozen=True, tag="lead"):
+    """An admin server took the lead; the number of this record is its term."""
+
+    admin: str  # its id
+    address: str  # where it listens
+    at_s: float
+
+
+Record = Publish | Update | Unpublish | Lead
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,7 @@ class CellState:
 
     cell: str  # /sax/<cell>
     models: Mapping[str, ModelSpec] = field(default_factory=dict[str, ModelSpec])
+    term: int = 0  # of the newest leader; 0: nobody has led yet
 
     def find(self, model_id: str) -> ModelSpec:
         """The published spec. Raises InvalidName, NotFound or ModelNotFound with near names."""
@@ -57,8 +66,10 @@ class CellState:
         return self.models[model_id]
 
 
-def apply(state: CellState, record: Record) -> CellState:
-    """The state after the record. Total: a record in the log was checked when it was made."""
+def apply(state: CellState, record: Record, sequence: int) -> CellState:
+    """The state after this record of this number. Total: it was checked when it was made."""
+    if isinstance(record, Lead):
+        return replace(state, term=sequence)
     models = dict(state.models)
     if isinstance(record, Unpublish):
         models.pop(record.model_id, None)
@@ -68,7 +79,9 @@ def apply(state: CellState, record: Record) -> CellState:
 
 
 def model_of(record: Record) -> str:
-    """The model a record is about."""
+    """The model a record is about, "" if it is about none."""
+    if isinstance(record, Lead):
+        return ""
     return record.model_id if isinstance(record, Unpublish) else record.spec.model_id
 
 

@@ -22,6 +22,7 @@ from starlette.routing import Route
 from admin_server.cell import Cell
 from admin_server.ledger import Entry
 from admin_server.metrics import registry_of
+from admin_server.seat import Seat
 from admin_server.state import model_of
 from sax.errors import InvalidRequest
 from sax.types import JoinedServer, Progress, PublishedModel, ReplicaStatus, ServableInfo
@@ -31,16 +32,16 @@ _POLICY = (
 )
 
 
-def build_app(cell: Cell, clock: Callable[[], float]) -> Starlette:
-    """The pages of one cell."""
+def build_app(seat: Seat, clock: Callable[[], float]) -> Starlette:
+    """The pages of one admin server."""
     page = resources.files(__package__ or "admin_server").joinpath("status_page.html").read_text()
-    registry = registry_of(cell)
+    registry = registry_of(seat)
 
     async def index(request: Request) -> Response:
         return HTMLResponse(page, headers={"Content-Security-Policy": _POLICY})
 
     async def status(request: Request) -> Response:
-        return JSONResponse(describe(cell, clock()), headers={"Cache-Control": "no-store"})
+        return JSONResponse(describe(seat, clock()), headers={"Cache-Control": "no-store"})
 
     async def healthz(request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -94,12 +95,23 @@ class StatusServer(uvicorn.Server):
         self.should_exit = True
 
 
-def describe(cell: Cell, now: float) -> dict[str, Any]:
-    """All that the page shows, as JSON values."""
-    return {
-        "cell": cell.ledger.state.cell,
-        "admin_server_id": cell.id,
+def describe(seat: Seat, now: float) -> dict[str, Any]:
+    """All that the page shows, as JSON values; of a cell that is led elsewhere, by whom."""
+    role = {
+        "cell": str(seat.cell_id),
+        "leadership": seat.describe(),
+        "leader": seat.leader,
         "now_s": now,
+    }
+    return {**role, **(_cell(seat.cell, now) if seat.cell else _NOTHING)}
+
+
+_NOTHING: dict[str, Any] = {"store_trouble": "", "models": [], "servers": [], "records": []}
+
+
+def _cell(cell: Cell, now: float) -> dict[str, Any]:
+    return {
+        "admin_server_id": cell.id,
         "sequence": cell.ledger.sequence,
         "store_trouble": cell.ledger.store_trouble,
         "models": [_model(model) for model in cell.models()],

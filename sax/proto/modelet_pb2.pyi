@@ -106,12 +106,14 @@ class ExportResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusRequest(_message.Message):
-    __slots__ = ("include_failure_reasons", "include_method_stats")
+    __slots__ = ("include_failure_reasons", "include_method_stats", "term")
     INCLUDE_FAILURE_REASONS_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_METHOD_STATS_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     include_failure_reasons: bool
     include_method_stats: bool
-    def __init__(self, include_failure_reasons: bool = ..., include_method_stats: bool = ...) -> None: ...
+    term: int
+    def __init__(self, include_failure_reasons: bool = ..., include_method_stats: bool = ..., term: _Optional[int] = ...) -> None: ...
 
 class GetStatusResponse(_message.Message):
     __slots__ = ("models", "server_status")

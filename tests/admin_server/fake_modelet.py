@@ -43,10 +43,14 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
         await self._server.start()
         return self
 
-    async def stop(self) -> None:
-        """Die: nothing that was loaded is left."""
+    async def cut_off(self) -> None:
+        """Answer nobody, and keep what is loaded, until the next start."""
         assert self._server is not None
         await self._server.stop(None)
+
+    async def stop(self) -> None:
+        """Die: nothing that was loaded is left."""
+        await self.cut_off()
         self.models = {}
         self.incarnation = uuid.uuid4().hex
 

@@ -6,7 +6,7 @@ import re
 import signal
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +15,10 @@ import pytest
 
 from admin_server.__main__ import parse
 from admin_server.config import AdminConfig
-from admin_server.process import running
+from admin_server.leadership import LeadTiming
+from admin_server.process import Running, running
 from sax.config import admin_address
-from sax.errors import AdminUnavailable
+from sax.errors import NotLeading, SaxError
 from sax.proto import admin_pb2, admin_pb2_grpc
 from sax.rpc import open_channel, to_sax_error
 from sax.types import ModelSpec
@@ -25,6 +26,7 @@ from tests.admin_server.conftest import FAST, eventually
 from tests.admin_server.fake_modelet import FakeModelet
 
 ROOT = Path(__file__).parents[2]
+QUICK = LeadTiming(beat_s=0.1, patience_s=0.6)
 
 
 def spec(name: str = "m", **changes) -> ModelSpec:
@@ -33,12 +35,14 @@ def spec(name: str = "m", **changes) -> ModelSpec:
 
 
 @asynccontextmanager
-async def process(folder: Path) -> AsyncGenerator[tuple[asyncio.subprocess.Process, int]]:
+async def process(
+    folder: Path, *flags: str
+) -> AsyncGenerator[tuple[asyncio.subprocess.Process, int]]:
     """A real `python -m admin_server` on free ports, and the port that its log tells."""
     started = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-W", "error", "-m", "admin_server", "--port", "0", "--status_port", "0"),
-        *("--fs_root", str(folder), "--snapshot_every", "7"),
+        *("--fs_root", str(folder), "--snapshot_every", "7", *flags),
         cwd=ROOT,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -59,10 +63,13 @@ async def process(folder: Path) -> AsyncGenerator[tuple[asyncio.subprocess.Proce
 
 @asynccontextmanager
 async def serving(
-    folder: Path,
+    folder: Path, *flags: str
 ) -> AsyncGenerator[tuple[asyncio.subprocess.Process, grpc.aio.Channel]]:
     """The process, and a connection to it."""
-    async with process(folder) as (started, port), open_channel(f"127.0.0.1:{port}") as channel:
+    async with (
+        process(folder, *flags) as (started, port),
+        open_channel(f"127.0.0.1:{port}") as channel,
+    ):
         yield started, channel
 
 
@@ -143,42 +150,93 @@ async def test_a_restarted_admin_finds_the_loaded_model_and_does_not_load_it_aga
     await modelet.stop()
 
 
-async def test_a_restarted_admin_waits_for_the_servers_before_it_moves_models(config):
-    """The empty server joins first; the one that has the model a moment later."""
+async def test_a_new_leader_waits_for_a_silent_server_before_it_loads_elsewhere(config):
+    """The empty server is there first; the one that has the model answers a moment later."""
     holder, empty = await FakeModelet().start(), await FakeModelet().start()
-    async with running(config, FAST) as first:
+    async with running(config, FAST, QUICK) as first:
         await holder.join(first.port)
         await first.cell.publish(spec())
         await eventually(lambda: first.cell.find("/sax/test/m").ready_replicas == 1)
-    async with running(config, replace(FAST, settle_s=1.0)) as second:
+        await asyncio.sleep(3 * QUICK.beat_s)
+    await holder.cut_off()
+    async with running(config, replace(FAST, silence_s=60), QUICK) as second:
         await empty.join(second.port)
         await eventually(lambda: second.cell.servers())
         waiting = asyncio.ensure_future(second.cell.watch("/sax/test/m", "", 0, 20))
-        await asyncio.sleep(0.2)
-        assert not waiting.done()  # clients are not told that nobody is ready
-        await holder.join(second.port)
+        await asyncio.sleep(0.5)
+        assert holder.address in second.cell.find("/sax/test/m").replicas[0].reason
+        await holder.start()
         assert (await waiting).values == (holder.address,)
-        await asyncio.sleep(1.0)
     assert empty.calls == []
     await holder.stop()
     await empty.stop()
 
 
-async def test_a_deposed_admin_refuses_the_change_and_ends(tmp_path, config):
+async def refusal_of(channel: grpc.aio.Channel, name: str) -> SaxError:
+    """What the admin server says to a publish that it does not take."""
+    model = admin_pb2.Model(
+        model_id=name, model_path="x", checkpoint_path="c", requested_num_replicas=1
+    )
+    with pytest.raises(grpc.aio.AioRpcError) as refusal:
+        await admin_pb2_grpc.AdminStub(channel).Publish(admin_pb2.PublishRequest(model=model))
+    return to_sax_error(refusal.value, "admin")
+
+
+async def test_a_second_admin_follows_and_names_the_leader(config):
+    async with running(config, FAST, QUICK) as first, running(config, FAST, QUICK) as second:
+        await first.cell.publish(spec())
+        async with open_channel(f"127.0.0.1:{second.port}") as channel:
+            error = await refusal_of(channel, "/sax/test/n")
+        assert type(error) is NotLeading
+        assert error.param == f"127.0.0.1:{first.port}"
+
+
+async def test_a_follower_leads_at_once_when_the_leader_resigns(config):
+    patient = replace(QUICK, patience_s=60)
+    async with running(config, FAST, patient) as first:
+        await first.cell.publish(spec())
+        stack, second = await enter(running(config, FAST, patient))
+        assert second.seat.cell is None
+    await eventually(lambda: second.seat.cell is not None)
+    assert set(second.cell.ledger.state.models) == {"/sax/test/m"}
+    await stack.aclose()
+
+
+async def enter(manager) -> tuple[AsyncExitStack, Running]:
+    """Enter a context that outlives the one around it."""
+    stack = AsyncExitStack()
+    return stack, await stack.enter_async_context(manager)
+
+
+async def test_a_paused_leader_is_deposed_and_follows_when_it_wakes(tmp_path, config):
     config = replace(config, fs_root=str(tmp_path))
-    async with serving(tmp_path) as (old, channel), running(config, FAST) as new:
-        await new.cell.publish(spec())
-        model = admin_pb2.Model(
-            model_id="/sax/test/n",
-            model_path="x",
-            checkpoint_path="c",
-            requested_num_replicas=1,
-        )
-        with pytest.raises(grpc.aio.AioRpcError) as refusal:
-            await admin_pb2_grpc.AdminStub(channel).Publish(admin_pb2.PublishRequest(model=model))
-        assert type(to_sax_error(refusal.value, "admin")) is AdminUnavailable
-        assert await old.wait() == 1
-        assert set(new.cell.ledger.state.models) == {"/sax/test/m"}
+    async with serving(tmp_path, "--beat_s", "0.2") as (old, channel):
+        async with running(config, FAST, QUICK) as new:
+            assert new.seat.cell is None
+            old.send_signal(signal.SIGSTOP)
+            await eventually(lambda: new.seat.cell is not None)
+            await new.cell.publish(spec())
+            old.send_signal(signal.SIGCONT)
+            error = await refusal_of(channel, "/sax/test/n")
+            assert type(error) is NotLeading
+            assert set(new.cell.ledger.state.models) == {"/sax/test/m"}
+            while error.param != f"127.0.0.1:{new.port}":  # it says so once it has looked
+                error = await refusal_of(channel, "/sax/test/n")
+        assert old.returncode is None
+
+
+async def test_a_new_leader_asks_the_servers_that_the_old_one_knew(config):
+    """No server joins the second admin: it finds the loaded model by the roster."""
+    modelet = await FakeModelet().start()
+    async with running(config, FAST, QUICK) as first:
+        await modelet.join(first.port)
+        await first.cell.publish(spec())
+        await eventually(lambda: first.cell.find("/sax/test/m").ready_replicas == 1)
+        await asyncio.sleep(3 * QUICK.beat_s)
+    async with running(config, FAST, QUICK) as second:
+        await eventually(lambda: second.cell.find("/sax/test/m").ready_replicas == 1)
+    assert modelet.calls == [("load", "/sax/test/m")]
+    await modelet.stop()
 
 
 async def test_the_location_is_written_where_clients_look(config, tmp_path, monkeypatch):
@@ -199,6 +257,7 @@ def test_flags_become_the_configuration():
         (["--port", "70000"], "--port 70000"),
         (["--status_port", "-2"], "--status_port -2"),
         (["--snapshot_every", "0"], "--snapshot_every 0"),
+        (["--beat_s", "0"], "--beat_s 0"),
     ],
 )
 def test_a_bad_flag_is_refused_in_words(flags, complaint, capsys):

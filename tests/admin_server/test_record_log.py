@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from admin_server.envelope import CorruptLog
 from admin_server.object_store import ObjectMissing, ObjectStore, StoreUnavailable, open_store
-from admin_server.record_log import CorruptLog, Deposed, LateRecord, RecordLog
+from admin_server.record_log import Deposed, LateRecord, RecordLog
 from sax.names import CellId
 
 CELL = CellId("test")

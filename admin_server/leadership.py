@@ -1,0 +1,179 @@
+"""How one admin server comes to lead its cell, and how it stops.
+
+It follows the log until the leader is silent, writes the next record to say that it leads now, and
+then beats until another one has written after it. Any number of admin servers may run: the log lets
+one of them through. What leading means is not known here; it is passed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+import msgspec
+
+from admin_server.cell import Cell
+from admin_server.lease import Beat, Lease, Life
+from admin_server.ledger import Ledger
+from admin_server.object_store import ObjectStore, StoreUnavailable
+from admin_server.process_mark import is_gone, own_mark
+from admin_server.roster import decode_roster, encode_roster
+from admin_server.seat import Seat
+from admin_server.series import Series
+from sax.errors import AdminUnavailable
+from sax.types import ServerInfo
+
+_log = logging.getLogger(__name__)
+_FAREWELL_S = 2.0  # for the last word of a leader that stops
+
+# Starts to lead: the restored ledger, the term, and the servers that the leader before knew.
+StartCell = Callable[[Ledger, int, Sequence[ServerInfo]], AbstractAsyncContextManager[Cell]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadTiming:
+    """How fast leaders change, in seconds."""
+
+    beat_s: float = 1.0  # between two beats of the leader
+    patience_s: float = 3.0  # a leader silent for so long is followed no more
+
+    @property
+    def look_s(self) -> float:
+        """Between two looks of a follower."""
+        return self.beat_s / 2
+
+
+class Leadership:
+    """The life of one admin server in its cell."""
+
+    def __init__(
+        self,
+        seat: Seat,
+        store: ObjectStore,
+        address: str,
+        clock: Callable[[], float],
+        start_cell: StartCell,
+        *,
+        snapshot_every: int,
+        timing: LeadTiming,
+    ) -> None:
+        self.admin = uuid.uuid4().hex
+        self._mark = own_mark()
+        self._seat = seat
+        self._store = store
+        self._address = address
+        self._clock = clock
+        self._start_cell = start_cell
+        self._snapshot_every = snapshot_every
+        self._timing = timing
+        self._lease = Lease(timing.patience_s)
+        self._beats = Series(store, seat.cell_id, "beats")
+        self._rosters = Series(store, seat.cell_id, "roster")
+
+    async def run(self) -> None:
+        """Follow and lead until cancelled. Raises CorruptLog, and what ends a cell that is led."""
+        while True:
+            try:
+                ledger = await self._follow_until_vacant()
+                term = await ledger.take_lead(self.admin, self._address, self._clock())
+                servers = await self._read_roster()
+            except (StoreUnavailable, AdminUnavailable) as exc:
+                # A record of ours that may have landed is followed as if it were another's.
+                self._seat.wait(exc.text)
+                await asyncio.sleep(self._timing.look_s)
+                continue
+            _log.warning("this admin server leads %s from record %d", self._seat.cell_id, term)
+            await self._lead(ledger, term, servers)
+
+    # Following
+
+    async def _follow_until_vacant(self) -> Ledger:
+        ledger = await Ledger.open(
+            self._store, self._seat.cell_id, snapshot_every=self._snapshot_every
+        )
+        while True:
+            vacant = await self._look(ledger)
+            if vacant:
+                # Somebody may have taken the lead a moment ago, and not have beaten yet.
+                await ledger.follow()
+                if await self._look(ledger):
+                    return ledger
+            self._seat.follow(self._lease.leader)
+            await asyncio.sleep(self._timing.look_s)
+
+    async def _look(self, ledger: Ledger) -> bool:
+        """Note what the leader last said and follow the log; whether nobody leads."""
+        newest = await self._beats.newest()
+        place, beat = (newest[0], _read_beat(newest[1])) if newest else (None, None)
+        if beat is not None and beat.sequence > ledger.sequence:
+            await ledger.follow()
+        self._lease = self._lease.look(Life(ledger.state.term, place, beat), self._clock())
+        if beat is not None and place is not None and place[0] >= ledger.state.term:
+            return self._lease.vacant(self._clock()) or is_gone(beat.process)
+        return self._lease.vacant(self._clock())
+
+    # Leading
+
+    async def _lead(self, ledger: Ledger, term: int, servers: Sequence[ServerInfo]) -> None:
+        async with self._start_cell(ledger, term, servers) as cell:
+            self._seat.take(cell, term, self._address)
+            try:
+                await self._beat_until_deposed(ledger, cell, term)
+            finally:
+                self._seat.wait("it has just stepped down")
+                await ledger.close()
+                if not ledger.deposed.is_set():
+                    await self._resign(ledger, term)
+        _log.warning("another admin server leads %s now; this one follows", self._seat.cell_id)
+
+    async def _beat_until_deposed(self, ledger: Ledger, cell: Cell, term: int) -> None:
+        kept: bytes | None = None
+        while not ledger.deposed.is_set():
+            try:
+                await self._beat(ledger, term)
+                roster = encode_roster(cell.infos())
+                if roster != kept:
+                    await self._rosters.write(term, roster)
+                    kept = roster
+            except StoreUnavailable as exc:
+                ledger.store_trouble = exc.text
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._timing.beat_s):
+                    await ledger.deposed.wait()
+
+    async def _beat(self, ledger: Ledger, term: int) -> None:
+        """Give a sign of life, and look for a leader after us. Raises StoreUnavailable."""
+        if await self._beats.write(term, self._word(ledger)) > term:
+            ledger.deposed.set()
+        await ledger.check()
+
+    async def _resign(self, ledger: Ledger, term: int) -> None:
+        """Let the next one lead at once; without this it waits until it is sure."""
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(_FAREWELL_S):
+                await self._beats.write(term, self._word(ledger, resigned=True))
+
+    def _word(self, ledger: Ledger, *, resigned: bool = False) -> bytes:
+        beat = Beat(self.admin, self._address, ledger.sequence, self._mark, resigned)
+        return msgspec.json.encode(beat)
+
+    async def _read_roster(self) -> Sequence[ServerInfo]:
+        newest = await self._rosters.newest()
+        try:
+            return decode_roster(newest[1]) if newest else ()
+        except msgspec.DecodeError as exc:
+            _log.error("the roster of %s makes no sense (%s)", self._seat.cell_id, exc)
+            return ()
+
+
+def _read_beat(text: bytes) -> Beat | None:
+    try:
+        return msgspec.json.decode(text, type=Beat)
+    except msgspec.DecodeError as exc:
+        _log.error("the leader's last beat makes no sense (%s)", exc)
+        return None

@@ -1,0 +1,61 @@
+"""The role of this admin server in its cell: it leads and has the cell, or says who does.
+
+Read by every face of the process, written by its leadership alone. Knows nothing of how a role is
+won or lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from admin_server.cell import Cell
+from sax.errors import NotLeading
+from sax.names import CellId
+
+
+class Seat:
+    """Empty until this admin server leads."""
+
+    def __init__(self, cell_id: CellId) -> None:
+        self.cell_id = cell_id
+        self.settled = asyncio.Event()  # the first role is known
+        self.cell: Cell | None = None  # while this one leads
+        self.term = 0  # of this one while it leads
+        self.leader = ""  # host:port of the one that leads, "" if not known
+        self.trouble = "it has just started"  # why there is no role, or none that can write
+
+    def take(self, cell: Cell, term: int, address: str) -> None:
+        """This one leads from now on."""
+        self.cell, self.term, self.leader, self.trouble = cell, term, address, ""
+        self.settled.set()
+
+    def follow(self, leader: str) -> None:
+        """Another one leads."""
+        self._leave(leader, "")
+
+    def wait(self, trouble: str) -> None:
+        """Nobody knows who leads."""
+        self._leave("", trouble)
+
+    def require(self) -> Cell:
+        """The cell. Raises NotLeading with the leader's address, if it is known."""
+        if self.cell is None:
+            raise NotLeading(f"{self.describe()}: ask the one that leads", param=self.leader)
+        return self.cell
+
+    def describe(self) -> str:
+        """The role, in words."""
+        if self.cell is not None:
+            return f"leads {self.cell_id} since record {self.term}"
+        if self.leader:
+            return f"follows the admin server of {self.cell_id} at {self.leader}"
+        return f"waits for a leader of {self.cell_id}" + (
+            f" ({self.trouble})" if self.trouble else ""
+        )
+
+    def _leave(self, leader: str, trouble: str) -> None:
+        cell, self.cell, self.term = self.cell, None, 0
+        self.leader, self.trouble = leader, trouble
+        self.settled.set()
+        if cell is not None:
+            cell.dismiss()
