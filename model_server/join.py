@@ -14,8 +14,9 @@ from collections.abc import Callable
 import grpc.aio
 
 from sax import rpc
+from sax.admin_choice import AdminChoice
 from sax.codec import encode_join
-from sax.errors import AdminUnavailable, SaxError
+from sax.errors import AdminUnavailable, NotLeading, SaxError
 from sax.proto import admin_pb2
 from sax.types import ServerInfo
 
@@ -36,7 +37,7 @@ class Joiner:
         *,
         period_s: float = PERIOD_S,
     ) -> None:
-        self._admin = admin
+        self._choice = AdminChoice(admin)
         self._info = info
         self._period_s = period_s
         self._joined: bool | None = None  # None: not tried yet
@@ -46,13 +47,14 @@ class Joiner:
         retry_s = _FIRST_RETRY_S
         while True:
             try:
-                address = self._admin()
+                address = self._choice.address
                 channel = rpc.open_channel(address)
                 try:
                     await self._join_while_it_lasts(channel, address)
                 finally:
                     await channel.close()
             except SaxError as error:
+                self._note(error)
                 if self._joined:
                     retry_s = _FIRST_RETRY_S
                 self._log_loss(error.text)
@@ -78,6 +80,13 @@ class Joiner:
                 logger.info("joined the admin server at %s", address)
             self._joined = True
             await asyncio.sleep(self._period_s * random.uniform(0.8, 1.0))
+
+    def _note(self, error: SaxError) -> None:
+        """Ask the leader next, or another one than the one that is away."""
+        if isinstance(error, NotLeading):
+            self._choice.refused(error)
+        elif isinstance(error, AdminUnavailable):
+            self._choice.lost()
 
     def _log_loss(self, reason: str) -> None:
         """One line when the admin is lost or not there yet, not one per attempt."""

@@ -14,6 +14,7 @@ from model_server.admission import Admission
 from model_server.method_stats import MethodSnapshot
 from model_server.servable import Servable
 from model_server.servables import Servables
+from model_server.terms import Terms
 from sax.codec import decode_load, encode_status
 from sax.errors import InvalidName, InvalidRequest, UnsupportedParameter
 from sax.names import ModelId, check_checkpoint, check_model_path
@@ -41,9 +42,11 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         self._cell = cell
         self._incarnation = incarnation
         self._memory = memory
+        self._terms = Terms()
 
     async def Load(self, request: Any, context: Any) -> modelet_pb2.LoadResponse:
         """Returns once the model is LOADED; GetStatus shows the progress meanwhile."""
+        self._terms.check(request.term)
         spec = decode_load(request)
         check_spec(spec, self._cell)
         await self._servables.load(spec)
@@ -51,6 +54,7 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
 
     async def UpdateLoaded(self, request: Any, context: Any) -> modelet_pb2.UpdateLoadedResponse:
         """Loads another checkpoint in place; the same one changes nothing."""
+        self._terms.check(request.term)
         loaded = self._servables.spec(request.model_key)
         # What the admin published is no longer what is loaded, so the version goes.
         spec = replace(
@@ -63,12 +67,14 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
 
     async def Unload(self, request: Any, context: Any) -> modelet_pb2.UnloadResponse:
         """Returns once the memory is free; what runs gets a bounded time to end."""
+        self._terms.check(request.term)
         ModelId.parse(request.model_key)
         await self._servables.unload(request.model_key)
         return modelet_pb2.UnloadResponse()
 
     async def GetStatus(self, request: Any, context: Any) -> Status:
         """Every model of this server and how it does."""
+        self._terms.check(request.term)
         infos = self._servables.infos()
         if not request.include_failure_reasons:
             infos = tuple(replace(info, reason="") for info in infos)

@@ -31,7 +31,7 @@ from model_server.metrics import Metrics
 from model_server.modelet import Modelet
 from model_server.servables import Servables
 from model_server.token_service import TokenService
-from sax.config import admin_address, check_address
+from sax.config import admin_address, check_addresses
 from sax.proto import (
     custom_pb2,
     custom_pb2_grpc,
@@ -139,7 +139,7 @@ class ModelServer:
     def _admin(self) -> str:
         config = self._config
         if config.admin is not None:
-            return check_address(config.admin, "--admin")
+            return check_addresses(config.admin, "--admin")
         return admin_address(cell=config.cell)
 
     def _add_services(self) -> None:

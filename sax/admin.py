@@ -6,13 +6,15 @@ Knows messages, not what operators mean by them (see `sax.client`).
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TypeVar
 
 import grpc.aio
 from google.protobuf.message import Message
 
 from sax import config, rpc
-from sax.errors import AdminUnavailable
+from sax.admin_choice import AdminChoice
+from sax.errors import AdminUnavailable, NotLeading, SaxError
 from sax.proto import admin_pb2
 from sax.watch import pause_s
 
@@ -21,39 +23,55 @@ Reply = TypeVar("Reply", bound=Message)
 DEADLINE_S = 10.0
 _POLL_S = 60.0  # a watch without news is asked again after this
 _ATTEMPTS = 4
+_CONNECT_S = 1.0  # to one of several admin servers, before the next one is tried
+_LONGEST_PAUSE_S = 1.0  # a leader is found within seconds of the death of the one before
 
 
 class Admin:
     """Calls of one cell's admin server. Use it in one event loop and close it there."""
 
     def __init__(self, address: str | None = None) -> None:
-        """Without an address `sax.config` is asked, again whenever the admin is lost."""
-        self._given = address and config.check_address(address, "admin")
+        """`address` may name several admin servers, with commas. Without one `sax.config` is asked,
+        again whenever the admin is lost."""
+        given = address and config.check_addresses(address, "admin")
+        self._choice = AdminChoice(lambda: given or config.admin_address())
         self._address = ""
-        self._channel: grpc.aio.Channel | None = None
-        self._stale: list[grpc.aio.Channel] = []
+        self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def change(
         self, method: str, request: Message, reply: type[Reply], timeout_s: float | None = None
     ) -> Reply:
-        """One attempt: a lost answer may have been a done deed. Raises SaxError."""
-        return await self._call(method, request, reply, timeout_s or DEADLINE_S)
+        """One attempt at the leader: a lost answer may have been a done deed. Raises SaxError."""
+        deadline = asyncio.get_running_loop().time() + (timeout_s or DEADLINE_S)
+        for attempt in itertools.count(1):
+            await self._reach(deadline)
+            try:
+                return await self._call(method, request, reply, deadline)
+            except NotLeading as exc:
+                await _pause(attempt, deadline, exc)
+            except AdminUnavailable:
+                self._choice.lost()
+                raise
+        raise AssertionError("not reached")
 
     async def read(
         self, method: str, request: Message, reply: type[Reply], timeout_s: float | None = None
     ) -> Reply:
         """A call that changes nothing: a few attempts within one deadline. Raises SaxError."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + (timeout_s or DEADLINE_S)
-        for attempt in range(1, _ATTEMPTS):
+        deadline = asyncio.get_running_loop().time() + (timeout_s or DEADLINE_S)
+        failures = 0
+        for attempt in itertools.count(1):
             try:
-                return await self._call(method, request, reply, deadline - loop.time())
-            except AdminUnavailable:
-                pause = pause_s(attempt)
-                if loop.time() + pause >= deadline:
+                return await self._call(method, request, reply, deadline)
+            except NotLeading as exc:
+                await _pause(attempt, deadline, exc)
+            except AdminUnavailable as exc:
+                self._choice.lost()
+                failures += 1
+                if failures >= _ATTEMPTS:
                     raise
-                await asyncio.sleep(pause)
-        return await self._call(method, request, reply, deadline - loop.time())
+                await _pause(attempt, deadline, exc)
+        raise AssertionError("not reached")
 
     async def watch_loc(self, request: admin_pb2.WatchLocRequest) -> admin_pb2.WatchLocResponse:
         """One long poll. Raises SaxError; DeadlineExceeded when there was no news."""
@@ -61,31 +79,52 @@ class Admin:
 
     async def close(self) -> None:
         """Calls under way end with an error."""
-        channels = [*self._stale, *([self._channel] if self._channel else [])]
-        self._stale, self._channel = [], None
-        for channel in channels:
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
             await channel.close()
 
     async def _call(
-        self, method: str, request: Message, reply: type[Reply], timeout_s: float
+        self, method: str, request: Message, reply: type[Reply], deadline: float
     ) -> Reply:
         channel = self._open()
-        return await rpc.call(
-            channel,
-            f"/sax.Admin/{method}",
-            request,
-            reply,
-            peer=f"the admin server at {self._address}",
-            timeout_s=timeout_s,
-            unavailable=AdminUnavailable,
-        )
+        try:
+            return await rpc.call(
+                channel,
+                method if method.startswith("/") else f"/sax.Admin/{method}",
+                request,
+                reply,
+                peer=f"the admin server at {self._address}",
+                timeout_s=deadline - asyncio.get_running_loop().time(),
+                unavailable=AdminUnavailable,
+            )
+        except NotLeading as exc:
+            self._choice.refused(exc)
+            raise
+
+    async def _reach(self, deadline: float) -> None:
+        """Find one that can be connected to: only what was never sent may be sent elsewhere."""
+        known = self._choice.known
+        if len(known) == 1:
+            return
+        left_s = deadline - asyncio.get_running_loop().time()
+        for _ in known:
+            try:
+                async with asyncio.timeout(min(_CONNECT_S, left_s)):
+                    return await self._open().channel_ready()
+            except TimeoutError:
+                self._choice.lost()
 
     def _open(self) -> grpc.aio.Channel:
-        """The channel to where the admin is now; a new one if it moved."""
-        address = self._given or config.admin_address()
-        if self._channel is None or address != self._address:
-            if self._channel is not None:
-                # A poll may still wait on it; its server is gone, so the poll ends by itself.
-                self._stale.append(self._channel)
-            self._address, self._channel = address, rpc.open_channel(address)
-        return self._channel
+        """The channel to whom is asked now."""
+        self._address = self._choice.address
+        if self._address not in self._channels:
+            self._channels[self._address] = rpc.open_channel(self._address)
+        return self._channels[self._address]
+
+
+async def _pause(attempt: int, deadline: float, error: SaxError) -> None:
+    """Before the next attempt; raises the error of this one if the next would come too late."""
+    pause = pause_s(attempt, _LONGEST_PAUSE_S)
+    if asyncio.get_running_loop().time() + pause >= deadline:
+        raise error
+    await asyncio.sleep(pause)

@@ -22,13 +22,15 @@ ROOT_VARIABLE = "SAX_ROOT"
 
 
 def admin_address(root: str | None = None, *, cell: str | None = None) -> str:
-    """The admin's host:port: $SAX_ADMIN, else as written under the root, else this machine.
+    """Where the admin is: $SAX_ADMIN, else as written under the root, else this machine.
+
+    One host:port, or with commas those of all admin servers of the cell.
 
     `root` is the folder under which admins write `sax/<cell>/location.proto` (default
     $SAX_ROOT); `cell` is a bare cell name, needed only where the root holds several.
     """
     if address := os.environ.get(ADDRESS_VARIABLE):
-        return check_address(address, ADDRESS_VARIABLE)
+        return check_addresses(address, ADDRESS_VARIABLE)
     root = root or os.environ.get(ROOT_VARIABLE)
     if root:
         return _read_location(_find_location(_folder(root), cell))
@@ -44,6 +46,13 @@ def check_address(address: str, param: str) -> str:
             param=param,
         )
     return address
+
+
+def check_addresses(addresses: str, param: str) -> str:
+    """Return host:port,host:port unchanged: the admins of one cell. Raises InvalidRequest."""
+    for address in addresses.split(","):
+        check_address(address, param)
+    return addresses
 
 
 def location_path(root: str, cell: str) -> Path:

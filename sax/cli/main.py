@@ -20,7 +20,7 @@ from sax.cli.listing import ls, status
 from sax.cli.publishing import publish, unpublish, update
 from sax.cli.up import up
 from sax.cli.wait import wait, watch
-from sax.config import ADDRESS_VARIABLE, check_address
+from sax.config import ADDRESS_VARIABLE, check_addresses
 
 _HELP = """Serve JAX models from a laptop to many TPU slices.
 
@@ -58,8 +58,8 @@ def options(
         str | None,
         typer.Option(
             envvar=ADDRESS_VARIABLE,
-            metavar="HOST:PORT",
-            help="The admin server of the cell.",
+            metavar="HOST:PORT,...",
+            help="The admin server of the cell, or all of them with commas.",
             show_default="127.0.0.1:10000",
         ),
     ] = None,
@@ -71,7 +71,7 @@ def options(
     ] = False,
 ) -> None:
     """Options of every command."""
-    ctx.obj = None if admin is None else check_address(admin, "--admin")
+    ctx.obj = None if admin is None else check_addresses(admin, "--admin")
 
 
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": False}

@@ -1,0 +1,86 @@
+"""Whom a client asks next, and how it finds the leader among several admin servers."""
+
+import asyncio
+
+import pytest
+
+from sax.admin import Admin
+from sax.admin_choice import AdminChoice
+from sax.errors import AdminUnavailable, NotLeading
+from sax.proto import admin_pb2
+from tests.sax.fake_admin import FakeAdmin
+
+MODEL = admin_pb2.Model(
+    model_id="/sax/test/m", model_path="x", checkpoint_path="c", requested_num_replicas=1
+)
+PUBLISH = admin_pb2.PublishRequest(model=MODEL)
+
+
+def test_each_is_asked_in_turn_while_none_answers():
+    choice = AdminChoice(lambda: "a:1,b:1")
+    asked = []
+    for _ in range(3):
+        asked.append(choice.address)
+        choice.lost()
+    assert asked == ["a:1", "b:1", "a:1"]
+
+
+def test_the_named_leader_is_asked_until_it_is_lost():
+    choice = AdminChoice(lambda: "a:1,b:1")
+    choice.refused(NotLeading("follows", param="c:1"))
+    assert choice.address == "c:1"
+    choice.lost()
+    assert choice.address == "a:1"
+
+
+def test_two_that_name_each_other_do_not_hold_the_client_between_them():
+    choice = AdminChoice(lambda: "a:1,b:1")
+    choice.refused(NotLeading("follows", param="b:1"))
+    choice.refused(NotLeading("has just stepped down", param=""))
+    assert choice.address == "a:1"
+    choice.refused(NotLeading("follows nobody", param=""))
+    assert choice.address == "b:1"
+
+
+async def test_a_change_goes_to_the_leader_that_a_follower_names():
+    follower, leader = FakeAdmin(), FakeAdmin()
+    await leader.start()
+    follower.fail = [NotLeading("ask the one that leads", param=leader.address)]
+    admin = Admin(await follower.start())
+    await admin.change("Publish", PUBLISH, admin_pb2.PublishResponse)
+    assert set(leader.models) == {"/sax/test/m"}
+    assert not follower.models
+    await admin.close()
+    await asyncio.gather(follower.stop(), leader.stop())
+
+
+async def test_a_change_skips_an_admin_that_is_away():
+    away, leader = FakeAdmin(), FakeAdmin()
+    gone = await away.start()
+    await away.stop()
+    admin = Admin(f"{gone},{await leader.start()}")
+    await admin.change("Publish", PUBLISH, admin_pb2.PublishResponse)
+    assert set(leader.models) == {"/sax/test/m"}
+    await admin.close()
+    await leader.stop()
+
+
+async def test_a_change_waits_for_a_leader_while_there_is_none():
+    admins = FakeAdmin()
+    admins.fail = [NotLeading("nobody leads", param="") for _ in range(3)]
+    admin = Admin(await admins.start())
+    await admin.change("Publish", PUBLISH, admin_pb2.PublishResponse)
+    assert set(admins.models) == {"/sax/test/m"}
+    await admin.close()
+    await admins.stop()
+
+
+async def test_a_change_whose_answer_was_lost_is_not_sent_again():
+    admins = FakeAdmin()
+    admins.fail = [AdminUnavailable("the store did not answer")]
+    admin = Admin(await admins.start())
+    with pytest.raises(AdminUnavailable):
+        await admin.change("Publish", PUBLISH, admin_pb2.PublishResponse)
+    assert not admins.models
+    await admin.close()
+    await admins.stop()
