@@ -50,7 +50,10 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
     add = parser.add_argument
     add("--host", default=default.host, help="address to listen on (%(default)s)")
     add("--port", type=int, default=default.port, help="0: any free one (%(default)s)")
-    add("--admin", help="host:port of the admin server, several with commas (else SAX_ADMIN, SAX_ROOT, local)")
+    add(
+        "--admin",
+        help="host:port of the admin server, several with commas (else SAX_ADMIN, SAX_ROOT, local)",
+    )
     add(
         "--saxml_generation",
         type=int,
