@@ -22,7 +22,7 @@ from starlette.routing import Route
 from admin_server.cell import Cell
 from admin_server.ledger import Entry
 from admin_server.metrics import registry_of
-from admin_server.state import model_of
+from admin_server.records import model_of
 from sax.errors import InvalidRequest
 from sax.types import JoinedServer, Progress, PublishedModel, ReplicaStatus, ServableInfo
 
