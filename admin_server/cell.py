@@ -17,6 +17,7 @@ from admin_server.assigner import describe_paths, serves
 from admin_server.audit import check_page, event_of
 from admin_server.happenings import Happenings
 from admin_server.ledger import Ledger
+from admin_server.limits import check_server
 from admin_server.modelets import Modelets
 from admin_server.notice import Notice
 from admin_server.plan import Plan
@@ -151,10 +152,11 @@ class Cell:
     # What servers report
 
     def join(self, info: ServerInfo) -> None:
-        """A server has joined or beats. Raises InvalidRequest for an address that is none."""
+        """A server has joined or beats. Raises InvalidRequest for what cannot be."""
         check_address(info.address, "address")
         if info.data_address:
             check_address(info.data_address, "data_address")
+        check_server(info)
         self.reconciler.join(info)
 
     # What clients are told

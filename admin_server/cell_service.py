@@ -34,9 +34,7 @@ class CellService(cell_pb2_grpc.CellServicer):
                 "the one before the current",
                 param="version",
             )
-        version = await self._cell.rollback(
-            request.model_id, request.uuid.hex(), by=caller().name
-        )
+        version = await self._cell.rollback(request.model_id, request.uuid.hex(), by=caller().name)
         return cell_pb2.RollbackResponse(uuid=bytes.fromhex(version))
 
     async def Versions(

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 
 from sax.errors import InvalidRequest
-from sax.types import Autoscaling, ModelSpec, Placement
+from sax.types import Autoscaling, ModelSpec, Placement, ServerInfo
 
 MODEL_ID_BYTES = 200  # it is part of file names, labels and every line of a log
 MODEL_PATH_BYTES = 400
@@ -45,6 +45,16 @@ def check_limits(spec: ModelSpec) -> None:
             f"the whole spec has {size} bytes, more than {SPEC_BYTES}: keep what is large in "
             "the checkpoint",
             param="model",
+        )
+
+
+def check_server(info: ServerInfo) -> None:
+    """Raises InvalidRequest for a server that says of itself what cannot be."""
+    if not 0 <= info.devices <= _MOST_DEVICES:
+        raise InvalidRequest(f"a server of {info.devices} devices", param="devices")
+    if info.memory_total < 0:
+        raise InvalidRequest(
+            f"a server of {info.memory_total} bytes of memory", param="memory_total_bytes"
         )
 
 

@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from admin_server.limits import SPEC_BYTES, check_limits
+from admin_server.limits import SPEC_BYTES, check_limits, check_server
 from admin_server.state import CellState, publish_record
 from sax.errors import InvalidRequest
-from sax.types import Autoscaling, ModelSpec, Placement
+from sax.types import Autoscaling, ModelSpec, Placement, ServerInfo
 
 
 def spec(**changes) -> ModelSpec:
@@ -59,3 +59,13 @@ def test_a_large_spec_within_the_limits_is_taken():
     texts = {f"K{n}": '"' + "x" * 60000 + '"' for n in range(4)}
     check_limits(spec(overrides=texts))
     assert sum(map(len, texts.values())) < SPEC_BYTES
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [({"devices": -1}, "devices"), ({"memory_total": -1}, "memory_total_bytes")],
+)
+def test_a_server_that_cannot_be_is_refused(changes, param):
+    with pytest.raises(InvalidRequest) as refusal:
+        check_server(ServerInfo(address="127.0.0.1:1", **changes))
+    assert refusal.value.param == param
