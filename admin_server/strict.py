@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -95,16 +95,16 @@ def unknown_fields(message: Message, path: str = "") -> Iterator[str]:
     for unknown in UnknownFieldSet(message):  # pyright: ignore[reportUnknownVariableType]
         yield f"{path}{unknown.field_number}"
     for field, value in message.ListFields():
-        if field.message_type is None:
-            continue
-        for inner in _messages(field, value):
+        for inner in _messages(field.message_type, value):
             yield from unknown_fields(inner, f"{path}{field.name}.")
 
 
-def _messages(field: FieldDescriptor, value: Any) -> Iterator[Message]:
-    """The messages in a field: one, several, or the values of a map."""
-    if field.message_type.GetOptions().map_entry:
-        if field.message_type.fields_by_name["value"].message_type is not None:
+def _messages(kind: Descriptor | None, value: Any) -> Iterator[Message]:
+    """The messages in a field: none, one, several, or the values of a map."""
+    if kind is None:
+        return
+    if kind.GetOptions().map_entry:
+        if kind.fields_by_name["value"].message_type is not None:
             yield from value.values()
     elif isinstance(value, Message):
         yield value

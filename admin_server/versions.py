@@ -52,7 +52,8 @@ def go_back(history: History, spec: ModelSpec, version: str) -> Version:
     if place == 0:
         later = f"; later ones are {', '.join(versions[1:])}" if len(versions) > 1 else ""
         raise InvalidRequest(
-            f"{spec.model_id} has nothing to go back to: {spec.version} is its first version{later}",
+            f"{spec.model_id} has nothing to go back to: {spec.version} is the first version "
+            f"kept{later}",
             param="version",
         )
     return history[place - 1]

@@ -96,9 +96,7 @@ class Client:
         """Returns once that is durable."""
         self._thread.run(self._client.unpublish(model_id, timeout_s=timeout_s))
 
-    def rollback(
-        self, model_id: str, version: str = "", *, timeout_s: float | None = None
-    ) -> str:
+    def rollback(self, model_id: str, version: str = "", *, timeout_s: float | None = None) -> str:
         """Go back to a version, "" being the one before the current; gives the version."""
         return self._thread.run(self._client.rollback(model_id, version, timeout_s=timeout_s))
 
