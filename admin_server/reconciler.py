@@ -140,10 +140,14 @@ class Reconciler:
         self.wake()
 
     def _tell(self, action: Action, verb: str, error: str | None) -> None:
-        done = "ready" if isinstance(action, Load) else "unloaded"
-        kind = done if error is None else f"{verb}-failed"
-        text = f"{action.model_id} {kind} on {action.address}" + (f": {error}" if error else "")
-        self._happenings.note(kind, text, server=action.address, model_id=action.model_id)
+        model_id, address = action.model_id, action.address
+        if error is not None:
+            kind, text = f"{verb}-failed", f"{verb} of {model_id} on {address} failed: {error}"
+        elif isinstance(action, Load):
+            kind, text = "ready", f"{model_id} is ready on {address}"
+        else:
+            kind, text = "unloaded", f"{model_id} was unloaded from {address}: {action.why}"
+        self._happenings.note(kind, text, server=address, model_id=model_id)
 
     async def _poll(self, address: str) -> None:
         while True:

@@ -73,7 +73,7 @@ async def test_what_happened_is_told_beside_the_records(admin, http, start_model
     await eventually(lambda: len(admin.cell.happenings.newest(9)) == 2)
     told = (await http.get("/status.json")).json()["happenings"]
     assert [one["kind"] for one in told] == ["ready", "joined"]
-    assert told[0]["text"] == f"{M} ready on {modelet.address}"
+    assert told[0]["text"] == f"{M} is ready on {modelet.address}"
 
 
 async def test_totals_count_the_whole_cell(admin, http, start_modelet):
