@@ -16,17 +16,8 @@ from itertools import pairwise
 from admin_server.envelope import CorruptLog
 from admin_server.object_store import ObjectStore, StoreUnavailable
 from admin_server.record_log import Deposed, History, LateRecord, RecordLog
-from admin_server.state import (
-    CellState,
-    Lead,
-    Record,
-    apply,
-    decode_record,
-    decode_state,
-    encode_record,
-    encode_state,
-    model_of,
-)
+from admin_server.records import Lead, Record, decode_record, encode_record, model_of
+from admin_server.state import CellState, apply, decode_state, encode_state
 from sax.errors import AdminUnavailable, NotLeading
 from sax.names import CellId
 
@@ -85,8 +76,11 @@ class Ledger:
     async def entries(self, before: int, limit: int, model_id: str = "") -> list[Entry]:
         """At most so many records before this number, the newest first; of one model if named.
 
-        Reads back through what was archived. Raises CorruptLog, StoreUnavailable.
+        0 is no number: up to the newest. Reads back through what was archived.
+
+        Raises CorruptLog, StoreUnavailable.
         """
+        before = before or self.sequence + 1
         found: dict[int, Record] = {}
 
         def pick(texts: Iterable[tuple[int, bytes]]) -> None:
@@ -113,7 +107,7 @@ class Ledger:
         Raises CorruptLog, StoreUnavailable, AdminUnavailable.
         """
         await self.follow()
-        await self.commit(lambda state: Lead(admin, address, at_s))
+        await self.commit(lambda state: Lead(admin, at_s, address, "leads from here on"))
         return self.state.term
 
     async def commit(self, make: Callable[[CellState], Record | None]) -> None:

@@ -6,6 +6,7 @@ Knows the Modelet service and nothing of why it is called.
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import Protocol
 
 import grpc.aio
@@ -15,9 +16,11 @@ from sax import codec
 from sax.errors import NotFound, NotLoaded, ReplicaLost
 from sax.proto import modelet_pb2
 from sax.rpc import call, open_channel
-from sax.types import ServerStatus
+from sax.types import ServerStatus, Traffic
 
 _STATUS_TIMEOUT_S = 5.0
+# Rates are of the last minute, and percentiles cost the server a sort for every method.
+_POLLS_PER_TRAFFIC = 10
 
 
 class Modelets(Protocol):
@@ -45,9 +48,14 @@ class GrpcModelets:
     def __init__(self, term: int = 0) -> None:
         self._term = term
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._traffic: dict[str, tuple[int, Traffic]] = {}  # polls since it was asked for
 
     async def status(self, address: str) -> ServerStatus:
-        request = modelet_pb2.GetStatusRequest(include_failure_reasons=True, term=self._term)
+        age, traffic = self._traffic.get(address, (_POLLS_PER_TRAFFIC, Traffic()))
+        asking = age >= _POLLS_PER_TRAFFIC
+        request = modelet_pb2.GetStatusRequest(
+            include_failure_reasons=True, include_method_stats=asking, term=self._term
+        )
         reply = await call(
             self._channel(address),
             "/sax.Modelet/GetStatus",
@@ -57,7 +65,11 @@ class GrpcModelets:
             timeout_s=_STATUS_TIMEOUT_S,
             unavailable=ReplicaLost,
         )
-        return codec.decode_status(reply)
+        status = codec.decode_status(reply)
+        if not asking:
+            status = replace(status, traffic=traffic)
+        self._traffic[address] = (1 if asking else age + 1, status.traffic)
+        return status
 
     async def carry_out(self, action: Action) -> None:
         channel, peer = self._channel(action.address), f"the model server {action.address}"
@@ -75,6 +87,7 @@ class GrpcModelets:
             await call(channel, "/sax.Modelet/Unload", unload, gone, peer=peer, timeout_s=None)
 
     async def close(self, address: str) -> None:
+        self._traffic.pop(address, None)
         channel = self._channels.pop(address, None)
         if channel is not None:
             await channel.close()

@@ -1,4 +1,4 @@
-"""The Admin service on gRPC: decode, call the cell, encode.
+"""The Admin service on gRPC, and the server of all services: decode, call the cell, encode.
 
 Knows the wire; decides nothing.
 """
@@ -11,12 +11,16 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from admin_server import cell_service
 from admin_server.cell import Cell
+from admin_server.cell_service import CellService
 from admin_server.seat import Seat
+from admin_server.strict import RECEIVE_BYTES, StrictInterceptor
 from admin_server.watch import Delta
 from sax import codec
 from sax.errors import InvalidRequest
-from sax.proto import admin_pb2, admin_pb2_grpc
+from sax.identity import caller
+from sax.proto import admin_pb2, admin_pb2_grpc, cell_pb2_grpc
 from sax.rpc import SERVER_OPTIONS, ErrorInterceptor
 
 SERVICE = "sax.Admin"
@@ -26,7 +30,12 @@ _NO_DEADLINE_S = 1e8  # gRPC tells of no deadline as one in some centuries
 
 _HEALTH: Any = health  # its stubs lack `aio`
 _ADMIN_GRPC: Any = admin_pb2_grpc
+_CELL_GRPC: Any = cell_pb2_grpc
 _HEALTH_GRPC: Any = health_pb2_grpc
+_OPTIONS = (
+    *(option for option in SERVER_OPTIONS if option[0] != "grpc.max_receive_message_length"),
+    ("grpc.max_receive_message_length", RECEIVE_BYTES),
+)
 Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
 
 
@@ -45,21 +54,21 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self, request: admin_pb2.PublishRequest, context: Context
     ) -> admin_pb2.PublishResponse:
         """Durable before it is acknowledged."""
-        await self._cell.publish(codec.decode_spec(request.model))
+        await self._cell.publish(codec.decode_spec(request.model), by=caller().name)
         return admin_pb2.PublishResponse()
 
     async def Update(
         self, request: admin_pb2.UpdateRequest, context: Context
     ) -> admin_pb2.UpdateResponse:
         """Durable before it is acknowledged."""
-        await self._cell.update(codec.decode_spec(request.model))
+        await self._cell.update(codec.decode_spec(request.model), by=caller().name)
         return admin_pb2.UpdateResponse()
 
     async def Unpublish(
         self, request: admin_pb2.UnpublishRequest, context: Context
     ) -> admin_pb2.UnpublishResponse:
         """Durable before it is acknowledged."""
-        await self._cell.unpublish(request.model_id)
+        await self._cell.unpublish(request.model_id, by=caller().name)
         return admin_pb2.UnpublishResponse()
 
     async def List(
@@ -144,12 +153,16 @@ class AdminServer:
     """The gRPC server of one cell, with health and reflection."""
 
     def __init__(self, seat: Seat) -> None:
-        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+        self._server = grpc.aio.server(
+            interceptors=[ErrorInterceptor(), StrictInterceptor()], options=_OPTIONS
+        )
         self._health: Any = _HEALTH.aio.HealthServicer()
         _ADMIN_GRPC.add_AdminServicer_to_server(AdminService(seat), self._server)
+        _CELL_GRPC.add_CellServicer_to_server(CellService(seat), self._server)
         _HEALTH_GRPC.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(
-            (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
+            (SERVICE, cell_service.SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME),
+            self._server,
         )
 
     async def start(self, host: str, port: int) -> int:
@@ -163,7 +176,7 @@ class AdminServer:
                 param="port",
             ) from exc
         await self._server.start()
-        for service in ("", SERVICE):
+        for service in ("", SERVICE, cell_service.SERVICE):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         return bound
 

@@ -134,8 +134,8 @@ def _add_network(parser: argparse.ArgumentParser, default: ModelServerConfig) ->
     )
     flags.add_argument(
         "--admin",
-        help="host:port of the admin server, several with commas (default: $SAX_ADMIN, else as written under "
-        "$SAX_ROOT, else 127.0.0.1:10000)",
+        help="host:port of the admin server, several with commas (default: $SAX_ADMIN, else as "
+        "written under $SAX_ROOT, else 127.0.0.1:10000)",
     )
     flags.add_argument(
         "--drain_seconds",

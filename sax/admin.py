@@ -41,7 +41,10 @@ class Admin:
     async def change(
         self, method: str, request: Message, reply: type[Reply], timeout_s: float | None = None
     ) -> Reply:
-        """One attempt at the leader: a lost answer may have been a done deed. Raises SaxError."""
+        """One attempt at the leader: a lost answer may have been a done deed. Raises SaxError.
+
+        `method` is of the Admin service, or names its own: "Cell/Rollback".
+        """
         deadline = asyncio.get_running_loop().time() + (timeout_s or DEADLINE_S)
         for attempt in itertools.count(1):
             await self._reach(deadline)
@@ -90,7 +93,7 @@ class Admin:
         try:
             return await rpc.call(
                 channel,
-                method if method.startswith("/") else f"/sax.Admin/{method}",
+                f"/sax.{method}" if "/" in method else f"/sax.Admin/{method}",
                 request,
                 reply,
                 peer=f"the admin server at {self._address}",

@@ -1,4 +1,4 @@
-"""An event loop whose time is made up: nothing is waited for, and the same seed plays the same story.
+"""An event loop whose time is made up: nothing is waited for, and a seed always plays one story.
 
 When nothing is ready to run, time jumps to the next timer. Nothing outside may wake such a loop, so
 no sockets and no threads: whoever waits with no timer set waits for ever, and that is an error.
