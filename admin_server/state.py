@@ -15,6 +15,7 @@ from admin_server import versions
 from admin_server.changes import describe_change, describe_publish
 from admin_server.limits import check_limits
 from admin_server.records import Lead, Publish, Record, Rollback, Unpublish, Update
+from admin_server.revisions import check_revision, completed
 from admin_server.versions import History
 from sax import names
 from sax.errors import (
@@ -22,10 +23,9 @@ from sax.errors import (
     ModelExists,
     ModelNotFound,
     NotFound,
-    StaleRevision,
     UnsupportedParameter,
 )
-from sax.types import ANYWHERE, ModelSpec, Version
+from sax.types import ModelSpec, Version
 
 _MOST_REPLICAS = 1000  # every one of them is listed with its reason
 
@@ -74,12 +74,17 @@ def publish_record(
     check_model_id(state, spec.model_id)
     names.check_model_path(spec.model_path)
     _check_settings(spec)
+    if spec.revision:
+        raise InvalidRequest(
+            f"a publish makes a new model, which was at no revision {spec.revision}: leave it out",
+            param="revision",
+        )
     if spec.model_id in state.models:
         raise ModelExists(
             f"{spec.model_id} is published already: update it, or unpublish it first",
             param="model",
         )
-    return Publish(replace(spec, version=version, revision=0), at_s, by, describe_publish(spec))
+    return Publish(replace(spec, version=version), at_s, by, describe_publish(spec))
 
 
 def update_record(
@@ -92,8 +97,8 @@ def update_record(
     StaleRevision for a spec that was made from another revision than the stored one.
     """
     old = state.find(spec.model_id)
-    _check_revision(old, spec.revision)
-    new = _completed(spec, old)
+    check_revision(old, spec.revision)
+    new = completed(spec, old)
     _check_settings(new)
     if new.model_path != old.model_path:
         raise InvalidRequest(
@@ -183,39 +188,6 @@ def _restored(spec: ModelSpec, version: Version) -> ModelSpec:
         checkpoint=version.checkpoint,
         overrides=version.overrides,
     )
-
-
-def _completed(spec: ModelSpec, old: ModelSpec) -> ModelSpec:
-    """What an update asks for, with what it leaves open as it was."""
-    spec = replace(
-        spec,
-        model_path=spec.model_path or old.model_path,
-        checkpoint=spec.checkpoint or old.checkpoint,
-        version=old.version,
-    )
-    if spec.revision:
-        return spec
-    # Saxml's clients know nothing of revisions, nor of these: they leave them out, and mean no
-    # change. Whoever knows them sends the revision it has read.
-    return replace(
-        spec,
-        revision=old.revision,
-        autoscaling=spec.autoscaling or old.autoscaling,
-        placement=old.placement if spec.placement == ANYWHERE else spec.placement,
-    )
-
-
-def _check_revision(old: ModelSpec, revision: int) -> None:
-    if revision < 0:
-        raise InvalidRequest(
-            f"revision {revision}: write the one that was read, or 0 for any", param="revision"
-        )
-    if revision not in (0, old.revision):
-        raise StaleRevision(
-            f"{old.model_id} is at revision {old.revision} now and this update was made from "
-            f"revision {revision}: read it again and repeat the change",
-            param="revision",
-        )
 
 
 def _loads(spec: ModelSpec) -> tuple[str, dict[str, str]]:

@@ -1,11 +1,16 @@
 """What operators do at the same time, with the real client against the real admin server."""
 
 import asyncio
+from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 
+from admin_server.process import running
 from sax.client import AsyncClient
 from sax.errors import InvalidRequest, StaleRevision
+from tests.admin_server.conftest import FAST
+from tests.admin_server.fake_modelet import FakeModelet
 from tests.admin_server.test_server import M
 
 
@@ -71,3 +76,28 @@ async def test_what_cannot_be_is_refused_before_it_is_sent(client, call, param):
     with pytest.raises(InvalidRequest) as refusal:
         await call(client)
     assert refusal.value.param == param
+
+
+async def test_a_watch_goes_on_with_the_next_admin_server(config):
+    """What `sax watch` prints: Reset, + address, and all of it again after a restart."""
+    modelet = await FakeModelet().start()
+    async with running(config, FAST) as first:
+        port = first.port
+        await modelet.join(port)
+        client = AsyncClient(f"127.0.0.1:{port}")
+        await client.publish(M, "llama", "/one")
+        await client.wait_for_ready(M)
+        told = client.watch(M)
+        assert [str(await anext(told)) for _ in range(2)] == ["Reset", f"+ {modelet.address}"]
+    async with aclosing(told), running(replace(config, port=port), FAST):
+        await modelet.join(port)
+        lines = [str(await anext(told))]
+        while lines[-1] != f"+ {modelet.address}":
+            lines.append(str(await anext(told)))
+        assert lines[0] == "Reset"
+        # An operator goes on where the last admin server stopped.
+        assert [one.kind for one in await client.events()] == ["publish"]
+        await client.update(M, checkpoint="/two")
+        assert len(await client.versions(M)) == 2
+    await client.close()
+    await modelet.stop()

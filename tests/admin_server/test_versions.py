@@ -209,6 +209,12 @@ def test_a_revision_that_is_no_number_of_a_record_is_refused():
     assert refusal.value.param == "revision"
 
 
+def test_a_publish_from_a_revision_is_refused():
+    with pytest.raises(InvalidRequest) as refusal:
+        Story().publish(revision=3)
+    assert refusal.value.param == "revision"
+
+
 def test_a_client_without_revisions_keeps_the_autoscaling_and_placement_it_knows_nothing_of():
     story = Story()
     wanted = {"autoscaling": Autoscaling(max_replicas=7), "placement": Placement(devices=4)}
