@@ -74,6 +74,11 @@ async def test_a_server_is_listed_with_what_it_did_in_the_last_minute(stub, star
     server = None
     while server is None or not server.pending_requests:
         (server,) = (await stub.List(admin_pb2.ListRequest())).servers
+    # Between two askings the figures stay.
+    seen = len(modelet.polls)
+    while len(modelet.polls) < seen + 12:
+        (server,) = (await stub.List(admin_pb2.ListRequest())).servers
+        assert server.pending_requests == 3
     assert server.is_dormant
     assert (server.pending_requests, server.errors_per_second) == (3, 0.5)
     assert (server.successes_per_second, server.mean_latency_in_seconds) == (4, 0.5)
