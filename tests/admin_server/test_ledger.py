@@ -73,7 +73,7 @@ async def test_a_store_that_fails_refuses_the_publish_and_leaves_the_state(store
     await ledger.commit(publishing("m"))
     before = ledger.state
     store.fails = moment
-    with pytest.raises(AdminUnavailable, match="could not be made durable"):
+    with pytest.raises(AdminUnavailable, match="could not be confirmed as durable"):
         await ledger.commit(publishing("n"))
     assert ledger.state is before
     assert "on fire" in ledger.store_trouble

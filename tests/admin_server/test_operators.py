@@ -61,7 +61,10 @@ async def test_versions_events_and_a_rollback_by_the_client(client):
     assert await client.rollback(M, newer.version) == newer.version
     told = await client.events(M, limit=3)
     assert [one.kind for one in told] == ["rollback", "rollback", "update"]
-    assert [one.kind for one in await client.events(before=told[-1].sequence)] == ["publish"]
+    assert [one.kind for one in await client.events(before=told[-1].sequence)] == [
+        "publish",
+        "lead",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +99,7 @@ async def test_a_watch_goes_on_with_the_next_admin_server(config):
             lines.append(str(await anext(told)))
         assert lines[0] == "Reset"
         # An operator goes on where the last admin server stopped.
-        assert [one.kind for one in await client.events()] == ["publish"]
+        assert [one.kind for one in await client.events()] == ["lead", "publish", "lead"]
         await client.update(M, checkpoint="/two")
         assert len(await client.versions(M)) == 2
     await client.close()

@@ -59,9 +59,10 @@ async def test_events_are_told_the_newest_first_with_who_and_what(admin, http):
     await admin.cell.unpublish(M)
     events = (await http.get("/status.json")).json()["events"]
     assert [(one["sequence"], one["kind"]) for one in events] == [
-        (3, "unpublish"),
-        (2, "update"),
-        (1, "publish"),
+        (4, "unpublish"),
+        (3, "update"),
+        (2, "publish"),
+        (1, "lead"),
     ]
     assert events[2]["by"] == "ann"
     assert events[1]["text"] == "replicas 1 -> 2"
@@ -186,7 +187,7 @@ async def test_metrics_count_models_replicas_and_actions(admin, http, start_mode
     lines = (await http.get("/metrics")).text.splitlines()
     assert "sax_admin_models 1.0" in lines
     assert "sax_admin_servers 1.0" in lines
-    assert "sax_admin_records_total 1.0" in lines
+    assert "sax_admin_records_total 2.0" in lines
     assert "sax_admin_loads_total 1.0" in lines
     assert any(line.startswith("sax_admin_server_pending_requests{") for line in lines)
     assert f'sax_admin_wanted_replicas{{model="{M}"}} 2.0' in lines

@@ -177,7 +177,7 @@ def garbage_cell(config):
                 assert ERROR_KEY in dict(error.trailing_metadata() or ()), (path, data, error)
                 assert type(to_sax_error(error, "admin")) is not errors.Internal, (path, data)
                 assert (admin.cell.ledger.state, admin.cell.ledger.sequence) == before
-            assert not admin.loop.done()
+            assert not admin.life.done()
         health = channel.unary_unary("/sax.Admin/List")
         await health(b"", timeout=20)
 

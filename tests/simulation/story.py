@@ -14,8 +14,8 @@ from admin_server.cell import Cell
 from admin_server.ledger import Entry, Ledger
 from sax.errors import (
     AdminUnavailable,
+    InvalidRequest,
     ModelExists,
-    ModelNotFound,
     NotFound,
     NotLeading,
     StaleRevision,
@@ -29,7 +29,7 @@ from tests.simulation.servers import PATH, Server, join_for_ever
 from tests.simulation.store import Bucket, View
 from tests.simulation.virtual_loop import now, run
 
-REFUSALS = (ModelExists, ModelNotFound, NotFound, StaleRevision)
+REFUSALS = (ModelExists, NotFound, StaleRevision, InvalidRequest)
 
 
 @dataclass(frozen=True)
