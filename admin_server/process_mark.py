@@ -6,6 +6,7 @@ silence of its former self is long enough. Only where /proc is; elsewhere nobody
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
@@ -27,6 +28,7 @@ def is_gone(mark: str) -> bool:
     return _started(int(parts[1])) != parts[2]
 
 
+@functools.cache
 def _machine() -> str:
     """This start of this machine, and the namespace in which process ids count."""
     try:

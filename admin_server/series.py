@@ -9,11 +9,12 @@ Knows nothing of what they say.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
 
 from admin_server.envelope import CorruptLog, folder_of, name_of, unwrap, wrap
-from admin_server.object_store import ObjectMissing, ObjectStore
+from admin_server.object_store import ObjectExists, ObjectMissing, ObjectStore
 from sax.names import CellId
 
 _log = logging.getLogger(__name__)
@@ -39,7 +40,9 @@ class Series:
         self._number += 1  # also after a failure: what failed may have landed
         kind = self._kind_of(term)
         data = wrap(self._cell, kind, self._number, self._writer, text)
-        await self._store.create(name_of(self._cell, kind, self._number), data)
+        # Taken already: a backend that retries by itself has met its own first try.
+        with contextlib.suppress(ObjectExists):
+            await self._store.create(name_of(self._cell, kind, self._number), data)
         places = await self._places()
         older = [place for place in places if place < (term, self._number)]
         await self._store.delete([self._name(place) for place in older])

@@ -149,7 +149,7 @@ async def test_an_event_names_who_made_the_call(admin):
     identity.enter_call(identity.Principal("dee"))
     by = [one.by for one in admin.cell.versions(M)]
     await admin_service.Unpublish(admin_pb2.UnpublishRequest(model_id=M), None)
-    assert [one.by for one in await admin.cell.events()] [:4] == ["dee", "cy", "bob", "ann"]
+    assert [one.by for one in await admin.cell.events()][:4] == ["dee", "cy", "bob", "ann"]
     assert by == ["bob", "ann"]
 
 

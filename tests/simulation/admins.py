@@ -46,7 +46,7 @@ class Admin:
         self.way = asyncio.Event()
         self.way.set()
         leadership = Leadership(
-            self.seat, self.view, self.name, now, self._lead, snapshot_every=7, timing=LEAD
+            self.seat, self.view, self.name, now, self._lead, snapshot_every=3, timing=LEAD
         )
         self._life = asyncio.ensure_future(leadership.run())
 
