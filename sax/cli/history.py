@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -14,12 +15,14 @@ from sax.cli.connection import open_client
 from sax.cli.terminal import aligned, printable, show_table
 from sax.cli.waiting import wait_until_ready
 from sax.client import Client
-from sax.errors import AdminUnavailable
+from sax.errors import AdminUnavailable, InvalidRequest
 from sax.types import Event, Version
 
 _PAGE = 1000  # the most the admin gives at once
 _LOOK_S = 1.0
+_NEWS = 20  # seldom more in one look, and the admin has so many in memory
 _EVENT_HEADINGS = ("NUMBER", "TIME", "WHO", "WHAT", "MODEL", "CHANGE")
+_BEGUN = re.compile("[0-9a-f]{1,31}")
 _VERSION_HEADINGS = ("VERSION", "MADE", "BY", "CHECKPOINT", "OVERRIDES")
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")]
@@ -32,7 +35,8 @@ def rollback(
     version: Annotated[
         str,
         typer.Argument(
-            metavar="[VERSION]", help="As `sax versions` shows it; the one before by default."
+            metavar="[VERSION]",
+            help="As `sax versions` shows it, or how it begins; the one before by default.",
         ),
     ] = "",
     wait: Annotated[
@@ -48,10 +52,10 @@ def rollback(
     \b
     Examples:
       sax rollback /sax/test/smollm2 --wait
-      sax rollback /sax/test/smollm2 0f3c2a4be1d94c6f8a7b6c5d4e3f2a10
+      sax rollback /sax/test/smollm2 0f3c2a4b
     """
     with open_client(ctx) as client:
-        wanted = client.rollback(model, version)
+        wanted = client.rollback(model, whole_version(client, model, version))
     if as_json:
         print(json.dumps({"model": model, "version": wanted}, indent=2))
     else:
@@ -150,13 +154,28 @@ def following(client: Client, model: str, limit: int) -> Iterator[Event]:
 def _after(client: Client, model: str, last: int) -> list[Event]:
     """What came after an event, the oldest first, however much it is."""
     told: list[Event] = []
-    before, size = 0, 100
+    before, size = 0, _NEWS
     while True:
         page = client.events(model, before=before, limit=size)
         told += [event for event in page if event.sequence > last]
         if len(page) < size or page[-1].sequence <= last:
             return told[::-1]
         before, size = page[-1].sequence, _PAGE
+
+
+def whole_version(client: Client, model: str, begun: str) -> str:
+    """The one version of a model that begins so; what no version begins with stays as it is.
+
+    Raises InvalidRequest where several do.
+    """
+    if not _BEGUN.fullmatch(begun):
+        return begun
+    whole = [one.version for one in client.versions(model) if one.version.startswith(begun)]
+    if len(whole) > 1:
+        raise InvalidRequest(
+            f"{begun} could be {' or '.join(whole)}: write more of it", param="version"
+        )
+    return whole[0] if whole else begun
 
 
 def event_row(event: Event) -> tuple[str, ...]:

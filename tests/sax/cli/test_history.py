@@ -47,6 +47,15 @@ def test_a_rollback_says_where_it_went(cell: FakeCell, sax: Sax) -> None:
     assert json.loads(sax("rollback", MODEL, "--json").stdout) == {"model": MODEL, "version": OLD}
 
 
+def test_a_version_may_be_named_by_how_it_begins(cell: FakeCell, sax: Sax) -> None:
+    assert sax("rollback", MODEL, "aa").stdout == f"{MODEL} goes back to version {OLD}\n"
+    cell.versions[MODEL].append(Version(version="ab" * 16, checkpoint="/three"))
+    result = sax("rollback", MODEL, "a")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"{OLD} or {'ab' * 16}" in result.stderr
+    assert "is not a version" in sax("rollback", MODEL, "c0ffee").stderr
+
+
 def test_a_rollback_with_wait_returns_when_it_is_ready(sax: Sax) -> None:
     assert sax("rollback", MODEL, "--wait").exit_code == 0
 
