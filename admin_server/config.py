@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 
+from admin_server.object_store import TIMEOUT_S
 from sax.config import ADMIN_PORT, ADMIN_STATUS_PORT
 from sax.names import CellId
 
@@ -24,6 +25,7 @@ class AdminConfig:
     sax_root: str | None = None  # where location.proto is written
     advertise: str | None = None  # the host that others reach this one by
     snapshot_every: int = 100  # records
+    store_timeout_s: float = TIMEOUT_S  # a change that the store holds up longer is refused
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
@@ -34,6 +36,10 @@ class AdminConfig:
             )
         if self.snapshot_every < 1:
             raise ValueError(f"--snapshot_every {self.snapshot_every}: write 1 or more")
+        if not 0.1 <= self.store_timeout_s <= 600:
+            raise ValueError(
+                f"--store_timeout_s {self.store_timeout_s:g}: write seconds from 0.1 to 600"
+            )
 
     @property
     def advertised_host(self) -> str:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from admin_server.object_store import ObjectStore, StoreUnavailable
+from admin_server.object_store import TIMEOUT_S, ObjectStore, StoreUnavailable
 from admin_server.record_log import CorruptLog, Deposed, History, LateRecord, RecordLog
 from admin_server.state import (
     CellState,
@@ -22,6 +24,7 @@ from admin_server.state import (
     encode_record,
     encode_state,
 )
+from admin_server.store_health import StoreHealth
 from sax.errors import AdminUnavailable
 from sax.names import CellId
 
@@ -40,24 +43,49 @@ class Entry:
 class Ledger:
     """The state, and the only way to change it."""
 
-    def __init__(self, log: RecordLog, state: CellState, *, snapshot_every: int) -> None:
+    def __init__(
+        self,
+        log: RecordLog,
+        state: CellState,
+        *,
+        snapshot_every: int,
+        health: StoreHealth | None = None,
+        patience_s: float = TIMEOUT_S,
+    ) -> None:
+        """A change waits for its turn, and then for the store, no longer than the patience."""
         self._log = log
         self._snapshot_every = snapshot_every
         self._one_change = asyncio.Lock()
         self._compaction: asyncio.Task[None] | None = None
         self.state = state
         self.recent: deque[Entry] = deque(maxlen=_RECENT)
-        self.store_trouble = ""  # why the last change could not be made durable
+        self._patience_s = patience_s
+        self.store_health = health or StoreHealth(time.time)
         self.deposed = asyncio.Event()  # another admin leads: this one must stop
 
     @classmethod
-    async def open(cls, store: ObjectStore, cell: CellId, *, snapshot_every: int) -> Ledger:
+    async def open(
+        cls,
+        store: ObjectStore,
+        cell: CellId,
+        *,
+        snapshot_every: int,
+        health: StoreHealth | None = None,
+        patience_s: float = TIMEOUT_S,
+    ) -> Ledger:
         """Restore the state from the log. Raises CorruptLog, StoreUnavailable."""
         log, history = await RecordLog.open(store, cell)
         state = _restore(cell, history)
-        ledger = cls(log, state, snapshot_every=snapshot_every)
+        ledger = cls(
+            log, state, snapshot_every=snapshot_every, health=health, patience_s=patience_s
+        )
         ledger.recent.extend(Entry(n, decode_record(text)) for n, text in history.records)
         return ledger
+
+    @property
+    def store_trouble(self) -> str:
+        """Why the last change could not be made durable; empty if it was."""
+        return self.store_health.trouble
 
     @property
     def sequence(self) -> int:
@@ -80,16 +108,31 @@ class Ledger:
                 await asyncio.wait([self._compaction])
 
     async def _commit(self, make: Callable[[CellState], Record | None]) -> None:
-        async with self._one_change:
+        async with self._turn():
             while (record := make(self.state)) is not None:
                 if await self._append(record):
                     break
         self._compact_if_due()
 
+    @asynccontextmanager
+    async def _turn(self) -> AsyncGenerator[None]:
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await self._one_change.acquire()
+        except TimeoutError as exc:
+            raise AdminUnavailable(
+                "the changes before it still wait for the store; nothing was written, try again"
+            ) from exc
+        try:
+            yield
+        finally:
+            self._one_change.release()
+
     async def _append(self, record: Record) -> bool:
         """Write and apply one record; False if an earlier one came to light instead."""
         try:
-            sequence = await self._log.append(encode_record(record))
+            async with asyncio.timeout(self._patience_s):
+                sequence = await self._log.append(encode_record(record))
         except LateRecord as late:
             _log.warning("record %d was written after all", late.sequence)
             self._take(late.sequence, decode_record(late.text))
@@ -99,17 +142,22 @@ class Ledger:
             _log.error("%s", exc.text)
             raise AdminUnavailable(f"{exc.text}; ask again") from exc
         except StoreUnavailable as exc:
-            self.store_trouble = exc.text
-            raise AdminUnavailable(
-                f"the change could not be made durable and does not count: {exc.text}; try again"
-            ) from exc
+            raise self._refusal(exc.text) from exc
+        except TimeoutError as exc:
+            raise self._refusal(f"the store took more than {self._patience_s:g} s") from exc
         self._take(sequence, record)
         return True
 
     def _take(self, sequence: int, record: Record) -> None:
         self.state = apply(self.state, record)
         self.recent.append(Entry(sequence, record))
-        self.store_trouble = ""
+        self.store_health.succeeded()
+
+    def _refusal(self, why: str) -> AdminUnavailable:
+        self.store_health.failed(why)
+        return AdminUnavailable(
+            f"the change could not be made durable and does not count: {why}; try again"
+        )
 
     def _compact_if_due(self) -> None:
         due = self._log.sequence - self._log.snapshot_sequence >= self._snapshot_every

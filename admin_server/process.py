@@ -16,15 +16,15 @@ from typing import Any
 
 from admin_server.cell import Cell
 from admin_server.config import NO_STATUS_PAGE, AdminConfig
-from admin_server.durable_file import prepare_folder, replace_file
 from admin_server.ledger import Ledger
 from admin_server.modelets import GrpcModelets
 from admin_server.object_store import open_store
 from admin_server.reconciler import Timing
 from admin_server.server import AdminServer
 from admin_server.status_page import StatusServer, build_app
-from sax.config import location_path
-from sax.errors import InvalidRequest
+from admin_server.store_check import check_creates_once
+from admin_server.store_health import StoreHealth
+from sax.location import LOCATION, location_folder
 from sax.names import CellId
 from sax.proto import admin_pb2
 
@@ -64,8 +64,15 @@ async def running(config: AdminConfig, timing: Timing | None = None) -> AsyncGen
     Raises SaxError when it cannot start, SteppedDown when another admin server takes over.
     """
     clock = Clock()
-    store = open_store(config.fs_root)
-    ledger = await Ledger.open(store, config.cell, snapshot_every=config.snapshot_every)
+    store = open_store(config.fs_root, config.store_timeout_s)
+    await check_creates_once(store, config.cell)
+    ledger = await Ledger.open(
+        store,
+        config.cell,
+        snapshot_every=config.snapshot_every,
+        health=StoreHealth(clock),
+        patience_s=config.store_timeout_s,
+    )
     _log.info(
         "restored %d models of %s at record %d",
         len(ledger.state.models),
@@ -80,6 +87,8 @@ async def running(config: AdminConfig, timing: Timing | None = None) -> AsyncGen
         server = AdminServer(cell)
         port = await server.start(config.host, config.port)
         stack.push_async_callback(server.stop, _GRACE_S)
+        telling = asyncio.create_task(server.tell_health(ledger.store_health))
+        stack.push_async_callback(_cancel, telling)
         loop = asyncio.create_task(cell.reconciler.run())
         stack.push_async_callback(_cancel, loop)
         if config.sax_root is not None:
@@ -104,17 +113,13 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
 
 
 async def write_location(root: str, cell: CellId, address: str) -> None:
-    """Tell, below the root, where this cell's admin server is, as Saxml does."""
-    path = location_path(root, cell.cell)
+    """Tell, below the root, where this cell's admin server is, as Saxml does.
+
+    Raises InvalidRequest naming sax_root, StoreUnavailable.
+    """
     text = admin_pb2.Location(location=address).SerializeToString()
-    try:
-        await asyncio.to_thread(prepare_folder, path.parent)
-        await asyncio.to_thread(replace_file, path.parent, path, text)
-    except OSError as exc:
-        raise InvalidRequest(
-            f"cannot write {path} ({exc.strerror}): give a --sax_root that can be written",
-            param="sax_root",
-        ) from exc
+    store = open_store(f"{root.rstrip('/')}/{location_folder(cell.cell)}", param="sax_root")
+    await store.replace(LOCATION, text)
 
 
 async def _start_status_page(

@@ -12,6 +12,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from admin_server.cell import Cell
+from admin_server.store_health import StoreHealth
 from admin_server.watch import Delta
 from sax import codec
 from sax.errors import InvalidRequest
@@ -19,6 +20,7 @@ from sax.proto import admin_pb2, admin_pb2_grpc
 from sax.rpc import SERVER_OPTIONS, ErrorInterceptor
 
 SERVICE = "sax.Admin"
+WRITES = "sax.Admin/writes"  # a health service of its own: reads go on while the store fails
 _LONGEST_WATCH_S = 60.0
 _DEADLINE_MARGIN = 0.9  # of a client's deadline: an empty answer comes before it passes
 _NO_DEADLINE_S = 1e8  # gRPC tells of no deadline as one in some centuries
@@ -158,9 +160,18 @@ class AdminServer:
                 param="port",
             ) from exc
         await self._server.start()
-        for service in ("", SERVICE):
+        for service in ("", SERVICE, WRITES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         return bound
+
+    async def tell_health(self, store: StoreHealth) -> None:
+        """Keep the health of writes equal to the store's, until cancelled."""
+        while True:
+            changed = store.changed.next()
+            status = health_pb2.HealthCheckResponse
+            now = status.NOT_SERVING if store.failing else status.SERVING
+            await self._health.set(WRITES, now)
+            await changed.wait()
 
     async def stop(self, grace_s: float) -> None:
         """Take nothing new; calls under way get the grace, then they are cancelled."""

@@ -16,10 +16,11 @@ import uvicorn
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from admin_server.cell import Cell
+from admin_server.health_routes import health_routes
 from admin_server.ledger import Entry
 from admin_server.metrics import registry_of
 from admin_server.state import model_of
@@ -42,9 +43,6 @@ def build_app(cell: Cell, clock: Callable[[], float]) -> Starlette:
     async def status(request: Request) -> Response:
         return JSONResponse(describe(cell, clock()), headers={"Cache-Control": "no-store"})
 
-    async def healthz(request: Request) -> Response:
-        return PlainTextResponse("ok\n")
-
     async def metrics(request: Request) -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
@@ -52,7 +50,7 @@ def build_app(cell: Cell, clock: Callable[[], float]) -> Starlette:
         routes=[
             Route("/", index),
             Route("/status.json", status),
-            Route("/healthz", healthz),
+            *health_routes(cell.ledger.store_health, clock),
             Route("/metrics", metrics),
         ]
     )
@@ -102,6 +100,7 @@ def describe(cell: Cell, now: float) -> dict[str, Any]:
         "now_s": now,
         "sequence": cell.ledger.sequence,
         "store_trouble": cell.ledger.store_trouble,
+        "store_failing_since_s": cell.ledger.store_health.since_s,
         "models": [_model(model) for model in cell.models()],
         "servers": [_server(server, cell, now) for server in cell.servers()],
         "records": [_record(entry) for entry in reversed(cell.ledger.recent)],

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from sax import config, rpc
 from sax.errors import AdminUnavailable
+from sax.location import find_admin
 from sax.proto import admin_pb2
 from sax.watch import pause_s
 
@@ -27,7 +28,7 @@ class Admin:
     """Calls of one cell's admin server. Use it in one event loop and close it there."""
 
     def __init__(self, address: str | None = None) -> None:
-        """Without an address `sax.config` is asked, again whenever the admin is lost."""
+        """Without an address `sax.location` is asked, again whenever the admin is lost."""
         self._given = address and config.check_address(address, "admin")
         self._address = ""
         self._channel: grpc.aio.Channel | None = None
@@ -69,7 +70,7 @@ class Admin:
     async def _call(
         self, method: str, request: Message, reply: type[Reply], timeout_s: float
     ) -> Reply:
-        channel = self._open()
+        channel = await self._open()
         return await rpc.call(
             channel,
             f"/sax.Admin/{method}",
@@ -80,9 +81,9 @@ class Admin:
             unavailable=AdminUnavailable,
         )
 
-    def _open(self) -> grpc.aio.Channel:
+    async def _open(self) -> grpc.aio.Channel:
         """The channel to where the admin is now; a new one if it moved."""
-        address = self._given or config.admin_address()
+        address = self._given or await find_admin()
         if self._channel is None or address != self._address:
             if self._channel is not None:
                 # A poll may still wait on it; its server is gone, so the poll ends by itself.

@@ -87,5 +87,5 @@ async def test_a_store_that_fails_is_unavailable_and_says_where(tmp_path):
 
 @pytest.mark.parametrize("location", ["ftp://host/x", "nonsense://x", "az://x"])
 def test_a_location_that_is_no_store_is_refused(location):
-    with pytest.raises(InvalidRequest, match="cannot keep state in"):
+    with pytest.raises(InvalidRequest, match="cannot write to"):
         open_store(location)

@@ -16,8 +16,8 @@ import pytest
 from admin_server.__main__ import parse
 from admin_server.config import AdminConfig
 from admin_server.process import running
-from sax.config import admin_address
 from sax.errors import AdminUnavailable
+from sax.location import admin_address
 from sax.proto import admin_pb2, admin_pb2_grpc
 from sax.rpc import open_channel, to_sax_error
 from sax.types import ModelSpec
