@@ -201,12 +201,12 @@ def _backend(location: str, scheme: str, timeout_s: float) -> Backend:
     return from_url(
         location,
         client_options={
-            "timeout": timedelta(seconds=timeout_s / 2),
+            "timeout": timedelta(seconds=timeout_s * 3 / 4),
             "connect_timeout": timedelta(seconds=timeout_s / 4),
             # Plain HTTP is used only where the operator names such an endpoint; without this
             # an S3 server on the same machine cannot be reached.
             "allow_http": True,
         },
-        # A thread of ours so comes back by itself soon after its caller was refused.
+        # So a thread of ours comes back by itself soon after its caller was refused.
         retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=timeout_s * 3 / 4)},
     )

@@ -18,7 +18,7 @@ import time
 from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
@@ -179,7 +179,8 @@ class _Bucket:
     def _cells(self) -> list[str]:
         import obstore
 
-        listed = obstore.list_with_delimiter(self._backend, location_folder(""))
+        list_below: Any = obstore.list_with_delimiter  # pyright: ignore[reportUnknownMemberType]
+        listed = list_below(self._backend, location_folder(""))
         return [prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"]]
 
 

@@ -77,11 +77,11 @@ class Bucket:
         )
         left = [name for name in names if name > after]
         page = left[:_PAGE]
-        token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>"
+        more = len(left) > _PAGE
+        token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if more else ""
         body = (
             '<?xml version="1.0"?><ListBucketResult>'
-            f"<IsTruncated>{str(len(left) > _PAGE).lower()}</IsTruncated>"
-            + (token if len(left) > _PAGE else "")
+            f"<IsTruncated>{str(more).lower()}</IsTruncated>{token}"
             + "".join(self._row(name) for name in page)
             + "</ListBucketResult>"
         )
@@ -134,7 +134,8 @@ class _Server(uvicorn.Server):
 @contextmanager
 def gcs_server() -> Iterator[Place]:
     """A server in a thread of this process."""
-    listener = socket.socket()
+    # With the protocol named, asyncio turns Nagle's algorithm off: 40 ms per request.
+    listener = socket.socket(proto=socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(build_app(), log_config=None, access_log=False, lifespan="off")
     server = _Server(config)

@@ -39,6 +39,7 @@ def seaweed_server(folder: Path) -> Iterator[Place]:
         try:
             with running(_command(here, ports), here, lambda _, u=url: _up(u), os.environ):
                 httpx.put(f"{url}/{BUCKET}").raise_for_status()
+                _write_first(f"{url}/{BUCKET}/first")
                 yield Place(f"s3://{BUCKET}", s3_environment(url))
                 return
         except DidNotStart:
@@ -49,6 +50,12 @@ def seaweed_server(folder: Path) -> Iterator[Place]:
 def _up(url: str) -> bool:
     """S3 answers before the parts behind it do: it is up once it lists its buckets."""
     return answers(url, 200)
+
+
+def _write_first(url: str) -> None:
+    """The first write makes the files that hold the objects, and takes seconds."""
+    httpx.put(url, content=b"x", timeout=60.0).raise_for_status()
+    httpx.delete(url).raise_for_status()
 
 
 def _command(folder: Path, ports: list[int]) -> list[str]:
