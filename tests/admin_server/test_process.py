@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -33,13 +33,16 @@ def spec(name: str = "m", **changes) -> ModelSpec:
 
 
 @asynccontextmanager
-async def process(folder: Path) -> AsyncGenerator[tuple[asyncio.subprocess.Process, int]]:
+async def process(
+    fs_root: Path | str, *flags: str, env: Mapping[str, str] | None = None
+) -> AsyncGenerator[tuple[asyncio.subprocess.Process, int]]:
     """A real `python -m admin_server` on free ports, and the port that its log tells."""
     started = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-W", "error", "-m", "admin_server", "--port", "0", "--status_port", "0"),
-        *("--fs_root", str(folder), "--snapshot_every", "7"),
+        *("--fs_root", str(fs_root), "--snapshot_every", "7", *flags),
         cwd=ROOT,
+        env=env,
         stderr=asyncio.subprocess.PIPE,
     )
     assert started.stderr is not None
