@@ -1,6 +1,6 @@
 """Where the admin server of a cell is: $SAX_ADMIN, else what it wrote below a root.
 
-The root is a folder or a bucket. A bucket is looked at every other second at most, by one look
+The root is a folder or a bucket. A bucket is looked at once a second at most, by one look
 however many ask, and while it fails the last known address stands: an admin that answers is not
 lost because the bucket is. The only file of this room that knows object storage, and it loads
 that library only when a root is a URL. Knows nothing of connections: an address is text here.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 LOCATION = "location.proto"
-_FRESH_S = 2.0
+_FRESH_S = 1.0  # so much later, at most, an admin that moved is found
 _PATIENCE_S = 4.0  # a look may be one listing and one read
 _EOL = "\n"
 _REMEDY = f"or set {ADDRESS_VARIABLE}=host:port"
