@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores import azurite
+from tests.stores import azurite, seaweed
 from tests.stores.gcs import gcs_server
 from tests.stores.moto import moto_server
 from tests.stores.place import Place
-from tests.stores.seaweed import seaweed_server
 
 BUCKETS = ["moto", "seaweed", "gcs", "azurite"]
 KEPT = ["folder", *BUCKETS]  # outlives the process that wrote it
@@ -27,8 +26,10 @@ def moto_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.fixture(scope="session")
 def seaweed_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """SeaweedFS's S3 server."""
-    with seaweed_server(tmp_path_factory.mktemp("seaweed")) as place:
+    """SeaweedFS's S3 server, where it is installed."""
+    if why := seaweed.missing():
+        pytest.skip(why)
+    with seaweed.seaweed_server(tmp_path_factory.mktemp("seaweed")) as place:
         yield place
 
 

@@ -15,6 +15,7 @@ from tests.stores.moto import s3_environment
 from tests.stores.place import BUCKET, Place
 from tests.stores.server_process import DidNotStart, answers, free_ports, running
 
+_WEED = f"{sysconfig.get_path('scripts')}/weed"
 _TRIES = 3  # another process may take a port between our look and the server's
 # Who has no key may make buckets, so that we need not sign a request of our own.
 _IDENTITIES = {
@@ -27,6 +28,12 @@ _IDENTITIES = {
         },
     ]
 }
+
+
+def missing() -> str:
+    """Why it cannot be started here; empty if it can."""
+    there = Path(_WEED).is_file()
+    return "" if there else "SeaweedFS is not there: its package has no wheel for this machine"
 
 
 @contextmanager
@@ -64,7 +71,7 @@ def _command(folder: Path, ports: list[int]) -> list[str]:
     (folder / "s3.json").write_text(json.dumps(_IDENTITIES))
     s3, s3_grpc, filer, filer_grpc, volume, volume_grpc, master, master_grpc = ports
     return [
-        f"{sysconfig.get_path('scripts')}/weed",
+        _WEED,
         *("server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder / 'data'}"),
         *(f"-master.port={master}", f"-master.port.grpc={master_grpc}"),
         *("-master.telemetry=false", "-master.volumeSizeLimitMB=64"),
