@@ -51,10 +51,7 @@ def admin_address(root: str | None = None, *, cell: str | None = None) -> str:
 async def find_admin(root: str | None = None, *, cell: str | None = None) -> str:
     """The same on an event loop, which goes on meanwhile."""
     found = _look(root, cell)
-    if isinstance(found, str):
-        return found
-    # Others wait for the same look: who is cancelled must not cancel it.
-    return await asyncio.shield(asyncio.wrap_future(found))
+    return found if isinstance(found, str) else await asyncio.wrap_future(found)
 
 
 def location_folder(cell: str) -> str:
@@ -127,7 +124,7 @@ class _Bucket:
             looking = self._looking
             if looking is None or (looking.done() and self._age_s() > _FRESH_S):
                 looking = self._looking = Future()
-                looking.set_running_or_notify_cancel()
+                looking.set_running_or_notify_cancel()  # others wait: nobody can cancel it
                 threading.Thread(target=self._run, args=(looking,), name="location").start()
             return looking
 
