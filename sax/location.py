@@ -176,8 +176,8 @@ class _Bucket:
     def _cells(self) -> list[str]:
         import obstore
 
-        list_below: Any = obstore.list_with_delimiter  # pyright: ignore[reportUnknownMemberType]
-        listed = list_below(self._backend, location_folder(""))
+        storage: Any = obstore  # the stubs of this function leave a type out
+        listed = storage.list_with_delimiter(self._backend, location_folder(""))
         return [prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"]]
 
 

@@ -5,12 +5,13 @@ import signal
 
 import pytest
 
+from admin_server.__main__ import parse
 from sax.admin import Admin
 from sax.errors import AdminUnavailable
 from sax.location import find_admin
 from sax.proto import admin_pb2
 from tests.admin_server.test_process import process
-from tests.stores.fixtures import KEPT
+from tests.stores.fixtures import BUCKETS, KEPT
 
 
 def publishing(name: str) -> admin_pb2.PublishRequest:
@@ -48,3 +49,12 @@ async def test_clients_find_the_admin_by_its_root_and_a_kill_9_loses_nothing(pla
         assert await listed(admin) == names
         assert await find_admin(root) == f"127.0.0.1:{port}"
     await admin.close()
+
+
+@pytest.mark.parametrize("place", BUCKETS, indirect=True)
+def test_the_help_names_every_variable_that_led_to_the_store(place, capsys):
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    told = capsys.readouterr().out
+    assert place.env
+    assert [name for name in place.env if name not in told] == []

@@ -209,7 +209,7 @@ async def test_every_acknowledged_change_survives_a_store_that_fails_now_and_the
     config = replace(config, snapshot_every=5)
 
     async def publish(admin: Running, who: int) -> None:
-        for number in range(8):
+        for number in range(4):
             tried.add(name := f"m{who}-{number}")
             try:
                 await admin.cell.publish(spec(name))
