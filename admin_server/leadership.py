@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
@@ -31,6 +31,8 @@ from sax.types import ServerInfo
 _log = logging.getLogger(__name__)
 _FAREWELL_S = 2.0  # for the last word of a leader that stops
 
+# Raises StoreUnavailable, and what no waiting cures.
+OpenLedger = Callable[[], Awaitable[Ledger]]
 # Starts to lead: the restored ledger, the term, and the servers that the leader before knew.
 StartCell = Callable[[Ledger, int, Sequence[ServerInfo]], AbstractAsyncContextManager[Cell]]
 
@@ -57,19 +59,18 @@ class Leadership:
         store: ObjectStore,
         address: str,
         clock: Callable[[], float],
+        open_ledger: OpenLedger,
         start_cell: StartCell,
         *,
-        snapshot_every: int,
         timing: LeadTiming,
     ) -> None:
         self.admin = uuid.uuid4().hex
         self._mark = own_mark()
         self._seat = seat
-        self._store = store
         self._address = address
         self._clock = clock
         self._start_cell = start_cell
-        self._snapshot_every = snapshot_every
+        self._open_ledger = open_ledger
         self._timing = timing
         self._lease = Lease(timing.patience_s)
         self._beats = Series(store, seat.cell_id, "beats")
@@ -84,6 +85,7 @@ class Leadership:
                 servers = await self._read_roster()
             except (StoreUnavailable, AdminUnavailable) as exc:
                 # A record of ours that may have landed is followed as if it were another's.
+                self._seat.health.failed(exc.text)
                 self._seat.wait(exc.text)
                 await asyncio.sleep(self._timing.look_s)
                 continue
@@ -93,9 +95,7 @@ class Leadership:
     # Following
 
     async def _follow_until_vacant(self) -> Ledger:
-        ledger = await Ledger.open(
-            self._store, self._seat.cell_id, snapshot_every=self._snapshot_every
-        )
+        ledger = await self._open_ledger()
         while True:
             vacant = await self._look(ledger)
             if vacant:
@@ -103,6 +103,7 @@ class Leadership:
                 await ledger.follow()
                 if await self._look(ledger):
                     return ledger
+            self._seat.health.succeeded()
             self._seat.follow(self._lease.leader)
             await asyncio.sleep(self._timing.look_s)
 
@@ -140,8 +141,9 @@ class Leadership:
                 if roster != kept:
                     await self._rosters.write(term, roster)
                     kept = roster
+                self._seat.health.succeeded()
             except StoreUnavailable as exc:
-                ledger.store_trouble = exc.text
+                self._seat.health.failed(exc.text)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._timing.beat_s):
                     await ledger.deposed.wait()

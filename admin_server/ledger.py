@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
 from admin_server.envelope import CorruptLog
-from admin_server.object_store import ObjectStore, StoreUnavailable
+from admin_server.object_store import TIMEOUT_S, ObjectStore, StoreUnavailable
 from admin_server.record_log import Deposed, History, LateRecord, RecordLog
 from admin_server.records import Lead, Record, decode_record, encode_record, model_of
 from admin_server.state import CellState, apply, decode_state, encode_state
+from admin_server.store_health import StoreHealth
 from sax.errors import AdminUnavailable, NotLeading
 from sax.names import CellId
 
@@ -36,21 +39,39 @@ class Entry:
 class Ledger:
     """The state, and the only way to change it."""
 
-    def __init__(self, log: RecordLog, cell: CellId, *, snapshot_every: int) -> None:
+    def __init__(
+        self,
+        log: RecordLog,
+        cell: CellId,
+        *,
+        snapshot_every: int,
+        health: StoreHealth | None = None,
+        patience_s: float = TIMEOUT_S,
+    ) -> None:
+        """A change waits for its turn, and then for the store, no longer than the patience."""
         self._log = log
         self._snapshot_every = snapshot_every
         self._one_change = asyncio.Lock()
         self._compaction: asyncio.Task[None] | None = None
         self.state = CellState(str(cell))
         self.recent: deque[Entry] = deque(maxlen=_RECENT)
-        self.store_trouble = ""  # why the last change could not be made durable
+        self._patience_s = patience_s
+        self.store_health = health or StoreHealth(time.time)
         self.deposed = asyncio.Event()  # another admin leads: nothing can be written any more
 
     @classmethod
-    async def open(cls, store: ObjectStore, cell: CellId, *, snapshot_every: int) -> Ledger:
+    async def open(
+        cls,
+        store: ObjectStore,
+        cell: CellId,
+        *,
+        snapshot_every: int,
+        health: StoreHealth | None = None,
+        patience_s: float = TIMEOUT_S,
+    ) -> Ledger:
         """Restore the state from the log. Raises CorruptLog, StoreUnavailable."""
         log, history = await RecordLog.open(store, cell)
-        ledger = cls(log, cell, snapshot_every=snapshot_every)
+        ledger = cls(log, cell, snapshot_every=snapshot_every, health=health, patience_s=patience_s)
         ledger._read(history)
         return ledger
 
@@ -70,8 +91,6 @@ class Ledger:
                 self._late(late)
             except Deposed as exc:
                 self._step_down(exc)
-            else:
-                self.store_trouble = ""
 
     async def entries(self, before: int, limit: int, model_id: str = "") -> list[Entry]:
         """At most so many records before this number, the newest first; of one model if named.
@@ -95,6 +114,11 @@ class Ledger:
             if start + 1 < before:
                 pick(await self._log.archived(end))
         return [Entry(n, found[n]) for n in sorted(found, reverse=True)[:limit]]
+
+    @property
+    def store_trouble(self) -> str:
+        """Why the last change could not be made durable; empty if it was."""
+        return self.store_health.trouble
 
     @property
     def sequence(self) -> int:
@@ -126,16 +150,31 @@ class Ledger:
                 await asyncio.wait([self._compaction])
 
     async def _commit(self, make: Callable[[CellState], Record | None]) -> None:
-        async with self._one_change:
+        async with self._turn():
             while (record := make(self.state)) is not None:
                 if await self._append(record):
                     break
         self._compact_if_due()
 
+    @asynccontextmanager
+    async def _turn(self) -> AsyncGenerator[None]:
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await self._one_change.acquire()
+        except TimeoutError as exc:
+            raise AdminUnavailable(
+                "the changes before it still wait for the store; nothing was written, try again"
+            ) from exc
+        try:
+            yield
+        finally:
+            self._one_change.release()
+
     async def _append(self, record: Record) -> bool:
         """Write and apply one record; False if an earlier one came to light instead."""
         try:
-            sequence = await self._log.append(encode_record(record))
+            async with asyncio.timeout(self._patience_s):
+                sequence = await self._log.append(encode_record(record))
         except LateRecord as late:
             self._late(late)
             return False
@@ -143,11 +182,9 @@ class Ledger:
             self._step_down(exc)
             raise NotLeading(f"{exc.text}; ask again", param="") from exc
         except StoreUnavailable as exc:
-            self.store_trouble = exc.text
-            raise AdminUnavailable(
-                f"the change could not be confirmed as durable: {exc.text}. It was not "
-                "acknowledged, and is either made whole or not at all: look, then try again"
-            ) from exc
+            raise self._refusal(exc.text) from exc
+        except TimeoutError as exc:
+            raise self._refusal(f"the store took more than {self._patience_s:g} s") from exc
         self._take(sequence, record)
         return True
 
@@ -163,7 +200,14 @@ class Ledger:
     def _take(self, sequence: int, record: Record) -> None:
         self.state = apply(self.state, record, sequence)
         self.recent.append(Entry(sequence, record))
-        self.store_trouble = ""
+        self.store_health.succeeded()
+
+    def _refusal(self, why: str) -> AdminUnavailable:
+        self.store_health.failed(why)
+        return AdminUnavailable(
+            f"the change could not be confirmed as durable: {why}. It was not acknowledged, "
+            "and is either made whole or not at all: look, then try again"
+        )
 
     def _read(self, history: History) -> None:
         if history.snapshot is not None:

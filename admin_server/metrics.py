@@ -37,8 +37,13 @@ class CellCollector(Collector):
         yield CounterMetricFamily("sax_admin_records", "Records written", cell.ledger.sequence)
         yield GaugeMetricFamily(
             "sax_admin_store_failing",
-            "1 while the last change could not be made durable",
-            float(bool(cell.ledger.store_trouble)),
+            "1 while no change can be made durable",
+            float(cell.ledger.store_health.failing),
+        )
+        yield CounterMetricFamily(
+            "sax_admin_store_failures",
+            "Writes that failed or were given up",
+            cell.ledger.store_health.failures,
         )
         yield CounterMetricFamily("sax_admin_loads", "Loads done", loop.loads)
         yield CounterMetricFamily("sax_admin_unloads", "Unloads done", loop.unloads)

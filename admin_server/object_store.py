@@ -21,12 +21,15 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, from_url
 from obstore.store import ObjectStore as Backend
 
-from admin_server.durable_file import create_file, prepare_folder
+from admin_server.durable_file import create_file, prepare_folder, replace_file
+from admin_server.store_threads import StoreThreads
 from sax.errors import InvalidRequest, Unavailable
 
 _log = logging.getLogger(__name__)
-# A publish that waits longer than this for the store is refused, and the client may try again.
-_TIMEOUT_S = 20.0
+# Below the deadline of a client's change, so that the client hears why it was refused.
+TIMEOUT_S = 8.0
+# Reading a log takes 16 at once. More than these are under way only if some never come back.
+_CALLS_AT_ONCE = 64
 _REMOTE = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "https")
 
 
@@ -49,6 +52,10 @@ class ObjectStore(Protocol):
         """Durable on return. Raises ObjectExists, and then changed nothing."""
         ...
 
+    async def replace(self, name: str, data: bytes) -> None:
+        """Create or overwrite; durable on return. Not for the log: its objects never change."""
+        ...
+
     async def get(self, name: str) -> bytes:
         """The whole object. Raises ObjectMissing."""
         ...
@@ -69,27 +76,39 @@ class RemoteStore:
     of its own, and a process that exits at that moment is aborted (seen: one exit in four).
     """
 
-    def __init__(self, backend: Backend, where: str) -> None:
+    def __init__(self, backend: Backend, where: str, timeout_s: float = TIMEOUT_S) -> None:
         self._backend = backend
         self._where = where
+        self._timeout_s = timeout_s
+        self._threads = StoreThreads(_CALLS_AT_ONCE)
 
     async def create(self, name: str, data: bytes) -> None:
-        async with _mapped(self._where, name):
-            await asyncio.to_thread(obstore.put, self._backend, name, data, mode="create")
+        async with self._in_place(name):
+            await self._threads.run(self._create, name, data)
+
+    async def replace(self, name: str, data: bytes) -> None:
+        async with self._in_place(name):
+            await self._threads.run(self._replace, name, data)
 
     async def get(self, name: str) -> bytes:
-        async with _mapped(self._where, name):
-            return await asyncio.to_thread(self._read, name)
+        async with self._mapped(name):
+            return await self._threads.run(self._read, name)
 
     async def names(self, prefix: str) -> list[str]:
-        async with _mapped(self._where, prefix):
-            return await asyncio.to_thread(self._list, prefix)
+        async with self._in_place(prefix):
+            return await self._threads.run(self._list, prefix)
 
     async def delete(self, names: Sequence[str]) -> None:
         for name in names:
             with contextlib.suppress(ObjectMissing):
-                async with _mapped(self._where, name):
-                    await asyncio.to_thread(obstore.delete, self._backend, name)
+                async with self._mapped(name):
+                    await self._threads.run(obstore.delete, self._backend, name)
+
+    def _create(self, name: str, data: bytes) -> None:
+        obstore.put(self._backend, name, data, mode="create")
+
+    def _replace(self, name: str, data: bytes) -> None:
+        obstore.put(self._backend, name, data)
 
     def _read(self, name: str) -> bytes:
         return bytes(obstore.get(self._backend, name).bytes())
@@ -97,6 +116,34 @@ class RemoteStore:
     def _list(self, prefix: str) -> list[str]:
         found = obstore.list(self._backend, prefix)  # pyright: ignore[reportUnknownMemberType]
         return sorted(entry["path"] for entry in found.collect())
+
+    @contextlib.asynccontextmanager
+    async def _in_place(self, name: str) -> AsyncGenerator[None]:
+        """A write or a listing needs no object: what is missing is the bucket or folder."""
+        try:
+            async with self._mapped(name):
+                yield
+        except ObjectMissing as exc:
+            raise self._failure(name, "its bucket or folder is not there") from exc
+
+    @contextlib.asynccontextmanager
+    async def _mapped(self, name: str) -> AsyncGenerator[None]:
+        """Map every way in which a backend fails, once."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                yield
+        except (FileExistsError, AlreadyExistsError) as exc:
+            raise ObjectExists(name) from exc
+        except FileNotFoundError as exc:
+            raise ObjectMissing(name) from exc
+        except TimeoutError as exc:
+            raise self._failure(name, f"no answer within {self._timeout_s:g} s") from exc
+        except (BaseError, OSError, ValueError) as exc:
+            raise self._failure(name, first_line(exc)) from exc
+
+    def _failure(self, name: str, why: str) -> StoreUnavailable:
+        _log.debug("the store %s failed at %s: %s", self._where, name, why)  # the caller tells
+        return StoreUnavailable(f"the store {self._where} failed at {name}: {why}")
 
 
 class FolderStore(RemoteStore):
@@ -107,33 +154,37 @@ class FolderStore(RemoteStore):
     are therefore our own; reads, lists and deletes are obstore's.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, timeout_s: float = TIMEOUT_S) -> None:
         prepare_folder(root)
-        super().__init__(LocalStore(root), str(root))
+        super().__init__(LocalStore(root), str(root), timeout_s)
         self._root = root
 
-    async def create(self, name: str, data: bytes) -> None:
-        try:
-            async with _mapped(str(self._root), name):
-                await asyncio.to_thread(create_file, self._root, self._root / name, data)
-        except ObjectMissing as exc:  # the folder went away under our hands
-            raise StoreUnavailable(f"the folder {self._root} vanished while writing") from exc
+    def _create(self, name: str, data: bytes) -> None:
+        create_file(self._root, self._root / name, data)
+
+    def _replace(self, name: str, data: bytes) -> None:
+        replace_file(self._root, self._root / name, data)
 
 
-def open_store(location: str) -> ObjectStore:
-    """The store of a URL or a plain folder. Raises InvalidRequest if it names no store."""
+def open_store(
+    location: str, timeout_s: float = TIMEOUT_S, *, param: str = "fs_root"
+) -> ObjectStore:
+    """The store of a URL or a plain folder. Raises InvalidRequest if it names no store.
+
+    No operation takes longer than the timeout; it fails then, and may have been done or not.
+    """
     scheme = urlsplit(location).scheme
     try:
         if not scheme or len(scheme) == 1:  # a plain path, or a Windows drive letter
-            return FolderStore(Path(location).expanduser().absolute())
+            return FolderStore(Path(location).expanduser().absolute(), timeout_s)
         if scheme == "file":
-            return FolderStore(Path(unquote(urlsplit(location).path)))
-        return RemoteStore(_backend(location, scheme), location)
+            return FolderStore(Path(unquote(urlsplit(location).path)), timeout_s)
+        return RemoteStore(_backend(location, scheme, timeout_s), location, timeout_s)
     except (BaseError, OSError, ValueError) as exc:
         raise InvalidRequest(
-            f"cannot keep state in {location!r} ({first_line(exc)}): give a folder that can be "
+            f"cannot write to {location!r} ({first_line(exc)}): give a folder that can be "
             "written, or a URL that starts with file://, s3://, gs://, az:// or memory://",
-            param="fs_root",
+            param=param,
         ) from exc
 
 
@@ -142,7 +193,7 @@ def first_line(exc: BaseException) -> str:
     return str(exc).partition("\n")[0] or type(exc).__name__
 
 
-def _backend(location: str, scheme: str) -> Backend:
+def _backend(location: str, scheme: str, timeout_s: float) -> Backend:
     if scheme == "memory":
         return from_url("memory:///")
     if scheme not in _REMOTE:
@@ -150,26 +201,12 @@ def _backend(location: str, scheme: str) -> Backend:
     return from_url(
         location,
         client_options={
-            "timeout": timedelta(seconds=10),
-            "connect_timeout": timedelta(seconds=5),
+            "timeout": timedelta(seconds=timeout_s * 3 / 4),
+            "connect_timeout": timedelta(seconds=timeout_s / 4),
             # Plain HTTP is used only where the operator names such an endpoint; without this
             # an S3 server on the same machine cannot be reached.
             "allow_http": True,
         },
-        retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=15)},
+        # So a thread of ours comes back by itself soon after its caller was refused.
+        retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=timeout_s * 3 / 4)},
     )
-
-
-@contextlib.asynccontextmanager
-async def _mapped(where: str, name: str) -> AsyncGenerator[None]:
-    """Map every way in which a backend fails, once."""
-    try:
-        async with asyncio.timeout(_TIMEOUT_S):
-            yield
-    except (FileExistsError, AlreadyExistsError) as exc:
-        raise ObjectExists(name) from exc
-    except FileNotFoundError as exc:
-        raise ObjectMissing(name) from exc
-    except (BaseError, OSError, ValueError, TimeoutError) as exc:
-        _log.warning("the store %s failed at %s: %s", where, name, first_line(exc))
-        raise StoreUnavailable(f"the store {where} failed at {name}: {first_line(exc)}") from exc

@@ -16,17 +16,18 @@ from typing import Any
 
 from admin_server.cell import Cell
 from admin_server.config import NO_STATUS_PAGE, AdminConfig
-from admin_server.durable_file import prepare_folder, replace_file
 from admin_server.leadership import Leadership, LeadTiming
 from admin_server.ledger import Ledger
 from admin_server.modelets import GrpcModelets
-from admin_server.object_store import open_store
+from admin_server.object_store import ObjectStore, open_store
 from admin_server.reconciler import Timing
 from admin_server.seat import Seat
 from admin_server.server import AdminServer
 from admin_server.status_page import StatusServer, build_app
-from sax.config import location_path
-from sax.errors import InvalidRequest, SaxError
+from admin_server.store_check import check_creates_once
+from admin_server.store_health import StoreHealth
+from sax.errors import SaxError
+from sax.location import LOCATION, location_folder
 from sax.names import CellId
 from sax.proto import admin_pb2
 from sax.types import ServerInfo
@@ -67,21 +68,24 @@ async def running(
     config: AdminConfig, timing: Timing | None = None, lead: LeadTiming | None = None
 ) -> AsyncGenerator[Running]:
     """An admin server from its first role to its graceful stop. Raises SaxError if it cannot be."""
-    clock, seat = Clock(), Seat(config.cell)
-    store = open_store(config.fs_root)
+    clock = Clock()
+    seat = Seat(config.cell, StoreHealth(clock))
+    store = open_store(config.fs_root, config.store_timeout_s)
     async with AsyncExitStack() as stack:
         status_port = await _start_status_page(config, seat, clock, stack)
         server = AdminServer(seat)
         port = await server.start(config.host, config.port)
         stack.push_async_callback(server.stop, _GRACE_S)
+        telling = asyncio.create_task(server.tell_health())
+        stack.push_async_callback(_cancel, telling)
         address = f"{config.advertised_host}:{port}"
         leadership = Leadership(
             seat,
             store,
             address,
             clock,
+            _LedgerOpener(config, store, seat.health).open,
             _Led(config, address, clock, timing).start,
-            snapshot_every=config.snapshot_every,
             timing=lead or LeadTiming(beat_s=config.beat_s, patience_s=3 * config.beat_s),
         )
         life = asyncio.create_task(leadership.run())
@@ -100,6 +104,30 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
         if admin.life.done():
             await admin.life
         _log.info("stopping: calls under way get %g s to end", _GRACE_S)
+
+
+class _LedgerOpener:
+    """Opens the ledger again and again, and trusts the store after one look."""
+
+    def __init__(self, config: AdminConfig, store: ObjectStore, health: StoreHealth) -> None:
+        self._config = config
+        self._store = store
+        self._health = health
+        self._trusted = False
+
+    async def open(self) -> Ledger:
+        """Raises InvalidRequest for a store not to be trusted, CorruptLog, StoreUnavailable."""
+        config = self._config
+        if not self._trusted:
+            await check_creates_once(self._store, config.cell)
+            self._trusted = True
+        return await Ledger.open(
+            self._store,
+            config.cell,
+            snapshot_every=config.snapshot_every,
+            health=self._health,
+            patience_s=config.store_timeout_s,
+        )
 
 
 class _Led:
@@ -160,17 +188,13 @@ async def _first_role(seat: Seat, life: asyncio.Task[None]) -> None:
 
 
 async def write_location(root: str, cell: CellId, address: str) -> None:
-    """Tell, below the root, where this cell's admin server is, as Saxml does."""
-    path = location_path(root, cell.cell)
+    """Tell, below the root, where this cell's admin server is, as Saxml does.
+
+    Raises InvalidRequest naming sax_root, StoreUnavailable.
+    """
     text = admin_pb2.Location(location=address).SerializeToString()
-    try:
-        await asyncio.to_thread(prepare_folder, path.parent)
-        await asyncio.to_thread(replace_file, path.parent, path, text)
-    except OSError as exc:
-        raise InvalidRequest(
-            f"cannot write {path} ({exc.strerror}): give a --sax_root that can be written",
-            param="sax_root",
-        ) from exc
+    store = open_store(f"{root.rstrip('/')}/{location_folder(cell.cell)}", param="sax_root")
+    await store.replace(LOCATION, text)
 
 
 async def _start_status_page(

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 
 from admin_server.cell import Cell
+from admin_server.notice import Notice
+from admin_server.store_health import StoreHealth
 from sax.errors import NotLeading
 from sax.names import CellId
 
@@ -16,9 +18,11 @@ from sax.names import CellId
 class Seat:
     """Empty until this admin server leads."""
 
-    def __init__(self, cell_id: CellId) -> None:
+    def __init__(self, cell_id: CellId, health: StoreHealth) -> None:
         self.cell_id = cell_id
+        self.health = health
         self.settled = asyncio.Event()  # the first role is known
+        self.changed = Notice()  # when the role changes, or what the store makes of it
         self.cell: Cell | None = None  # while this one leads
         self.term = 0  # of this one while it leads
         self.leader = ""  # host:port of the one that leads, "" if not known
@@ -28,6 +32,7 @@ class Seat:
         """This one leads from now on."""
         self.cell, self.term, self.leader, self.trouble = cell, term, address, ""
         self.settled.set()
+        self.changed.post()
 
     def follow(self, leader: str) -> None:
         """Another one leads."""
@@ -55,7 +60,10 @@ class Seat:
 
     def _leave(self, leader: str, trouble: str) -> None:
         cell, self.cell, self.term = self.cell, None, 0
+        news = (self.leader, self.trouble) != (leader, trouble) or cell is not None
         self.leader, self.trouble = leader, trouble
         self.settled.set()
         if cell is not None:
             cell.dismiss()
+        if news:
+            self.changed.post()

@@ -5,6 +5,7 @@ Knows the wire; decides nothing.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import grpc.aio
@@ -24,6 +25,7 @@ from sax.proto import admin_pb2, admin_pb2_grpc, cell_pb2_grpc
 from sax.rpc import SERVER_OPTIONS, ErrorInterceptor
 
 SERVICE = "sax.Admin"
+WRITES = "sax.Admin/writes"  # a health service of its own: reads go on while the store fails
 _LONGEST_WATCH_S = 60.0
 _DEADLINE_MARGIN = 0.9  # of a client's deadline: an empty answer comes before it passes
 _NO_DEADLINE_S = 1e8  # gRPC tells of no deadline as one in some centuries
@@ -149,6 +151,10 @@ def _encode_delta(delta: Delta) -> admin_pb2.WatchResult:
     )
 
 
+def _changes(seat: Seat) -> tuple[asyncio.Event, asyncio.Event]:
+    return seat.changed.next(), seat.health.changed.next()
+
+
 class AdminServer:
     """The gRPC server of one cell, with health and reflection."""
 
@@ -156,6 +162,7 @@ class AdminServer:
         self._server = grpc.aio.server(
             interceptors=[ErrorInterceptor(), StrictInterceptor()], options=_OPTIONS
         )
+        self._seat = seat
         self._health: Any = _HEALTH.aio.HealthServicer()
         _ADMIN_GRPC.add_AdminServicer_to_server(AdminService(seat), self._server)
         _CELL_GRPC.add_CellServicer_to_server(CellService(seat), self._server)
@@ -176,9 +183,24 @@ class AdminServer:
                 param="port",
             ) from exc
         await self._server.start()
-        for service in ("", SERVICE, cell_service.SERVICE):
-            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        # Of this process; what it serves of its cell follows (see `tell_health`).
+        await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
         return bound
+
+    async def tell_health(self) -> None:
+        """Keep the health of the services equal to the role and to the store's, until cancelled."""
+        status, seat = health_pb2.HealthCheckResponse, self._seat
+        while True:
+            changed = [asyncio.ensure_future(e.wait()) for e in _changes(seat)]
+            leading = status.SERVING if seat.cell is not None else status.NOT_SERVING
+            for service in (SERVICE, cell_service.SERVICE):
+                await self._health.set(service, leading)
+            await self._health.set(WRITES, status.NOT_SERVING if seat.health.failing else leading)
+            try:
+                await asyncio.wait(changed, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for each in changed:
+                    each.cancel()
 
     async def stop(self, grace_s: float) -> None:
         """Take nothing new; calls under way get the grace, then they are cancelled."""

@@ -16,9 +16,10 @@ import uvicorn
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from admin_server.health_routes import health_routes
 from admin_server.metrics import registry_of
 from admin_server.seat import Seat
 from admin_server.status import describe
@@ -52,9 +53,6 @@ def build_app(seat: Seat, clock: Callable[[], float]) -> Starlette:
             return JSONResponse({"error": exc.text, "param": exc.param}, 400, _JSON_HEADERS)
         return JSONResponse(describe(seat, clock(), view), headers=_JSON_HEADERS)
 
-    async def healthz(request: Request) -> Response:
-        return PlainTextResponse("ok\n")
-
     async def metrics(request: Request) -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
@@ -62,7 +60,7 @@ def build_app(seat: Seat, clock: Callable[[], float]) -> Starlette:
         routes=[
             Route("/", index),
             Route("/status.json", status),
-            Route("/healthz", healthz),
+            *health_routes(seat, clock),
             Route("/metrics", metrics),
         ]
     )

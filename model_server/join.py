@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import grpc.aio
 
@@ -32,7 +32,7 @@ class Joiner:
 
     def __init__(
         self,
-        admin: Callable[[], str],
+        admin: Callable[[], Awaitable[str]],
         info: Callable[[], ServerInfo],
         *,
         period_s: float = PERIOD_S,
@@ -47,7 +47,7 @@ class Joiner:
         retry_s = _FIRST_RETRY_S
         while True:
             try:
-                address = self._choice.address
+                address = await self._choice.ask()
                 channel = rpc.open_channel(address)
                 try:
                     await self._join_while_it_lasts(channel, address)

@@ -31,7 +31,8 @@ from model_server.metrics import Metrics
 from model_server.modelet import Modelet
 from model_server.servables import Servables
 from model_server.token_service import TokenService
-from sax.config import admin_address, check_addresses
+from sax.config import check_addresses
+from sax.location import find_admin
 from sax.proto import (
     custom_pb2,
     custom_pb2_grpc,
@@ -136,11 +137,11 @@ class ModelServer:
             memory_total=config.memory_limit,
         )
 
-    def _admin(self) -> str:
+    async def _admin(self) -> str:
         config = self._config
         if config.admin is not None:
             return check_addresses(config.admin, "--admin")
-        return admin_address(cell=config.cell)
+        return await find_admin(cell=config.cell)
 
     def _add_services(self) -> None:
         config, server = self._config, self._server

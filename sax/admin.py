@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from sax import config, rpc
 from sax.admin_choice import AdminChoice
 from sax.errors import AdminUnavailable, NotLeading, SaxError
+from sax.location import find_admin
 from sax.proto import admin_pb2
 from sax.watch import pause_s
 
@@ -31,10 +32,11 @@ class Admin:
     """Calls of one cell's admin server. Use it in one event loop and close it there."""
 
     def __init__(self, address: str | None = None) -> None:
-        """`address` may name several admin servers, with commas. Without one `sax.config` is asked,
-        again whenever the admin is lost."""
+        """`address` may name several admin servers, with commas. Without one `sax.location` is
+        asked, again whenever the admin is lost."""
         given = address and config.check_addresses(address, "admin")
-        self._choice = AdminChoice(lambda: given or config.admin_address())
+        self._given = given or ""
+        self._choice = AdminChoice(self._find)
         self._address = ""
         self._channels: dict[str, grpc.aio.Channel] = {}
 
@@ -89,7 +91,7 @@ class Admin:
     async def _call(
         self, method: str, request: Message, reply: type[Reply], deadline: float
     ) -> Reply:
-        channel = self._open()
+        channel = await self._open()
         try:
             return await rpc.call(
                 channel,
@@ -106,20 +108,23 @@ class Admin:
 
     async def _reach(self, deadline: float) -> None:
         """Find one that can be connected to: only what was never sent may be sent elsewhere."""
-        known = self._choice.known
+        known = await self._choice.known()
         if len(known) == 1:
             return
         left_s = deadline - asyncio.get_running_loop().time()
         for _ in known:
             try:
                 async with asyncio.timeout(min(_CONNECT_S, left_s)):
-                    return await self._open().channel_ready()
+                    return await (await self._open()).channel_ready()
             except TimeoutError:
                 self._choice.lost()
 
-    def _open(self) -> grpc.aio.Channel:
+    async def _find(self) -> str:
+        return self._given or await find_admin()
+
+    async def _open(self) -> grpc.aio.Channel:
         """The channel to whom is asked now."""
-        self._address = self._choice.address
+        self._address = await self._choice.ask()
         if self._address not in self._channels:
             self._channels[self._address] = rpc.open_channel(self._address)
         return self._channels[self._address]

@@ -5,7 +5,7 @@ Knows nothing of connections: told what came of asking, it says whom to ask next
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from sax.errors import NotLeading
 
@@ -13,21 +13,21 @@ from sax.errors import NotLeading
 class AdminChoice:
     """A choice among `host:port,host:port`, asked for anew each time, as an admin may move."""
 
-    def __init__(self, find: Callable[[], str]) -> None:
+    def __init__(self, find: Callable[[], Awaitable[str]]) -> None:
         self._find = find
         self._turn = 0
         self._hint = ""  # who leads, as another one said
 
-    @property
-    def address(self) -> str:
+    async def ask(self) -> str:
         """Whom to ask now. Raises what `find` raises."""
-        known = self.known
-        return self._hint or known[self._turn % len(known)]
+        if self._hint:
+            return self._hint
+        known = await self.known()
+        return known[self._turn % len(known)]
 
-    @property
-    def known(self) -> list[str]:
+    async def known(self) -> list[str]:
         """All that were given."""
-        return self._find().split(",")
+        return (await self._find()).split(",")
 
     def lost(self) -> None:
         """It did not answer."""

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from sax import config
 from sax.client import Client
 from sax.compat_options import AdminOptions, ModelOptions, Options
 from sax.errors import UnsupportedParameter
+from sax.location import admin_address
 from sax.locator import Route
 from sax.names import CellId, ModelId
 from sax.proto import lm_pb2
@@ -244,7 +244,7 @@ class Model:
 def _client(name: str) -> Client:
     """The client of the cell that this cell or model name is of."""
     cell = (CellId if name.count("/") == 2 else ModelId).parse(name).cell
-    return _client_at(config.admin_address(cell=cell))
+    return _client_at(admin_address(cell=cell))
 
 
 @functools.cache

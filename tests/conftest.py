@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import signal
 
+# Fixtures for every folder; a server starts when the first test wants it.
+from tests.stores.fixtures import (  # noqa: F401
+    azurite_place,
+    gcs_place,
+    moto_place,
+    place,
+    seaweed_place,
+)
+
 # A shell starts its background jobs with SIGINT ignored, and a process hands that on to those it
 # starts: `make test &` would wait for ever for what Ctrl-C should end.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

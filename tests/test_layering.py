@@ -35,6 +35,8 @@ FORBIDDEN: dict[str, set[str]] = {
     # The command line's start is felt at every call.
     "sax/cli/": {"numpy"},
 }
+# The one file that may after all, because a root in a bucket is read there.
+ALLOWED: dict[str, set[str]] = {"sax/location.py": {"obstore"}}
 
 
 def sources() -> list[Path]:
@@ -55,7 +57,8 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def forbidden_for(path: str) -> set[str]:
-    return set().union(*(names for prefix, names in FORBIDDEN.items() if path.startswith(prefix)))
+    rules = (names for prefix, names in FORBIDDEN.items() if path.startswith(prefix))
+    return set().union(*rules) - ALLOWED.get(path, set())
 
 
 def crosses(module: str, forbidden: set[str]) -> bool:
@@ -75,7 +78,7 @@ def test_no_file_imports_what_its_room_may_not_know(room: str) -> None:
 
 
 def test_every_rule_names_a_path_that_exists() -> None:
-    assert all((ROOT / prefix).exists() for prefix in FORBIDDEN)
+    assert all((ROOT / prefix).exists() for prefix in [*FORBIDDEN, *ALLOWED])
 
 
 def test_an_import_is_seen_wherever_it_stands(tmp_path: Path) -> None:
@@ -85,4 +88,6 @@ def test_an_import_is_seen_wherever_it_stands(tmp_path: Path) -> None:
     assert crosses("jax.numpy", {"jax"})
     assert not crosses("jaxtyping", {"jax"})
     assert "jax" in forbidden_for("sax/types.py")
+    assert "obstore" in forbidden_for("sax/types.py")
+    assert "obstore" not in forbidden_for("sax/location.py")
     assert "model_server.engine" in forbidden_for("model_server/models/llama.py")

@@ -5,11 +5,12 @@ import asyncio
 import pytest
 
 from admin_server.ledger import Ledger
-from admin_server.object_store import ObjectStore, StoreUnavailable, open_store
+from admin_server.object_store import StoreUnavailable
 from admin_server.state import publish_record, unpublish_record
 from sax.errors import AdminUnavailable, ModelExists, ModelNotFound
 from sax.names import CellId
 from sax.types import ModelSpec
+from tests.stores.faulty_store import FaultyStore
 
 CELL = CellId("test")
 
@@ -19,36 +20,9 @@ def publishing(name: str, version: str = "1" * 32):
     return lambda state: publish_record(state, spec, version=version, at_s=0)
 
 
-class MoodyStore:
-    """A store that can be told to fail, before or after it did what it was asked."""
-
-    def __init__(self) -> None:
-        self.store: ObjectStore = open_store("memory://")
-        self.fails = ""  # "", "before" or "after"
-        self.gate = asyncio.Event()
-        self.gate.set()
-
-    async def create(self, name: str, data: bytes) -> None:
-        await self.gate.wait()
-        if self.fails == "before":
-            raise StoreUnavailable("the store is on fire")
-        await self.store.create(name, data)
-        if self.fails == "after":
-            raise StoreUnavailable("the store is on fire")
-
-    async def get(self, name: str) -> bytes:
-        return await self.store.get(name)
-
-    async def names(self, prefix: str) -> list[str]:
-        return await self.store.names(prefix)
-
-    async def delete(self, names) -> None:
-        await self.store.delete(names)
-
-
 @pytest.fixture
-def store() -> MoodyStore:
-    return MoodyStore()
+def store() -> FaultyStore:
+    return FaultyStore()
 
 
 async def open_ledger(store, every: int = 100) -> Ledger:
@@ -179,3 +153,39 @@ async def test_a_refused_change_writes_nothing(store):
     with pytest.raises(ModelNotFound):
         await ledger.commit(lambda state: unpublish_record(state, "/sax/test/m", at_s=0))
     assert ledger.sequence == 0
+
+
+async def test_a_store_that_never_answers_refuses_the_change_and_comes_back(store):
+    """Both ways of waiting end: for the store, and for a turn behind a change that waits."""
+    ledger = await Ledger.open(store, CELL, snapshot_every=100, patience_s=0.2)
+    store.asleep = {"create"}
+    results = await asyncio.gather(
+        *(ledger.commit(publishing(f"m{n}")) for n in range(5)), return_exceptions=True
+    )
+    assert {type(result) for result in results} == {AdminUnavailable}
+    assert ledger.state.models == {}
+    assert "more than 0.2 s" in ledger.store_trouble
+    store.asleep = set()
+    await ledger.commit(publishing("after"))
+    assert "/sax/test/after" in ledger.state.models
+    assert (await open_ledger(store)).state == ledger.state
+
+
+async def test_a_change_that_waits_behind_others_says_nothing_of_the_store(store):
+    ledger = await Ledger.open(store, CELL, snapshot_every=100, patience_s=0.2)
+    async with ledger._turn():
+        with pytest.raises(AdminUnavailable, match="nothing was written"):
+            await ledger.commit(publishing("m"))
+    assert not ledger.store_health.failing
+
+
+async def test_the_health_of_the_store_follows_the_last_write(store):
+    ledger = await open_ledger(store)
+    store.fails = "before"
+    for _ in range(2):
+        with pytest.raises(AdminUnavailable):
+            await ledger.commit(publishing("m"))
+    assert (ledger.store_health.failing, ledger.store_health.failures) == (True, 2)
+    store.fails = ""
+    await ledger.commit(publishing("m"))
+    assert not ledger.store_health.failing

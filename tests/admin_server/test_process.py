@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +17,8 @@ from admin_server.__main__ import parse
 from admin_server.config import AdminConfig
 from admin_server.leadership import LeadTiming
 from admin_server.process import Running, running
-from sax.config import admin_address
 from sax.errors import NotLeading, SaxError
+from sax.location import admin_address
 from sax.proto import admin_pb2, admin_pb2_grpc
 from sax.rpc import open_channel, to_sax_error
 from sax.types import ModelSpec
@@ -36,14 +36,15 @@ def spec(name: str = "m", **changes) -> ModelSpec:
 
 @asynccontextmanager
 async def process(
-    folder: Path, *flags: str
+    fs_root: Path | str, *flags: str, env: Mapping[str, str] | None = None
 ) -> AsyncGenerator[tuple[asyncio.subprocess.Process, int]]:
     """A real `python -m admin_server` on free ports, and the port that its log tells."""
     started = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-W", "error", "-m", "admin_server", "--port", "0", "--status_port", "0"),
-        *("--fs_root", str(folder), "--snapshot_every", "7", *flags),
+        *("--fs_root", str(fs_root), "--snapshot_every", "7", *flags),
         cwd=ROOT,
+        env=env,
         stderr=asyncio.subprocess.PIPE,
     )
     assert started.stderr is not None

@@ -55,7 +55,10 @@ async def admin_on(port: int) -> AsyncIterator[tuple[CountingAdmin, int]]:
 async def joining(
     admin: Callable[[], str], info: Callable[[], ServerInfo] = lambda: INFO
 ) -> AsyncIterator[None]:
-    task = asyncio.create_task(Joiner(admin, info, period_s=0.05).run())
+    async def where() -> str:
+        return admin()
+
+    task = asyncio.create_task(Joiner(where, info, period_s=0.05).run())
     try:
         yield
     finally:

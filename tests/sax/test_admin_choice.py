@@ -16,30 +16,34 @@ MODEL = admin_pb2.Model(
 PUBLISH = admin_pb2.PublishRequest(model=MODEL)
 
 
-def test_each_is_asked_in_turn_while_none_answers():
-    choice = AdminChoice(lambda: "a:1,b:1")
+async def two() -> str:
+    return "a:1,b:1"
+
+
+async def test_each_is_asked_in_turn_while_none_answers():
+    choice = AdminChoice(two)
     asked = []
     for _ in range(3):
-        asked.append(choice.address)
+        asked.append(await choice.ask())
         choice.lost()
     assert asked == ["a:1", "b:1", "a:1"]
 
 
-def test_the_named_leader_is_asked_until_it_is_lost():
-    choice = AdminChoice(lambda: "a:1,b:1")
+async def test_the_named_leader_is_asked_until_it_is_lost():
+    choice = AdminChoice(two)
     choice.refused(NotLeading("follows", param="c:1"))
-    assert choice.address == "c:1"
+    assert await choice.ask() == "c:1"
     choice.lost()
-    assert choice.address == "a:1"
+    assert await choice.ask() == "a:1"
 
 
-def test_two_that_name_each_other_do_not_hold_the_client_between_them():
-    choice = AdminChoice(lambda: "a:1,b:1")
+async def test_two_that_name_each_other_do_not_hold_the_client_between_them():
+    choice = AdminChoice(two)
     choice.refused(NotLeading("follows", param="b:1"))
     choice.refused(NotLeading("has just stepped down", param=""))
-    assert choice.address == "a:1"
+    assert await choice.ask() == "a:1"
     choice.refused(NotLeading("follows nobody", param=""))
-    assert choice.address == "b:1"
+    assert await choice.ask() == "b:1"
 
 
 async def test_a_change_goes_to_the_leader_that_a_follower_names():

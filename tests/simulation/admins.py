@@ -13,6 +13,7 @@ from admin_server.leadership import Leadership, LeadTiming
 from admin_server.ledger import Ledger
 from admin_server.reconciler import Timing
 from admin_server.seat import Seat
+from admin_server.store_health import StoreHealth
 from sax.errors import AdminUnavailable
 from sax.names import CellId
 from sax.types import ServerInfo
@@ -36,17 +37,17 @@ class Admin:
         self._servers = servers
         self._luck = luck
         self._life: asyncio.Task[None] | None = None
-        self.seat = Seat(CELL)
+        self.seat = Seat(CELL, StoreHealth(now))
         self.errors: list[BaseException] = []
 
     def start(self) -> None:
         """Run the real leadership over a fresh connection to the store."""
-        self.seat = Seat(CELL)
+        self.seat = Seat(CELL, StoreHealth(now))
         self.view = View(self._bucket, self._luck)
         self.way = asyncio.Event()
         self.way.set()
         leadership = Leadership(
-            self.seat, self.view, self.name, now, self._lead, snapshot_every=3, timing=LEAD
+            self.seat, self.view, self.name, now, self._open, self._lead, timing=LEAD
         )
         self._life = asyncio.ensure_future(leadership.run())
 
@@ -57,7 +58,7 @@ class Admin:
         asyncio.get_running_loop().call_later(self._luck.uniform(0, 8), self.view.heal)
         if self._life is not None:
             self._life.cancel()
-        self.seat = Seat(CELL)
+        self.seat = Seat(CELL, StoreHealth(now))
 
     def pause(self) -> None:
         """SIGSTOP, as the world sees it: nothing comes from it or goes to it."""
@@ -89,6 +90,9 @@ class Admin:
         await self.way.wait()
         if seat is not self.seat:
             raise AdminUnavailable(f"{self.name} died before it answered")
+
+    async def _open(self) -> Ledger:
+        return await Ledger.open(self.view, CELL, snapshot_every=3, health=self.seat.health)
 
     @asynccontextmanager
     async def _lead(
