@@ -1,13 +1,14 @@
 """What is remembered of a store that fails."""
 
 from admin_server.health_routes import describe_health
+from admin_server.seat import Seat
 from admin_server.store_health import StoreHealth
+from sax.names import CellId
 
 
 def test_a_store_that_nobody_has_written_to_yet_is_well():
     health = StoreHealth(lambda: 5.0)
     assert (health.failing, health.trouble, health.since_s) == (False, "", None)
-    assert describe_health(health, 5.0) == {"status": "ok", "reads": "ok", "writes": "ok"}
 
 
 def test_trouble_is_told_with_its_last_reason_and_since_its_first():
@@ -17,15 +18,21 @@ def test_trouble_is_told_with_its_last_reason_and_since_its_first():
     now = 12.0
     health.failed("two")
     assert (health.trouble, health.since_s, health.failures) == ("two", 10.0, 2)
-    assert describe_health(health, 13.5) == {
-        "status": "degraded",
-        "reads": "ok",
-        "writes": "refused",
-        "reason": "two",
-        "for_s": 3.5,
-    }
+    told = describe_health(Seat(CellId("test"), health), 13.5)
+    assert (told["status"], told["reason"], told["for_s"]) == ("degraded", "two", 3.5)
     health.succeeded()
     assert (health.failing, health.trouble, health.failures) == (False, "", 2)
+
+
+def test_an_admin_that_follows_is_well_and_refuses_everything():
+    seat = Seat(CellId("test"), StoreHealth(lambda: 5.0))
+    seat.follow("10.0.0.1:1")
+    assert describe_health(seat, 5.0) == {
+        "status": "ok",
+        "role": "follows the admin server of /sax/test at 10.0.0.1:1",
+        "reads": "refused",
+        "writes": "refused",
+    }
 
 
 async def test_who_waits_hears_of_the_change_and_not_of_its_repetition():

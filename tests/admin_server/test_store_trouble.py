@@ -70,7 +70,7 @@ async def refused(stub: admin_pb2_grpc.AdminStub, name: str) -> None:
         await stub.Publish(publishing(name), timeout=10)
     error = to_sax_error(refusal.value, "admin")
     assert type(error) is AdminUnavailable
-    assert "could not be made durable" in error.text
+    assert "could not be confirmed as durable" in error.text
 
 
 async def listed(stub: admin_pb2_grpc.AdminStub) -> set[str]:
