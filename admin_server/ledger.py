@@ -156,7 +156,8 @@ class Ledger:
     def _refusal(self, why: str) -> AdminUnavailable:
         self.store_health.failed(why)
         return AdminUnavailable(
-            f"the change could not be made durable and does not count: {why}; try again"
+            f"the change could not be made durable: {why}; try again (if it landed after all, it "
+            "comes to light then)"
         )
 
     def _compact_if_due(self) -> None:
