@@ -35,17 +35,18 @@ async def listed(admin: Admin) -> list[str]:
 async def test_clients_find_the_admin_by_its_root_and_a_kill_9_loses_nothing(place, monkeypatch):
     root, fs_root = f"{place.url}/sax-root", f"{place.url}/sax-fs-root"
     env = {**os.environ, **place.env}
+    flags = ("--sax_root", root, "--store_timeout_s", "60")
     names = [f"/sax/test/m{number}" for number in range(3)]
     monkeypatch.delenv("SAX_ADMIN", raising=False)
     monkeypatch.setenv("SAX_ROOT", root)
     admin = Admin()
-    async with process(fs_root, "--sax_root", root, env=env) as (server, port):
+    async with process(fs_root, *flags, env=env) as (server, port):
         assert await find_admin(root, cell="test") == f"127.0.0.1:{port}"
         for name in names:
             await admin.change("Publish", publishing(name), admin_pb2.PublishResponse)
         server.send_signal(signal.SIGKILL)
         await server.wait()
-    async with process(fs_root, "--sax_root", root, env=env) as (_, port):
+    async with process(fs_root, *flags, env=env) as (_, port):
         assert await listed(admin) == names
         assert await find_admin(root) == f"127.0.0.1:{port}"
     await admin.close()

@@ -19,7 +19,7 @@ MODELS = 8
 
 @pytest.fixture
 def store(place) -> ObjectStore:
-    return open_store(place.url)
+    return open_store(place.url, timeout_s=60)
 
 
 def name(kind: str, number: int) -> str:

@@ -21,7 +21,7 @@ from tests.stores.place import BUCKET
 
 @pytest.fixture
 def store(place):
-    return open_store(place.url)
+    return open_store(place.url, timeout_s=60)
 
 
 async def test_a_file_url_is_a_folder(tmp_path):

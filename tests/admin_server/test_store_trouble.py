@@ -23,7 +23,7 @@ from tests.admin_server.test_process import process
 from tests.stores.fault_proxy import FaultProxy, fault_proxy
 from tests.stores.place import Place
 
-TIMEOUT_S = 1.0
+TIMEOUT_S = 2.0
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
