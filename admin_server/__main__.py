@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 
+from admin_server.autoscaler import ScalingTiming
 from admin_server.config import AdminConfig
 from admin_server.process import SteppedDown, serve
 from sax.errors import SaxError
@@ -61,6 +62,9 @@ def parse(arguments: list[str]) -> AdminConfig:
             sax_root=flags.sax_root,
             advertise=flags.advertise,
             snapshot_every=flags.snapshot_every,
+            scaling=ScalingTiming(
+                up_s=flags.scale_up_s, down_s=flags.scale_down_s, idle_s=flags.scale_idle_s
+            ),
         )
     except (SaxError, ValueError) as exc:
         parser.error(str(exc))
@@ -104,6 +108,13 @@ def _parser() -> argparse.ArgumentParser:
         default=default.snapshot_every,
         help="records between two snapshots of the state (default %(default)s)",
     )
+    scaling = default.scaling
+    for flag, seconds, text in (
+        ("--scale_up_s", scaling.up_s, "seconds of a queue above its target before replicas come"),
+        ("--scale_down_s", scaling.down_s, "seconds in which one less would do before it goes"),
+        ("--scale_idle_s", scaling.idle_s, "seconds without a request before the last one goes"),
+    ):
+        add(flag, type=float, default=seconds, help=f"{text} (default %(default)s)")
     return parser
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from dataclasses import dataclass
 
+from admin_server.autoscaler import ScalingTiming
 from sax.config import ADMIN_PORT, ADMIN_STATUS_PORT
 from sax.names import CellId
 
@@ -24,6 +26,7 @@ class AdminConfig:
     sax_root: str | None = None  # where location.proto is written
     advertise: str | None = None  # the host that others reach this one by
     snapshot_every: int = 100  # records
+    scaling: ScalingTiming = ScalingTiming()
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
@@ -34,6 +37,13 @@ class AdminConfig:
             )
         if self.snapshot_every < 1:
             raise ValueError(f"--snapshot_every {self.snapshot_every}: write 1 or more")
+        for flag, seconds in (
+            ("--scale_up_s", self.scaling.up_s),
+            ("--scale_down_s", self.scaling.down_s),
+            ("--scale_idle_s", self.scaling.idle_s),
+        ):
+            if not (math.isfinite(seconds) and seconds >= 0):
+                raise ValueError(f"{flag} {seconds:g}: write seconds, 0 or more")
 
     @property
     def advertised_host(self) -> str:

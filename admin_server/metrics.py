@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
@@ -42,17 +43,37 @@ class CellCollector(Collector):
         )
 
     def _models(self) -> Iterator[Metric]:
-        wanted = GaugeMetricFamily("sax_admin_wanted_replicas", "As published", labels=["model"])
+        wanted = GaugeMetricFamily(
+            "sax_admin_wanted_replicas", "As published, or as the load wants", labels=["model"]
+        )
         replicas = GaugeMetricFamily(
             "sax_admin_replicas", "Replicas by status", labels=["model", "status"]
         )
         for model in self._cell.models():
-            wanted.add_metric([model.spec.model_id], model.spec.replicas)
+            wanted.add_metric([model.spec.model_id], model.wanted_replicas)
             statuses = [replica.status for replica in model.replicas]
             for status in sorted({*statuses, ServableStatus.LOADED}):
                 replicas.add_metric([model.spec.model_id, status], statuses.count(status))
         yield wanted
         yield replicas
+        yield from self._requests()
+
+    def _requests(self) -> Iterator[Metric]:
+        """What the autoscaler goes by."""
+        queued, running = Counter[str](), Counter[str]()
+        for server in self._cell.servers():
+            for servable in server.servables:
+                queued[servable.model_id] += servable.queued
+                running[servable.model_id] += servable.running
+        for name, text, counts in (
+            ("sax_admin_queued_requests", "Requests that wait at model servers", queued),
+            ("sax_admin_running_requests", "Requests that model servers compute", running),
+            ("sax_admin_held_requests", "Requests held for want of a replica", self._cell.held()),
+        ):
+            family = GaugeMetricFamily(name, text, labels=["model"])
+            for model_id in sorted(self._cell.ledger.state.models):
+                family.add_metric([model_id], counts.get(model_id, 0))
+            yield family
 
     def _servers(self) -> Iterator[Metric]:
         used = GaugeMetricFamily(

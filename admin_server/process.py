@@ -72,7 +72,7 @@ async def running(config: AdminConfig, timing: Timing | None = None) -> AsyncGen
         config.cell,
         ledger.sequence,
     )
-    cell = Cell(ledger, GrpcModelets(), clock, timing=timing)
+    cell = Cell(ledger, GrpcModelets(), clock, timing=timing, scaling=config.scaling)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(ledger.close)
         stack.push_async_callback(cell.reconciler.close)

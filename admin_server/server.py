@@ -12,10 +12,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from admin_server.cell import Cell
+from admin_server.cell_service import SERVICE as CELL_SERVICE
+from admin_server.cell_service import CellService
 from admin_server.watch import Delta
 from sax import codec
 from sax.errors import InvalidRequest
-from sax.proto import admin_pb2, admin_pb2_grpc
+from sax.proto import admin_pb2, admin_pb2_grpc, cell_pb2_grpc
 from sax.rpc import SERVER_OPTIONS, ErrorInterceptor
 
 SERVICE = "sax.Admin"
@@ -25,6 +27,7 @@ _NO_DEADLINE_S = 1e8  # gRPC tells of no deadline as one in some centuries
 
 _HEALTH: Any = health  # its stubs lack `aio`
 _ADMIN_GRPC: Any = admin_pb2_grpc
+_CELL_GRPC: Any = cell_pb2_grpc
 _HEALTH_GRPC: Any = health_pb2_grpc
 Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
 
@@ -142,9 +145,10 @@ class AdminServer:
         self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
         self._health: Any = _HEALTH.aio.HealthServicer()
         _ADMIN_GRPC.add_AdminServicer_to_server(AdminService(cell), self._server)
+        _CELL_GRPC.add_CellServicer_to_server(CellService(cell), self._server)
         _HEALTH_GRPC.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(
-            (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
+            (SERVICE, CELL_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
         )
 
     async def start(self, host: str, port: int) -> int:
@@ -158,7 +162,7 @@ class AdminServer:
                 param="port",
             ) from exc
         await self._server.start()
-        for service in ("", SERVICE):
+        for service in ("", SERVICE, CELL_SERVICE):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         return bound
 

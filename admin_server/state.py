@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from admin_server.scaling_check import check_autoscaling
 from sax import names
 from sax.errors import InvalidRequest, ModelExists, ModelNotFound, NotFound, UnsupportedParameter
 from sax.types import ModelSpec
@@ -162,6 +163,7 @@ def _check_settings(spec: ModelSpec) -> None:
             f"to {_MOST_REPLICAS}",
             param="replicas",
         )
+    check_autoscaling(spec.autoscaling, _MOST_REPLICAS)
     for key, text in spec.overrides.items():
         _check_override(key, text)
     if spec.admin_acl or any(spec.acls.values()):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 from importlib import resources
 from typing import Any
 
+import msgspec
 import uvicorn
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
@@ -116,7 +117,9 @@ def _model(model: PublishedModel) -> dict[str, Any]:
         "checkpoint": spec.checkpoint,
         "overrides": dict(spec.overrides),
         "version": spec.version,
-        "wanted_replicas": spec.replicas,
+        "wanted_replicas": model.wanted_replicas,
+        "scaling_reason": model.scaling_reason,
+        "autoscaling": msgspec.to_builtins(spec.autoscaling),
         "ready_replicas": model.ready_replicas,
         "replicas": [_replica(replica) for replica in model.replicas],
     }
@@ -154,6 +157,8 @@ def _servable(servable: ServableInfo) -> dict[str, Any]:
         "status": servable.status,
         "reason": servable.reason,
         "memory": servable.memory,
+        "queued": servable.queued,
+        "running": servable.running,
         "progress": _progress(servable.progress),
     }
 

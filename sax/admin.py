@@ -13,12 +13,13 @@ from google.protobuf.message import Message
 
 from sax import config, rpc
 from sax.errors import AdminUnavailable
-from sax.proto import admin_pb2
+from sax.proto import admin_pb2, cell_pb2
 from sax.watch import pause_s
 
 Reply = TypeVar("Reply", bound=Message)
 
 DEADLINE_S = 10.0
+_DEMAND_S = 3.0  # it is told again a second later
 _POLL_S = 60.0  # a watch without news is asked again after this
 _ATTEMPTS = 4
 
@@ -59,6 +60,12 @@ class Admin:
         """One long poll. Raises SaxError; DeadlineExceeded when there was no news."""
         return await self.read("WatchLoc", request, admin_pb2.WatchLocResponse, _POLL_S)
 
+    async def demand(self, request: cell_pb2.DemandRequest) -> cell_pb2.DemandResponse:
+        """Say once how many requests wait for a replica. Raises SaxError; UnsupportedParameter
+        from an admin that does not listen."""
+        reply = cell_pb2.DemandResponse
+        return await self._call("Demand", request, reply, _DEMAND_S, service="sax.Cell")
+
     async def close(self) -> None:
         """Calls under way end with an error."""
         channels = [*self._stale, *([self._channel] if self._channel else [])]
@@ -67,12 +74,17 @@ class Admin:
             await channel.close()
 
     async def _call(
-        self, method: str, request: Message, reply: type[Reply], timeout_s: float
+        self,
+        method: str,
+        request: Message,
+        reply: type[Reply],
+        timeout_s: float,
+        service: str = "sax.Admin",
     ) -> Reply:
         channel = self._open()
         return await rpc.call(
             channel,
-            f"/sax.Admin/{method}",
+            f"/{service}/{method}",
             request,
             reply,
             peer=f"the admin server at {self._address}",

@@ -13,10 +13,11 @@ from types import TracebackType
 
 from sax import codec
 from sax.admin import Admin
+from sax.attempts import ANY_ROUTE, Patience, Route
 from sax.codec.extra_inputs import ExtraInputs
 from sax.connection import Connection
 from sax.errors import DeadlineExceeded, InvalidRequest, ModelNotFound, NotFound, SaxError
-from sax.locator import ANY_ROUTE, Locator, Patience, Route
+from sax.locator import Locator
 from sax.names import CellId, ModelId, check_checkpoint, check_model_path, nearest
 from sax.proto import admin_pb2, custom_pb2, lm_pb2, tokens_pb2
 from sax.readiness import not_ready, why_not

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 
 from sax.async_client import AsyncClient, Models, Scores, Servers, Texts, Vectors
+from sax.attempts import ANY_ROUTE, Patience, Route
 from sax.codec.extra_inputs import ExtraInputs
-from sax.locator import ANY_ROUTE, Patience, Route
 from sax.loop_thread import LoopThread
 from sax.proto import lm_pb2
 from sax.types import CellStats, EmbedInput, GenerateRequest, Message, PublishedModel, TokenChunk

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from sax import config
+from sax.attempts import Route
 from sax.client import Client
 from sax.compat_options import AdminOptions, ModelOptions, Options
 from sax.errors import UnsupportedParameter
-from sax.locator import Route
 from sax.names import CellId, ModelId
 from sax.proto import lm_pb2
 

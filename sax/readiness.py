@@ -18,7 +18,9 @@ def not_ready(model: PublishedModel) -> ModelNotReady:
 
 def why_not(model: PublishedModel) -> str:
     """The reason of the first replica that is not ready."""
-    if not model.spec.replicas:
+    if not model.wanted_replicas:
+        if model.scaling_reason:
+            return model.scaling_reason
         return "0 replicas are wanted; update it to 1 or more"
     waiting = [r for r in model.replicas if r.status is not ServableStatus.LOADED]
     reasons = [reason for reason in map(_reason, waiting) if reason]

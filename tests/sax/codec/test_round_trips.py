@@ -62,6 +62,9 @@ SERVABLES = st.builds(
     progress=PROGRESS,
     memory=I64,
     methods=st.lists(TEXT, max_size=3).map(tuple),
+    queued=I64,
+    running=I64,
+    arrived=I64,
 )
 CHIPS = st.sampled_from(["cpu", "tpuv5e", "tpuv6e", "h100", "l4", "unknown"])
 TOPOLOGIES = st.sampled_from(["1", "4x8", "2x2x1", "8x16x16", "unknown"])
