@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from sax.codec.extra_inputs import ExtraInputs
+from sax.scaling import Scaling
 from sax.types import Embedded, EmbedInput, GenerateRequest, PublishedModel, TokenChunk
 
 
@@ -23,6 +24,8 @@ class CellClient(Protocol):
         checkpoint: str,
         replicas: int = 1,
         overrides: Mapping[str, str] | None = None,
+        *,
+        autoscaling: Scaling | None = None,
     ) -> object: ...
 
     async def update(
@@ -33,6 +36,7 @@ class CellClient(Protocol):
         checkpoint: str | None = None,
         replicas: int | None = None,
         overrides: Mapping[str, str] | None = None,
+        autoscaling: Scaling | None = None,
     ) -> object: ...
 
     async def unpublish(self, model_id: str) -> object: ...

@@ -26,6 +26,7 @@ from sax.names import CellId, ModelId
 from sax.types import PublishedModel
 
 M = TypeVar("M", bound=BaseModel)
+_SCALING = {"min_replicas", "max_replicas", "target_queue"}
 
 
 class SaxmlCalls:
@@ -79,7 +80,12 @@ class SaxmlRoutes:
         """Durable when this answers; loading goes on behind."""
         body = PublishBody.model_validate_json(await request.body())
         await self._client.publish(
-            body.model, body.model_path, body.checkpoint, body.replicas, body.overrides
+            body.model,
+            body.model_path,
+            body.checkpoint,
+            body.replicas,
+            body.overrides,
+            autoscaling=body.autoscaling,
         )
         return pretty(_published(body))
 
@@ -92,6 +98,7 @@ class SaxmlRoutes:
             checkpoint=body.checkpoint,
             replicas=body.replicas,
             overrides=body.overrides,
+            autoscaling=body.autoscaling,
         )
         return pretty(_published(body))
 
@@ -120,13 +127,14 @@ class SaxmlRoutes:
 
 
 def listed(model: PublishedModel) -> dict[str, object]:
-    """The reply of /listcell; active replicas are ready ones."""
+    """The reply of /listcell; active replicas are ready ones, and the most that there may be are
+    those published, or autoscaling's upper bound."""
     spec = model.spec
     return {
         "model": spec.model_id,
         "model_path": spec.model_path,
         "checkpoint": spec.checkpoint,
-        "max_replicas": spec.replicas,
+        "max_replicas": spec.autoscaling.max_replicas if spec.autoscaling else spec.replicas,
         "active_replicas": model.ready_replicas,
     }
 
@@ -138,7 +146,9 @@ def pretty(content: object) -> Response:
 
 
 def _published(body: PublishBody) -> dict[str, object]:
-    return body.model_dump(exclude={"overrides"} if body.overrides is None else None)
+    """What was sent: Saxml's own replies know no other field."""
+    silent = {"overrides"} if body.overrides is None else set[str]()
+    return body.model_dump(exclude=silent | (_SCALING - body.model_fields_set))
 
 
 async def _body_or_query(request: Request, model: type[M]) -> M:

@@ -21,6 +21,7 @@ from sax.locator import Locator
 from sax.names import CellId, ModelId, check_checkpoint, check_model_path, nearest
 from sax.proto import admin_pb2, custom_pb2, lm_pb2, tokens_pb2
 from sax.readiness import not_ready, why_not
+from sax.scaling import Scaling, settle
 from sax.types import (
     CellStats,
     Embedded,
@@ -77,9 +78,12 @@ class AsyncClient:
         replicas: int = 1,
         overrides: Mapping[str, str] | None = None,
         *,
+        autoscaling: Scaling | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Returns once the publication is durable; replicas load after. Override values are JSON.
+
+        With `autoscaling`, `replicas` is where it begins.
 
         Raises ModelExists, InvalidName, InvalidRequest, AdminUnavailable.
         """
@@ -89,6 +93,7 @@ class AsyncClient:
             checkpoint=check_checkpoint(checkpoint),
             replicas=_check_replicas(replicas),
             overrides=dict(overrides or {}),
+            autoscaling=settle(autoscaling, None, replicas),
         )
         request = admin_pb2.PublishRequest(model=codec.encode_spec(spec))
         await self._admin.change("Publish", request, admin_pb2.PublishResponse, timeout_s)
@@ -103,11 +108,13 @@ class AsyncClient:
         overrides: Mapping[str, str] | None = None,
         acls: Mapping[str, str] | None = None,
         admin_acl: str | None = None,
+        autoscaling: Scaling | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Change what is given and keep the rest; only a change of what is loaded reloads.
 
-        The model path cannot change: naming another one is an error.
+        The model path cannot change: naming another one is an error. `autoscaling="off"` goes
+        back to as many replicas as the spec says.
         """
         old = (await self.list(model_id, timeout_s=timeout_s)).spec
         spec = replace(
@@ -118,6 +125,9 @@ class AsyncClient:
             overrides=old.overrides if overrides is None else dict(overrides),
             acls=old.acls if acls is None else dict(acls),
             admin_acl=old.admin_acl if admin_acl is None else admin_acl,
+            autoscaling=settle(
+                autoscaling, old.autoscaling, old.replicas if replicas is None else replicas
+            ),
         )
         request = admin_pb2.UpdateRequest(model=codec.encode_spec(spec))
         await self._admin.change("Update", request, admin_pb2.UpdateResponse, timeout_s)

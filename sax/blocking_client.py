@@ -14,6 +14,7 @@ from sax.attempts import ANY_ROUTE, Patience, Route
 from sax.codec.extra_inputs import ExtraInputs
 from sax.loop_thread import LoopThread
 from sax.proto import lm_pb2
+from sax.scaling import Scaling
 from sax.types import CellStats, EmbedInput, GenerateRequest, Message, PublishedModel, TokenChunk
 from sax.watch import WatchEvent
 
@@ -54,12 +55,19 @@ class Client:
         replicas: int = 1,
         overrides: Mapping[str, str] | None = None,
         *,
+        autoscaling: Scaling | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Returns once the publication is durable."""
         self._thread.run(
             self._client.publish(
-                model_id, model_path, checkpoint, replicas, overrides, timeout_s=timeout_s
+                model_id,
+                model_path,
+                checkpoint,
+                replicas,
+                overrides,
+                autoscaling=autoscaling,
+                timeout_s=timeout_s,
             )
         )
 
@@ -73,6 +81,7 @@ class Client:
         overrides: Mapping[str, str] | None = None,
         acls: Mapping[str, str] | None = None,
         admin_acl: str | None = None,
+        autoscaling: Scaling | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Change what is given and keep the rest."""
@@ -85,6 +94,7 @@ class Client:
                 overrides=overrides,
                 acls=acls,
                 admin_acl=admin_acl,
+                autoscaling=autoscaling,
                 timeout_s=timeout_s,
             )
         )

@@ -9,7 +9,16 @@ import typer
 from sax.cli.connection import open_client
 from sax.cli.publication import absolute_checkpoint, parse_overrides, parse_publication
 from sax.cli.waiting import wait_until_ready
+from sax.scaling import Scaling, named
 
+MinReplicas = Annotated[
+    int | None,
+    typer.Option(min=0, help="Autoscaling: never fewer than this; 0: none while nobody asks."),
+]
+MaxReplicas = Annotated[int | None, typer.Option(min=1, help="Autoscaling: never more than this.")]
+TargetQueue = Annotated[
+    float | None, typer.Option(help="Autoscaling: requests that may wait, for each replica.")
+]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")]
 
 
@@ -33,6 +42,9 @@ def publish(
             help="How many replicas (1), and overrides of the model's parameters in JSON.",
         ),
     ] = None,
+    min_replicas: MinReplicas = None,
+    max_replicas: MaxReplicas = None,
+    target_queue: TargetQueue = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Return when all replicas are ready.")
     ] = False,
@@ -43,6 +55,7 @@ def publish(
     Examples:
       sax publish /sax/test/smollm2 llama ./SmolLM2-135M-Instruct.Q4_1.gguf --wait
       sax publish /sax/test/smollm2 llama /models/smollm2 2
+      sax publish /sax/test/smollm2 llama /models/smollm2 --min-replicas 0 --max-replicas 4
       sax publish /sax/test/tiny lm_cloud.LmCloudSpmd2BTest None 1 NUM_LAYERS=2 MODEL_DIMS=256
     """
     wanted = parse_publication([model, model_path, checkpoint, *(rest or [])])
@@ -53,6 +66,7 @@ def publish(
             wanted.checkpoint,
             wanted.replicas,
             wanted.overrides,
+            autoscaling=named(min_replicas, max_replicas, target_queue),
         )
     print(f"published {wanted.model_id}")
     if wait:
@@ -68,6 +82,12 @@ def update(
         list[str] | None,
         typer.Option(metavar="KEY=JSON", help="All overrides from now on; repeatable."),
     ] = None,
+    min_replicas: MinReplicas = None,
+    max_replicas: MaxReplicas = None,
+    target_queue: TargetQueue = None,
+    no_autoscaling: Annotated[
+        bool, typer.Option("--no-autoscaling", help="As many replicas as published, always.")
+    ] = False,
     wait: Annotated[
         bool, typer.Option("--wait", help="Return when all replicas are ready.")
     ] = False,
@@ -80,8 +100,13 @@ def update(
     Examples:
       sax update /sax/test/smollm2 --replicas 2 --wait
       sax update /sax/test/smollm2 --checkpoint /models/smollm2-v2
+      sax update /sax/test/smollm2 --max-replicas 8 --target-queue 2
     """
-    if checkpoint is None and replicas is None and override is None:
+    autoscaling = named(min_replicas, max_replicas, target_queue)
+    if no_autoscaling and autoscaling:
+        raise typer.BadParameter("--no-autoscaling goes with no other word on autoscaling")
+    scaling: Scaling | None = "off" if no_autoscaling else autoscaling
+    if checkpoint is None and replicas is None and override is None and scaling is None:
         raise typer.BadParameter("name something to change, as in --replicas 2")
     with open_client(ctx) as client:
         client.update(
@@ -89,6 +114,7 @@ def update(
             checkpoint=None if checkpoint is None else absolute_checkpoint(checkpoint),
             replicas=replicas,
             overrides=None if override is None else parse_overrides(override),
+            autoscaling=scaling,
         )
     print(f"updated {model}")
     if wait:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from sax.codec.extra_inputs import ExtraInputs
 from sax.errors import ModelExists, ModelNotFound, SaxError, UnsupportedParameter
 from sax.names import ModelId
+from sax.scaling import Scaling, settle
 from sax.types import (
     Embedded,
     EmbedInput,
@@ -92,6 +93,8 @@ class FakeCell:
         checkpoint: str,
         replicas: int = 1,
         overrides: Mapping[str, str] | None = None,
+        *,
+        autoscaling: Scaling | None = None,
     ) -> None:
         ModelId.parse(model_id)
         if model_id in self.models:
@@ -103,6 +106,7 @@ class FakeCell:
                 checkpoint=checkpoint,
                 replicas=replicas,
                 overrides=dict(overrides or {}),
+                autoscaling=settle(autoscaling, None, replicas),
             )
         )
 
@@ -114,6 +118,7 @@ class FakeCell:
         checkpoint: str | None = None,
         replicas: int | None = None,
         overrides: Mapping[str, str] | None = None,
+        autoscaling: Scaling | None = None,
     ) -> None:
         model = await self.list(model_id)
         spec = replace(
@@ -122,6 +127,7 @@ class FakeCell:
             checkpoint=checkpoint or model.spec.checkpoint,
             replicas=model.spec.replicas if replicas is None else replicas,
             overrides=model.spec.overrides if overrides is None else overrides,
+            autoscaling=settle(autoscaling, model.spec.autoscaling, model.spec.replicas),
         )
         self.models[model_id] = replace(model, spec=spec)
 
