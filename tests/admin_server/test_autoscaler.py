@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from admin_server.autoscaler import Scaling, ScalingTiming, Traffic, decide, start
@@ -170,6 +170,7 @@ TRAFFIC = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(
     BOUNDED,
     st.integers(0, 30),
@@ -185,6 +186,7 @@ def test_the_bounds_hold_whatever_comes(
         assert scaling.reason
 
 
+@settings(deadline=None, max_examples=60)
 @given(
     BOUNDED,
     st.integers(0, 16),
