@@ -77,7 +77,7 @@ class Demand:
 def prospect(spec: ModelSpec, wanted: int, report: ModelReport | None) -> Prospect:
     """What someone who holds requests of this model is told."""
     if spec.autoscaling is None:
-        return Prospect(False, "it is not autoscaled")
+        return Prospect(False, "")
     if report is None or not report.replicas or wanted == 0:
         return Prospect(True, "its first replica is asked for")
     if report.ready:

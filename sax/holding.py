@@ -56,7 +56,16 @@ class Room:
     @property
     def starting(self) -> bool:
         """Has the admin said of late that a replica is coming?"""
-        return self._starting and asyncio.get_running_loop().time() - self._told_at < _TRUSTED_S
+        return self._starting and self._fresh
+
+    @property
+    def refusal(self) -> str:
+        """Why none is coming, as the admin said of late; "" if it did not say."""
+        return self.reason if self._fresh and not self._starting else ""
+
+    @property
+    def _fresh(self) -> bool:
+        return asyncio.get_running_loop().time() - self._told_at < _TRUSTED_S
 
     @contextmanager
     def held(self) -> Generator[None, None, None]:

@@ -27,6 +27,7 @@ from sax.errors import (
 from sax.follower import Follower
 from sax.holding import DemandSource, Holding
 from sax.names import ModelId
+from sax.readiness import not_ready_because
 from sax.types import GenerateRequest, TokenChunk
 from sax.watch import WatchSource
 
@@ -200,7 +201,7 @@ class Locator:
         self, model_id: str, follower: Follower, attempts: Attempts
     ) -> frozenset[str]:
         """The usable replicas; held for a first one for a short while, or for as long as the
-        admin says that one is coming. Raises QueueFull, DeadlineExceeded."""
+        admin says that one is coming. Raises QueueFull, DeadlineExceeded, ModelNotReady."""
         now = asyncio.get_running_loop().time
         give_up_at = now() + attempts.wait_s
         usable = await follower.usable(min(_GLANCE_S, attempts.wait_s))
@@ -219,6 +220,9 @@ class Locator:
                 f"the deadline passed while the request was held for a replica of {model_id}: "
                 f"{room.reason}"
             )
+        if not usable and room.refusal:
+            # A list asked for now may show the next try instead of what went wrong.
+            raise not_ready_because(model_id, room.refusal)
         attempts.begin()
         return usable
 

@@ -34,6 +34,7 @@ class FakeAdmin(admin_pb2_grpc.AdminServicer, cell_pb2_grpc.CellServicer):
         self.hears_demand = hears_demand
         self.demands: list[cell_pb2.DemandRequest] = []
         self.starting: str = ""  # why held requests are worth holding; empty: they are not
+        self.refusal: str = ""  # why they are not
         self.models: dict[str, PublishedModel] = {}
         self.servers: list[JoinedServer] = []
         self.seqno = 0
@@ -127,7 +128,8 @@ class FakeAdmin(admin_pb2_grpc.AdminServicer, cell_pb2_grpc.CellServicer):
     async def Demand(self, request: cell_pb2.DemandRequest, context: Any) -> Any:
         self._begin("Demand")
         self.demands.append(request)
-        return cell_pb2.DemandResponse(starting=bool(self.starting), reason=self.starting)
+        reason = self.starting or self.refusal
+        return cell_pb2.DemandResponse(starting=bool(self.starting), reason=reason)
 
     async def WaitForReady(self, request: admin_pb2.WaitForReadyRequest, context: Any) -> Any:
         self._begin("WaitForReady")

@@ -115,6 +115,17 @@ async def test_a_load_that_fails_ends_the_holding_with_the_reason(
         await answer
 
 
+async def test_what_the_admin_told_is_the_reason_though_a_new_try_is_under_way(
+    admin: FakeAdmin, hasty: AsyncClient
+) -> None:
+    admin.refusal = "load failed: truncated"
+    status = ReplicaStatus("a:1", ServableStatus.LOADING, COMING)
+    admin.models[MODEL] = replace(admin.models[MODEL], replicas=(status,))
+    with pytest.raises(ModelNotReady, match="load failed: truncated") as refusal:
+        await text(hasty)
+    assert refusal.value.retry_after_s
+
+
 async def test_an_unpublish_ends_the_holding(admin: FakeAdmin, hasty: AsyncClient) -> None:
     admin.starting = COMING
     answer = asyncio.create_task(text(hasty))
