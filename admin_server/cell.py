@@ -203,8 +203,7 @@ class Cell:
         Raises InvalidRequest and its kin, ModelNotFound.
         """
         spec = self.ledger.state.find(model_id)
-        heard = waiting if spec.autoscaling else min(waiting, 0)  # of no use to the others
-        self.scaler.demand.tell(model_id, caller, heard, self._clock())
+        self.scaler.tell(spec, caller, waiting, self._clock())
         wanted = self.scaler.wanted(spec)
         if waiting and not wanted:
             self.reconciler.wake()

@@ -7,6 +7,7 @@ that it finds. Knows nothing of RPCs, storage or how replicas are placed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,7 @@ from admin_server.seen import Seen, is_leaving
 from admin_server.state import CellState
 from sax.types import Autoscaling, ModelSpec, ServableInfo, ServableStatus
 
+_LOOK_S = 0.2  # rounds may follow each other faster; what windows of seconds see does not
 _THERE = (ServableStatus.LOADED, ServableStatus.LOADING)
 
 
@@ -62,6 +64,7 @@ class Scaler:
         self._autoscaled: dict[str, ModelSpec] = {}
         self._counts: dict[str, int] = {}
         self._scaled: CellState | None = None
+        self._looked_at_s = -math.inf
 
     def scaled(self, state: CellState, seen: Seen, now: float) -> CellState:
         """The state with the counts wanted now. The very state that was given while no model is
@@ -69,6 +72,10 @@ class Scaler:
         self._take_up(state)
         if not self._autoscaled:
             return state
+        settled = now >= self._adopts_until_s  # before, a replica that turns up counts at once
+        if self._scaled is not None and settled and 0 <= now - self._looked_at_s < _LOOK_S:
+            return self._scaled
+        self._looked_at_s = now
         sums = self._sums(seen)
         for model_id, spec in self._autoscaled.items():
             self._look(spec, sums.get(model_id) or _Sum(), now)
@@ -76,6 +83,12 @@ class Scaler:
         if self._scaled is None or counts != self._counts:
             self._counts, self._scaled = counts, _with_counts(state, counts)
         return self._scaled
+
+    def tell(self, spec: ModelSpec, caller: str, waiting: int, now: float) -> None:
+        """A caller holds so many requests. Raises InvalidRequest by field."""
+        heard = waiting if spec.autoscaling else min(waiting, 0)  # of no use to the others
+        self.demand.tell(spec.model_id, caller, heard, now)
+        self._looked_at_s = -math.inf
 
     def wanted(self, spec: ModelSpec) -> int:
         """How many replicas of it are aimed at now."""
@@ -112,8 +125,11 @@ class Scaler:
                 model_id = servable.model_id
                 if model_id not in self._autoscaled or servable.status not in _THERE:
                     continue
-                if not is_leaving(seen, (address, model_id)):
-                    sums.setdefault(model_id, _Sum()).add(servable)
+                if seen.pending and is_leaving(seen, (address, model_id)):
+                    continue
+                if model_id not in sums:
+                    sums[model_id] = _Sum()
+                sums[model_id].add(servable)
         return sums
 
     def _look(self, spec: ModelSpec, found: _Sum, now: float) -> None:
