@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
@@ -181,6 +182,24 @@ async def test_a_restarted_admin_keeps_the_replicas_that_the_load_brought(config
     assert [server.calls for server in servers] == [[("load", M)]] * 3
     for server in servers:
         await server.stop()
+
+
+async def test_a_restarted_admin_does_not_call_a_model_asleep_before_its_server_is_back(config):
+    slow = replace(config, scaling=replace(QUICK, idle_s=60))
+    modelet = await FakeModelet().start()
+    async with running(slow, FAST) as first:
+        await modelet.join(first.port)
+        await first.cell.publish(spec())
+        await eventually(lambda: first.cell.find(M).ready_replicas == 1)
+    async with running(slow, replace(FAST, settle_s=1.0)) as second:
+        told = asyncio.create_task(second.cell.watch(M, "", 0, 20))
+        await asyncio.sleep(0.3)
+        assert not told.done()
+        await modelet.join(second.port)
+        assert (await told).values == (modelet.address,)
+        await eventually(lambda: second.cell.find(M).wanted == 1)
+    assert modelet.calls == [("load", M)]
+    await modelet.stop()
 
 
 async def test_wait_for_ready_and_the_list_go_by_what_is_ready(admin, stub, start_modelet):
