@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 
+from admin_server.autoscaler import ScalingTiming
 from admin_server.config import AdminConfig
 from admin_server.process import serve
 from sax.errors import SaxError
@@ -74,6 +75,9 @@ def parse(arguments: list[str]) -> AdminConfig:
             snapshot_every=flags.snapshot_every,
             beat_s=flags.beat_s,
             store_timeout_s=flags.store_timeout_s,
+            scaling=ScalingTiming(
+                up_s=flags.scale_up_s, down_s=flags.scale_down_s, idle_s=flags.scale_idle_s
+            ),
         )
     except (SaxError, ValueError) as exc:
         parser.error(str(exc))
@@ -132,6 +136,13 @@ def _parser() -> argparse.ArgumentParser:
         help="a change that the store of --fs_root holds up for longer is refused "
         "(default %(default)g)",
     )
+    scaling = default.scaling
+    for flag, seconds, text in (
+        ("--scale_up_s", scaling.up_s, "seconds of a queue above its target before replicas come"),
+        ("--scale_down_s", scaling.down_s, "seconds in which one less would do before it goes"),
+        ("--scale_idle_s", scaling.idle_s, "seconds without a request before the last one goes"),
+    ):
+        add(flag, type=float, default=seconds, help=f"{text} (default %(default)s)")
     return parser
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from admin_server import versions
 from admin_server.assigner import describe_paths, serves
 from admin_server.audit import check_page, event_of
+from admin_server.autoscaler import ScalingTiming
+from admin_server.demand import Prospect, prospect
 from admin_server.happenings import Happenings
 from admin_server.ledger import Ledger
 from admin_server.limits import check_server
@@ -23,6 +25,7 @@ from admin_server.notice import Notice
 from admin_server.plan import Plan
 from admin_server.reconciler import Reconciler, Timing
 from admin_server.records import Record
+from admin_server.scaler import Scaler
 from admin_server.seen import Seen
 from admin_server.state import (
     CellState,
@@ -67,6 +70,7 @@ class Cell:
         clock: Callable[[], float],
         *,
         timing: Timing | None = None,
+        scaling: ScalingTiming | None = None,
         jitter: random.Random | None = None,
         servers: Sequence[ServerInfo] = (),
     ) -> None:
@@ -84,10 +88,14 @@ class Cell:
         self._next_base = 0
         self._restored = frozenset(ledger.state.models)
         self._settled_at_s = clock() + timing.settle_s
+        # A server that was away for as long as it may be still brings its replicas.
+        adopts_until_s = self._settled_at_s + timing.silence_s
+        self.scaler = Scaler(scaling or ScalingTiming(), self._restored, adopts_until_s)
         self.reconciler = Reconciler(
             modelets,
             lambda: ledger.state,
             self._on_plan,
+            self.scaler,
             clock,
             on_refused=ledger.deposed.set,
             timing=timing,
@@ -254,6 +262,22 @@ class Cell:
             await event.wait()
         raise Cancelled(f"{model_id} was unpublished while its replicas were waited for")
 
+    def demand(self, model_id: str, waiting: int, caller: str) -> Prospect:
+        """A caller holds so many requests of a model for want of a replica.
+
+        Raises InvalidRequest and its kin, ModelNotFound.
+        """
+        spec = self.ledger.state.find(model_id)
+        self.scaler.tell(spec, caller, waiting, self._clock())
+        wanted = self.scaler.wanted(spec)
+        if waiting and not wanted:
+            self.reconciler.wake()
+        return prospect(spec, wanted, self._plan.models.get(model_id))
+
+    def held(self) -> dict[str, int]:
+        """By model, how many requests wait at clients for want of a replica."""
+        return self.scaler.demand.all_held(self._clock())
+
     # How it fits together
 
     def _check_leading(self) -> None:
@@ -311,7 +335,10 @@ class Cell:
         """After a restart, clients keep the replicas they know until ours have joined again."""
         waiting = model_id in self._restored and self._clock() < self._settled_at_s
         spec = self.ledger.state.models.get(model_id)
-        return waiting and spec is not None and self._ready(spec) < spec.replicas
+        if not waiting or spec is None:
+            return False
+        # An autoscaled model may have none; that is known when its servers have had their time.
+        return self._ready(spec) < max(self.scaler.wanted(spec), 1 if spec.autoscaling else 0)
 
     def _ready(self, spec: ModelSpec) -> int:
         report = self._plan.models.get(spec.model_id)
@@ -319,10 +346,11 @@ class Cell:
 
     def _describe(self, spec: ModelSpec, methods: tuple[str, ...]) -> PublishedModel:
         report = self._plan.models.get(spec.model_id)
+        wanted, why = self.scaler.wanted(spec), self.scaler.reason(spec)
         if report is None:
             waiting = ReplicaStatus("", ServableStatus.NONE, "published a moment ago")
-            return PublishedModel(spec, (waiting,) * spec.replicas, wanted=spec.replicas)
-        return PublishedModel(spec, report.replicas, methods, wanted=spec.replicas)
+            return PublishedModel(spec, (waiting,) * wanted, (), wanted, why)
+        return PublishedModel(spec, report.replicas, methods, wanted, why)
 
     def _methods(self) -> dict[str, tuple[str, ...]]:
         """By model, what the servers that have loaded it say it serves."""

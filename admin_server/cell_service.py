@@ -56,3 +56,10 @@ class CellService(cell_pb2_grpc.CellServicer):
         """The newest first."""
         events = await self._cell.events(request.model_id, request.before, request.limit)
         return cell_pb2.EventsResponse(events=map(codec.encode_event, events))
+
+    async def Demand(
+        self, request: cell_pb2.DemandRequest, context: Context
+    ) -> cell_pb2.DemandResponse:
+        """A client holds requests for want of a replica."""
+        told = self._cell.demand(request.model_id, request.waiting, request.caller)
+        return cell_pb2.DemandResponse(starting=told.starting, reason=told.reason)

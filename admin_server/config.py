@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from dataclasses import dataclass
 
+from admin_server.autoscaler import ScalingTiming
 from admin_server.object_store import TIMEOUT_S
 from sax.config import ADMIN_PORT, ADMIN_STATUS_PORT
 from sax.names import CellId
@@ -27,6 +29,7 @@ class AdminConfig:
     snapshot_every: int = 100  # records
     beat_s: float = 1.0  # between two signs of life of the leader
     store_timeout_s: float = TIMEOUT_S  # a change that the store holds up longer is refused
+    scaling: ScalingTiming = ScalingTiming()
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
@@ -43,6 +46,13 @@ class AdminConfig:
             raise ValueError(
                 f"--store_timeout_s {self.store_timeout_s:g}: write seconds from 0.1 to 600"
             )
+        for flag, seconds in (
+            ("--scale_up_s", self.scaling.up_s),
+            ("--scale_down_s", self.scaling.down_s),
+            ("--scale_idle_s", self.scaling.idle_s),
+        ):
+            if not (math.isfinite(seconds) and seconds >= 0):
+                raise ValueError(f"{flag} {seconds:g}: write seconds, 0 or more")
 
     @property
     def advertised_host(self) -> str:

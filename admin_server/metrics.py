@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
@@ -63,6 +64,24 @@ class CellCollector(Collector):
                 replicas.add_metric([model.spec.model_id, status], statuses.count(status))
         yield wanted
         yield replicas
+        yield from self._requests(cell)
+
+    def _requests(self, cell: Cell) -> Iterator[Metric]:
+        """What the autoscaler goes by."""
+        queued, running = Counter[str](), Counter[str]()
+        for server in cell.servers():
+            for servable in server.servables:
+                queued[servable.model_id] += servable.queued
+                running[servable.model_id] += servable.running
+        for name, text, counts in (
+            ("sax_admin_queued_requests", "Requests that wait at model servers", queued),
+            ("sax_admin_running_requests", "Requests that model servers compute", running),
+            ("sax_admin_held_requests", "Requests held for want of a replica", cell.held()),
+        ):
+            family = GaugeMetricFamily(name, text, labels=["model"])
+            for model_id in sorted(cell.ledger.state.models):
+                family.add_metric([model_id], counts.get(model_id, 0))
+            yield family
 
     def _servers(self, cell: Cell) -> Iterator[Metric]:
         used = GaugeMetricFamily(

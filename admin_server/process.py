@@ -153,7 +153,14 @@ class _Led:
             ledger.sequence,
         )
         modelets = GrpcModelets(term)
-        cell = Cell(ledger, modelets, self._clock, timing=self._timing, servers=servers)
+        cell = Cell(
+            ledger,
+            modelets,
+            self._clock,
+            timing=self._timing,
+            scaling=self._config.scaling,
+            servers=servers,
+        )
         loop = asyncio.create_task(cell.reconciler.run())
         # A cell that nobody reconciles must not look as if it were led.
         loop.add_done_callback(lambda task: ledger.deposed.set())

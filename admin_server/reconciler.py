@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from admin_server.happenings import Happenings
 from admin_server.modelets import Modelets
 from admin_server.plan import Plan, plan_actions
+from admin_server.scaler import Scaler
 from admin_server.seen import Action, Load, Seen
 from admin_server.servers import Servers
 from admin_server.state import CellState
@@ -44,6 +45,7 @@ class Reconciler:
         modelets: Modelets,
         wanted: Callable[[], CellState],
         on_plan: Callable[[Plan, Seen], None],
+        scaler: Scaler,
         clock: Callable[[], float],
         *,
         on_refused: Callable[[], object],
@@ -54,6 +56,7 @@ class Reconciler:
         self._modelets = modelets
         self._wanted = wanted
         self._on_plan = on_plan
+        self._scaler = scaler
         self._clock = clock
         self._on_refused = on_refused
         self._timing = timing
@@ -124,6 +127,7 @@ class Reconciler:
         wanted = self._wanted()
         self._servers.forget_failures(wanted)
         seen = self._servers.view()
+        wanted = self._scaler.scaled(wanted, seen, now)
         plan = plan_actions(wanted, seen, now, acting=now >= self._acts_at_s)
         self._on_plan(plan, seen)
         for action in plan.actions:

@@ -16,6 +16,7 @@ from admin_server.changes import describe_change, describe_publish
 from admin_server.limits import check_limits
 from admin_server.records import Lead, Publish, Record, Rollback, Unpublish, Update
 from admin_server.revisions import check_revision, completed
+from admin_server.scaling_check import check_autoscaling
 from admin_server.versions import History
 from sax import names
 from sax.errors import (
@@ -203,6 +204,7 @@ def _check_settings(spec: ModelSpec) -> None:
             f"to {_MOST_REPLICAS}",
             param="replicas",
         )
+    check_autoscaling(spec.autoscaling, _MOST_REPLICAS)
     for key, text in spec.overrides.items():
         _check_override(key, text)
     if spec.admin_acl or any(spec.acls.values()):

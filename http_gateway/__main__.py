@@ -21,6 +21,7 @@ import uvicorn
 from http_gateway.app import create_app
 from http_gateway.cell_client import CellClient
 from http_gateway.config import GatewayConfig
+from sax.attempts import Patience
 from sax.client import AsyncClient
 from sax.event_loop import loop_factory
 
@@ -73,6 +74,12 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
         default=default.max_body_bytes,
         help="largest request body (%(default)s)",
     )
+    add(
+        "--max_held_requests",
+        type=int,
+        default=default.max_held_requests,
+        help="of one model, while its first replica is on its way (%(default)s)",
+    )
     try:
         return GatewayConfig(**vars(parser.parse_args(arguments)))
     except ValueError as error:
@@ -120,7 +127,8 @@ async def serve(client: CellClient, config: GatewayConfig) -> None:
 
 
 async def _run(config: GatewayConfig) -> None:
-    async with AsyncClient(config.admin) as client:
+    patience = Patience(most_held=config.max_held_requests)
+    async with AsyncClient(config.admin, patience=patience) as client:
         await serve(client, config)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from sax.codec.extra_inputs import ExtraInputs
+from sax.scaling import Scaling
 from sax.types import Embedded, EmbedInput, Event, GenerateRequest, PublishedModel, TokenChunk
 
 
@@ -23,6 +24,8 @@ class CellClient(Protocol):
         checkpoint: str,
         replicas: int = 1,
         overrides: Mapping[str, str] | None = None,
+        *,
+        autoscaling: Scaling | None = None,
     ) -> object: ...
 
     async def update(
@@ -34,6 +37,7 @@ class CellClient(Protocol):
         replicas: int | None = None,
         overrides: Mapping[str, str] | None = None,
         revision: int | None = None,
+        autoscaling: Scaling | None = None,
     ) -> object: ...
 
     async def rollback(self, model_id: str, version: str = "") -> str:

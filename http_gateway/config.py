@@ -20,6 +20,7 @@ class GatewayConfig:
     saxml_generation: int = 2
     request_timeout_s: float = 600.0
     max_body_bytes: int = 8 << 20
+    max_held_requests: int = 256  # of each model, while its first replica is on its way
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -30,3 +31,5 @@ class GatewayConfig:
             raise ValueError(f"--request_timeout_s {self.request_timeout_s}: give more than 0")
         if self.max_body_bytes < 1:
             raise ValueError(f"--max_body_bytes {self.max_body_bytes}: give at least 1")
+        if self.max_held_requests < 1:
+            raise ValueError(f"--max_held_requests {self.max_held_requests}: give at least 1")

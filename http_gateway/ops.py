@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from http_gateway.catalog import Catalog
 from http_gateway.metrics import Metrics
 from sax.errors import SaxError
-from sax.types import PublishedModel
+from sax.types import PublishedModel, ServableStatus
 
 
 class OpsRoutes:
@@ -47,7 +47,8 @@ class OpsRoutes:
         return JSONResponse({"status": "alive"})
 
     async def readyz(self) -> Response:
-        """200 once a published model has a ready replica; else 503 with the reasons.
+        """200 once a published model has a ready replica, or is scaled to zero, from where a
+        request is held while one comes; else 503 with the reasons.
 
         While the admin is away the last known answer holds: requests do not pass through it.
         """
@@ -57,7 +58,7 @@ class OpsRoutes:
         except SaxError as error:
             failure = error.text
         models = self._catalog.models
-        ready = [model.spec.model_id for model in models if model.ready_replicas]
+        ready = [model.spec.model_id for model in models if _would_answer(model)]
         if ready:
             return JSONResponse({"status": "ready", "models": ready, "admin": failure or "ok"})
         reasons = {model.spec.model_id: _reasons(model) for model in models}
@@ -69,10 +70,21 @@ class OpsRoutes:
         return Response(self._metrics.expose(), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
+def _would_answer(model: PublishedModel) -> bool:
+    """Without this a gateway whose models sleep would never get the request that wakes one."""
+    if model.ready_replicas:
+        return True
+    bounds = model.spec.autoscaling
+    if bounds is None or bounds.min_replicas:
+        return False
+    coming = (each.address and each.status is not ServableStatus.FAILED for each in model.replicas)
+    return not model.wanted_replicas or any(coming)
+
+
 def _reasons(model: PublishedModel) -> list[str]:
     """Why no replica of this model is ready, a line each."""
     if not model.replicas:
-        return [f"{model.spec.replicas} replicas wanted, none assigned yet"]
+        return [f"{model.wanted_replicas} replicas wanted, none assigned yet"]
     return [
         f"{replica.address or 'unassigned'}: {replica.status.value}"
         + (f": {replica.reason}" if replica.reason else "")

@@ -35,6 +35,7 @@ from sax.names import CellId, ModelId
 from sax.types import PublishedModel
 
 M = TypeVar("M", bound=BaseModel)
+_SCALING = {"min_replicas", "max_replicas", "target_queue"}
 
 
 class SaxmlCalls:
@@ -90,7 +91,12 @@ class SaxmlRoutes:
         """Durable when this answers; loading goes on behind."""
         body = PublishBody.model_validate_json(await request.body())
         await self._client.publish(
-            body.model, body.model_path, body.checkpoint, body.replicas, body.overrides
+            body.model,
+            body.model_path,
+            body.checkpoint,
+            body.replicas,
+            body.overrides,
+            autoscaling=body.autoscaling,
         )
         return pretty(_published(body))
 
@@ -104,6 +110,7 @@ class SaxmlRoutes:
             replicas=body.replicas,
             overrides=body.overrides,
             revision=body.revision,
+            autoscaling=body.autoscaling,
         )
         return pretty(_published(body))
 
@@ -144,13 +151,14 @@ class SaxmlRoutes:
 
 
 def listed(model: PublishedModel) -> dict[str, object]:
-    """The reply of /listcell; active replicas are ready ones."""
+    """The reply of /listcell; active replicas are ready ones, and the most that there may be are
+    those published, or autoscaling's upper bound."""
     spec = model.spec
     return {
         "model": spec.model_id,
         "model_path": spec.model_path,
         "checkpoint": spec.checkpoint,
-        "max_replicas": spec.replicas,
+        "max_replicas": spec.autoscaling.max_replicas if spec.autoscaling else spec.replicas,
         "active_replicas": model.ready_replicas,
     }
 
@@ -162,7 +170,10 @@ def pretty(content: object) -> Response:
 
 
 def _published(body: PublishBody) -> dict[str, object]:
-    return body.model_dump(exclude_none=True)
+    """What was sent: Saxml's own replies know no other field."""
+    values = body.model_dump()
+    silent = {name for name in ("overrides", "revision") if values.get(name) is None}
+    return body.model_dump(exclude=silent | (_SCALING - body.model_fields_set))
 
 
 async def _body_or_query(request: Request, model: type[M]) -> M:

@@ -11,6 +11,8 @@ from typing import Annotated, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from sax.codec.extra_inputs import ExtraInputs
+from sax.errors import InvalidRequest
+from sax.scaling import Scaling, named
 
 # Always sent by generation 2 unless the request says otherwise; null asks for the model's own.
 DEFAULT_EXTRA_INPUTS: ExtraInputs = {
@@ -75,6 +77,7 @@ def _not_a_bool(value: object) -> object:
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 ExtraInput = Number | list[Number] | Annotated[str, Field(strict=True)]
 Replicas = Annotated[int, BeforeValidator(_not_a_bool), Field(ge=0, lt=2**31)]
+Count = Annotated[int, Field(strict=True, lt=2**31)]
 Overrides = Annotated[dict[str, str], BeforeValidator(read_overrides)]
 
 
@@ -95,13 +98,33 @@ class CellBody(_Body):
 
 
 class PublishBody(_Body):
-    """/publish. Replicas may be text: "1"."""
+    """/publish. Replicas may be text: "1".
+
+    The last three are autoscaling. In an update what is not sent stays, and a max_replicas of
+    null ends it.
+    """
 
     model: str
     model_path: str
     checkpoint: str
     replicas: Replicas
     overrides: Overrides | None = None
+    min_replicas: Annotated[Count, Field(ge=0)] | None = None
+    max_replicas: Annotated[Count, Field(ge=1)] | None = None
+    target_queue: Annotated[Number, Field(gt=0)] | None = None
+
+    @property
+    def autoscaling(self) -> Scaling | None:
+        """What is said of it. Raises InvalidRequest where that contradicts itself."""
+        said = named(self.min_replicas, self.max_replicas, self.target_queue)
+        if "max_replicas" not in self.model_fields_set or self.max_replicas is not None:
+            return said
+        if said is not None:
+            raise InvalidRequest(
+                "max_replicas null ends autoscaling: send no min_replicas or target_queue with it",
+                param="max_replicas",
+            )
+        return "off"
 
 
 class UpdateBody(PublishBody):

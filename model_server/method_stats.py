@@ -32,6 +32,7 @@ class MethodStats:
 
     def __init__(self) -> None:
         self.pending = 0
+        self.arrived = 0  # ever
         self._successes = WindowCount()
         self._errors = WindowCount()
         self._latencies: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)  # (now, seconds)
@@ -39,6 +40,7 @@ class MethodStats:
     def begin(self) -> None:
         """A request came in."""
         self.pending += 1
+        self.arrived += 1
 
     def succeed(self, now: float, latency_s: float) -> None:
         """It was answered."""

@@ -249,4 +249,11 @@ def _info(entry: _Entry) -> ServableInfo:
         progress=entry.progress,
         memory=entry.servable.memory if entry.servable else 0,
         methods=tuple(entry.servable.methods) if entry.servable else (),
+        queued=entry.servable.waiting if entry.servable else 0,
+        running=entry.servable.running if entry.servable else 0,
+        arrived=_arrived(entry.servable) if entry.servable else 0,
     )
+
+
+def _arrived(servable: Servable) -> int:
+    return sum(stats.arrived for stats in servable.methods.values())

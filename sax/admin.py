@@ -16,12 +16,13 @@ from sax import config, rpc
 from sax.admin_choice import AdminChoice
 from sax.errors import AdminUnavailable, NotLeading, SaxError
 from sax.location import find_admin
-from sax.proto import admin_pb2
+from sax.proto import admin_pb2, cell_pb2
 from sax.watch import pause_s
 
 Reply = TypeVar("Reply", bound=Message)
 
 DEADLINE_S = 10.0
+_DEMAND_S = 3.0  # it is told again a second later
 _POLL_S = 60.0  # a watch without news is asked again after this
 _ATTEMPTS = 4
 _CONNECT_S = 1.0  # to one of several admin servers, before the next one is tried
@@ -81,6 +82,12 @@ class Admin:
     async def watch_loc(self, request: admin_pb2.WatchLocRequest) -> admin_pb2.WatchLocResponse:
         """One long poll. Raises SaxError; DeadlineExceeded when there was no news."""
         return await self.read("WatchLoc", request, admin_pb2.WatchLocResponse, _POLL_S)
+
+    async def demand(self, request: cell_pb2.DemandRequest) -> cell_pb2.DemandResponse:
+        """Say once how many requests wait for a replica. Raises SaxError; UnsupportedParameter
+        from an admin that does not listen."""
+        deadline = asyncio.get_running_loop().time() + _DEMAND_S
+        return await self._call("Cell/Demand", request, cell_pb2.DemandResponse, deadline)
 
     async def close(self) -> None:
         """Calls under way end with an error."""

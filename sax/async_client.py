@@ -13,14 +13,16 @@ from types import TracebackType
 
 from sax import codec
 from sax.admin import Admin
+from sax.attempts import ANY_ROUTE, Patience, Route
 from sax.codec.extra_inputs import ExtraInputs
 from sax.connection import Connection
 from sax.errors import DeadlineExceeded, InvalidRequest, ModelNotFound, NotFound, SaxError
 from sax.history import Events, History, Versions, merging
-from sax.locator import ANY_ROUTE, Locator, Patience, Route
+from sax.locator import Locator
 from sax.names import CellId, ModelId, check_checkpoint, check_model_path, nearest
 from sax.proto import admin_pb2, custom_pb2, lm_pb2, tokens_pb2
 from sax.readiness import not_ready, why_not
+from sax.scaling import Scaling, settle
 from sax.types import (
     CellStats,
     Embedded,
@@ -78,9 +80,12 @@ class AsyncClient:
         replicas: int = 1,
         overrides: Mapping[str, str] | None = None,
         *,
+        autoscaling: Scaling | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Returns once the publication is durable; replicas load after. Override values are JSON.
+
+        With `autoscaling`, `replicas` is where it begins.
 
         Raises ModelExists, InvalidName, InvalidRequest, AdminUnavailable.
         """
@@ -90,6 +95,7 @@ class AsyncClient:
             checkpoint=check_checkpoint(checkpoint),
             replicas=_check_replicas(replicas),
             overrides=dict(overrides or {}),
+            autoscaling=settle(autoscaling, None, replicas),
         )
         request = admin_pb2.PublishRequest(model=codec.encode_spec(spec))
         await self._admin.change("Publish", request, admin_pb2.PublishResponse, timeout_s)
@@ -105,13 +111,15 @@ class AsyncClient:
         acls: Mapping[str, str] | None = None,
         admin_acl: str | None = None,
         revision: int | None = None,
+        autoscaling: Scaling | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Change what is given and keep the rest; only a change of what is loaded reloads.
 
         The model path cannot change: naming another one is an error. Two clients that change
         different fields at the same time both win. With a `revision` (of `list`), only that state
-        is changed: StaleRevision if another change came first.
+        is changed: StaleRevision if another change came first. `autoscaling="off"` goes back to as
+        many replicas as the spec says.
         """
         if revision is not None and not 0 < revision < 2**63:
             raise InvalidRequest(
@@ -128,6 +136,9 @@ class AsyncClient:
                 overrides=old.overrides if overrides is None else dict(overrides),
                 acls=old.acls if acls is None else dict(acls),
                 admin_acl=old.admin_acl if admin_acl is None else admin_acl,
+                autoscaling=settle(
+                    autoscaling, old.autoscaling, old.replicas if replicas is None else replicas
+                ),
                 revision=old.revision if revision is None else revision,
             )
             request = admin_pb2.UpdateRequest(model=codec.encode_spec(spec))

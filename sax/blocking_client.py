@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 
 from sax.async_client import AsyncClient, Models, Scores, Servers, Texts, Vectors
+from sax.attempts import ANY_ROUTE, Patience, Route
 from sax.codec.extra_inputs import ExtraInputs
 from sax.history import Events, Versions
-from sax.locator import ANY_ROUTE, Patience, Route
 from sax.loop_thread import LoopThread
 from sax.proto import lm_pb2
+from sax.scaling import Scaling
 from sax.types import CellStats, EmbedInput, GenerateRequest, Message, PublishedModel, TokenChunk
 from sax.watch import WatchEvent
 
@@ -55,12 +56,19 @@ class Client:
         replicas: int = 1,
         overrides: Mapping[str, str] | None = None,
         *,
+        autoscaling: Scaling | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Returns once the publication is durable."""
         self._thread.run(
             self._client.publish(
-                model_id, model_path, checkpoint, replicas, overrides, timeout_s=timeout_s
+                model_id,
+                model_path,
+                checkpoint,
+                replicas,
+                overrides,
+                autoscaling=autoscaling,
+                timeout_s=timeout_s,
             )
         )
 
@@ -75,6 +83,7 @@ class Client:
         acls: Mapping[str, str] | None = None,
         admin_acl: str | None = None,
         revision: int | None = None,
+        autoscaling: Scaling | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Change what is given and keep the rest."""
@@ -88,6 +97,7 @@ class Client:
                 acls=acls,
                 admin_acl=admin_acl,
                 revision=revision,
+                autoscaling=autoscaling,
                 timeout_s=timeout_s,
             )
         )

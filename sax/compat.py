@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from sax.attempts import Route
 from sax.client import Client
 from sax.compat_options import AdminOptions, ModelOptions, Options
 from sax.errors import UnsupportedParameter
 from sax.location import admin_address
-from sax.locator import Route
 from sax.names import CellId, ModelId
 from sax.proto import lm_pb2
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sax import config
+from sax.attempts import Route
 from sax.codec.extra_inputs import encode_extra_inputs
 from sax.errors import InvalidRequest, UnsupportedParameter
-from sax.locator import Route
 from sax.proto import common_pb2
 
 _NUM_CONN = 37

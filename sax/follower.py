@@ -20,6 +20,7 @@ class Follower:
 
     def __init__(self, source: WatchSource, model_id: str) -> None:
         self.watched = Watched()
+        self._doubted: set[str] = set()
         self._error: SaxError | None = None
         self._news = asyncio.Event()
         self._asked_at = asyncio.get_running_loop().time()
@@ -35,6 +36,16 @@ class Follower:
         """It follows no more: the model was unpublished, or the admin never answered."""
         return self._error is not None
 
+    @property
+    def addresses(self) -> frozenset[str]:
+        """Where requests may go now."""
+        return self.watched.ready or self.watched.former - self._doubted
+
+    def doubt(self, address: str) -> None:
+        """A replica that only an admin before this one called ready is gone, as a request found."""
+        if address not in self.watched.ready:
+            self._doubted.add(address)
+
     async def usable(self, wait_s: float) -> frozenset[str]:
         """Where requests may go, empty if nothing turned up within wait_s.
 
@@ -43,7 +54,7 @@ class Follower:
         """
         loop = asyncio.get_running_loop()
         self._asked_at = loop.time()
-        while self._error is None and not self.watched.usable:
+        while self._error is None and not self.addresses:
             left_s = self._asked_at + wait_s - loop.time()
             news = self._news
             try:
@@ -52,7 +63,7 @@ class Follower:
                 break
         if self._error is not None:
             raise fresh(self._error)
-        return self.watched.usable
+        return self.addresses
 
     async def close(self) -> None:
         """Whoever waits sees no replica."""
@@ -64,6 +75,7 @@ class Follower:
         try:
             async with aclosing(follow(source, model_id)) as answers:
                 async for self.watched, _ in answers:
+                    self._doubted &= self.watched.former
                     self._tell()
         except SaxError as exc:
             error = exc

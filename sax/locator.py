@@ -9,22 +9,34 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import replace
+from typing import Protocol, TypeVar
 
+from sax.attempts import ANY_ROUTE, Attempts, Patience, Route
 from sax.connection import Connection, Load
-from sax.errors import DeadlineExceeded, NotFound, QueueFull, Retry, SaxError, meaning
+from sax.errors import (
+    DeadlineExceeded,
+    NotFound,
+    NotLoaded,
+    ReplicaLost,
+    SaxError,
+)
 from sax.follower import Follower
+from sax.holding import DemandSource, Holding
 from sax.names import ModelId
+from sax.readiness import not_ready_because
 from sax.types import GenerateRequest, TokenChunk
-from sax.watch import WatchSource, pause_s
+from sax.watch import WatchSource
 
 Answer = TypeVar("Answer")
 Item = TypeVar("Item")
 Explain = Callable[[str], Awaitable[SaxError]]
 
+_GLANCE_S = 0.1  # for what is known already, or an answer away
+_LOOK_S = 1.0  # how often one that is held looks whether it is still worth it
 _SWEEP_S = 30.0
 _IDLE_S = 600.0  # a model nobody asked for so long is not followed any more
 
@@ -38,82 +50,19 @@ def choose(loads: Mapping[str, Load], tried: Collection[str]) -> str | None:
     return random.choice([address for address, load in fresh.items() if load == least])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long a request is carried on before its caller hears an error."""
-
-    attempts: int = 4
-    attempts_s: float = 10.0  # no new attempt after this
-    ready_s: float = 3.0  # how long to wait for a first ready replica
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """How one caller's requests travel."""
-
-    address: str = ""  # this model server and no other; the admin is not asked
-    fail_fast: bool = False  # no second attempt
-
-
-ANY_ROUTE = Route()
-
-
-class Attempts:
-    """The attempts of one request: where it was, and whether it may go on elsewhere."""
-
-    def __init__(self, patience: Patience, timeout_s: float | None) -> None:
-        now = asyncio.get_running_loop().time()
-        self.tried: set[str] = set()
-        self.patience = patience
-        self.failures = 0
-        self.last: SaxError | None = None
-        self._deadline = None if timeout_s is None else now + timeout_s
-        self._give_up_at = now + patience.attempts_s
-
-    @property
-    def wait_s(self) -> float:
-        """How long to wait for a first ready replica."""
-        left_s = self.left_s
-        return self.patience.ready_s if left_s is None else min(left_s, self.patience.ready_s)
-
-    @property
-    def left_s(self) -> float | None:
-        """Seconds to the caller's deadline. Raises DeadlineExceeded when it passed."""
-        if self._deadline is None:
-            return None
-        left = self._deadline - asyncio.get_running_loop().time()
-        if left <= 0:
-            raise DeadlineExceeded("the deadline passed before a replica took the request")
-        return left
-
-    def failed(self, address: str, error: SaxError) -> None:
-        """Note a failure that another replica may not have; raise any other."""
-        self.tried.add(address)
-        self.failures += 1
-        self.last = error
-        spent = self.failures >= self.patience.attempts
-        late = asyncio.get_running_loop().time() >= self._give_up_at
-        if spent or late or meaning(error).retry is not Retry.LOCATOR:
-            raise error
-
-    async def again(self) -> None:
-        """Every replica was tried: pause and start over, but not against full queues."""
-        if isinstance(self.last, QueueFull):
-            raise self.last
-        await asyncio.sleep(pause_s(self.failures))
-        self.tried.clear()
+class Source(WatchSource, DemandSource, Protocol):
+    """What the locator asks of the admin."""
 
 
 class Locator:
     """The replicas of a cell's models. Use it in one event loop and close it there."""
 
-    def __init__(
-        self, source: WatchSource, explain: Explain, patience: Patience | None = None
-    ) -> None:
+    def __init__(self, source: Source, explain: Explain, patience: Patience | None = None) -> None:
         """`explain` turns a model id without a usable replica into the error that says why."""
         self._source = source
         self._explain = explain
         self._patience = patience or Patience()
+        self._holding = Holding(source, uuid.uuid4().hex, self._patience.most_held)
         self._followers: dict[str, Follower] = {}
         self._connections: dict[str, Connection] = {}
         self._swept_at = float("-inf")
@@ -150,7 +99,7 @@ class Locator:
             except SaxError as error:
                 if started:
                     raise
-                attempts.failed(replica.address, error)
+                self._failed(request.model_id, replica, attempts, error)
 
     async def stream(
         self,
@@ -175,7 +124,7 @@ class Locator:
                 # with the prompt and what was yielded so far. Until then its loss is an error.
                 if started:
                     raise
-                attempts.failed(replica.address, error)
+                self._failed(model_id, replica, attempts, error)
 
     async def call(
         self,
@@ -191,10 +140,11 @@ class Locator:
             try:
                 return await ask(replica, attempts.left_s)
             except SaxError as error:
-                attempts.failed(replica.address, error)
+                self._failed(model_id, replica, attempts, error)
 
     async def close(self) -> None:
         """Requests under way end with Cancelled."""
+        await self._holding.close()
         followers, self._followers = self._followers, {}
         connections, self._connections = self._connections, {}
         for follower in followers.values():
@@ -204,8 +154,19 @@ class Locator:
 
     def _begin(self, model_id: str, timeout_s: float | None, route: Route) -> Attempts:
         ModelId.parse(model_id)
-        patience = replace(self._patience, attempts=1) if route.fail_fast else self._patience
+        patience = self._patience
+        if route.fail_fast:
+            patience = replace(patience, attempts=1, holds=False)
         return Attempts(patience, timeout_s)
+
+    def _failed(
+        self, model_id: str, replica: Connection, attempts: Attempts, error: SaxError
+    ) -> None:
+        """Remember what a failed attempt tells of its replica; raise if it was the last one."""
+        follower = self._followers.get(model_id)
+        if follower is not None and isinstance(error, NotLoaded | ReplicaLost):
+            follower.doubt(replica.address)
+        attempts.failed(replica.address, error)
 
     async def _replica(self, model_id: str, attempts: Attempts, route: Route) -> Connection:
         """The least loaded replica that was not tried. Raises the error that says why not."""
@@ -225,7 +186,7 @@ class Locator:
         if follower is None or follower.ended:  # what ended it may have changed since
             follower = self._followers[model_id] = Follower(self._source, model_id)
         try:
-            usable = await follower.usable(attempts.wait_s)
+            usable = await self._usable(model_id, follower, attempts)
         except SaxError as error:
             if self._followers.get(model_id) is follower:
                 del self._followers[model_id]  # it has ended; the next request asks again
@@ -234,6 +195,35 @@ class Locator:
             usable = frozenset[str]()
         if not usable:
             raise await self._explain(model_id)
+        return usable
+
+    async def _usable(
+        self, model_id: str, follower: Follower, attempts: Attempts
+    ) -> frozenset[str]:
+        """The usable replicas; held for a first one for a short while, or for as long as the
+        admin says that one is coming. Raises QueueFull, DeadlineExceeded, ModelNotReady."""
+        now = asyncio.get_running_loop().time
+        give_up_at = now() + attempts.wait_s
+        usable = await follower.usable(min(_GLANCE_S, attempts.wait_s))
+        if usable:
+            return usable
+        room, may_hold = self._holding.room(model_id), attempts.patience.holds
+        with room.held():
+            while not usable:
+                coming = may_hold and room.starting
+                left_s = (attempts.ends_at if coming else give_up_at) - now()
+                if left_s <= 0:
+                    break
+                usable = await follower.usable(min(left_s, _LOOK_S))
+        if not usable and may_hold and room.starting:
+            raise DeadlineExceeded(
+                f"the deadline passed while the request was held for a replica of {model_id}: "
+                f"{room.reason}"
+            )
+        if not usable and room.refusal:
+            # A list asked for now may show the next try instead of what went wrong.
+            raise not_ready_because(model_id, room.refusal)
+        attempts.begin()
         return usable
 
     def _connection(self, address: str) -> Connection:
@@ -250,7 +240,7 @@ class Locator:
         idle = [key for key, each in self._followers.items() if each.idle_s > _IDLE_S]
         for follower in [self._followers.pop(key) for key in idle]:
             await follower.close()
-        kept = {a for each in self._followers.values() for a in each.watched.usable}
+        kept = {a for each in self._followers.values() for a in each.addresses}
         unused = [
             address
             for address, each in self._connections.items()

@@ -10,15 +10,21 @@ RETRY_AFTER_S = 2.0  # about how often anything changes while a model loads
 
 def not_ready(model: PublishedModel) -> ModelNotReady:
     """The error for a request that found no ready replica."""
+    return not_ready_because(model.spec.model_id, why_not(model))
+
+
+def not_ready_because(model_id: str, why: str) -> ModelNotReady:
+    """The same where the reason is known already."""
     return ModelNotReady(
-        f"{model.spec.model_id} is published, but no replica is ready: {why_not(model)}",
-        retry_after_s=RETRY_AFTER_S,
+        f"{model_id} is published, but no replica is ready: {why}", retry_after_s=RETRY_AFTER_S
     )
 
 
 def why_not(model: PublishedModel) -> str:
     """The reason of the first replica that is not ready."""
-    if not model.spec.replicas:
+    if not model.wanted_replicas:
+        if model.scaling_reason:
+            return model.scaling_reason
         return "0 replicas are wanted; update it to 1 or more"
     waiting = [r for r in model.replicas if r.status is not ServableStatus.LOADED]
     reasons = [reason for reason in map(_reason, waiting) if reason]

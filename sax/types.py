@@ -91,6 +91,11 @@ class PublishedModel:
     def ready_replicas(self) -> int:
         return sum(replica.status is ServableStatus.LOADED for replica in self.replicas)
 
+    @property
+    def wanted_replicas(self) -> int:
+        """How many are aimed at now; an admin that knows no autoscaling tells in the spec."""
+        return self.wanted if self.spec.autoscaling else self.spec.replicas
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerInfo:
@@ -121,6 +126,7 @@ class ServableInfo:
     methods: tuple[str, ...] = ()  # lm.generate, ...: what a loaded model serves
     queued: int = 0  # requests that wait for a slot
     running: int = 0  # requests that have one
+    arrived: int = 0  # requests since it was loaded, those answered long ago included
     acls: Mapping[str, str] = field(default_factory=dict[str, str])  # as the server enforces them
 
 

@@ -62,6 +62,7 @@ class CellPlan:
     saxml_generation: int = 2
     imports: tuple[str, ...] = ()  # modules of the user's that register models
     model_server_flags: tuple[str, ...] = ()
+    admin_flags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         CellId.parse(self.cell)
@@ -107,6 +108,7 @@ class CellPlan:
             f"--sax_cell={self.cell}",
             f"--fs_root={(self.folder / 'state').absolute()}",
             f"--status_port={self.status_port}",
+            *self.admin_flags,
         )
         return Child(ADMIN, "admin_server", flags, self.logs / "admin_server.log")
 

@@ -15,7 +15,7 @@ from sax.cli.connection import open_client
 from sax.cli.stages import phase, reason, replica_stages, summary
 from sax.cli.terminal import printable, show_table
 from sax.names import CellId, ModelId
-from sax.types import JoinedServer, PublishedModel
+from sax.types import Autoscaling, JoinedServer, PublishedModel
 
 _GIB = 1 << 30
 _MODEL_HEADINGS = ("MODEL", "PATH", "CHECKPOINT", "READY", "STATE", "REASON")
@@ -121,7 +121,7 @@ def show_model(model: PublishedModel, *, as_json: bool) -> None:
 def model_row(model: PublishedModel) -> tuple[str, ...]:
     """One line of `sax ls`."""
     spec = model.spec
-    ready = f"{model.ready_replicas}/{spec.replicas}"
+    ready = f"{model.ready_replicas}/{model.wanted_replicas}"
     return (
         spec.model_id,
         spec.model_path,
@@ -139,16 +139,26 @@ def details(model: PublishedModel) -> list[tuple[str, str]]:
         ("model", spec.model_id),
         ("path", spec.model_path),
         ("checkpoint", spec.checkpoint),
-        ("ready", f"{model.ready_replicas} of {spec.replicas}"),
+        ("ready", f"{model.ready_replicas} of {model.wanted_replicas}"),
         ("state", summary(model)),
         ("methods", ", ".join(model.methods)),
         ("version", spec.version),
         ("revision", str(spec.revision or "")),
         ("admin acl", spec.admin_acl),
+        ("autoscaling", bounds(spec.autoscaling)),
+        ("scaling", model.scaling_reason),
     ]
     lines += [("acl", f"{method}: {acl}") for method, acl in sorted(spec.acls.items()) if acl]
     lines += [("override", f"{key}={value}") for key, value in sorted(spec.overrides.items())]
     return [(key, value) for key, value in lines if value]
+
+
+def bounds(autoscaling: Autoscaling | None) -> str:
+    """0 to 4 replicas, for a queue of 2 each"""
+    if autoscaling is None:
+        return ""
+    least, most = autoscaling.min_replicas, autoscaling.max_replicas
+    return f"{least} to {most} replicas, for a queue of {autoscaling.target_queue:g} each"
 
 
 def replica_rows(model: PublishedModel) -> list[tuple[str, ...]]:

@@ -10,7 +10,16 @@ import typer
 from sax.cli.connection import open_client
 from sax.cli.publication import absolute_checkpoint, parse_overrides, parse_publication
 from sax.cli.waiting import wait_until_ready
+from sax.scaling import Scaling, named
 
+MinReplicas = Annotated[
+    int | None,
+    typer.Option(min=0, help="Autoscaling: never fewer than this; 0: none while nobody asks."),
+]
+MaxReplicas = Annotated[int | None, typer.Option(min=1, help="Autoscaling: never more than this.")]
+TargetQueue = Annotated[
+    float | None, typer.Option(help="Autoscaling: requests that may wait, for each replica.")
+]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -35,6 +44,9 @@ def publish(
             help="How many replicas (1), and overrides of the model's parameters in JSON.",
         ),
     ] = None,
+    min_replicas: MinReplicas = None,
+    max_replicas: MaxReplicas = None,
+    target_queue: TargetQueue = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Return when all replicas are ready.")
     ] = False,
@@ -46,6 +58,7 @@ def publish(
     Examples:
       sax publish /sax/test/smollm2 llama ./SmolLM2-135M-Instruct.Q4_1.gguf --wait
       sax publish /sax/test/smollm2 llama /models/smollm2 2
+      sax publish /sax/test/smollm2 llama /models/smollm2 --min-replicas 0 --max-replicas 4
       sax publish /sax/test/tiny lm_cloud.LmCloudSpmd2BTest None 1 NUM_LAYERS=2 MODEL_DIMS=256
     """
     wanted = parse_publication([model, model_path, checkpoint, *(rest or [])])
@@ -56,6 +69,7 @@ def publish(
             wanted.checkpoint,
             wanted.replicas,
             wanted.overrides,
+            autoscaling=named(min_replicas, max_replicas, target_queue),
         )
     _say_done("published", wanted.model_id, as_json=as_json)
     if wait:
@@ -77,6 +91,12 @@ def update(
             min=1, help="Only if this is still the model's revision, as `sax ls MODEL` shows it."
         ),
     ] = None,
+    min_replicas: MinReplicas = None,
+    max_replicas: MaxReplicas = None,
+    target_queue: TargetQueue = None,
+    no_autoscaling: Annotated[
+        bool, typer.Option("--no-autoscaling", help="As many replicas as published, always.")
+    ] = False,
     wait: Annotated[
         bool, typer.Option("--wait", help="Return when all replicas are ready.")
     ] = False,
@@ -91,8 +111,13 @@ def update(
       sax update /sax/test/smollm2 --replicas 2 --wait
       sax update /sax/test/smollm2 --checkpoint /models/smollm2-v2
       sax update /sax/test/smollm2 --replicas 3 --revision 41
+      sax update /sax/test/smollm2 --max-replicas 8 --target-queue 2
     """
-    if checkpoint is None and replicas is None and override is None:
+    autoscaling = named(min_replicas, max_replicas, target_queue)
+    if no_autoscaling and autoscaling:
+        raise typer.BadParameter("--no-autoscaling goes with no other word on autoscaling")
+    scaling: Scaling | None = "off" if no_autoscaling else autoscaling
+    if checkpoint is None and replicas is None and override is None and scaling is None:
         raise typer.BadParameter("name something to change, as in --replicas 2")
     with open_client(ctx) as client:
         client.update(
@@ -101,6 +126,7 @@ def update(
             replicas=replicas,
             overrides=None if override is None else parse_overrides(override),
             revision=revision,
+            autoscaling=scaling,
         )
     _say_done("updated", model, as_json=as_json)
     if wait:

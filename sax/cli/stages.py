@@ -34,7 +34,7 @@ class Stage:
 
 def replica_stages(published: PublishedModel) -> list[Stage]:
     """One stage per wanted replica."""
-    wanted = published.spec.replicas
+    wanted = published.wanted_replicas
     replicas = list(published.replicas)
     replicas += [ReplicaStatus("", ServableStatus.NONE)] * (wanted - len(replicas))
     return [_stage(published, number, replica) for number, replica in enumerate(replicas, 1)]
@@ -42,8 +42,8 @@ def replica_stages(published: PublishedModel) -> list[Stage]:
 
 def _stage(published: PublishedModel, number: int, replica: ReplicaStatus) -> Stage:
     name = published.spec.model_id
-    if published.spec.replicas > 1:
-        name = f"{name} replica {number} of {published.spec.replicas}"
+    if published.wanted_replicas > 1:
+        name = f"{name} replica {number} of {published.wanted_replicas}"
     progress = replica.progress
     if replica.status is ServableStatus.LOADING and progress is not None:
         return Stage(name, progress.phase, progress.done, progress.total, progress.unit)
@@ -67,8 +67,8 @@ def phase(replica: ReplicaStatus) -> str:
 
 def summary(published: PublishedModel) -> str:
     """The state of a whole model: that of its first replica that is not ready, or "ready"."""
-    if not published.spec.replicas:
-        return "no replicas wanted"
+    if not published.wanted_replicas:
+        return "scaled to zero" if published.spec.autoscaling else "no replicas wanted"
     waiting = [stage for stage in replica_stages(published) if stage.phase != "ready"]
     return waiting[0].text if waiting else "ready"
 
@@ -76,6 +76,8 @@ def summary(published: PublishedModel) -> str:
 def reason(published: PublishedModel) -> str:
     """Why the model is not wholly ready, in the admin's words; empty when it is."""
     reasons = (replica.reason for replica in published.replicas)
+    if not published.wanted_replicas:
+        return published.scaling_reason
     return "; ".join(dict.fromkeys(filter(None, reasons)))
 
 

@@ -47,7 +47,7 @@ async def until_ready(
 
 def enough(published: PublishedModel, replicas: int | None) -> bool:
     """Whether that many replicas are ready (None: all wanted). Raises LoadFailed if one failed."""
-    wanted = published.spec.replicas if replicas is None else replicas
+    wanted = published.wanted_replicas if replicas is None else replicas
     if published.ready_replicas >= wanted:
         return True
     why = failure(published)

@@ -186,6 +186,7 @@ def _encode_model(servable: ServableInfo) -> modelet_pb2.GetStatusResponse.Model
         methods=servable.methods,
         queued_requests=servable.queued,
         running_requests=servable.running,
+        arrived_requests=servable.arrived,
         acls=common_pb2.AccessControlLists(items=servable.acls),
     )
 
@@ -201,6 +202,7 @@ def _decode_model(msg: modelet_pb2.GetStatusResponse.ModelWithStatus) -> Servabl
         methods=tuple(msg.methods),
         queued=msg.queued_requests,
         running=msg.running_requests,
+        arrived=msg.arrived_requests,
         acls=dict(msg.acls.items),
     )
 
@@ -216,6 +218,7 @@ def _encode_servable(servable: ServableInfo) -> admin_pb2.Servable:
         methods=servable.methods,
         queued_requests=servable.queued,
         running_requests=servable.running,
+        arrived_requests=servable.arrived,
     )
 
 
@@ -230,4 +233,5 @@ def _decode_servable(msg: admin_pb2.Servable) -> ServableInfo:
         methods=tuple(msg.methods),
         queued=msg.queued_requests,
         running=msg.running_requests,
+        arrived=msg.arrived_requests,
     )

@@ -14,6 +14,7 @@ import grpc.aio
 import pytest
 
 from admin_server.__main__ import parse
+from admin_server.autoscaler import ScalingTiming
 from admin_server.config import AdminConfig
 from admin_server.leadership import LeadTiming
 from admin_server.process import Running, running
@@ -246,6 +247,11 @@ async def test_the_location_is_written_where_clients_look(config, tmp_path, monk
         assert admin_address(str(tmp_path / "root")) == f"127.0.0.1:{admin.port}"
 
 
+def test_the_windows_of_autoscaling_are_flags():
+    config = parse(["--scale_up_s", "1", "--scale_down_s", "2.5", "--scale_idle_s", "3"])
+    assert config.scaling == ScalingTiming(up_s=1, down_s=2.5, idle_s=3)
+
+
 def test_flags_become_the_configuration():
     config = parse(["--sax_cell", "/sax/prod", "--port", "0", "--fs_root", "s3://b/p"])
     assert (str(config.cell), config.port, config.fs_root) == ("/sax/prod", 0, "s3://b/p")
@@ -259,6 +265,8 @@ def test_flags_become_the_configuration():
         (["--status_port", "-2"], "--status_port -2"),
         (["--snapshot_every", "0"], "--snapshot_every 0"),
         (["--beat_s", "0"], "--beat_s 0"),
+        (["--scale_idle_s", "-1"], "--scale_idle_s -1"),
+        (["--scale_up_s", "nan"], "--scale_up_s nan"),
     ],
 )
 def test_a_bad_flag_is_refused_in_words(flags, complaint, capsys):

@@ -24,7 +24,7 @@ from sax.errors import (
     NotFound,
     UnsupportedParameter,
 )
-from sax.types import ModelSpec
+from sax.types import Autoscaling, ModelSpec
 
 EMPTY = CellState("/sax/test")
 A, B = "a" * 32, "b" * 32
@@ -168,3 +168,24 @@ def test_records_and_states_survive_being_written(history):
             assert decode_record(encode_record(record)) == record
             state = apply(state, record, number + 1)
     assert decode_state(encode_state(state)) == state
+
+
+def test_bad_bounds_of_autoscaling_are_refused_at_a_publish_and_at_an_update():
+    bad = Autoscaling(min_replicas=2, max_replicas=1)
+    with pytest.raises(InvalidRequest) as refusal:
+        publish_record(EMPTY, spec(autoscaling=bad), version=B, at_s=0)
+    assert refusal.value.param == "autoscaling.min_replicas"
+    with pytest.raises(InvalidRequest):
+        update_record(published(spec()), spec(autoscaling=bad), version=B, at_s=0)
+
+
+def test_a_change_of_autoscaling_alone_loads_nothing_anew():
+    state = published(spec())
+    bounds = Autoscaling(min_replicas=0, max_replicas=4, target_queue=2.5)
+    record = update_record(state, spec(autoscaling=bounds), version=B, at_s=1)
+    assert record is not None
+    assert (record.spec.version, record.spec.autoscaling) == (A, bounds)
+    assert decode_record(encode_record(record)) == record
+    off = update_record(apply(state, record), spec(), version=B, at_s=2)
+    assert off is not None
+    assert (off.spec.version, off.spec.autoscaling) == (A, None)

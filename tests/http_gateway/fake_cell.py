@@ -24,6 +24,7 @@ from sax.errors import (
     UnsupportedParameter,
 )
 from sax.names import ModelId
+from sax.scaling import Scaling, settle
 from sax.types import (
     Embedded,
     EmbedInput,
@@ -99,6 +100,8 @@ class FakeCell:
         checkpoint: str,
         replicas: int = 1,
         overrides: Mapping[str, str] | None = None,
+        *,
+        autoscaling: Scaling | None = None,
     ) -> None:
         ModelId.parse(model_id)
         if model_id in self.models:
@@ -110,6 +113,7 @@ class FakeCell:
                 checkpoint=checkpoint,
                 replicas=replicas,
                 overrides=dict(overrides or {}),
+                autoscaling=settle(autoscaling, None, replicas),
             )
         )
 
@@ -122,6 +126,7 @@ class FakeCell:
         replicas: int | None = None,
         overrides: Mapping[str, str] | None = None,
         revision: int | None = None,
+        autoscaling: Scaling | None = None,
     ) -> None:
         model = await self.list(model_id)
         if revision not in (None, model.spec.revision):
@@ -134,6 +139,7 @@ class FakeCell:
             checkpoint=checkpoint or model.spec.checkpoint,
             replicas=model.spec.replicas if replicas is None else replicas,
             overrides=model.spec.overrides if overrides is None else overrides,
+            autoscaling=settle(autoscaling, model.spec.autoscaling, model.spec.replicas),
         )
         self.models[model_id] = replace(model, spec=spec)
 

@@ -11,6 +11,7 @@ from http_gateway.config import GatewayConfig
         ({"request_timeout_s": 0.0}, "--request_timeout_s"),
         ({"request_timeout_s": float("nan")}, "--request_timeout_s"),
         ({"max_body_bytes": 0}, "--max_body_bytes"),
+        ({"max_held_requests": 0}, "--max_held_requests"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused_by_its_flag(wrong: dict[str, float], flag: str):

@@ -60,7 +60,7 @@ def started(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 def test_flags_become_the_configuration():
     assert parse_flags([]) == GatewayConfig()
     flags = ["--host", "0.0.0.0", "--port", "0", "--admin", "h:1", "--saxml_generation", "1"]
-    more = ["--request_timeout_s", "1.5", "--max_body_bytes", "10"]
+    more = ["--request_timeout_s", "1.5", "--max_body_bytes", "10", "--max_held_requests", "7"]
     assert parse_flags([*flags, *more]) == GatewayConfig(
         host="0.0.0.0",
         port=0,
@@ -68,6 +68,7 @@ def test_flags_become_the_configuration():
         saxml_generation=1,
         request_timeout_s=1.5,
         max_body_bytes=10,
+        max_held_requests=7,
     )
 
 

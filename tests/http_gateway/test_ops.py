@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import httpx
 import pytest
 
 from http_gateway.config import GatewayConfig
 from sax.errors import AdminUnavailable
+from sax.types import Autoscaling, ServableStatus
 from tests.http_gateway.conftest import Connect
 from tests.http_gateway.fake_cell import FakeCell, published
 
@@ -92,3 +95,19 @@ async def test_two_gateways_in_one_process_count_apart(
 ):
     await http.get("/healthz")
     assert 'route="/healthz"' not in (await http_1.get("/metrics")).text
+
+
+async def test_a_gateway_whose_model_sleeps_is_ready_for_the_request_that_wakes_it(
+    cell: FakeCell, http: httpx.AsyncClient
+):
+    model = published("/sax/test/m", ready=0, replicas=1, reason="bucket 3 of 8")
+    bounds = Autoscaling(min_replicas=0, max_replicas=1)
+    waking = replace(model, spec=replace(model.spec, autoscaling=bounds), wanted=1)
+    asleep = replace(waking, replicas=(), wanted=0)
+    (replica,) = model.replicas
+    failed = replace(waking, replicas=(replace(replica, status=ServableStatus.FAILED),))
+    statuses: list[int] = []
+    for each in (asleep, waking, failed):
+        cell.models = {"m": each}
+        statuses.append((await http.get("/readyz")).status_code)
+    assert statuses == [200, 200, 503]

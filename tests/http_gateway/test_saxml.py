@@ -10,6 +10,7 @@ import pytest
 
 from http_gateway.config import GatewayConfig
 from sax.errors import ModelNotReady, QueueFull
+from sax.types import Autoscaling
 from tests.http_gateway.conftest import Connect
 from tests.http_gateway.fake_cell import FakeCell, published
 
@@ -299,3 +300,51 @@ async def test_every_route_names_the_field_it_refuses(
     assert answer.status_code == 422
     assert ["body", field] in [line["loc"][:2] for line in answer.json()["detail"]]
     assert cell.models == before
+
+
+async def test_autoscaling_is_published_updated_and_ended(cell: FakeCell, http: httpx.AsyncClient):
+    bounds = {"min_replicas": 0, "max_replicas": 4, "target_queue": 2.5}
+    answer = await http.post("/publish", json={**SPEC, **bounds})
+    assert answer.json() == {**SPEC, **bounds}
+    assert cell.models[SPEC["model"]].spec.autoscaling == Autoscaling(
+        min_replicas=0, max_replicas=4, target_queue=2.5
+    )
+    listed = (await http.request("GET", "/listcell", json={"model": SPEC["model"]})).json()
+    assert listed["max_replicas"] == 4
+    answer = await http.put("/update", json={**SPEC, "max_replicas": 8})
+    assert answer.json() == {**SPEC, "max_replicas": 8}
+    assert cell.models[SPEC["model"]].spec.autoscaling == Autoscaling(
+        min_replicas=0, max_replicas=8, target_queue=2.5
+    )
+    assert (await http.put("/update", json=SPEC)).json() == SPEC
+    assert cell.models[SPEC["model"]].spec.autoscaling is not None
+    answer = await http.put("/update", json={**SPEC, "max_replicas": None})
+    assert answer.status_code == 200
+    assert cell.models[SPEC["model"]].spec.autoscaling is None
+
+
+async def test_the_end_of_autoscaling_goes_with_no_other_word_on_it(http: httpx.AsyncClient):
+    answer = await http.post("/publish", json={**SPEC, "max_replicas": None, "min_replicas": 1})
+    assert answer.status_code == 400
+    assert "ends autoscaling" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("min_replicas", -1),
+        ("min_replicas", "1"),
+        ("min_replicas", True),
+        ("max_replicas", 0),
+        ("max_replicas", 1.5),
+        ("max_replicas", 2**31),
+        ("target_queue", 0),
+        ("target_queue", "2"),
+    ],
+)
+async def test_a_wrong_bound_is_a_422_that_names_it(
+    http: httpx.AsyncClient, field: str, value: object
+):
+    answer = await http.post("/publish", json={**SPEC, field: value})
+    assert answer.status_code == 422
+    assert answer.json()["detail"][0]["loc"] == ["body", field]

@@ -61,4 +61,4 @@ async def client(admin: FakeAdmin) -> AsyncIterator[AsyncClient]:
 
 
 def _is_ours(task: asyncio.Task[object]) -> bool:
-    return task.get_name().startswith(("follow ", "the model server"))
+    return task.get_name().startswith(("follow ", "demand ", "the model server"))

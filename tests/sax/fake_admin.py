@@ -1,6 +1,7 @@
 """An admin that holds a dict: enough of sax.Admin to publish, list, watch and wait.
 
-`ready(model_id, *addresses)` says which replicas are ready; watchers hear of it.
+`ready(model_id, *addresses)` says which replicas are ready; watchers hear of it. It hears of held
+requests as sax.Cell does, unless it is one from before there was such a service.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import grpc.aio
 
 from sax import codec
 from sax.errors import ModelExists, ModelNotFound, SaxError
-from sax.proto import admin_pb2, admin_pb2_grpc
+from sax.proto import admin_pb2, admin_pb2_grpc, cell_pb2, cell_pb2_grpc
 from sax.rpc import SERVER_OPTIONS, ErrorInterceptor
 from sax.types import (
     CellStats,
@@ -25,11 +26,15 @@ from sax.types import (
 )
 
 
-class FakeAdmin(admin_pb2_grpc.AdminServicer):
+class FakeAdmin(admin_pb2_grpc.AdminServicer, cell_pb2_grpc.CellServicer):
     """Tests read and write its state; every watch answers with the full set."""
 
-    def __init__(self, id: str = "first") -> None:
+    def __init__(self, id: str = "first", *, hears_demand: bool = True) -> None:
         self.id = id
+        self.hears_demand = hears_demand
+        self.demands: list[cell_pb2.DemandRequest] = []
+        self.starting: str = ""  # why held requests are worth holding; empty: they are not
+        self.refusal: str = ""  # why they are not
         self.models: dict[str, PublishedModel] = {}
         self.servers: list[JoinedServer] = []
         self.seqno = 0
@@ -43,6 +48,9 @@ class FakeAdmin(admin_pb2_grpc.AdminServicer):
         self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
         add: Any = admin_pb2_grpc.add_AdminServicer_to_server
         add(self, self._server)
+        if self.hears_demand:
+            add_cell: Any = cell_pb2_grpc.add_CellServicer_to_server
+            add_cell(self, self._server)
         self.address = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
         await self._server.start()
         return self.address
@@ -116,6 +124,12 @@ class FakeAdmin(admin_pb2_grpc.AdminServicer):
         ready = [r.address for r in model.replicas if r.status is ServableStatus.LOADED]
         result = admin_pb2.WatchResult(next_seqno=self.seqno, has_fullset=True, values=ready)
         return admin_pb2.WatchLocResponse(admin_server_id=self.id, result=result)
+
+    async def Demand(self, request: cell_pb2.DemandRequest, context: Any) -> Any:
+        self._begin("Demand")
+        self.demands.append(request)
+        reason = self.starting or self.refusal
+        return cell_pb2.DemandResponse(starting=bool(self.starting), reason=reason)
 
     async def WaitForReady(self, request: admin_pb2.WaitForReadyRequest, context: Any) -> Any:
         self._begin("WaitForReady")

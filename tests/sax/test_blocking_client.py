@@ -12,7 +12,14 @@ import pytest
 
 from sax.client import Client
 from sax.errors import Cancelled, ModelExists, QueueFull
-from sax.types import GenerateRequest, Message, ModelSpec, PublishedModel, SamplingParams
+from sax.types import (
+    Autoscaling,
+    GenerateRequest,
+    Message,
+    ModelSpec,
+    PublishedModel,
+    SamplingParams,
+)
 from tests.sax.conftest import MODEL
 from tests.sax.fake_admin import FakeAdmin
 from tests.sax.fake_replica import FakeReplica
@@ -153,3 +160,11 @@ def test_embed_and_custom_wait_for_their_results(blocking: Client) -> None:
     assert blocking.embed(MODEL, ["ab"]) == [[2.0, 0.5]]
     assert blocking.custom(MODEL, b"ab", "m") == b"m:ba"
     assert blocking.saxml_embed(MODEL, "abc") == [3.0, 0.5]
+
+
+def test_autoscaling_is_published_and_ended(blocking: Client) -> None:
+    bounds = Autoscaling(min_replicas=0, max_replicas=2)
+    blocking.publish("/sax/test/scaled", "llama", "None", autoscaling=bounds)
+    assert blocking.list("/sax/test/scaled").spec.autoscaling == bounds
+    blocking.update("/sax/test/scaled", autoscaling="off")
+    assert blocking.list("/sax/test/scaled").spec.autoscaling is None

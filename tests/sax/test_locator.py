@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sax.attempts import Patience, Route
 from sax.client import AsyncClient
 from sax.connection import Load
 from sax.errors import (
@@ -25,7 +26,7 @@ from sax.errors import (
     SaxError,
     ShuttingDown,
 )
-from sax.locator import Patience, Route, choose
+from sax.locator import choose
 from sax.types import GenerateRequest, ReplicaStatus, SamplingParams, ServableStatus, TokenChunk
 from tests.sax.conftest import MODEL
 from tests.sax.fake_admin import FakeAdmin

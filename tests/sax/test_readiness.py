@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from sax.readiness import not_ready, why_not
-from sax.types import ModelSpec, Progress, PublishedModel, ReplicaStatus, ServableStatus
+from sax.types import (
+    Autoscaling,
+    ModelSpec,
+    Progress,
+    PublishedModel,
+    ReplicaStatus,
+    ServableStatus,
+)
 
 LOADED = ReplicaStatus("a:1", ServableStatus.LOADED)
 
@@ -43,3 +50,16 @@ def test_the_error_names_the_model_and_when_to_come_back() -> None:
     error = not_ready(model())
     assert error.text.startswith("/sax/t/m is published, but")
     assert error.retry_after_s
+
+
+def test_a_model_that_sleeps_says_why() -> None:
+    spec = ModelSpec(
+        model_id="/sax/t/m",
+        model_path="m",
+        checkpoint="None",
+        replicas=1,
+        autoscaling=Autoscaling(),
+    )
+    assert why_not(PublishedModel(spec, (), (), 0, "no request for 300 s")) == (
+        "no request for 300 s"
+    )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from sax.cli.main import app
-from sax.types import Message, Progress, ReplicaStatus, ServableStatus
+from sax.types import Autoscaling, Message, Progress, ReplicaStatus, ServableStatus
 from tests.sax.cli.fake_cell import FakeCell
 
 MODEL = "/sax/test/m"
@@ -242,3 +243,32 @@ def test_a_custom_request_goes_in_and_out_as_bytes(
     (tmp_path / "request").write_bytes(b"\xfe1")
     assert sax("custom", MODEL, str(tmp_path / "request")).stdout_bytes == b":1\xfe"
     assert sax("custom", MODEL, str(tmp_path / "absent")).exit_code == 2
+
+
+def test_autoscaling_is_published_changed_and_ended(cell: FakeCell, sax: Sax) -> None:
+    words = ("publish", MODEL, "llama", "None", "--min-replicas", "0", "--max-replicas", "4")
+    assert sax(*words, "--target-queue", "2.5").exit_code == 0
+    bounds = Autoscaling(min_replicas=0, max_replicas=4, target_queue=2.5)
+    assert cell.models[MODEL].spec.autoscaling == bounds
+    assert sax("update", MODEL, "--max-replicas", "8").exit_code == 0
+    assert cell.models[MODEL].spec.autoscaling == replace(bounds, max_replicas=8)
+    assert sax("update", MODEL, "--no-autoscaling").exit_code == 0
+    assert cell.models[MODEL].spec.autoscaling is None
+    assert sax("update", MODEL, "--no-autoscaling", "--min-replicas", "1").exit_code == 2
+
+
+def test_ls_counts_against_what_is_wanted_now_and_says_why(cell: FakeCell, sax: Sax) -> None:
+    sax("publish", MODEL, "llama", "None", "--min-replicas", "0", "--max-replicas", "4")
+    busy = replace(cell.models[MODEL], wanted=3, scaling_reason="queue of 12 for 1 replica")
+    cell.models[MODEL] = busy
+    assert "1/3" in sax("ls").stdout
+    text = sax("ls", MODEL).stdout
+    assert "ready:       1 of 3" in text
+    assert "autoscaling: 0 to 4 replicas, for a queue of 1 each" in text
+    assert "scaling:     queue of 12 for 1 replica" in text
+    asleep = replace(busy, replicas=(), wanted=0, scaling_reason="no request for 300 s")
+    cell.models[MODEL] = asleep
+    _, line = sax("ls").stdout.splitlines()
+    assert "0/0" in line
+    assert "scaled to zero  no request for 300 s" in line
+    assert sax("wait", MODEL).exit_code == 0

@@ -12,6 +12,7 @@ from sax import codec
 from sax.errors import TABLE, InvalidRequest
 from sax.proto import admin_pb2, common_pb2, modelet_pb2, tokens_pb2
 from sax.types import (
+    Autoscaling,
     CellStats,
     Embedded,
     GenerateRequest,
@@ -51,6 +52,8 @@ SPECS = st.builds(
     acls=MAPS,
     admin_acl=TEXT,
     version=VERSION | st.just(""),
+    autoscaling=st.none()
+    | st.builds(Autoscaling, min_replicas=I32, max_replicas=I32, target_queue=st.floats(0, 1e6)),
 )
 REPLICAS = st.builds(ReplicaStatus, TEXT, STATUS, TEXT, PROGRESS)
 SERVABLES = st.builds(
@@ -62,6 +65,9 @@ SERVABLES = st.builds(
     progress=PROGRESS,
     memory=I64,
     methods=st.lists(TEXT, max_size=3).map(tuple),
+    queued=I64,
+    running=I64,
+    arrived=I64,
 )
 CHIPS = st.sampled_from(["cpu", "tpuv5e", "tpuv6e", "h100", "l4", "unknown"])
 TOPOLOGIES = st.sampled_from(["1", "4x8", "2x2x1", "8x16x16", "unknown"])
@@ -123,7 +129,7 @@ def test_a_spec_survives_the_wire(spec: ModelSpec) -> None:
 def test_a_load_request_carries_all_of_a_spec_that_a_server_needs(spec: ModelSpec) -> None:
     wire = codec.encode_load(spec).SerializeToString()
     loaded = codec.decode_load(modelet_pb2.LoadRequest.FromString(wire))
-    assert loaded == replace(spec, replicas=0, admin_acl="")
+    assert loaded == replace(spec, replicas=0, admin_acl="", autoscaling=None)
 
 
 @given(SPECS, st.lists(REPLICAS, max_size=3).map(tuple), TEXTS)

@@ -1,0 +1,203 @@
+"""How many replicas a model should have now: the autoscaler's decision, as a pure function.
+
+From the bounds that an operator set, what asks for the model, and what was decided before, comes
+the next decision with its reason in words. Knows nothing of servers, clocks or how it is carried
+out.
+
+It goes up after the queue was too long for a while, by as many as the queue asks for; down one at
+a time, after one less would have been enough for a longer while; and to none after nothing was
+asked for longer still. Under a constant load it comes to rest: no step down is one that the same
+load would take back.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from sax.types import Autoscaling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingTiming:
+    """How long something must be so before the count is moved, in seconds."""
+
+    up_s: float = 10.0  # the queue is too long
+    down_s: float = 60.0  # one replica less would do
+    idle_s: float = 300.0  # nobody asks, where none at all may be wanted
+    # A longer gap between two looks counts as this much: a clock that jumps, or a process that was
+    # stopped for an hour, has not seen an hour.
+    step_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What asks for a model now."""
+
+    ready: int = 0  # replicas that the next three figures are of, together
+    queued: int = 0  # requests that wait for a slot
+    running: int = 0
+    arrived: int = 0  # requests so far: tells of those that came and went between two looks
+    held: int = 0  # requests that wait at gateways for want of a replica
+
+    @property
+    def some(self) -> bool:
+        """Is anything asked for at this moment?"""
+        return bool(self.queued or self.running or self.held)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """What was decided for one model, and what the next decision must remember."""
+
+    wanted: int
+    cause: str  # why it is that many, in words
+    at_s: float  # when
+    limit: str = ""  # why it is not more, while the queue asks for more
+    arrived: int = 0
+    peak: float = 0.0  # the most requests that a replica was seen to run at once
+    # For how long it has been so; None: it is not.
+    over_s: float | None = None  # the queue asks for `asked` at least
+    under_s: float | None = None  # one replica less would do
+    idle_s: float | None = None  # nothing is asked for
+    asked: int = 0
+
+    @property
+    def reason(self) -> str:
+        """What operators are shown."""
+        return self.limit or self.cause
+
+
+def start(bounds: Autoscaling, replicas: int, cause: str, now: float) -> Scaling:
+    """The first decision: so many, within the bounds."""
+    wanted = _clamp(bounds, replicas)
+    return Scaling(wanted=wanted, cause=f"{cause}: {wanted} wanted", at_s=now)
+
+
+def decide(
+    bounds: Autoscaling, before: Scaling, traffic: Traffic, now: float, timing: ScalingTiming
+) -> Scaling:
+    """The next decision. Total: any bounds, traffic and time will do."""
+    seen = _look(bounds, before, traffic, now, timing)
+    wanted, why = _choose(bounds, seen, traffic, timing)
+    if wanted != seen.wanted:
+        seen = _moved(seen, wanted, f"{why}: {wanted} wanted", traffic)
+    limit = _limit(bounds, seen, traffic)
+    return seen if limit == seen.limit else replace(seen, limit=limit)
+
+
+def _look(
+    bounds: Autoscaling, before: Scaling, traffic: Traffic, now: float, timing: ScalingTiming
+) -> Scaling:
+    """What is known now, before anything is decided."""
+    step_s = min(max(0.0, now - before.at_s), timing.step_s)
+    peak = max(before.peak, _each(traffic.running, traffic))
+    busy = traffic.some or traffic.arrived > before.arrived
+    over = traffic.ready > 0 and traffic.queued > bounds.target_queue * traffic.ready
+    asks = _asks(bounds, traffic) if over else 0
+    under = before.wanted > max(1, bounds.min_replicas) and _would_do(
+        bounds, traffic, peak, before.wanted - 1
+    )
+    # Not `replace`, which takes three times as long: this is done for every model in every round.
+    return Scaling(
+        wanted=before.wanted,
+        cause=before.cause,
+        limit=before.limit,
+        at_s=now,
+        arrived=traffic.arrived,
+        peak=peak,
+        over_s=_lasted(before.over_s, over, step_s),
+        under_s=_lasted(before.under_s, under, step_s),
+        idle_s=_lasted(before.idle_s, not busy, step_s),
+        # A burst at the end of the window asks for nothing: it has not lasted.
+        asked=min(asks, before.asked) if before.over_s is not None else asks,
+    )
+
+
+def _choose(
+    bounds: Autoscaling, seen: Scaling, traffic: Traffic, timing: ScalingTiming
+) -> tuple[int, str]:
+    """The count wanted from now on, and why if it is another one."""
+    within = _clamp(bounds, seen.wanted)
+    if within != seen.wanted:
+        return within, f"it is to have {bounds.min_replicas} to {bounds.max_replicas}"
+    if seen.wanted == 0 and seen.idle_s is None:
+        return 1, _who_asks(traffic)
+    if bounds.min_replicas == 0 and _over(seen.idle_s, timing.idle_s):
+        return 0, f"no request for {timing.idle_s:g} s"
+    more = min(seen.asked, bounds.max_replicas)
+    if _over(seen.over_s, timing.up_s) and more > seen.wanted:
+        return more, f"{_too_long(bounds, traffic)} for {timing.up_s:g} s"
+    if _over(seen.under_s, timing.down_s):
+        queue = f"a queue of {traffic.queued} with {traffic.running} running"
+        return seen.wanted - 1, f"one less would do for {queue} for {timing.down_s:g} s"
+    return seen.wanted, ""
+
+
+def _moved(seen: Scaling, wanted: int, cause: str, traffic: Traffic) -> Scaling:
+    """The count has changed: every window starts anew."""
+    up = wanted > seen.wanted
+    return replace(
+        seen,
+        wanted=wanted,
+        cause=cause,
+        over_s=None,
+        under_s=None,
+        idle_s=None,
+        asked=0,
+        # Where the queue is too long, replicas run what they can: no more than now, it seems.
+        peak=_each(traffic.running, traffic) if up else seen.peak,
+    )
+
+
+def _would_do(bounds: Autoscaling, traffic: Traffic, peak: float, replicas: int) -> bool:
+    """Would so many replicas keep the queue short? What they cannot run is counted as queued."""
+    serving = min(replicas, traffic.ready)
+    if not serving:
+        return not traffic.some
+    queued = float(traffic.queued)
+    if serving < traffic.ready:
+        queued = max(0.0, queued + traffic.running - serving * peak)
+    return queued <= bounds.target_queue * serving
+
+
+def _limit(bounds: Autoscaling, seen: Scaling, traffic: Traffic) -> str:
+    if seen.over_s is None or seen.wanted < bounds.max_replicas:
+        return ""
+    if _asks(bounds, traffic) <= seen.wanted:
+        return ""
+    return f"{_too_long(bounds, traffic)}, but it is to have {bounds.max_replicas} at most"
+
+
+def _asks(bounds: Autoscaling, traffic: Traffic) -> int:
+    """The count that would bring the queue to its target."""
+    return math.ceil(min(traffic.queued / bounds.target_queue, float(bounds.max_replicas + 1)))
+
+
+def _each(requests: int, traffic: Traffic) -> float:
+    return requests / traffic.ready if traffic.ready else 0.0
+
+
+def _lasted(before_s: float | None, holds: bool, step_s: float) -> float | None:
+    if not holds:
+        return None
+    return 0.0 if before_s is None else before_s + step_s
+
+
+def _over(lasted_s: float | None, window_s: float) -> bool:
+    return lasted_s is not None and lasted_s >= window_s
+
+
+def _clamp(bounds: Autoscaling, replicas: int) -> int:
+    return max(bounds.min_replicas, min(replicas, bounds.max_replicas))
+
+
+def _too_long(bounds: Autoscaling, traffic: Traffic) -> str:
+    replicas = f"{traffic.ready} replica{'s' if traffic.ready != 1 else ''}"
+    return f"queue of {traffic.queued} for {replicas} is above {bounds.target_queue:g} each"
+
+
+def _who_asks(traffic: Traffic) -> str:
+    if traffic.held:
+        return f"{traffic.held} request{'s are' if traffic.held != 1 else ' is'} held at gateways"
+    return "it was asked for while it was being unloaded"

@@ -1,0 +1,74 @@
+"""What an operator says of a model's autoscaling, some of it or all. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from sax.errors import InvalidRequest
+from sax.types import Autoscaling
+
+_BEYOND = 2**31  # the wire holds less
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingChange:
+    """The bounds that are named; None: as it was, or the default where there was none."""
+
+    min_replicas: int | None = None
+    max_replicas: int | None = None
+    target_queue: float | None = None
+
+    def applied_to(self, old: Autoscaling | None, replicas: int = 1) -> Autoscaling:
+        """All of them. A first `max_replicas` is `replicas`, or what `min_replicas` needs."""
+        before = old or Autoscaling(max_replicas=max(1, replicas, self.min_replicas or 0))
+        return Autoscaling(
+            min_replicas=_or(self.min_replicas, before.min_replicas),
+            max_replicas=_or(self.max_replicas, before.max_replicas),
+            target_queue=before.target_queue if self.target_queue is None else self.target_queue,
+        )
+
+
+# "off": as many replicas as the spec says, whatever the load.
+Scaling = Autoscaling | ScalingChange | Literal["off"]
+
+
+def settle(said: Scaling | None, old: Autoscaling | None, replicas: int) -> Autoscaling | None:
+    """The autoscaling from now on; None keeps the old one. Raises InvalidRequest by field."""
+    if said is None:
+        return old
+    if said == "off":
+        return None
+    return _checked(said.applied_to(old, replicas) if isinstance(said, ScalingChange) else said)
+
+
+def named(
+    min_replicas: int | None, max_replicas: int | None, target_queue: float | None
+) -> ScalingChange | None:
+    """A change of what is named; None if nothing is."""
+    if min_replicas is None and max_replicas is None and target_queue is None:
+        return None
+    return ScalingChange(
+        min_replicas=min_replicas, max_replicas=max_replicas, target_queue=target_queue
+    )
+
+
+def _checked(autoscaling: Autoscaling) -> Autoscaling:
+    """What the wire can carry; the admin server knows the rest of the rules."""
+    for field in ("min_replicas", "max_replicas"):
+        count: int = getattr(autoscaling, field)
+        if not 0 <= count < _BEYOND:
+            raise InvalidRequest(
+                f"{field} is {count}; it must be 0 or more", param=f"autoscaling.{field}"
+            )
+    if not math.isfinite(autoscaling.target_queue):
+        raise InvalidRequest(
+            f"target_queue is {autoscaling.target_queue}; it must be a number above 0",
+            param="autoscaling.target_queue",
+        )
+    return autoscaling
+
+
+def _or(said: int | None, before: int) -> int:
+    return before if said is None else said
