@@ -12,13 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from admin_server.assigner import describe_paths, serves
 from admin_server.ledger import Ledger
 from admin_server.modelets import Modelets
 from admin_server.notice import Notice
+from admin_server.placement import bare
 from admin_server.plan import Plan
 from admin_server.reconciler import Reconciler, Timing
 from admin_server.seen import Seen
+from admin_server.servers import known_paths
 from admin_server.state import (
     CellState,
     Record,
@@ -28,6 +29,7 @@ from admin_server.state import (
     update_record,
 )
 from admin_server.watch import Delta, WatchSet
+from admin_server.words import describe_paths
 from sax import names
 from sax.config import check_address
 from sax.errors import Cancelled, ModelPathNotFound
@@ -68,6 +70,8 @@ class Cell:
         self._notice = Notice()
         self._plan = Plan((), {})
         self._seen = Seen()
+        self._shown: dict[str, frozenset[str]] = {}  # by model, the servers in its watch set
+        self._reach: dict[str, str] = {}  # by server, where requests go
         self._watched: dict[str, WatchSet] = {}
         self._next_base = 0
         self._restored = frozenset(ledger.state.models)
@@ -165,7 +169,7 @@ class Cell:
         known = seqno if admin_server_id == self.id else None
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
-            event = self._notice.next()
+            event = self._notice.next(model_id)
             self.ledger.state.find(model_id)
             delta = self._watch_set(model_id).since(known)
             if (delta.full or delta.changes) and not self._withheld(model_id):
@@ -183,7 +187,7 @@ class Cell:
         """
         self.ledger.state.find(model_id)
         while model_id in self.ledger.state.models:
-            event = self._notice.next()
+            event = self._notice.next(model_id)
             if self._ready(self.ledger.state.models[model_id]) >= replicas:
                 return
             await event.wait()
@@ -195,39 +199,49 @@ class Cell:
         await self.ledger.commit(make)
         self._forget_unpublished()
         self.reconciler.wake()
-        self._notice.post()
+        self._notice.post_all()
 
     def _check_path(self, model_path: str) -> None:
         """Refuse what no server here can serve; with no server there is nothing to go by."""
-        servers = [JoinedServer(info, 0.0) for info in self.reconciler.infos()]
-        if not servers or any(serves(server, model_path) for server in servers):
+        infos = self.reconciler.infos()
+        paths = known_paths(infos)
+        if not infos or bare(model_path) in map(bare, paths):
             return
-        paths = sorted({path for server in servers for path in server.info.model_paths})
         near = names.nearest(model_path, paths)
-        hint = f"near paths: {', '.join(near)}" if near else f"they serve {describe_paths(servers)}"
+        hint = f"near paths: {', '.join(near)}" if near else f"they serve {describe_paths(paths)}"
         raise ModelPathNotFound(
             f"no joined model server serves {model_path}; {hint}", param="model_path"
         )
 
     def _on_plan(self, plan: Plan, seen: Seen) -> None:
         """Tell who watches what changed, before the plan is carried out."""
-        before = [(report.version, report.current) for report in self._plan.models.values()]
-        after = [(report.version, report.current) for report in plan.models.values()]
-        changed = before != after
-        self._plan, self._seen = plan, seen
+        reach = {
+            address: server.joined.info.data_address or address
+            for address, server in seen.servers.items()
+        }
+        before, moved = self._plan.models, reach != self._reach
+        self._plan, self._seen, self._reach = plan, seen, reach
+        changed: list[str] = []
         for model_id, report in plan.models.items():
-            infos = [seen.servers[address].joined.info for address in report.ready]
-            old = self._watch_set(model_id)
-            new = old.become(info.data_address or info.address for info in infos)
-            self._watched[model_id] = new
-            changed = changed or new is not old
-        if changed or self._restored:
-            self._restored &= frozenset(m for m in self._restored if self._withheld(m))
-            self._notice.post()
+            old = before.get(model_id)
+            news = old is None or (old.version, old.current) != (report.version, report.current)
+            if moved or self._shown.get(model_id) != report.ready:
+                self._shown[model_id] = report.ready
+                watched = self._watch_set(model_id)
+                new = watched.become(reach[address] for address in report.ready)
+                self._watched[model_id] = new
+                news = news or new is not watched
+            if news:
+                changed.append(model_id)
+        self._notice.post(changed)
+        if self._restored:
+            self._restored = frozenset(m for m in self._restored if self._withheld(m))
+            self._notice.post_all()
 
     def _forget_unpublished(self) -> None:
         for model_id in self._watched.keys() - self.ledger.state.models.keys():
             self._next_base = max(self._next_base, self._watched.pop(model_id).seqno + 1)
+            self._shown.pop(model_id, None)
 
     def _watch_set(self, model_id: str) -> WatchSet:
         """A model that comes back starts beyond every number that clients may have of it."""
@@ -254,11 +268,5 @@ class Cell:
 
     def _methods(self, model_id: str) -> tuple[str, ...]:
         """What the servers that have loaded the model say it serves."""
-        names = {
-            name
-            for server in self.servers()
-            for servable in server.servables
-            if servable.model_id == model_id
-            for name in servable.methods
-        }
-        return tuple(sorted(names))
+        held = self._seen.model(model_id).held.values()
+        return tuple(sorted({name for servable in held for name in servable.methods}))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from admin_server.placement import check_placement, loaded_overrides
 from sax import names
 from sax.errors import InvalidRequest, ModelExists, ModelNotFound, NotFound, UnsupportedParameter
 from sax.types import ModelSpec
@@ -151,7 +152,7 @@ def decode_state(data: bytes) -> CellState:
 
 
 def _loads(spec: ModelSpec) -> tuple[str, dict[str, str]]:
-    return spec.checkpoint, dict(spec.overrides)
+    return spec.checkpoint, loaded_overrides(spec.overrides)
 
 
 def _check_settings(spec: ModelSpec) -> None:
@@ -164,6 +165,7 @@ def _check_settings(spec: ModelSpec) -> None:
         )
     for key, text in spec.overrides.items():
         _check_override(key, text)
+    check_placement(spec)
     if spec.admin_acl or any(spec.acls.values()):
         raise UnsupportedParameter(
             "access control lists are not enforced by this version: leave acls and admin_acl empty",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from importlib import resources
 from typing import Any
 
@@ -96,6 +96,7 @@ class StatusServer(uvicorn.Server):
 
 def describe(cell: Cell, now: float) -> dict[str, Any]:
     """All that the page shows, as JSON values."""
+    troubles = cell.troubles()
     return {
         "cell": cell.ledger.state.cell,
         "admin_server_id": cell.id,
@@ -103,7 +104,7 @@ def describe(cell: Cell, now: float) -> dict[str, Any]:
         "sequence": cell.ledger.sequence,
         "store_trouble": cell.ledger.store_trouble,
         "models": [_model(model) for model in cell.models()],
-        "servers": [_server(server, cell, now) for server in cell.servers()],
+        "servers": [_server(server, troubles, now) for server in cell.servers()],
         "records": [_record(entry) for entry in reversed(cell.ledger.recent)],
     }
 
@@ -131,7 +132,7 @@ def _replica(replica: ReplicaStatus) -> dict[str, Any]:
     }
 
 
-def _server(server: JoinedServer, cell: Cell, now: float) -> dict[str, Any]:
+def _server(server: JoinedServer, troubles: Mapping[str, str], now: float) -> dict[str, Any]:
     return {
         "address": server.info.address,
         "data_address": server.info.data_address,
@@ -143,7 +144,7 @@ def _server(server: JoinedServer, cell: Cell, now: float) -> dict[str, Any]:
         "memory_used": server.memory_used,
         "memory_total": server.info.memory_total,
         "seen_s_ago": round(max(0.0, now - server.last_seen_s), 1),
-        "trouble": cell.troubles().get(server.info.address, ""),
+        "trouble": troubles.get(server.info.address, ""),
         "servables": [_servable(servable) for servable in server.servables],
     }
 

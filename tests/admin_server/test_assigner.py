@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admin_server.assigner import Assignment, assign, serves
+from admin_server.assigner import Assignment, assign
+from admin_server.placement import serves
 from sax.types import JoinedServer, ModelSpec, ServableInfo, ServableStatus, ServerInfo
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.txt"))
@@ -85,8 +86,8 @@ def test_there_are_stories():
 @pytest.mark.parametrize("offered", ["a.B", "saxml.server.a.B"])
 @pytest.mark.parametrize("wanted", ["a.B", "saxml.server.a.B"])
 def test_a_path_is_known_with_and_without_the_saxml_prefix(offered, wanted):
-    assert serves(server("h:1", paths=offered), wanted)
-    assert not serves(server("h:1", paths=offered), wanted + "C")
+    assert serves(server("h:1", paths=offered).info, wanted)
+    assert not serves(server("h:1", paths=offered).info, wanted + "C")
 
 
 ADDRESSES = [f"h{n}:1" for n in range(6)]
@@ -123,7 +124,7 @@ def test_every_assignment_obeys_the_laws(cell):
         addresses = result.addresses[spec.model_id]
         assert len(set(addresses)) == len(addresses) <= spec.replicas
         assert len(addresses) + len(result.reasons[spec.model_id]) == spec.replicas
-        assert all(serves(by_address[address], spec.model_path) for address in addresses)
+        assert all(serves(by_address[address].info, spec.model_path) for address in addresses)
         assert all(result.reasons[spec.model_id])
 
 
@@ -179,5 +180,5 @@ def test_one_more_replica_is_missing_only_if_no_server_could_take_it(cell):
     unlimited = [server(one.info.address, paths=",".join(one.info.model_paths)) for one in servers]
     result = assign(models, unlimited, {})
     for spec in models:
-        able = sum(serves(one, spec.model_path) for one in unlimited)
+        able = sum(serves(one.info, spec.model_path) for one in unlimited)
         assert len(result.addresses[spec.model_id]) == min(able, spec.replicas)

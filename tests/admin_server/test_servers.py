@@ -2,8 +2,9 @@
 
 import random
 
+from admin_server.failures import backoff_s
 from admin_server.seen import Load, Unload
-from admin_server.servers import Servers, backoff_s
+from admin_server.servers import Servers
 from admin_server.state import CellState
 from sax.types import ModelSpec, ServableInfo, ServableStatus, ServerInfo, ServerStatus
 
