@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 from admin_server.assigner import Assignment, assign
 from admin_server.placement import demand_of, devices_of
-from admin_server.report import Intent, ModelReport, report, report_ready
+from admin_server.report import Awaited, Intent, ModelReport, report, report_ready
 from admin_server.rollout import unloads
 from admin_server.rooms import Fleet
 from admin_server.seen import (
@@ -32,7 +31,7 @@ from admin_server.seen import (
 )
 from admin_server.state import CellState
 from admin_server.words import listing
-from sax.types import ModelSpec, ServableStatus
+from sax.types import JoinedServer, ModelSpec, ServableStatus
 
 _IN_MEMORY = (ServableStatus.LOADING, ServableStatus.LOADED, ServableStatus.UNLOADING)
 
@@ -87,7 +86,7 @@ def _done(specs: Sequence[ModelSpec], assignment: Assignment, seen: Seen) -> dic
 def _assign(
     specs: Sequence[ModelSpec],
     current: Mapping[str, Sequence[str]],
-    awaited: Mapping[str, Sequence[str]],
+    awaited: Mapping[str, Awaited],
     seen: Seen,
     now: float,
 ) -> Assignment:
@@ -103,10 +102,10 @@ def _assign(
     )
 
 
-def _to_place(spec: ModelSpec, model: SeenModel, awaited: Mapping[str, Sequence[str]]) -> ModelSpec:
+def _to_place(spec: ModelSpec, model: SeenModel, awaited: Mapping[str, Awaited]) -> ModelSpec:
     """As many replicas as servers are to be found for now."""
     if spec.model_id in awaited:
-        return replace(spec, replicas=spec.replicas - len(awaited[spec.model_id]))
+        return replace(spec, replicas=spec.replicas - awaited[spec.model_id].replicas)
     # A lone replica of an older version keeps serving beside the one that will follow it.
     ready = model.ready() if spec.replicas == 1 else []
     alone = bool(ready) and not any(model.has_current(address, spec) for address in ready)
@@ -115,25 +114,20 @@ def _to_place(spec: ModelSpec, model: SeenModel, awaited: Mapping[str, Sequence[
 
 def _awaited(
     specs: Sequence[ModelSpec], current: Mapping[str, Sequence[str]], seen: Seen
-) -> dict[str, tuple[str, ...]]:
-    """By model, servers that may hold its missing replicas and have not answered yet."""
-    silent = [s for s in seen.servers.values() if s.may_hold and not s.answered]
-    if not silent:
-        return {}
-    perhaps = frozenset[str]().union(*{server.may_hold for server in silent})
-    fleet = Fleet((server.joined for server in silent), map(demand_of, specs))
-    awaited: dict[str, tuple[str, ...]] = {}
-    for spec in specs:
-        missing = spec.replicas - len(current[spec.model_id])
-        if missing > 0 and spec.model_id in perhaps:
-            able = (
-                address
-                for kind in fleet.able(demand_of(spec))
-                for address in kind.rooms
-                if spec.model_id in seen.servers[address].may_hold
-            )
-            if addresses := tuple(islice(able, missing)):
-                awaited[spec.model_id] = addresses
+) -> dict[str, Awaited]:
+    """By model, the servers that may hold its missing replicas and have not answered yet."""
+    groups: dict[frozenset[str], list[JoinedServer]] = {}
+    for server in seen.servers.values():
+        if server.may_hold and not server.answered:
+            groups.setdefault(server.may_hold, []).append(server.joined)
+    awaited: dict[str, Awaited] = {}
+    for may_hold, silent in groups.items():
+        fleet = Fleet(silent, map(demand_of, specs))
+        for spec in specs:
+            missing = spec.replicas - len(current[spec.model_id])
+            servers = fleet.addresses(demand_of(spec)) if spec.model_id in may_hold else ()
+            if missing > 0 and servers:
+                awaited[spec.model_id] = Awaited(min(missing, len(servers)), servers)
     return awaited
 
 

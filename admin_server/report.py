@@ -25,13 +25,30 @@ class ModelReport:
     current: int  # how many of them have this version
 
 
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """Servers that may hold replicas of a model and have not answered yet."""
+
+    replicas: int  # that are not looked for elsewhere because of it
+    servers: Sequence[str]
+
+    def reason(self, seen: Seen) -> str:
+        """What a replica waits for."""
+        one = len(self.servers) == 1
+        trouble = seen.servers[self.servers[0]].trouble if one else ""
+        return (
+            f"waits for {listing(self.servers)}, which may have served it before and "
+            f"{'has' if one else 'have'} not answered yet{f' ({trouble})' if trouble else ''}"
+        )
+
+
 @dataclass(frozen=True)
 class Intent:
     """What the plan is about to do, and what it waits for."""
 
     assignment: Assignment
     leaving: Mapping[Place, Unload]  # about to be unloaded
-    awaited: Mapping[str, Sequence[str]]  # by model, silent servers that may hold it
+    awaited: Mapping[str, Awaited]  # by model
     crowded: Mapping[Place, str]  # models that must go before this one can be loaded
 
     @cached_property
@@ -70,12 +87,8 @@ def _missing(spec: ModelSpec, intent: Intent, seen: Seen) -> list[ReplicaStatus]
     """The replicas that have no server."""
     assigned = intent.assignment.addresses[spec.model_id]
     missing = max(0, spec.replicas - len(assigned))
-    awaited = intent.awaited.get(spec.model_id, ())
-    reasons = [
-        f"waits for {address}, which may have served it before and has not answered yet"
-        f"{_trouble(seen, address)}"
-        for address in awaited
-    ]
+    awaited = intent.awaited.get(spec.model_id)
+    reasons = [awaited.reason(seen)] * awaited.replicas if awaited is not None else []
     told = _what_else(seen) if missing > len(reasons) else ""
     for reason in intent.assignment.reasons[spec.model_id][: missing - len(reasons)]:
         alone = told and seen.servers and not seen.has_answers
@@ -86,11 +99,6 @@ def _missing(spec: ModelSpec, intent: Intent, seen: Seen) -> list[ReplicaStatus]
 def _what_else(seen: Seen) -> str:
     """What is known about servers that could help."""
     return "; ".join([*seen.silent, *seen.gone])
-
-
-def _trouble(seen: Seen, address: str) -> str:
-    trouble = seen.servers[address].trouble
-    return f" ({trouble})" if trouble else ""
 
 
 def _replica(

@@ -129,6 +129,7 @@ class Fleet:
             room = self._kinds.room(server)
             self.rooms[room.address] = room.kind.rooms[room.address] = room
         self._able: dict[Demand, list[Kind]] = {}
+        self._addresses: dict[Demand, list[str]] = {}
 
     @property
     def kinds(self) -> Sequence[Kind]:
@@ -159,6 +160,12 @@ class Fleet:
                 if demand.met_by(kind.paths, kind.tags, kind.devices)
             ]
         return self._able[demand]
+
+    def addresses(self, demand: Demand) -> Sequence[str]:
+        """The servers that a demand admits, in order."""
+        if demand not in self._addresses:
+            self._addresses[demand] = sorted(a for kind in self.able(demand) for a in kind.rooms)
+        return self._addresses[demand]
 
 
 class _Kinds:

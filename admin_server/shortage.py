@@ -62,12 +62,14 @@ def _no_devices(demand: Demand, kinds: list[Kind]) -> str:
 
 
 def _no_more_servers(spec: ModelSpec, demand: Demand, able: int) -> str:
-    wanted = [f"have the tags {', '.join(demand.tags)}"] if demand.tags else []
-    wanted += [f"have {count(demand.devices, 'device')}"] if demand.devices else []
-    verbs = " and ".join([f"serve{'s' if able == 1 else ''} {spec.model_path}", *wanted])
+    one = able == 1
+    have = "has" if one else "have"
+    verbs = [f"{'serves' if one else 'serve'} {spec.model_path}"]
+    verbs += [f"{have} the tags {', '.join(demand.tags)}"] if demand.tags else []
+    verbs += [f"{have} {count(demand.devices, 'device')}"] if demand.devices else []
     return (
         f"{spec.replicas} replicas are wanted, one for each server, but only "
-        f"{able} joined server{'s' if able > 1 else ''} {verbs}"
+        f"{able} joined server{'' if one else 's'} {' and '.join(verbs)}"
     )
 
 
