@@ -11,10 +11,10 @@ Costs time in proportion to servers + models + replicas, never to their products
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from admin_server.placement import Demand, demand_of
+from admin_server.placement import Demand, demand_of, stated_bytes
 from admin_server.rooms import Fleet, Needs, Room
 from admin_server.shortage import why_short
 from sax.types import JoinedServer, ModelSpec
@@ -32,18 +32,34 @@ class Assignment:
     looks: int  # how many servers were looked at to find places: what it cost
 
 
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A model that stays where it is, with nothing to decide."""
+
+    spec: ModelSpec
+    addresses: Sequence[str]
+    told_bytes: int  # 0: not known
+
+
 def assign(
     specs: Sequence[ModelSpec],
     servers: Sequence[JoinedServer],
     current: Mapping[str, Sequence[str]],
     failed: Mapping[str, frozenset[str]] | None = None,
+    *,
+    told_bytes: Mapping[str, int] | None = None,
+    settled: Iterable[Settled] = (),
 ) -> Assignment:
     """Choose servers for every spec.
 
     `current` names where each model is or is on its way to, best replica first: when there are too
     many the last ones go. `failed` names servers that could not load it: the last resort.
+    `told_bytes` is what servers told of the models, if it is known already, and `settled` are other
+    models, which only take their room.
     """
-    filling = _Filling(specs, servers, failed or {})
+    told = _told(specs, servers) if told_bytes is None else told_bytes
+    filling = _Filling(specs, servers, failed or {}, Needs(told))
+    filling.occupy(settled)
     filling.keep(current)
     filling.place()
     by_name = sorted(specs, key=lambda spec: spec.model_id)
@@ -55,6 +71,16 @@ def assign(
     )
 
 
+def _told(specs: Sequence[ModelSpec], servers: Sequence[JoinedServer]) -> dict[str, int]:
+    """What servers told of these versions."""
+    versions = {spec.model_id: ("", spec.version) for spec in specs}
+    told: dict[str, int] = {}
+    for servable in (servable for server in servers for servable in server.servables):
+        if servable.version in versions.get(servable.model_id, ()):
+            told[servable.model_id] = max(servable.memory, told.get(servable.model_id, 0))
+    return told
+
+
 class _Filling:
     """The servers as they fill up, and what was chosen so far."""
 
@@ -63,25 +89,34 @@ class _Filling:
         specs: Sequence[ModelSpec],
         servers: Sequence[JoinedServer],
         failed: Mapping[str, frozenset[str]],
+        needs: Needs,
     ) -> None:
         self._failed = failed
         self._demands = {spec.model_id: demand_of(spec) for spec in specs}
         self.fleet = Fleet(servers, self._demands.values())
-        self.needs = Needs(servers)
+        self.needs = needs
         most = self.fleet.most_devices
         bytes_of = {spec.model_id: self.needs.of(spec, most) or 0 for spec in specs}
         self._order = sorted(specs, key=lambda spec: (-bytes_of[spec.model_id], spec.model_id))
         self.chosen: dict[str, list[str]] = {spec.model_id: [] for spec in specs}
+
+    def occupy(self, settled: Iterable[Settled]) -> None:
+        """The room of models about which there is nothing to decide."""
+        for one in settled:
+            for address in one.addresses:
+                room = self.fleet.rooms[address]
+                need = one.told_bytes or stated_bytes(one.spec, room.kind.devices)
+                room.take(one.spec.model_id, need)
 
     def keep(self, current: Mapping[str, Sequence[str]]) -> None:
         """Let replicas stay where they are: first those that hold their memory already."""
         rooms = self.fleet.rooms
         for spec in self._order:
             there = [rooms[a] for a in current.get(spec.model_id, ()) if a in rooms]
-            self._keep(spec, [room for room in there if spec.model_id in room.loaded])
+            self._keep(spec, [room for room in there if room.has_loaded(spec.model_id)])
         for spec in self._order:
             there = [rooms[a] for a in current.get(spec.model_id, ()) if a in rooms]
-            others = [room for room in there if spec.model_id not in room.loaded]
+            others = [room for room in there if not room.has_loaded(spec.model_id)]
             self._keep(spec, [room for room in others if room.fits(self._need(spec, room))])
 
     def place(self) -> None:

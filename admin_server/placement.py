@@ -33,6 +33,10 @@ class Demand:
     tags: tuple[str, ...]  # all of them, in order
     devices: int
 
+    def met_by_server(self, info: ServerInfo) -> bool:
+        """Does this server do?"""
+        return self.met_by(_bare_paths(info.model_paths), frozenset(info.tags), devices_of(info))
+
     def met_by(self, paths: frozenset[str], tags: frozenset[str], devices: int) -> bool:
         """Does a server with these bare paths, tags and devices do? 0 devices: not known."""
         return self.path in paths and devices >= self.devices and tags.issuperset(self.tags)
@@ -102,6 +106,11 @@ def serves(info: ServerInfo, model_path: str) -> bool:
 def devices_of(info: ServerInfo) -> int:
     """The accelerators of a server; 0: not known."""
     return info.devices or _devices_in(info.chip_topology)
+
+
+@lru_cache(maxsize=4096)
+def _bare_paths(paths: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(map(bare, paths))
 
 
 @lru_cache(maxsize=1024)

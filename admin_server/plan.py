@@ -11,9 +11,9 @@ loaded elsewhere: it would be there twice. Costs time in proportion to servers +
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from admin_server.assigner import Assignment, assign
+from admin_server.assigner import Assignment, Settled, assign
 from admin_server.placement import demand_of, devices_of
 from admin_server.report import Awaited, Intent, ModelReport, report, report_ready
 from admin_server.rollout import unloads
@@ -37,46 +37,68 @@ _IN_MEMORY = (ServableStatus.LOADING, ServableStatus.LOADED, ServableStatus.UNLO
 
 
 @dataclass(frozen=True, slots=True)
+class Done:
+    """A model with which all is as it should be, and what that was seen from."""
+
+    settled: Settled
+    model: SeenModel
+    report: ModelReport
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What to do, and how things stand."""
 
     actions: tuple[Action, ...]
     models: Mapping[str, ModelReport]
     looks: int = 0  # how many servers were looked at to find places: what it cost
+    done: Mapping[str, Done] = field(default_factory=dict[str, Done])
 
 
-def plan_actions(wanted: CellState, seen: Seen, now: float, *, acting: bool = True) -> Plan:
-    """Decide. `acting=False` reports only: servers may still be on their way."""
+def plan_actions(
+    wanted: CellState, seen: Seen, now: float, *, acting: bool = True, before: Plan | None = None
+) -> Plan:
+    """Decide. `acting=False` reports only: servers may still be on their way.
+
+    `before` changes nothing but the cost: models that were done then, and are seen as they were,
+    are not thought about again.
+    """
     specs = [wanted.models[model_id] for model_id in sorted(wanted.models)]
-    current = {spec.model_id: _current(spec, seen.model(spec.model_id), now) for spec in specs}
-    awaited = _awaited(specs, current, seen)
-    assignment = _assign(specs, current, awaited, seen, now)
-    done = _done(specs, assignment, seen)
-    open_ = [spec for spec in specs if spec.model_id not in done]
+    done = _done(specs, seen, before.done if before is not None else {})
+    undone = [spec for spec in specs if spec.model_id not in done]
+    if not undone and seen.models.keys() <= done.keys():
+        return Plan((), {spec.model_id: done[spec.model_id].report for spec in specs}, 0, done)
+    current = {spec.model_id: _current(spec, seen.model(spec.model_id), now) for spec in undone}
+    awaited = _awaited(undone, current, seen)
+    assignment = _assign(undone, current, awaited, done, seen, now)
     going = unloads(wanted, assignment, {*awaited}, done, seen, now) if acting else []
     leaving = {(unload.address, unload.model_id): unload for unload in going}
-    loads, crowded = _loads(wanted, open_, assignment, seen, now, going) if acting else ([], {})
-    pushes = _pushes(open_, seen, now) if acting else []
+    loads, crowded = _loads(wanted, undone, assignment, seen, now, going) if acting else ([], {})
+    pushes = _pushes(undone, seen, now) if acting else []
     intent = Intent(assignment, leaving, awaited, crowded)
-    described = {spec.model_id: report(spec, intent, seen, now) for spec in open_}
+    reports = {spec.model_id: report(spec, intent, seen, now) for spec in undone}
+    reports |= {model_id: one.report for model_id, one in done.items()}
     return Plan(
         actions=(*going, *loads, *pushes),
-        models={s.model_id: done.get(s.model_id) or described[s.model_id] for s in specs},
+        models={spec.model_id: reports[spec.model_id] for spec in specs},
         looks=assignment.looks,
+        done=done,
     )
 
 
-def _done(specs: Sequence[ModelSpec], assignment: Assignment, seen: Seen) -> dict[str, ModelReport]:
+def _done(specs: Sequence[ModelSpec], seen: Seen, before: Mapping[str, Done]) -> dict[str, Done]:
     """The models with which all is as it should be: most of a cell, most of the time."""
-    done: dict[str, ModelReport] = {}
+    done: dict[str, Done] = {}
     for spec in specs:
-        model, assigned = seen.model(spec.model_id), assignment.addresses[spec.model_id]
-        if (
-            len(assigned) == len(model.held) == spec.replicas
-            and model.is_at_rest(spec)
-            and model.held.keys() == set(assigned)
-        ):
-            done[spec.model_id] = report_ready(spec, assigned)
+        model, known = seen.model(spec.model_id), before.get(spec.model_id)
+        if known is not None and known.model is model and known.settled.spec is spec:
+            done[spec.model_id] = known
+        elif len(model.held) == spec.replicas and model.is_at_rest(spec):
+            demand, addresses = demand_of(spec), sorted(model.held)
+            servers = [seen.servers[address] for address in addresses]
+            if all(s.answered and demand.met_by_server(s.joined.info) for s in servers):
+                settled = Settled(spec, addresses, model.told_bytes(spec))
+                done[spec.model_id] = Done(settled, model, report_ready(spec, addresses))
     return done
 
 
@@ -87,6 +109,7 @@ def _assign(
     specs: Sequence[ModelSpec],
     current: Mapping[str, Sequence[str]],
     awaited: Mapping[str, Awaited],
+    done: Mapping[str, Done],
     seen: Seen,
     now: float,
 ) -> Assignment:
@@ -99,6 +122,8 @@ def _assign(
             for spec in specs
             if (failed := _failed(spec, seen.model(spec.model_id), now))
         },
+        told_bytes={s.model_id: seen.model(s.model_id).told_bytes(s) for s in specs},
+        settled=[one.settled for one in done.values()],
     )
 
 
@@ -133,8 +158,6 @@ def _awaited(
 
 def _current(spec: ModelSpec, model: SeenModel, now: float) -> list[str]:
     """The servers that have the model or are about to, the ones most worth keeping first."""
-    if model.is_at_rest(spec):
-        return sorted(model.held)
     ranked = [
         (rank, address)
         for address in {*model.held, *model.pending, *model.failures}
@@ -223,7 +246,7 @@ def _pushes(specs: Sequence[ModelSpec], seen: Seen, now: float) -> list[UpdateAc
     pushes: list[UpdateAcls] = []
     for spec in specs:
         model = seen.model(spec.model_id)
-        for address, servable in model.held.items():
+        for address, servable in sorted(model.held.items()):
             if (
                 servable.acls != spec.acls
                 and model.has_stale_acls(address, spec)

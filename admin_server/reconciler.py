@@ -62,6 +62,7 @@ class Reconciler:
         self._calls: dict[str, set[asyncio.Task[None]]] = {}
         self._hang_ups: set[asyncio.Task[None]] = set()
         self._stir = asyncio.Event()
+        self._plan: Plan | None = None
         self._jitter = jitter
         self.rounds: deque[float] = deque(maxlen=1000)  # seconds that each of the last ones took
         self.loads = self.unloads = self.failed_actions = 0  # since the start
@@ -118,7 +119,8 @@ class Reconciler:
         wanted = self._wanted()
         self._servers.forget_failures(wanted)
         seen = self._servers.view()
-        plan = plan_actions(wanted, seen, now, acting=now >= self._acts_at_s)
+        acting = now >= self._acts_at_s
+        self._plan = plan = plan_actions(wanted, seen, now, acting=acting, before=self._plan)
         self._on_plan(plan, seen)
         for action in plan.actions:
             self._servers.begin(action)

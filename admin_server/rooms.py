@@ -8,7 +8,7 @@ nothing of replicas that are there already, of failures or of words.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -26,7 +26,6 @@ class Room:
     server: JoinedServer
     kind: Kind
     free: int  # bytes; 0 where its kind does not tell its memory
-    loaded: frozenset[str]  # models that it holds in memory now, of whatever version
     models: dict[str, int] = field(default_factory=dict[str, int])  # bytes each; 0: not known
 
     @property
@@ -36,6 +35,13 @@ class Room:
     def fits(self, need: int | None) -> bool:
         """Would so many bytes fit, as far as is known?"""
         return need is None or not self.kind.tells_memory or need <= self.free
+
+    def has_loaded(self, model_id: str) -> bool:
+        """Is the model in its memory now, in whatever version?"""
+        return any(
+            servable.model_id == model_id and servable.status is ServableStatus.LOADED
+            for servable in self.server.servables
+        )
 
     def take(self, model_id: str, need: int | None) -> None:
         """Give it a replica."""
@@ -192,8 +198,7 @@ class _Kinds:
             kind = self.by_key[key] = Kind(*key)
             for path in paths:
                 self._by_path.setdefault(path, []).append(kind)
-        loaded = [s.model_id for s in server.servables if s.status is ServableStatus.LOADED]
-        return Room(server, kind, info.memory_total, frozenset(loaded))
+        return Room(server, kind, info.memory_total)
 
     def with_path(self, path: str) -> Iterator[Kind]:
         """Those that serve the bare path."""
@@ -203,16 +208,9 @@ class _Kinds:
 class Needs:
     """How many bytes each model takes: as servers that loaded it told, else as was stated."""
 
-    def __init__(self, servers: Iterable[JoinedServer]) -> None:
-        self._told: dict[str, dict[str, int]] = {}  # by model and version
-        for server in servers:
-            for servable in server.servables:
-                if servable.memory:
-                    told = self._told.setdefault(servable.model_id, {})
-                    told[servable.version] = max(servable.memory, told.get(servable.version, 0))
+    def __init__(self, told: Mapping[str, int]) -> None:
+        self._told = told  # by model; 0 or absent: nobody has
 
     def of(self, spec: ModelSpec, devices: int) -> int | None:
         """Bytes of this version on a server with so many devices; None: not known."""
-        told = self._told.get(spec.model_id)
-        known = max(told.get(spec.version, 0), told.get("", 0)) if told else 0
-        return known or stated_bytes(spec, devices)
+        return self._told.get(spec.model_id) or stated_bytes(spec, devices)

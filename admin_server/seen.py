@@ -6,6 +6,7 @@ not the cell's. Decides nothing; knows nothing of RPCs, clocks or storage.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -114,6 +115,11 @@ class SeenModel:
         """The replicas that clients may use."""
         return [address for address in self.held if self.is_ready(address)]
 
+    def told_bytes(self, spec: ModelSpec) -> int:
+        """What the published version takes, as servers that loaded it told; 0: none did."""
+        told = [s.memory for s in self.held.values() if is_current(s, spec)]
+        return max(told, default=0)
+
     def is_at_rest(self, spec: ModelSpec) -> bool:
         """Is every replica that there is ready and current, and nothing under way or wrong?"""
         if self.pending or self.failures or self.pushes:
@@ -170,22 +176,14 @@ class Seen:
     failures: Mapping[Place, Failure] = field(default_factory=dict[Place, Failure])
     gone: Sequence[str] = ()  # servers pruned lately, in words
     pushes: Mapping[Place, AclPush] = field(default_factory=dict[Place, AclPush])
+    indexed: Mapping[str, SeenModel] | None = None  # `models`, where somebody kept it
 
     @cached_property
     def models(self) -> Mapping[str, SeenModel]:
         """The same by model: every model that a server has or that something is known of."""
-        models: dict[str, SeenModel] = {}
-        for address, server in self.servers.items():
-            for servable in server.joined.servables:
-                if servable.status is not ServableStatus.NONE:
-                    _of(models, servable.model_id).held.setdefault(address, servable)
-        for (address, model_id), actions in self.pending.items():
-            _of(models, model_id).pending[address] = actions
-        for (address, model_id), failure in self.failures.items():
-            _of(models, model_id).failures[address] = failure
-        for (address, model_id), push in self.pushes.items():
-            _of(models, model_id).pushes[address] = push
-        return models
+        if self.indexed is not None:
+            return self.indexed
+        return by_model(self.servers, self.pending, self.failures, self.pushes)
 
     @cached_property
     def silent(self) -> Sequence[str]:
@@ -220,11 +218,25 @@ class Seen:
         return self.models.get(model_id, _UNHEARD_OF)
 
 
-def _of(models: dict[str, SeenModel], model_id: str) -> SeenModel:
-    model = models.get(model_id)
-    if model is None:
-        model = models[model_id] = SeenModel()
-    return model
+def by_model(
+    servers: Mapping[str, SeenServer],
+    pending: Mapping[Place, tuple[Action, ...]],
+    failures: Mapping[Place, Failure],
+    pushes: Mapping[Place, AclPush],
+) -> dict[str, SeenModel]:
+    """The same, by model."""
+    models: dict[str, SeenModel] = defaultdict(SeenModel)
+    for address, server in servers.items():
+        for servable in server.joined.servables:
+            if servable.status is not ServableStatus.NONE:
+                models[servable.model_id].held.setdefault(address, servable)
+    for (address, model_id), actions in pending.items():
+        models[model_id].pending[address] = actions
+    for (address, model_id), failure in failures.items():
+        models[model_id].failures[address] = failure
+    for (address, model_id), push in pushes.items():
+        models[model_id].pushes[address] = push
+    return dict(models)
 
 
 def is_current(servable: ServableInfo, spec: ModelSpec) -> bool:

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from admin_server.failures import AclPushes, Failures
+from admin_server.model_index import ModelIndex
 from admin_server.seen import Action, Load, Place, Seen, SeenServer, Unload, UpdateAcls
 from admin_server.state import CellState
 from admin_server.words import clock_time
-from sax.types import JoinedServer, ServableInfo, ServableStatus, ServerInfo, ServerStatus
+from sax.types import JoinedServer, ServableStatus, ServerInfo, ServerStatus
 
 _UNLOAD_RETRY_S = 5.0
 _GONE_KEPT = 3  # servers pruned lately that reasons still tell of
@@ -54,6 +55,7 @@ class Servers:
         self._servers: dict[str, _Server] = {}
         self._failures = Failures(jitter)
         self._pushes = AclPushes(jitter)
+        self._index = ModelIndex()
         self._gone: deque[tuple[str, str]] = deque(maxlen=_GONE_KEPT)
         self._paths: dict[tuple[str, ...], tuple[str, ...]] = {}
         self.changes = 0  # grows whenever a plan may come out differently
@@ -83,6 +85,7 @@ class Servers:
         if known is not None and known.info.incarnation == info.incarnation:
             if known.info != info:
                 known.info, known.seen = info, None
+                self._index.touch(info.address)
                 self.changes += 1
             return False
         self._forget(info.address)
@@ -100,13 +103,15 @@ class Servers:
             self._forget(address)
             server = _Server(replace(server.info, incarnation=status.incarnation), now)
             self._servers[address] = server
-        changed = server.status is None or _standing(server.status) != _standing(status)
+        old, server.status = server.status, status
+        changed = old is None or old.memory_total != status.memory_total
+        changed = self._index.put(address, status.servables) or changed
         under_way = [
             u for u in server.under_way if u.done_at_s is None or u.done_at_s >= asked_at_s
         ]
         if changed or server.trouble or len(under_way) != len(server.under_way):
             self.changes += 1
-        server.status, server.last_seen_s, server.trouble = status, now, ""
+        server.last_seen_s, server.trouble = now, ""
         server.under_way, server.seen = under_way, None
         self._note(address, status, now)
         return restarted
@@ -157,12 +162,14 @@ class Servers:
 
     def view(self) -> Seen:
         """All of it, for the planner."""
+        pending, failures, pushes = self._pending(), self._failures.all(), self._pushes.all()
         return Seen(
             servers={address: _seen(server) for address, server in self._servers.items()},
-            pending=self._pending(),
-            failures=self._failures.all(),
+            pending=pending,
+            failures=failures,
             gone=tuple(why for address, why in self._gone if address not in self._servers),
-            pushes=self._pushes.all(),
+            pushes=pushes,
+            indexed=self._index.view(pending, failures, pushes),
         )
 
     def _pending(self) -> Mapping[Place, tuple[Action, ...]]:
@@ -199,6 +206,7 @@ class Servers:
 
     def _forget(self, address: str) -> None:
         if self._servers.pop(address, None) is not None:
+            self._index.drop(address)
             self.changes += 1
         self._failures.forget(address)
         self._pushes.forget(address)
@@ -208,15 +216,6 @@ def known_paths(infos: Iterable[ServerInfo]) -> list[str]:
     """Every model path that some server serves."""
     # By way of the distinct tuples: a thousand servers share a few.
     return sorted(set(chain.from_iterable({info.model_paths for info in infos})))
-
-
-def _standing(status: ServerStatus) -> tuple[object, ...]:
-    """What a plan depends on: all but how busy the server is."""
-    return (status.memory_total, *map(_standing_of, status.servables))
-
-
-def _standing_of(s: ServableInfo) -> tuple[object, ...]:
-    return (s.model_id, s.status, s.version, s.reason, s.progress, s.memory, s.methods, s.acls)
 
 
 def _seen(server: _Server) -> SeenServer:

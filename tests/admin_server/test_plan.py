@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from admin_server.plan import plan_actions
+from admin_server.plan import Plan, plan_actions
 from admin_server.seen import (
     AclPush,
     Action,
@@ -457,6 +457,7 @@ class Play:
 
     def __post_init__(self) -> None:
         self.servers = Servers(silence_s=3, jitter=random.Random(0))
+        self.plan: Plan | None = None
         for name in self.names:
             self.start(name)
 
@@ -486,7 +487,9 @@ class Play:
         self.servers.prune(self.now)
         self.servers.forget_failures(self.wanted)
         view = self.servers.view()
-        plan = plan_actions(self.wanted, view, self.now)
+        plan = plan_actions(self.wanted, view, self.now, before=self.plan)
+        self._check_shortcuts(plan, view)
+        self.plan = plan
         self._check(plan.actions, view)
         for action in plan.actions:
             self.servers.begin(action)
@@ -534,6 +537,12 @@ class Play:
             )
         # Half a second before the next status is asked for.
         self.servers.finish(action, error, self.now - 0.5)
+
+    def _check_shortcuts(self, plan: Plan, view: Seen) -> None:
+        """What was kept from earlier rounds makes no difference but to the cost."""
+        scratch = plan_actions(self.wanted, replace(view, indexed=None), self.now)
+        assert (plan.actions, plan.models) == (scratch.actions, scratch.models)
+        assert view.models == replace(view, indexed=None).models
 
     def _check(self, actions: tuple[Action, ...], view: Seen) -> None:
         """No plan takes the last ready replica of a model while another server could help."""
