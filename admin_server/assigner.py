@@ -11,11 +11,11 @@ Costs time in proportion to servers + models + replicas, never to their products
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from admin_server.placement import Demand, demand_of, stated_bytes
-from admin_server.rooms import Fleet, Needs, Room
+from admin_server.placement import demand_of, stated_bytes
+from admin_server.rooms import Fleet, Kind, Needs, Room
 from admin_server.shortage import why_short
 from sax.types import JoinedServer, ModelSpec
 
@@ -98,6 +98,7 @@ class _Filling:
         most = self.fleet.most_devices
         bytes_of = {spec.model_id: self.needs.of(spec, most) or 0 for spec in specs}
         self._order = sorted(specs, key=lambda spec: (-bytes_of[spec.model_id], spec.model_id))
+        self._options: dict[str, list[tuple[Kind, int | None]]] = {}
         self.chosen: dict[str, list[str]] = {spec.model_id: [] for spec in specs}
 
     def occupy(self, settled: Iterable[Settled]) -> None:
@@ -157,20 +158,35 @@ class _Filling:
 
     def _place(self, spec: ModelSpec) -> bool:
         """One more replica of the model, if any server can take it."""
-        chosen = self.chosen[spec.model_id]
-        demand = self._demands[spec.model_id]
-        taken = {*chosen, *self._failed.get(spec.model_id, _NOWHERE)}
-        best = self._best(spec, demand, taken) or self._best(spec, demand, chosen)
+        chosen, failed = self.chosen[spec.model_id], self._failed.get(spec.model_id)
+        options = self._options_of(spec)
+        best = _best(options, {*chosen, *failed}) if failed else None
+        best = best or _best(options, chosen)
         if best is None:
             return False
-        best.take(spec.model_id, self._need(spec, best))
-        chosen.append(best.address)
+        room, need = best
+        room.take(spec.model_id, need)
+        chosen.append(room.address)
         return True
 
-    def _best(self, spec: ModelSpec, demand: Demand, taken: set[str] | list[str]) -> Room | None:
-        bests = [
-            best
-            for kind in self.fleet.able(demand)
-            if (best := kind.best(self.needs.of(spec, kind.devices), taken)) is not None
-        ]
-        return min(bests, key=lambda best: best[0])[1] if bests else None
+    def _options_of(self, spec: ModelSpec) -> list[tuple[Kind, int | None]]:
+        """The kinds of servers that do, and the bytes that the model takes there."""
+        options = self._options.get(spec.model_id)
+        if options is None:
+            able = self.fleet.able(self._demands[spec.model_id])
+            options = [(kind, self.needs.of(spec, kind.devices)) for kind in able]
+            self._options[spec.model_id] = options
+        return options
+
+
+def _best(
+    options: Sequence[tuple[Kind, int | None]], taken: Collection[str]
+) -> tuple[Room, int | None] | None:
+    """The best server of all kinds but for those taken."""
+    winner: tuple[Room, int | None] | None = None
+    least: tuple[int, int, int, str] | None = None
+    for kind, need in options:
+        best = kind.best(need, taken)
+        if best is not None and (least is None or best[0] < least):
+            least, winner = best[0], (best[1], need)
+    return winner
