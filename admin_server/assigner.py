@@ -1,20 +1,25 @@
 """Which servers should serve which models: a pure, deterministic choice.
 
-Keeps what is there, gives every model its first replica before any gets a second, and fills the
-servers with the fewest models first. A server holds at most one replica of a model, any number of
-models, and no more bytes than it has, as far as they are known. Knows nothing of time, versions,
-RPCs or how a model gets loaded; its report says in words why a replica has no server.
+Keeps what is there, gives every model its first replica before any gets a second, and places large
+models before small ones, each where it fits tightest; where bytes are not known, where the fewest
+models are. A server holds at most one replica of a model, any number of models, and no more bytes
+than it has, as far as they are known. Knows nothing of time, versions, RPCs or how a model gets
+loaded; its report says in words why a replica has no server.
+
+Costs time in proportion to servers + models + replicas, never to their products.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from admin_server.placement import demand_of, stated_bytes
+from admin_server.rooms import Fleet, Kind, Needs, Room
+from admin_server.shortage import why_short
 from sax.types import JoinedServer, ModelSpec
 
-_SAXML_PREFIX = "saxml.server."
-_NAMED = 4  # how many servers or paths a sentence lists
+_NOWHERE: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,27 +28,17 @@ class Assignment:
 
     addresses: Mapping[str, tuple[str, ...]]  # by model, the kept ones first
     reasons: Mapping[str, tuple[str, ...]]  # by model, one for each missing replica
+    needs: Needs
+    looks: int  # how many servers were looked at to find places: what it cost
 
 
-@dataclass(slots=True)
-class _Room:
-    """One server while it is being filled."""
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A model that stays where it is, with nothing to decide."""
 
-    server: JoinedServer
-    free: int | None  # bytes; None: not known
-    models: set[str] = field(default_factory=set[str])
-
-    @property
-    def address(self) -> str:
-        return self.server.info.address
-
-    def take(self, model_id: str, need: int | None) -> None:
-        self.models.add(model_id)
-        if self.free is not None and need is not None:
-            self.free -= need
-
-    def fits(self, need: int | None) -> bool:
-        return self.free is None or need is None or need <= self.free
+    spec: ModelSpec
+    addresses: Sequence[str]
+    told_bytes: int  # 0: not known
 
 
 def assign(
@@ -51,138 +46,147 @@ def assign(
     servers: Sequence[JoinedServer],
     current: Mapping[str, Sequence[str]],
     failed: Mapping[str, frozenset[str]] | None = None,
+    *,
+    told_bytes: Mapping[str, int] | None = None,
+    settled: Iterable[Settled] = (),
 ) -> Assignment:
     """Choose servers for every spec.
 
     `current` names where each model is or is on its way to, best replica first: when there are too
     many the last ones go. `failed` names servers that could not load it: the last resort.
+    `told_bytes` is what servers told of the models, if it is known already, and `settled` are other
+    models, which only take their room.
     """
-    rooms = {s.info.address: _Room(s, s.info.memory_total or None) for s in servers}
-    needs = {spec.model_id: bytes_of(spec, servers) for spec in specs}
-    failed = failed or {}
-    order = sorted(specs, key=lambda spec: (-(needs[spec.model_id] or 0), spec.model_id))
-    chosen = {spec.model_id: _keep(spec, rooms, current, failed, needs) for spec in order}
-    for replica in range(len(servers)):
-        for spec in order:
-            if len(chosen[spec.model_id]) == replica < spec.replicas:
-                chosen[spec.model_id] += _place(spec, rooms, failed, needs)
+    told = _told(specs, servers) if told_bytes is None else told_bytes
+    filling = _Filling(specs, servers, failed or {}, Needs(told))
+    filling.occupy(settled)
+    filling.keep(current)
+    filling.place()
+    by_name = sorted(specs, key=lambda spec: spec.model_id)
     return Assignment(
-        addresses={model_id: tuple(addresses) for model_id, addresses in sorted(chosen.items())},
-        reasons={
-            spec.model_id: (_reason(spec, list(rooms.values()), needs),)
-            * (spec.replicas - len(chosen[spec.model_id]))
-            for spec in sorted(specs, key=lambda spec: spec.model_id)
-        },
+        {spec.model_id: tuple(filling.chosen[spec.model_id]) for spec in by_name},
+        {spec.model_id: filling.reasons(spec) for spec in by_name},
+        filling.needs,
+        filling.fleet.looks,
     )
 
 
-def bytes_of(spec: ModelSpec, servers: Sequence[JoinedServer]) -> int | None:
-    """What this version of the model takes on a server, if any server has told."""
-    told = [
-        servable.memory
-        for server in servers
-        for servable in server.servables
-        if servable.model_id == spec.model_id and servable.version in ("", spec.version)
-    ]
-    return max(told, default=0) or None
+def _told(specs: Sequence[ModelSpec], servers: Sequence[JoinedServer]) -> dict[str, int]:
+    """What servers told of these versions."""
+    versions = {spec.model_id: ("", spec.version) for spec in specs}
+    told: dict[str, int] = {}
+    for servable in (servable for server in servers for servable in server.servables):
+        if servable.version in versions.get(servable.model_id, ()):
+            told[servable.model_id] = max(servable.memory, told.get(servable.model_id, 0))
+    return told
 
 
-def serves(server: JoinedServer, model_path: str) -> bool:
-    """Does the server know this path, written with or without the `saxml.server.` prefix?"""
-    return _bare(model_path) in map(_bare, server.info.model_paths)
+class _Filling:
+    """The servers as they fill up, and what was chosen so far."""
+
+    def __init__(
+        self,
+        specs: Sequence[ModelSpec],
+        servers: Sequence[JoinedServer],
+        failed: Mapping[str, frozenset[str]],
+        needs: Needs,
+    ) -> None:
+        self._failed = failed
+        self._demands = {spec.model_id: demand_of(spec) for spec in specs}
+        self.fleet = Fleet(servers, self._demands.values())
+        self.needs = needs
+        most = self.fleet.most_devices
+        bytes_of = {spec.model_id: self.needs.of(spec, most) or 0 for spec in specs}
+        self._order = sorted(specs, key=lambda spec: (-bytes_of[spec.model_id], spec.model_id))
+        self._options: dict[str, list[tuple[Kind, int | None]]] = {}
+        self.chosen: dict[str, list[str]] = {spec.model_id: [] for spec in specs}
+
+    def occupy(self, settled: Iterable[Settled]) -> None:
+        """The room of models about which there is nothing to decide."""
+        for one in settled:
+            for address in one.addresses:
+                room = self.fleet.rooms[address]
+                need = one.told_bytes or stated_bytes(one.spec, room.kind.devices)
+                room.take(one.spec.model_id, need)
+
+    def keep(self, current: Mapping[str, Sequence[str]]) -> None:
+        """Let replicas stay where they are: first those that hold their memory already."""
+        rooms = self.fleet.rooms
+        for spec in self._order:
+            there = [rooms[a] for a in current.get(spec.model_id, ()) if a in rooms]
+            self._keep(spec, [room for room in there if room.has_loaded(spec.model_id)])
+        for spec in self._order:
+            there = [rooms[a] for a in current.get(spec.model_id, ()) if a in rooms]
+            others = [room for room in there if not room.has_loaded(spec.model_id)]
+            self._keep(spec, [room for room in others if room.fits(self._need(spec, room))])
+
+    def place(self) -> None:
+        """One replica for each model that has the fewest, and so on until nothing more fits."""
+        place_of = {spec.model_id: number for number, spec in enumerate(self._order)}
+        short: dict[int, list[ModelSpec]] = {}
+        for spec in self._order:
+            if (have := len(self.chosen[spec.model_id])) < spec.replicas:
+                short.setdefault(have, []).append(spec)
+        while short:
+            have = min(short)
+            for spec in sorted(short.pop(have), key=lambda spec: place_of[spec.model_id]):
+                # What found no server now finds none later: they only fill up.
+                if self._place(spec) and have + 1 < spec.replicas:
+                    short.setdefault(have + 1, []).append(spec)
+
+    def reasons(self, spec: ModelSpec) -> tuple[str, ...]:
+        """One for each replica that has no server."""
+        missing = spec.replicas - len(self.chosen[spec.model_id])
+        if missing <= 0:
+            return ()
+        demand, chosen = self._demands[spec.model_id], self.chosen[spec.model_id]
+        return (why_short(spec, demand, self.fleet, self.needs, chosen),) * missing
+
+    def _keep(self, spec: ModelSpec, rooms: Sequence[Room]) -> None:
+        """Those of these servers that still do, and not more than are wanted."""
+        if not rooms:
+            return
+        chosen, able = self.chosen[spec.model_id], self.fleet.able(self._demands[spec.model_id])
+        failed = self._failed.get(spec.model_id, _NOWHERE)
+        for room in rooms:
+            if len(chosen) < spec.replicas and room.kind in able and room.address not in failed:
+                room.take(spec.model_id, self._need(spec, room))
+                chosen.append(room.address)
+
+    def _need(self, spec: ModelSpec, room: Room) -> int | None:
+        return self.needs.of(spec, room.kind.devices)
+
+    def _place(self, spec: ModelSpec) -> bool:
+        """One more replica of the model, if any server can take it."""
+        chosen, failed = self.chosen[spec.model_id], self._failed.get(spec.model_id)
+        options = self._options_of(spec)
+        best = _best(options, {*chosen, *failed}) if failed else None
+        best = best or _best(options, chosen)
+        if best is None:
+            return False
+        room, need = best
+        room.take(spec.model_id, need)
+        chosen.append(room.address)
+        return True
+
+    def _options_of(self, spec: ModelSpec) -> list[tuple[Kind, int | None]]:
+        """The kinds of servers that do, and the bytes that the model takes there."""
+        options = self._options.get(spec.model_id)
+        if options is None:
+            able = self.fleet.able(self._demands[spec.model_id])
+            options = [(kind, self.needs.of(spec, kind.devices)) for kind in able]
+            self._options[spec.model_id] = options
+        return options
 
 
-def describe_paths(servers: Sequence[JoinedServer]) -> str:
-    """The model paths that these servers serve, in words."""
-    paths = sorted({path for server in servers for path in server.info.model_paths})
-    return _listing(paths) or "no path at all"
-
-
-def human_bytes(number: int) -> str:
-    """1536 -> "1.5 KiB"."""
-    size = float(number)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{size:.1f} {unit}" if unit != "B" else f"{number} B"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
-def _bare(path: str) -> str:
-    return path.removeprefix(_SAXML_PREFIX)
-
-
-def _keep(
-    spec: ModelSpec,
-    rooms: Mapping[str, _Room],
-    current: Mapping[str, Sequence[str]],
-    failed: Mapping[str, frozenset[str]],
-    needs: Mapping[str, int | None],
-) -> list[str]:
-    """The replicas that stay where they are."""
-    kept: list[str] = []
-    avoided = failed.get(spec.model_id, frozenset())
-    for address in current.get(spec.model_id, ()):
-        room = rooms.get(address)
-        good = room is not None and serves(room.server, spec.model_path)
-        if room is not None and good and len(kept) < spec.replicas and address not in avoided:
-            room.take(spec.model_id, needs[spec.model_id])
-            kept.append(address)
-    return kept
-
-
-def _place(
-    spec: ModelSpec,
-    rooms: Mapping[str, _Room],
-    failed: Mapping[str, frozenset[str]],
-    needs: Mapping[str, int | None],
-) -> list[str]:
-    """One more replica of the model, if any server can take it."""
-    need = needs[spec.model_id]
-    avoided = failed.get(spec.model_id, frozenset())
-    candidates = [
-        room
-        for room in rooms.values()
-        if spec.model_id not in room.models
-        and serves(room.server, spec.model_path)
-        and room.fits(need)
-    ]
-    if not candidates:
-        return []
-    best = min(
-        candidates,
-        key=lambda room: (
-            room.address in avoided,
-            len(room.models),
-            -(room.free or 0),
-            room.address,
-        ),
-    )
-    best.take(spec.model_id, need)
-    return [best.address]
-
-
-def _reason(spec: ModelSpec, rooms: Sequence[_Room], needs: Mapping[str, int | None]) -> str:
-    """Why the next replica of the model has no server."""
-    if not rooms:
-        return "no model server has joined this cell"
-    able = [room for room in rooms if serves(room.server, spec.model_path)]
-    if not able:
-        return (
-            f"no joined server serves {spec.model_path}; "
-            f"they serve {describe_paths([room.server for room in rooms])}"
-        )
-    others = [room for room in able if spec.model_id not in room.models]
-    if not others:
-        return (
-            f"{spec.replicas} replicas are wanted, one for each server, but only "
-            f"{len(able)} joined server{'s serve' if len(able) > 1 else ' serves'} "
-            f"{spec.model_path}"
-        )
-    free = sorted(f"{room.address} has {human_bytes(room.free or 0)} free" for room in others)
-    return f"needs {human_bytes(needs[spec.model_id] or 0)} of memory, but {_listing(free)}"
-
-
-def _listing(words: Sequence[str]) -> str:
-    more = len(words) - _NAMED
-    return ", ".join([*words[:_NAMED], *([f"and {more} more"] if more > 0 else [])])
+def _best(
+    options: Sequence[tuple[Kind, int | None]], taken: Collection[str]
+) -> tuple[Room, int | None] | None:
+    """The best server of all kinds but for those taken."""
+    winner: tuple[Room, int | None] | None = None
+    least: tuple[int, int, int, str] | None = None
+    for kind, need in options:
+        best = kind.best(need, taken)
+        if best is not None and (least is None or best[0] < least):
+            least, winner = best[0], (best[1], need)
+    return winner

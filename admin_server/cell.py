@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from admin_server import versions
-from admin_server.assigner import describe_paths, serves
 from admin_server.audit import check_page, event_of
 from admin_server.autoscaler import ScalingTiming
 from admin_server.demand import Prospect, prospect
@@ -22,11 +21,13 @@ from admin_server.ledger import Ledger
 from admin_server.limits import check_server
 from admin_server.modelets import Modelets
 from admin_server.notice import Notice
+from admin_server.placement import bare
 from admin_server.plan import Plan
 from admin_server.reconciler import Reconciler, Timing
 from admin_server.records import Record
 from admin_server.scaler import Scaler
 from admin_server.seen import Seen
+from admin_server.servers import known_paths
 from admin_server.state import (
     CellState,
     check_cell,
@@ -37,6 +38,7 @@ from admin_server.state import (
     update_record,
 )
 from admin_server.watch import Delta, WatchSet
+from admin_server.words import describe_paths
 from sax import names
 from sax.config import check_address
 from sax.errors import Cancelled, ModelPathNotFound, NotLeading
@@ -84,6 +86,8 @@ class Cell:
         self._plan = Plan((), {})
         self._seen = Seen()
         self._dismissed = False
+        self._shown: dict[str, frozenset[str]] = {}  # by model, the servers in its watch set
+        self._reach: dict[str, str] = {}  # by server, where requests go
         self._watched: dict[str, WatchSet] = {}
         self._next_base = 0
         self._restored = frozenset(ledger.state.models)
@@ -107,7 +111,7 @@ class Cell:
     def dismiss(self) -> None:
         """This cell is led elsewhere: whoever waits here hears it now."""
         self._dismissed = True
-        self._notice.post()
+        self._notice.post_all()
 
     # What operators ask for; durable on return. `by` is who asks, for the audit log
 
@@ -182,13 +186,11 @@ class Cell:
     def find(self, model_id: str) -> PublishedModel:
         """One model and its replicas. Raises InvalidName, ModelNotFound."""
         spec = self.ledger.state.find(model_id)
-        return self._describe(spec, self._methods().get(model_id, ()))
+        return self._describe(spec)
 
     def models(self) -> list[PublishedModel]:
         """All models, by name."""
-        methods = self._methods()
-        published = sorted(self.ledger.state.models.items())
-        return [self._describe(spec, methods.get(name, ())) for name, spec in published]
+        return [self._describe(spec) for _, spec in sorted(self.ledger.state.models.items())]
 
     def infos(self) -> tuple[ServerInfo, ...]:
         """What every joined server said of itself, by address."""
@@ -236,7 +238,7 @@ class Cell:
         known = seqno if admin_server_id == self.id else None
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
-            event = self._notice.next()
+            event = self._notice.next(model_id)
             self._check_leading()
             self.ledger.state.find(model_id)
             delta = self._watch_set(model_id).since(known)
@@ -255,7 +257,7 @@ class Cell:
         """
         self.ledger.state.find(model_id)
         while model_id in self.ledger.state.models:
-            event = self._notice.next()
+            event = self._notice.next(model_id)
             self._check_leading()
             if self._ready(self.ledger.state.models[model_id]) >= replicas:
                 return
@@ -291,39 +293,49 @@ class Cell:
         await self.ledger.commit(make)
         self._forget_unpublished()
         self.reconciler.wake()
-        self._notice.post()
+        self._notice.post_all()
 
     def _check_path(self, model_path: str) -> None:
         """Refuse what no server here can serve; with no server there is nothing to go by."""
-        servers = [JoinedServer(info, 0.0) for info in self.reconciler.infos()]
-        if not servers or any(serves(server, model_path) for server in servers):
+        infos = self.reconciler.infos()
+        paths = known_paths(infos)
+        if not infos or bare(model_path) in map(bare, paths):
             return
-        paths = sorted({path for server in servers for path in server.info.model_paths})
         near = names.nearest(model_path, paths)
-        hint = f"near paths: {', '.join(near)}" if near else f"they serve {describe_paths(servers)}"
+        hint = f"near paths: {', '.join(near)}" if near else f"they serve {describe_paths(paths)}"
         raise ModelPathNotFound(
             f"no joined model server serves {model_path}; {hint}", param="model_path"
         )
 
     def _on_plan(self, plan: Plan, seen: Seen) -> None:
         """Tell who watches what changed, before the plan is carried out."""
-        before = [(report.version, report.current) for report in self._plan.models.values()]
-        after = [(report.version, report.current) for report in plan.models.values()]
-        changed = before != after
-        self._plan, self._seen = plan, seen
+        reach = {
+            address: server.joined.info.data_address or address
+            for address, server in seen.servers.items()
+        }
+        before, moved = self._plan.models, reach != self._reach
+        self._plan, self._seen, self._reach = plan, seen, reach
+        changed: list[str] = []
         for model_id, report in plan.models.items():
-            infos = [seen.servers[address].joined.info for address in report.ready]
-            old = self._watch_set(model_id)
-            new = old.become(info.data_address or info.address for info in infos)
-            self._watched[model_id] = new
-            changed = changed or new is not old
-        if changed or self._restored:
-            self._restored &= frozenset(m for m in self._restored if self._withheld(m))
-            self._notice.post()
+            old = before.get(model_id)
+            news = old is None or (old.version, old.current) != (report.version, report.current)
+            if moved or self._shown.get(model_id) != report.ready:
+                self._shown[model_id] = report.ready
+                watched = self._watch_set(model_id)
+                new = watched.become(reach[address] for address in report.ready)
+                self._watched[model_id] = new
+                news = news or new is not watched
+            if news:
+                changed.append(model_id)
+        self._notice.post(changed)
+        if self._restored:
+            self._restored = frozenset(m for m in self._restored if self._withheld(m))
+            self._notice.post_all()
 
     def _forget_unpublished(self) -> None:
         for model_id in self._watched.keys() - self.ledger.state.models.keys():
             self._next_base = max(self._next_base, self._watched.pop(model_id).seqno + 1)
+            self._shown.pop(model_id, None)
 
     def _watch_set(self, model_id: str) -> WatchSet:
         """A model that comes back starts beyond every number that clients may have of it."""
@@ -344,18 +356,15 @@ class Cell:
         report = self._plan.models.get(spec.model_id)
         return report.current if report is not None and report.version == spec.version else 0
 
-    def _describe(self, spec: ModelSpec, methods: tuple[str, ...]) -> PublishedModel:
+    def _describe(self, spec: ModelSpec) -> PublishedModel:
         report = self._plan.models.get(spec.model_id)
         wanted, why = self.scaler.wanted(spec), self.scaler.reason(spec)
         if report is None:
             waiting = ReplicaStatus("", ServableStatus.NONE, "published a moment ago")
             return PublishedModel(spec, (waiting,) * wanted, (), wanted, why)
-        return PublishedModel(spec, report.replicas, methods, wanted, why)
+        return PublishedModel(spec, report.replicas, self._methods(spec.model_id), wanted, why)
 
-    def _methods(self) -> dict[str, tuple[str, ...]]:
-        """By model, what the servers that have loaded it say it serves."""
-        names: dict[str, set[str]] = {}
-        for server in self._seen.servers.values():
-            for servable in server.joined.servables:
-                names.setdefault(servable.model_id, set()).update(servable.methods)
-        return {model_id: tuple(sorted(methods)) for model_id, methods in names.items()}
+    def _methods(self, model_id: str) -> tuple[str, ...]:
+        """What the servers that have loaded the model say it serves."""
+        held = self._seen.model(model_id).held.values()
+        return tuple(sorted({name for servable in held for name in servable.methods}))

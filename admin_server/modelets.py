@@ -11,14 +11,16 @@ from typing import Protocol
 
 import grpc.aio
 
-from admin_server.seen import Action, Load
+from admin_server.placement import loaded_overrides
+from admin_server.seen import Action, Load, UpdateAcls
 from sax import codec
 from sax.errors import NotFound, NotLoaded, ReplicaLost
-from sax.proto import modelet_pb2
+from sax.proto import common_pb2, modelet_pb2
 from sax.rpc import call, open_channel
-from sax.types import ServerStatus, Traffic
+from sax.types import ModelSpec, ServerStatus, Traffic
 
 _STATUS_TIMEOUT_S = 5.0
+_ACLS_TIMEOUT_S = 30.0
 # Rates are of the last minute, and percentiles cost the server a sort for every method.
 _POLLS_PER_TRAFFIC = 10
 
@@ -31,7 +33,7 @@ class Modelets(Protocol):
         ...
 
     async def carry_out(self, action: Action) -> None:
-        """Return once the model is loaded, or is gone, however long that takes."""
+        """Return once the model is loaded, is gone or has its access control lists."""
         ...
 
     async def close(self, address: str) -> None:
@@ -75,8 +77,17 @@ class GrpcModelets:
         channel, peer = self._channel(action.address), f"the model server {action.address}"
         # No deadline: a large model loads for many minutes. A server that dies breaks the
         # connection, and one that hangs falls silent to GetStatus and is dropped.
+        if isinstance(action, UpdateAcls):
+            acls = _update_loaded(action.spec)
+            taken, limit_s = modelet_pb2.UpdateLoadedResponse, _ACLS_TIMEOUT_S
+            await call(
+                channel, "/sax.Modelet/UpdateLoaded", acls, taken, peer=peer, timeout_s=limit_s
+            )
+            return
         if isinstance(action, Load):
-            load = codec.encode_load(action.spec)
+            # Where it is placed is this admin server's business, and a server would refuse it.
+            ours = loaded_overrides(action.spec.overrides)
+            load = codec.encode_load(replace(action.spec, overrides=ours))
             load.term = self._term
             reply = modelet_pb2.LoadResponse
             await call(channel, "/sax.Modelet/Load", load, reply, peer=peer, timeout_s=None)
@@ -96,3 +107,12 @@ class GrpcModelets:
         if address not in self._channels:
             self._channels[address] = open_channel(address)
         return self._channels[address]
+
+
+def _update_loaded(spec: ModelSpec) -> modelet_pb2.UpdateLoadedRequest:
+    return modelet_pb2.UpdateLoadedRequest(
+        model_key=spec.model_id,
+        acls=common_pb2.AccessControlLists(items=spec.acls),
+        checkpoint_path=spec.checkpoint,  # another one would be loaded
+        uuid=bytes.fromhex(spec.version),
+    )

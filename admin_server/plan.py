@@ -1,39 +1,48 @@
 """What to do so that seen becomes wanted: the reconciler's decisions, as one pure function.
 
-From the published specs and what is seen of the servers comes a plan: loads, unloads, and what has
-become of each model. Knows nothing of RPCs, threads, clocks or storage.
+From the published specs and what is seen of the servers comes a plan: loads, unloads, access
+control lists to bring up to date, and what has become of each model. Knows nothing of RPCs,
+threads, clocks or storage.
 
-A model whose last update changes what is loaded is rolled: one replica at a time, and never the
-last ready one before another has the new version; only where no second server can take the model
-is it reloaded in place.
+A model that may be on a server which has not answered since this admin server began to lead is not
+loaded elsewhere: it would be there twice. Costs time in proportion to servers + models + replicas.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from admin_server.assigner import Assignment, assign
-from admin_server.report import ModelReport, report
+from admin_server.assigner import Assignment, Settled, assign
+from admin_server.placement import demand_of, devices_of
+from admin_server.report import Awaited, Intent, ModelReport, report, report_ready
+from admin_server.rollout import unloads
+from admin_server.rooms import Fleet
 from admin_server.seen import (
+    HELD,
     Action,
     Load,
-    Place,
     Seen,
+    SeenModel,
     Unload,
-    failure_at,
-    has_current,
+    UpdateAcls,
     is_current,
-    is_leaving,
-    is_ready,
-    pending_load,
-    servable_at,
     waits,
 )
 from admin_server.state import CellState
-from sax.types import ModelSpec, ServableStatus
+from admin_server.words import listing
+from sax.types import JoinedServer, ModelSpec, ServableStatus
 
-_HELD = (ServableStatus.LOADING, ServableStatus.LOADED, ServableStatus.FAILED)
+_IN_MEMORY = (ServableStatus.LOADING, ServableStatus.LOADED, ServableStatus.UNLOADING)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A model with which all is as it should be, and what that was seen from."""
+
+    settled: Settled
+    model: SeenModel
+    report: ModelReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,64 +51,137 @@ class Plan:
 
     actions: tuple[Action, ...]
     models: Mapping[str, ModelReport]
+    looks: int = 0  # how many servers were looked at to find places: what it cost
+    done: Mapping[str, Done] = field(default_factory=dict[str, Done])
 
 
-def plan_actions(wanted: CellState, seen: Seen, now: float, *, acting: bool = True) -> Plan:
-    """Decide. `acting=False` reports only: servers may still be on their way."""
+def plan_actions(
+    wanted: CellState, seen: Seen, now: float, *, acting: bool = True, before: Plan | None = None
+) -> Plan:
+    """Decide. `acting=False` reports only: servers may still be on their way.
+
+    `before` changes nothing but the cost: models that were done then, and are seen as they were,
+    are not thought about again.
+    """
     specs = [wanted.models[model_id] for model_id in sorted(wanted.models)]
-    assignment = _assign(specs, seen, now)
-    unloads = _unloads(wanted, assignment, seen, now) if acting else []
-    loads = _loads(specs, assignment, seen, now, unloads) if acting else []
-    leaving = {(unload.address, unload.model_id): unload for unload in unloads}
+    done = _done(specs, seen, before.done if before is not None else {})
+    undone = [spec for spec in specs if spec.model_id not in done]
+    if not undone and seen.models.keys() <= done.keys():
+        return Plan((), {spec.model_id: done[spec.model_id].report for spec in specs}, 0, done)
+    current = {spec.model_id: _current(spec, seen.model(spec.model_id), now) for spec in undone}
+    awaited = _awaited(undone, current, seen)
+    assignment = _assign(undone, current, awaited, done, seen, now)
+    going = unloads(wanted, assignment, {*awaited}, done, seen, now) if acting else []
+    leaving = {(unload.address, unload.model_id): unload for unload in going}
+    loads, crowded = _loads(wanted, undone, assignment, seen, now, going) if acting else ([], {})
+    pushes = _pushes(undone, seen, now) if acting else []
+    intent = Intent(assignment, leaving, awaited, crowded)
+    reports = {spec.model_id: report(spec, intent, seen, now) for spec in undone}
+    reports |= {model_id: one.report for model_id, one in done.items()}
     return Plan(
-        actions=(*unloads, *loads),
-        models={spec.model_id: report(spec, assignment, seen, now, leaving) for spec in specs},
+        actions=(*going, *loads, *pushes),
+        models={spec.model_id: reports[spec.model_id] for spec in specs},
+        looks=assignment.looks,
+        done=done,
     )
+
+
+def _done(specs: Sequence[ModelSpec], seen: Seen, before: Mapping[str, Done]) -> dict[str, Done]:
+    """The models with which all is as it should be: most of a cell, most of the time."""
+    done: dict[str, Done] = {}
+    for spec in specs:
+        model, known = seen.model(spec.model_id), before.get(spec.model_id)
+        if known is not None and known.model is model and known.settled.spec is spec:
+            done[spec.model_id] = known
+        elif len(model.held) == spec.replicas and model.is_at_rest(spec):
+            demand, addresses = demand_of(spec), sorted(model.held)
+            servers = [seen.servers[address] for address in addresses]
+            if all(s.answered and demand.met_by_server(s.joined.info) for s in servers):
+                settled = Settled(spec, addresses, model.told_bytes(spec))
+                done[spec.model_id] = Done(settled, model, report_ready(spec, addresses))
+    return done
 
 
 # Where things should be
 
 
-def _assign(specs: Sequence[ModelSpec], seen: Seen, now: float) -> Assignment:
-    servers = [server.joined for server in seen.servers.values() if server.answered]
+def _assign(
+    specs: Sequence[ModelSpec],
+    current: Mapping[str, Sequence[str]],
+    awaited: Mapping[str, Awaited],
+    done: Mapping[str, Done],
+    seen: Seen,
+    now: float,
+) -> Assignment:
     return assign(
-        [_with_surge(spec, seen) for spec in specs],
-        sorted(servers, key=lambda server: server.info.address),
-        {spec.model_id: _current(spec, seen, now) for spec in specs},
-        {spec.model_id: _failed(spec, seen, now) for spec in specs},
+        [_to_place(spec, seen.model(spec.model_id), awaited) for spec in specs],
+        [server.joined for server in seen.servers.values() if server.answered],
+        current,
+        {
+            spec.model_id: failed
+            for spec in specs
+            if (failed := _failed(spec, seen.model(spec.model_id), now))
+        },
+        told_bytes={s.model_id: seen.model(s.model_id).told_bytes(s) for s in specs},
+        settled=[one.settled for one in done.values()],
     )
 
 
-def _with_surge(spec: ModelSpec, seen: Seen) -> ModelSpec:
-    """A lone replica of an older version keeps serving beside the one that will follow it."""
-    ready = [a for a in seen.servers if is_ready(seen, (a, spec.model_id))]
-    alone = spec.replicas == 1 and ready and not any(has_current(seen, a, spec) for a in ready)
+def _to_place(spec: ModelSpec, model: SeenModel, awaited: Mapping[str, Awaited]) -> ModelSpec:
+    """As many replicas as servers are to be found for now."""
+    if spec.model_id in awaited:
+        return replace(spec, replicas=spec.replicas - awaited[spec.model_id].replicas)
+    # A lone replica of an older version keeps serving beside the one that will follow it.
+    ready = model.ready() if spec.replicas == 1 else []
+    alone = bool(ready) and not any(model.has_current(address, spec) for address in ready)
     return replace(spec, replicas=2) if alone else spec
 
 
-def _current(spec: ModelSpec, seen: Seen, now: float) -> list[str]:
+def _awaited(
+    specs: Sequence[ModelSpec], current: Mapping[str, Sequence[str]], seen: Seen
+) -> dict[str, Awaited]:
+    """By model, the servers that may hold its missing replicas and have not answered yet."""
+    groups: dict[frozenset[str], list[JoinedServer]] = {}
+    for server in seen.servers.values():
+        if server.may_hold and not server.answered:
+            groups.setdefault(server.may_hold, []).append(server.joined)
+    awaited: dict[str, Awaited] = {}
+    for may_hold, silent in groups.items():
+        fleet = Fleet(silent, map(demand_of, specs))
+        for spec in specs:
+            missing = spec.replicas - len(current[spec.model_id])
+            servers = fleet.addresses(demand_of(spec)) if spec.model_id in may_hold else ()
+            if missing > 0 and servers:
+                awaited[spec.model_id] = Awaited(min(missing, len(servers)), servers)
+    return awaited
+
+
+def _current(spec: ModelSpec, model: SeenModel, now: float) -> list[str]:
     """The servers that have the model or are about to, the ones most worth keeping first."""
-    ranks = {address: _rank(spec, seen, address, now) for address in seen.servers}
-    there = [address for address, rank in ranks.items() if rank is not None]
-    return sorted(there, key=lambda address: (ranks[address], address))
+    ranked = [
+        (rank, address)
+        for address in {*model.held, *model.pending, *model.failures}
+        if (rank := _rank(spec, model, address, now)) is not None
+    ]
+    return [address for _, address in sorted(ranked)]
 
 
-def _rank(spec: ModelSpec, seen: Seen, address: str, now: float) -> int | None:
-    place = (address, spec.model_id)
-    servable, load = servable_at(seen, place), pending_load(seen, place)
-    if is_leaving(seen, place):
+def _rank(spec: ModelSpec, model: SeenModel, address: str, now: float) -> int | None:
+    servable = model.held.get(address)
+    if model.is_leaving(address):
         return None
     if servable is not None and servable.status is ServableStatus.LOADED:
         return 0 if is_current(servable, spec) else 1
-    if load is not None or (servable is not None and servable.status is ServableStatus.LOADING):
+    loading = servable is not None and servable.status is ServableStatus.LOADING
+    if loading or model.load(address) is not None:
         return 2
-    held = servable is not None and servable.status in _HELD
-    return 3 if held or waits(failure_at(seen, address, spec), now) else None
+    held = servable is not None and servable.status in HELD
+    return 3 if held or waits(model.failure(address, spec), now) else None
 
 
-def _failed(spec: ModelSpec, seen: Seen, now: float) -> frozenset[str]:
+def _failed(spec: ModelSpec, model: SeenModel, now: float) -> frozenset[str]:
     """Where this version failed to load and its next try is not being waited for there."""
-    failures = {address: failure_at(seen, address, spec) for address in seen.servers}
+    failures = {address: model.failure(address, spec) for address in model.failures}
     return frozenset(
         address
         for address, failure in failures.items()
@@ -110,82 +192,66 @@ def _failed(spec: ModelSpec, seen: Seen, now: float) -> frozenset[str]:
 # What to do about it
 
 
-def _unloads(wanted: CellState, assignment: Assignment, seen: Seen, now: float) -> list[Unload]:
-    unloads: list[Unload] = []
-    for address, model_id in sorted(_held_places(seen)):
-        spec = wanted.models.get(model_id)
-        assigned = assignment.addresses.get(model_id, ())
-        if spec is None:
-            why = "it is not published any more"
-        elif address in assigned:
-            why = _why_reload(spec, seen, address, assigned, now)
-        else:
-            why = _why_leave(spec, seen, address, assigned)
-        if why:
-            unloads.append(Unload(address, model_id, why))
-    return unloads
-
-
-def _held_places(seen: Seen) -> list[Place]:
-    """Every server and model between which there is something to undo."""
-    held = [
-        (address, servable.model_id)
-        for address, server in seen.servers.items()
-        for servable in server.joined.servables
-        if servable.status in _HELD
-    ]
-    loading = [place for place in seen.pending if pending_load(seen, place)]
-    return [place for place in {*held, *loading} if not is_leaving(seen, place)]
-
-
-def _why_reload(
-    spec: ModelSpec, seen: Seen, address: str, assigned: Sequence[str], now: float
-) -> str:
-    """Why a replica that stays where it is must be loaded anew; "" if it need not or must wait."""
-    place = (address, spec.model_id)
-    servable, load = servable_at(seen, place), pending_load(seen, place)
-    if load is not None:
-        return "" if load.spec.version == spec.version else "it was updated while it was loading"
-    if servable is None:
-        return ""
-    if servable.status is ServableStatus.LOADED:
-        return "it was updated" if address == _next_to_roll(spec, seen, assigned) else ""
-    if not is_current(servable, spec):
-        return "it was updated"
-    failed = servable.status is ServableStatus.FAILED
-    return "it is tried again" if failed and not waits(failure_at(seen, address, spec), now) else ""
-
-
-def _next_to_roll(spec: ModelSpec, seen: Seen, assigned: Sequence[str]) -> str | None:
-    """The ready replica to reload for an update: one, and only while all others are ready."""
-    if not all(is_ready(seen, (address, spec.model_id)) for address in assigned):
-        return None
-    outdated = [address for address in assigned if not has_current(seen, address, spec)]
-    return min(outdated, default=None)
-
-
-def _why_leave(spec: ModelSpec, seen: Seen, address: str, assigned: Sequence[str]) -> str:
-    """Why a replica goes from a server that is not assigned; "" while it is the last ready one."""
-    ready = any(is_ready(seen, (other, spec.model_id)) for other in assigned)
-    if assigned and not ready and is_ready(seen, (address, spec.model_id)):
-        return ""
-    return "it is not wanted on this server any more"
-
-
 def _loads(
+    wanted: CellState,
     specs: Sequence[ModelSpec],
     assignment: Assignment,
     seen: Seen,
     now: float,
-    unloads: Sequence[Unload],
-) -> list[Load]:
+    going: Sequence[Unload],
+) -> tuple[list[Load], dict[tuple[str, str], str]]:
+    """What to load now, and in words why the rest of what there is room for must wait."""
     # One action at a time for a server: what a load may fill depends on what went before it.
-    busy = {unload.address for unload in unloads} | {address for address, _ in seen.pending}
+    busy = {unload.address for unload in going} | {
+        address
+        for (address, _), actions in seen.pending.items()
+        if any(not isinstance(action, UpdateAcls) for action in actions)
+    }
     loads: list[Load] = []
+    crowded: dict[tuple[str, str], str] = {}
     for spec in specs:
+        model = seen.model(spec.model_id)
         for address in assignment.addresses[spec.model_id]:
-            there = servable_at(seen, (address, spec.model_id)) is not None
-            if not (there or address in busy or waits(failure_at(seen, address, spec), now)):
-                busy.add(address)
-                loads.append(Load(address, spec))
-    return loads
+            if address in model.held or address in busy:
+                continue
+            if waits(model.failure(address, spec), now):
+                continue
+            if others := _in_the_way(spec, address, wanted, assignment, seen):
+                crowded[address, spec.model_id] = others
+                continue
+            busy.add(address)
+            loads.append(Load(address, spec))
+    return loads, crowded
+
+
+def _in_the_way(
+    spec: ModelSpec, address: str, wanted: CellState, assignment: Assignment, seen: Seen
+) -> str:
+    """The models whose memory a load would need, while they are on their way out; "" if none."""
+    server = seen.servers[address].joined
+    devices, total = devices_of(server.info), server.info.memory_total
+    need = assignment.needs.of(spec, devices)
+    if not total or need is None:
+        return ""
+    held = {s.model_id: s.memory for s in server.servables if s.status in _IN_MEMORY}
+    for model_id in held.keys() & wanted.models.keys():
+        held[model_id] = (
+            held[model_id] or assignment.needs.of(wanted.models[model_id], devices) or 0
+        )
+    return listing(sorted(held)) if need > total - sum(held.values()) else ""
+
+
+def _pushes(specs: Sequence[ModelSpec], seen: Seen, now: float) -> list[UpdateAcls]:
+    """Loaded replicas whose access control lists are not those of their spec."""
+    pushes: list[UpdateAcls] = []
+    for spec in specs:
+        model = seen.model(spec.model_id)
+        for address, servable in sorted(model.held.items()):
+            if (
+                servable.acls != spec.acls
+                and model.has_stale_acls(address, spec)
+                and address not in model.pending
+                and not model.push_waits(address, spec, now)
+            ):
+                pushes.append(UpdateAcls(address, spec))
+    return pushes

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from admin_server.happenings import Happenings
 from admin_server.modelets import Modelets
 from admin_server.plan import Plan, plan_actions
 from admin_server.scaler import Scaler
-from admin_server.seen import Action, Load, Seen
+from admin_server.seen import Action, Load, Seen, Unload, UpdateAcls
 from admin_server.servers import Servers
 from admin_server.state import CellState
 from sax.errors import NotLeading, SaxError
@@ -25,6 +26,8 @@ from sax.types import ServerInfo
 _log = logging.getLogger(__name__)
 # Many servers stir the loop many times a second: one plan answers all that came in meanwhile.
 _GAP_S = 0.05
+_GAP_OF_ROUND = 4.0  # however large the cell, rounds leave four fifths of the loop to all else
+_VERBS = {Load: "load", Unload: "unload", UpdateAcls: "update of the ACLs"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,9 @@ class Reconciler:
         self._calls: dict[str, set[asyncio.Task[None]]] = {}
         self._hang_ups: set[asyncio.Task[None]] = set()
         self._stir = asyncio.Event()
+        self._plan: Plan | None = None
+        self._jitter = jitter
+        self.rounds: deque[float] = deque(maxlen=1000)  # seconds that each of the last ones took
         self.loads = self.unloads = self.failed_actions = 0  # since the start
 
     def join(self, info: ServerInfo) -> None:
@@ -77,19 +83,19 @@ class Reconciler:
             _log.info("model server %s joined (incarnation %s)", info.address, info.incarnation)
             self._happenings.note("joined", f"{info.address} joined", server=info.address)
             self._drop_calls(info.address)
-        if info.address not in self._polls:
-            self._polls[info.address] = asyncio.create_task(self._poll(info.address))
+        self._start_poll(info.address)
         self.wake()
 
     def restore(self, infos: Sequence[ServerInfo]) -> None:
-        """Ask the servers that the leader before knew, without waiting until they join."""
+        """Take over these servers without waiting until they join: any model may be on any."""
         if not infos:
             return
-        self._servers.restore(infos, self._clock())
+        self._servers.restore(infos, self._wanted().models, self._clock())
         # Who is silent is waited for by name: the others need no pause.
         self._acts_at_s = self._clock()
         for info in infos:
-            self._polls[info.address] = asyncio.create_task(self._poll(info.address))
+            self._start_poll(info.address)
+        self.wake()
 
     def infos(self) -> tuple[ServerInfo, ...]:
         """What every joined server said of itself."""
@@ -104,7 +110,7 @@ class Reconciler:
         while True:
             self._stir.clear()
             self._step()
-            await asyncio.sleep(_GAP_S)
+            await asyncio.sleep(max(_GAP_S, _GAP_OF_ROUND * self.rounds[-1]))
             try:
                 async with asyncio.timeout(self._timing.poll_s):
                     await self._stir.wait()
@@ -128,11 +134,17 @@ class Reconciler:
         self._servers.forget_failures(wanted)
         seen = self._servers.view()
         wanted = self._scaler.scaled(wanted, seen, now)
-        plan = plan_actions(wanted, seen, now, acting=now >= self._acts_at_s)
+        acting = now >= self._acts_at_s
+        self._plan = plan = plan_actions(wanted, seen, now, acting=acting, before=self._plan)
         self._on_plan(plan, seen)
         for action in plan.actions:
             self._servers.begin(action)
             self._start_call(action)
+        self.rounds.append(self._clock() - now)
+
+    def _start_poll(self, address: str) -> None:
+        if address not in self._polls:
+            self._polls[address] = asyncio.create_task(self._poll(address))
 
     def _start_call(self, action: Action) -> None:
         calls = self._calls.setdefault(action.address, set())
@@ -141,7 +153,7 @@ class Reconciler:
         task.add_done_callback(calls.discard)
 
     async def _carry_out(self, action: Action) -> None:
-        verb = "load" if isinstance(action, Load) else "unload"
+        verb = _VERBS[type(action)]
         _log.info("%s %s on %s", verb, action.model_id, action.address)
         error: str | None = None
         try:
@@ -152,7 +164,7 @@ class Reconciler:
             self.failed_actions += 1
             _log.warning("%s of %s on %s: %s", verb, action.model_id, action.address, error)
         self.loads += isinstance(action, Load) and error is None
-        self.unloads += not isinstance(action, Load) and error is None
+        self.unloads += isinstance(action, Unload) and error is None
         self._tell(action, verb, error)
         self._servers.finish(action, error, self._clock())
         self.wake()
@@ -163,15 +175,20 @@ class Reconciler:
             kind, text = f"{verb}-failed", f"{verb} of {model_id} on {address} failed: {error}"
         elif isinstance(action, Load):
             kind, text = "ready", f"{model_id} is ready on {address}"
-        else:
+        elif isinstance(action, Unload):
             kind, text = "unloaded", f"{model_id} was unloaded from {address}: {action.why}"
+        else:
+            kind, text = "acls-changed", f"{address} enforces new access lists of {model_id}"
         self._happenings.note(kind, text, server=address, model_id=model_id)
 
     async def _poll(self, address: str) -> None:
         while True:
+            before = self._servers.changes
             await self._ask(address)
-            self.wake()
-            await asyncio.sleep(self._timing.poll_s)
+            if self._servers.changes != before:
+                self.wake()
+            # Not all at the same moment: they would be, after a start that restored them all.
+            await asyncio.sleep(self._timing.poll_s * self._jitter.uniform(0.8, 1.2))
 
     async def _ask(self, address: str) -> None:
         asked_at_s = self._clock()

@@ -5,25 +5,13 @@ Describes what the assigner chose and what is seen; decides nothing.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from admin_server.assigner import Assignment
-from admin_server.seen import (
-    Failure,
-    Place,
-    Seen,
-    Unload,
-    failure_at,
-    has_current,
-    is_current,
-    is_leaving,
-    is_ready,
-    pending_load,
-    servable_at,
-    waits,
-)
+from admin_server.seen import Failure, Place, Seen, SeenModel, Unload, is_current, waits
+from admin_server.words import clock_time, count, listing
 from sax.types import ModelSpec, Progress, ReplicaStatus, ServableStatus
 
 
@@ -37,70 +25,147 @@ class ModelReport:
     current: int  # how many of them have this version
 
 
-def report(
-    spec: ModelSpec,
-    assignment: Assignment,
-    seen: Seen,
-    now: float,
-    leaving: Mapping[Place, Unload],
-) -> ModelReport:
-    """Describe one model; `leaving` is what the plan is about to unload."""
-    model_id = spec.model_id
-    assigned = assignment.addresses[model_id]
-    staying = [a for a in seen.servers if (a, model_id) not in leaving]
-    ready = frozenset(a for a in staying if is_ready(seen, (a, model_id)))
-    replicas = [_replica(spec, seen, address, now, leaving) for address in assigned]
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """Servers that may hold replicas of a model and have not answered yet."""
+
+    replicas: int  # that are not looked for elsewhere because of it
+    servers: Sequence[str]
+
+    def reason(self, seen: Seen) -> str:
+        """What a replica waits for."""
+        one = len(self.servers) == 1
+        trouble = seen.servers[self.servers[0]].trouble if one else ""
+        return (
+            f"waits for {listing(self.servers)}, which may have served it before and "
+            f"{'has' if one else 'have'} not answered yet{f' ({trouble})' if trouble else ''}"
+        )
+
+
+@dataclass(frozen=True)
+class Intent:
+    """What the plan is about to do, and what it waits for."""
+
+    assignment: Assignment
+    leaving: Mapping[Place, Unload]  # about to be unloaded
+    awaited: Mapping[str, Awaited]  # by model
+    crowded: Mapping[Place, str]  # models that must go before this one can be loaded
+
+    @cached_property
+    def leaving_models(self) -> frozenset[str]:
+        """The models that lose a replica now."""
+        return frozenset(model_id for _, model_id in self.leaving)
+
+
+def report(spec: ModelSpec, intent: Intent, seen: Seen, now: float) -> ModelReport:
+    """Describe one model."""
+    model_id, model = spec.model_id, seen.model(spec.model_id)
+    assigned = intent.assignment.addresses[model_id]
+    ready = model.ready()
+    if model_id in intent.leaving_models:
+        ready = [address for address in ready if (address, model_id) not in intent.leaving]
+    current = sum(model.has_current(address, spec) for address in ready)
+    outdated = _why_outdated(spec, model, assigned, len(ready) - current)
+    replicas = [_replica(spec, model, a, intent, seen, now, outdated) for a in assigned]
     replicas += [
         ReplicaStatus(a, ServableStatus.LOADED, "serves until a replica elsewhere is ready")
-        for a in sorted(ready.difference(assigned))
+        for a in sorted(ready)
+        if a not in assigned
     ]
-    missing = assignment.reasons[model_id][: max(0, spec.replicas - len(assigned))]
-    replicas += [
-        ReplicaStatus("", ServableStatus.NONE, _why_missing(reason, seen)) for reason in missing
-    ]
-    current = sum(has_current(seen, address, spec) for address in ready)
-    return ModelReport(spec.version, tuple(replicas), ready, current)
+    if len(assigned) < spec.replicas:
+        replicas += _missing(spec, intent, seen)
+    return ModelReport(spec.version, tuple(replicas), frozenset(ready), current)
 
 
-def _why_missing(reason: str, seen: Seen) -> str:
-    """The assigner's reason, and what else is known about servers that could help."""
-    silent = [
-        f"{address} has joined but has not answered yet{f' ({s.trouble})' if s.trouble else ''}"
-        for address, s in sorted(seen.servers.items())
-        if not s.answered
-    ]
-    if silent and len(silent) == len(seen.servers):
-        return "; ".join([*silent, *seen.gone])
-    return "; ".join([reason, *silent, *seen.gone])
+def report_ready(spec: ModelSpec, addresses: Sequence[str]) -> ModelReport:
+    """Describe a model with which all is as it should be."""
+    replicas = tuple([ReplicaStatus(address, ServableStatus.LOADED) for address in addresses])
+    return ModelReport(spec.version, replicas, frozenset(addresses), len(replicas))
+
+
+def _missing(spec: ModelSpec, intent: Intent, seen: Seen) -> list[ReplicaStatus]:
+    """The replicas that have no server."""
+    assigned = intent.assignment.addresses[spec.model_id]
+    missing = max(0, spec.replicas - len(assigned))
+    awaited = intent.awaited.get(spec.model_id)
+    reasons = [awaited.reason(seen)] * awaited.replicas if awaited is not None else []
+    told = _what_else(seen) if missing > len(reasons) else ""
+    for reason in intent.assignment.reasons[spec.model_id][: missing - len(reasons)]:
+        alone = told and seen.servers and not seen.has_answers
+        reasons.append(told if alone else "; ".join(filter(None, [reason, told])))
+    return [ReplicaStatus("", ServableStatus.NONE, reason) for reason in reasons[:missing]]
+
+
+def _what_else(seen: Seen) -> str:
+    """What is known about servers that could help."""
+    return "; ".join([*seen.silent, *seen.gone])
 
 
 def _replica(
-    spec: ModelSpec, seen: Seen, address: str, now: float, leaving: Mapping[Place, Unload]
+    spec: ModelSpec,
+    model: SeenModel,
+    address: str,
+    intent: Intent,
+    seen: Seen,
+    now: float,
+    outdated: str,
 ) -> ReplicaStatus:
     """One assigned replica, with the reason why it is not ready."""
     place = (address, spec.model_id)
-    servable, failure = servable_at(seen, place), failure_at(seen, address, spec)
+    servable, failure = model.held.get(address), model.failure(address, spec)
     status = servable.status if servable else ServableStatus.NONE
     progress = servable.progress if servable else None
-    if place in leaving or is_leaving(seen, place) or status is ServableStatus.UNLOADING:
-        unload = leaving.get(place)
-        why = f"unloading: {unload.why}" if unload else "unloading before it is loaded again"
-        if failure is not None:
-            # A retry begins with an unload; what went wrong stays the news until it goes right.
-            why = f"{why}; the last load failed: {failure.reason}"
-        return ReplicaStatus(address, ServableStatus.UNLOADING, why)
+    if place in intent.leaving or model.is_leaving(address) or status is ServableStatus.UNLOADING:
+        return _leaving(address, intent.leaving.get(place), failure)
     if status is ServableStatus.LOADED and servable is not None:
-        return ReplicaStatus(address, status, "" if is_current(servable, spec) else _OUTDATED)
-    if status is ServableStatus.LOADING or pending_load(seen, place):
+        if not is_current(servable, spec):
+            return ReplicaStatus(address, status, outdated)
+        return ReplicaStatus(address, status, _why_old_acls(spec, model, address))
+    if status is ServableStatus.LOADING or model.load(address):
         return ReplicaStatus(address, ServableStatus.LOADING, _describe(progress), progress)
     if failure is not None and waits(failure, now):
         return ReplicaStatus(address, ServableStatus.FAILED, _describe_failure(failure))
     if status is ServableStatus.FAILED and servable is not None:
         return ReplicaStatus(address, status, f"load failed: {servable.reason}")
-    return ReplicaStatus(address, ServableStatus.NONE, _why_not_loading(place, seen))
+    return ReplicaStatus(address, ServableStatus.NONE, _why_not_loading(place, intent, seen))
 
 
-_OUTDATED = "serves the version before the last update until its turn comes"
+def _leaving(address: str, unload: Unload | None, failure: Failure | None) -> ReplicaStatus:
+    why = f"unloading: {unload.why}" if unload else "unloading before it is loaded again"
+    if failure is not None:
+        # A retry begins with an unload; what went wrong stays the news until it goes right.
+        why = f"{why}; the last load failed: {failure.reason}"
+    return ReplicaStatus(address, ServableStatus.UNLOADING, why)
+
+
+def _why_outdated(spec: ModelSpec, model: SeenModel, assigned: Sequence[str], staying: int) -> str:
+    """Why ready replicas still have the version before the last update."""
+    failures = [
+        (failure.next_try_s, address, failure)
+        for address in assigned
+        if model.failures and (failure := model.failure(address, spec)) is not None
+    ]
+    if not failures or not staying:
+        return "serves the version before the last update until its turn comes"
+    _, address, failure = max(failures)
+    return (
+        "serves the version before the last update: the update stopped, because the new version "
+        f"failed to load on {address} ({failure.reason}); {count(staying, 'replica')} "
+        f"{'stay' if staying > 1 else 'stays'} on the old version until a retry works, and "
+        f"`sax rollback {spec.model_id}` goes back to it"
+    )
+
+
+def _why_old_acls(spec: ModelSpec, model: SeenModel, address: str) -> str:
+    """What keeps a ready replica from having the access control lists of its spec; "" if it has."""
+    push = model.pushes.get(address)
+    if push is None or not model.has_stale_acls(address, spec):
+        return ""
+    why = push.reason or "its server took them but does not report them"
+    return (
+        f"ready, but with access control lists from before the last update: {why}; "
+        f"try {push.count + 1} at {clock_time(push.next_try_s)}"
+    )
 
 
 def _describe(progress: Progress | None) -> str:
@@ -118,14 +183,10 @@ def _describe_failure(failure: Failure) -> str:
     )
 
 
-def _why_not_loading(place: Place, seen: Seen) -> str:
+def _why_not_loading(place: Place, intent: Intent, seen: Seen) -> str:
     address, _ = place
-    others = sorted(model_id for where, model_id in seen.pending if where == address)
-    if others:
-        return f"waits until {address} is done with {', '.join(others)}"
+    if place in intent.crowded:
+        return f"waits until {address} has room: {intent.crowded[place]} must go first"
+    if others := seen.under_way(address):
+        return f"waits until {address} is done with {listing(others)}"
     return "about to be loaded"
-
-
-def clock_time(seconds: float) -> str:
-    """hh:mm:ss of a moment, in UTC."""
-    return time.strftime("%H:%M:%S UTC", time.gmtime(seconds))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from admin_server.autoscaler import Scaling, ScalingTiming, Traffic, decide, start
 from admin_server.demand import Demand
-from admin_server.seen import Seen, is_leaving
+from admin_server.seen import Seen
 from admin_server.state import CellState
 from sax.types import Autoscaling, ModelSpec, ServableInfo, ServableStatus
 
@@ -125,7 +125,7 @@ class Scaler:
                 model_id = servable.model_id
                 if model_id not in self._autoscaled or servable.status not in _THERE:
                     continue
-                if seen.pending and is_leaving(seen, (address, model_id)):
+                if seen.model(model_id).is_leaving(address):
                     continue
                 if model_id not in sums:
                     sums[model_id] = _Sum()

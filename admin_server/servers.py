@@ -1,7 +1,8 @@
 """The model servers of a cell as last seen, and what is under way with them.
 
-Plain bookkeeping: told what happened and when, it gives what the planner needs. Knows nothing of
-RPCs, clocks, specs or decisions.
+Plain bookkeeping: told what happened and when, it gives what the planner needs. What a server last
+told is made into a value once, not at every look. Knows nothing of RPCs, clocks, specs or
+decisions.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ import random
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
-from admin_server.report import clock_time
-from admin_server.seen import Action, Failure, Load, Place, Seen, SeenServer, Unload
+from admin_server.failures import AclPushes, Failures
+from admin_server.model_index import ModelIndex
+from admin_server.seen import Action, Load, Place, Seen, SeenServer, Unload, UpdateAcls
 from admin_server.state import CellState
+from admin_server.words import clock_time
 from sax.types import JoinedServer, ServableStatus, ServerInfo, ServerStatus
 
-_FIRST_RETRY_S = 1.0
-_LONGEST_RETRY_S = 60.0
 _UNLOAD_RETRY_S = 5.0
 _GONE_KEPT = 3  # servers pruned lately that reasons still tell of
 
@@ -27,16 +29,22 @@ class _UnderWay:
     """An action whose outcome no status has confirmed yet."""
 
     action: Action
-    done_at_s: float | None = None  # a status asked for after this moment knows the outcome
+    done_at_s: float | None = None
+
+    def is_known(self, asked_at_s: float) -> bool:
+        """Does a status that was asked for at this moment know the outcome?"""
+        return self.done_at_s is not None and self.done_at_s < asked_at_s
 
 
 @dataclass(slots=True)
 class _Server:
     info: ServerInfo
     last_seen_s: float
+    may_hold: frozenset[str] = frozenset()  # before it has answered
     status: ServerStatus | None = None
     trouble: str = ""
     under_way: list[_UnderWay] = field(default_factory=list[_UnderWay])
+    seen: SeenServer | None = None  # what all of the above amounts to; None: changed since
 
 
 class Servers:
@@ -44,10 +52,13 @@ class Servers:
 
     def __init__(self, *, silence_s: float, jitter: random.Random) -> None:
         self._silence_s = silence_s
-        self._jitter = jitter
         self._servers: dict[str, _Server] = {}
-        self._failures: dict[Place, Failure] = {}
+        self._failures = Failures(jitter)
+        self._pushes = AclPushes(jitter)
+        self._index = ModelIndex()
         self._gone: deque[tuple[str, str]] = deque(maxlen=_GONE_KEPT)
+        self._paths: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self.changes = 0  # grows whenever a plan may come out differently
 
     def __contains__(self, address: str) -> bool:
         return address in self._servers
@@ -56,20 +67,31 @@ class Servers:
         """What every joined server said of itself, by address."""
         return tuple(self._servers[address].info for address in sorted(self._servers))
 
+    def restore(self, infos: Iterable[ServerInfo], models: Iterable[str], now: float) -> None:
+        """Take over from an admin server that knew these servers and had these models published.
+
+        Until one of them answers, or has been silent for too long, any of the models may be there.
+        """
+        may_hold = frozenset(models)
+        for info in infos:
+            if info.address not in self._servers:
+                self._servers[info.address] = _Server(self._sharing(info), now, may_hold)
+        self.changes += 1
+
     def join(self, info: ServerInfo, now: float) -> bool:
         """Note a join or heartbeat; True if nothing known of the address holds any longer."""
+        info = self._sharing(info)
         known = self._servers.get(info.address)
         if known is not None and known.info.incarnation == info.incarnation:
-            known.info = info
+            if known.info != info:
+                known.info, known.seen = info, None
+                self._index.touch(info.address)
+                self.changes += 1
             return False
         self._forget(info.address)
         self._servers[info.address] = _Server(info, now)
+        self.changes += 1
         return True
-
-    def restore(self, infos: Iterable[ServerInfo], now: float) -> None:
-        """Servers known from before, which have not answered yet."""
-        for info in infos:
-            self._servers[info.address] = _Server(info, now)
 
     def saw(self, address: str, status: ServerStatus, asked_at_s: float, now: float) -> bool:
         """Note an answer to GetStatus; True if it shows that the server was started anew."""
@@ -81,17 +103,25 @@ class Servers:
             self._forget(address)
             server = _Server(replace(server.info, incarnation=status.incarnation), now)
             self._servers[address] = server
-        server.status, server.last_seen_s, server.trouble = status, now, ""
-        server.under_way = [
+        old, server.status = server.status, status
+        changed = old is None or old.memory_total != status.memory_total
+        changed = self._index.put(address, status.servables) or changed
+        under_way = [
             u for u in server.under_way if u.done_at_s is None or u.done_at_s >= asked_at_s
         ]
-        self._note_failures(address, status, now)
+        if changed or server.trouble or len(under_way) != len(server.under_way):
+            self.changes += 1
+        server.last_seen_s, server.trouble = now, ""
+        server.under_way, server.seen = under_way, None
+        self._note(address, status, now)
         return restarted
 
     def missed(self, address: str, why: str) -> None:
         """Note that GetStatus failed."""
-        if address in self._servers:
-            self._servers[address].trouble = why
+        server = self._servers.get(address)
+        if server is not None and server.trouble != why:
+            server.trouble, server.seen = why, None
+            self.changes += 1
 
     def prune(self, now: float) -> list[str]:
         """Forget the servers that were silent for too long, and tell which."""
@@ -108,37 +138,38 @@ class Servers:
     def begin(self, action: Action) -> None:
         """Note that an action's RPC is on its way."""
         self._servers[action.address].under_way.append(_UnderWay(action))
-        place = (action.address, action.model_id)
-        if isinstance(action, Load) and place in self._failures:
-            self._failures[place] = replace(self._failures[place], retrying=True)
+        if isinstance(action, Load):
+            self._failures.retry((action.address, action.model_id))
 
     def finish(self, action: Action, error: str | None, now: float) -> None:
         """Note that the RPC ended; what it did counts until a status asked for later comes in."""
         server = self._servers.get(action.address)
+        place = (action.address, action.model_id)
         for under_way in server.under_way if server else ():
             if under_way.action is action:
                 # An unload that failed is left alone for a while, then tried again.
                 pause = _UNLOAD_RETRY_S if error and isinstance(action, Unload) else 0.0
                 under_way.done_at_s = now + pause
                 if error is not None and isinstance(action, Load):
-                    self._fail((action.address, action.model_id), action.spec.version, error, now)
+                    self._failures.fail(place, action.spec.version, error, now)
+                if isinstance(action, UpdateAcls):
+                    self._pushes.sent(place, action.spec.acls, error, now)
+        self.changes += 1
 
     def forget_failures(self, wanted: CellState) -> None:
         """Drop what is known of failed loads that nobody wants any more."""
-        self._failures = {
-            (address, model_id): failure
-            for (address, model_id), failure in self._failures.items()
-            if model_id in wanted.models
-            and failure.version in ("", wanted.models[model_id].version)
-        }
+        self._failures.keep_wanted(wanted)
 
     def view(self) -> Seen:
         """All of it, for the planner."""
+        pending, failures, pushes = self._pending(), self._failures.all(), self._pushes.all()
         return Seen(
             servers={address: _seen(server) for address, server in self._servers.items()},
-            pending=self._pending(),
-            failures=dict(self._failures),
+            pending=pending,
+            failures=failures,
             gone=tuple(why for address, why in self._gone if address not in self._servers),
+            pushes=pushes,
+            indexed=self._index.view(pending, failures, pushes),
         )
 
     def _pending(self) -> Mapping[Place, tuple[Action, ...]]:
@@ -149,59 +180,61 @@ class Servers:
                 pending[place] = (*pending.get(place, ()), action)
         return pending
 
-    def _note_failures(self, address: str, status: ServerStatus, now: float) -> None:
+    def _note(self, address: str, status: ServerStatus, now: float) -> None:
+        """Loads that failed or went right, and access control lists that are in force."""
+        loaded: dict[str, Mapping[str, str]] = {}
         for servable in status.servables:
             place = (address, servable.model_id)
             if servable.status is ServableStatus.LOADED:
-                self._failures.pop(place, None)
+                self._failures.heal(place)
+                loaded[servable.model_id] = servable.acls
             elif servable.status is ServableStatus.FAILED and not self._is_busy(place):
-                self._fail(place, servable.version, servable.reason, now)
+                self._failures.fail(place, servable.version, servable.reason, now)
+        self._pushes.reported(address, loaded)
 
     def _is_busy(self, place: Place) -> bool:
         address, model_id = place
         under_way = self._servers[address].under_way
         return any(u.action.model_id == model_id for u in under_way)
 
-    def _fail(self, place: Place, version: str, reason: str, now: float) -> None:
-        """Count a failure once, however often it is seen before the next try."""
-        known = self._failures.get(place)
-        if known is not None and known.version == version and not known.retrying:
-            return
-        count = 1 + sum(
-            failure.count
-            for (_, model_id), failure in self._failures.items()
-            if model_id == place[1] and failure.version == version
-        )
-        delay = backoff_s(count, self._jitter.uniform(0.8, 1.2))
-        self._failures[place] = Failure(version, count, reason, now + delay)
+    def _sharing(self, info: ServerInfo) -> ServerInfo:
+        """With the very tuple of paths that other servers have: they are many, and all alike."""
+        if len(self._paths) > len(self._servers) + 1:
+            self._paths = {s.info.model_paths: s.info.model_paths for s in self._servers.values()}
+        paths = self._paths.setdefault(info.model_paths, info.model_paths)
+        return info if paths is info.model_paths else replace(info, model_paths=paths)
 
     def _forget(self, address: str) -> None:
-        self._servers.pop(address, None)
-        for place in [place for place in self._failures if place[0] == address]:
-            del self._failures[place]
-
-
-def backoff_s(count: int, jitter: float) -> float:
-    """How long to wait after the count-th failure of a load."""
-    return min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2 ** min(count - 1, 16)) * jitter
+        if self._servers.pop(address, None) is not None:
+            self._index.drop(address)
+            self.changes += 1
+        self._failures.forget(address)
+        self._pushes.forget(address)
 
 
 def known_paths(infos: Iterable[ServerInfo]) -> list[str]:
     """Every model path that some server serves."""
-    return sorted({path for info in infos for path in info.model_paths})
+    # By way of the distinct tuples: a thousand servers share a few.
+    return sorted(set(chain.from_iterable({info.model_paths for info in infos})))
 
 
 def _seen(server: _Server) -> SeenServer:
-    info, status = server.info, server.status or ServerStatus(())
-    return SeenServer(
-        JoinedServer(
-            info=replace(info, memory_total=status.memory_total or info.memory_total),
+    if server.seen is None:
+        info, status = server.info, server.status or ServerStatus(())
+        if status.memory_total and status.memory_total != info.memory_total:
+            info = replace(info, memory_total=status.memory_total)
+        joined = JoinedServer(
+            info=info,
             last_seen_s=server.last_seen_s,
             servables=status.servables,
             memory_used=status.memory_used,
             dormant=status.dormant,
             traffic=status.traffic,
-        ),
-        answered=server.status is not None,
-        trouble=server.trouble,
-    )
+        )
+        server.seen = SeenServer(
+            joined,
+            answered=server.status is not None,
+            trouble=server.trouble,
+            may_hold=server.may_hold if server.status is None else frozenset(),
+        )
+    return server.seen

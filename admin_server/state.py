@@ -14,6 +14,7 @@ import msgspec
 from admin_server import versions
 from admin_server.changes import describe_change, describe_publish
 from admin_server.limits import check_limits
+from admin_server.placement import check_placement, loaded_overrides
 from admin_server.records import Lead, Publish, Record, Rollback, Unpublish, Update
 from admin_server.revisions import check_revision, completed
 from admin_server.scaling_check import check_autoscaling
@@ -192,7 +193,7 @@ def _restored(spec: ModelSpec, version: Version) -> ModelSpec:
 
 
 def _loads(spec: ModelSpec) -> tuple[str, dict[str, str]]:
-    return spec.checkpoint, dict(spec.overrides)
+    return spec.checkpoint, loaded_overrides(spec.overrides)
 
 
 def _check_settings(spec: ModelSpec) -> None:
@@ -207,6 +208,7 @@ def _check_settings(spec: ModelSpec) -> None:
     check_autoscaling(spec.autoscaling, _MOST_REPLICAS)
     for key, text in spec.overrides.items():
         _check_override(key, text)
+    check_placement(spec)
     if spec.admin_acl or any(spec.acls.values()):
         raise UnsupportedParameter(
             "access control lists are not enforced by this version: leave acls and admin_acl empty",

@@ -13,7 +13,7 @@ from typing import Any
 import grpc.aio
 
 from sax import codec
-from sax.errors import CheckpointError
+from sax.errors import CheckpointError, InvalidRequest
 from sax.proto import admin_pb2, modelet_pb2, modelet_pb2_grpc
 from sax.rpc import SERVER_OPTIONS, ErrorInterceptor, open_channel
 from sax.types import Progress, ServableInfo, ServableStatus, ServerInfo, ServerStatus
@@ -28,7 +28,9 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
         self.incarnation = uuid.uuid4().hex
         self.models: dict[str, ServableInfo] = {}
         self.calls: list[tuple[str, str]] = []
+        self.loaded_overrides: dict[str, str] = {}  # of the last load
         self.failing: str = ""  # the reason why every load fails
+        self.refusing: str = ""  # the reason why no access control lists are taken
         self.may_load = asyncio.Event()
         self.may_load.set()
         self.address = "127.0.0.1:0"
@@ -85,12 +87,14 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
 
     async def Load(self, request: Any, context: Any) -> modelet_pb2.LoadResponse:
         spec = codec.decode_load(request)
+        self.loaded_overrides = dict(spec.overrides)
         self.calls.append(("load", spec.model_id))
         self.models[spec.model_id] = ServableInfo(
             model_id=spec.model_id,
             status=ServableStatus.LOADING,
             version=spec.version,
             progress=Progress("reading weights", 1, 2),
+            acls=spec.acls,
         )
         await self.may_load.wait()
         loaded = replace(
@@ -105,6 +109,15 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
         if self.failing:
             raise CheckpointError(self.failing)
         return modelet_pb2.LoadResponse()
+
+    async def UpdateLoaded(self, request: Any, context: Any) -> modelet_pb2.UpdateLoadedResponse:
+        self.calls.append(("acls", request.model_key))
+        if self.refusing:
+            raise InvalidRequest(self.refusing)
+        held = self.models[request.model_key]
+        assert request.uuid.hex() == held.version
+        self.models[request.model_key] = replace(held, acls=dict(request.acls.items))
+        return modelet_pb2.UpdateLoadedResponse()
 
     async def Unload(self, request: Any, context: Any) -> modelet_pb2.UnloadResponse:
         self.calls.append(("unload", request.model_key))

@@ -6,27 +6,47 @@ A story in golden/*.txt is a plot in comments, then one line for each server and
 
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admin_server.assigner import Assignment, assign, serves
-from sax.types import JoinedServer, ModelSpec, ServableInfo, ServableStatus, ServerInfo
+from admin_server.assigner import Assignment, assign
+from admin_server.placement import devices_of, serves
+from sax.types import (
+    JoinedServer,
+    ModelSpec,
+    Placement,
+    ServableInfo,
+    ServableStatus,
+    ServerInfo,
+)
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.txt"))
 GIB = 2**30
 
 
 def server(
-    address: str, *, paths: str = "llama", memory: str = "0", holds: str = ""
+    address: str,
+    *,
+    paths: str = "llama",
+    memory: str = "0",
+    holds: str = "",
+    tags: str = "",
+    devices: str = "0",
 ) -> JoinedServer:
     """`holds` is model=GiB, comma-separated."""
     held = [part.split("=") for part in holds.split(",") if part]
     return JoinedServer(
         ServerInfo(
-            address=address, model_paths=tuple(paths.split(",")), memory_total=int(memory) * GIB
+            address=address,
+            model_paths=tuple(paths.split(",")),
+            memory_total=int(memory) * GIB,
+            tags=tuple(tags.split(",")) if tags else (),
+            devices=int(devices),
+            chip_topology="unknown",
         ),
         0.0,
         tuple(
@@ -38,9 +58,25 @@ def server(
     )
 
 
-def model(name: str, *, path: str = "llama", replicas: str = "1") -> ModelSpec:
+def model(
+    name: str,
+    *,
+    path: str = "llama",
+    replicas: str = "1",
+    tags: str = "",
+    devices: str = "0",
+    memory: str = "0",
+) -> ModelSpec:
     return ModelSpec(
-        model_id=f"/sax/test/{name}", model_path=path, checkpoint="None", replicas=int(replicas)
+        model_id=f"/sax/test/{name}",
+        model_path=path,
+        checkpoint="None",
+        replicas=int(replicas),
+        placement=Placement(
+            tags=tuple(tags.split(",")) if tags else (),
+            devices=int(devices),
+            memory=int(memory) * GIB,
+        ),
     )
 
 
@@ -85,8 +121,8 @@ def test_there_are_stories():
 @pytest.mark.parametrize("offered", ["a.B", "saxml.server.a.B"])
 @pytest.mark.parametrize("wanted", ["a.B", "saxml.server.a.B"])
 def test_a_path_is_known_with_and_without_the_saxml_prefix(offered, wanted):
-    assert serves(server("h:1", paths=offered), wanted)
-    assert not serves(server("h:1", paths=offered), wanted + "C")
+    assert serves(server("h:1", paths=offered).info, wanted)
+    assert not serves(server("h:1", paths=offered).info, wanted + "C")
 
 
 ADDRESSES = [f"h{n}:1" for n in range(6)]
@@ -99,6 +135,8 @@ cells = st.builds(
             paths=st.sampled_from(["x", "y", "x,y"]),
             memory=st.sampled_from(["0", "4", "9"]),
             holds=st.sampled_from(["", "a=2", "b=5", "a=2,b=5,c=1"]),
+            tags=st.sampled_from(["", "fast", "fast,spot"]),
+            devices=st.sampled_from(["0", "1", "8"]),
         ),
         unique_by=lambda one: one.info.address,
     ),
@@ -108,6 +146,9 @@ cells = st.builds(
             st.sampled_from("abcd"),
             path=st.sampled_from(["x", "y", "saxml.server.x"]),
             replicas=st.sampled_from("0123"),
+            tags=st.sampled_from(["", "", "fast", "spot,fast"]),
+            devices=st.sampled_from(["0", "0", "2"]),
+            memory=st.sampled_from(["0", "3", "8"]),
         ),
         unique_by=lambda one: one.model_id,
     ),
@@ -123,24 +164,49 @@ def test_every_assignment_obeys_the_laws(cell):
         addresses = result.addresses[spec.model_id]
         assert len(set(addresses)) == len(addresses) <= spec.replicas
         assert len(addresses) + len(result.reasons[spec.model_id]) == spec.replicas
-        assert all(serves(by_address[address], spec.model_path) for address in addresses)
+        for info in (by_address[address].info for address in addresses):
+            assert serves(info, spec.model_path)
+            assert set(spec.placement.tags) <= set(info.tags)
+            assert spec.placement.devices <= devices_of(info)
         assert all(result.reasons[spec.model_id])
+
+
+def overfull(servers, models, assignment, sizes) -> list[str]:
+    """The servers that are given more bytes than they have."""
+    told = {spec.model_id: spec.placement.memory for spec in models} | sizes
+    return [
+        one.info.address
+        for one in servers
+        if 0
+        < one.info.memory_total
+        < sum(
+            told.get(model_id, 0)
+            for model_id, addresses in assignment.addresses.items()
+            if one.info.address in addresses
+        )
+    ]
+
+
+def sizes_told(servers) -> dict[str, int]:
+    """One size for each name, in these cells."""
+    return {held.model_id: held.memory for one in servers for held in one.servables}
 
 
 @given(cells)
 def test_what_is_placed_fits_the_memory_that_is_known(cell):
     servers, models = cell
-    sizes = {
-        held.model_id: held.memory for one in servers for held in one.servables
-    }  # one size for each name
-    result = assign(models, servers, {})
-    for one in servers:
-        load = sum(
-            sizes.get(model_id, 0)
-            for model_id, addresses in result.addresses.items()
-            if one.info.address in addresses
-        )
-        assert one.info.memory_total == 0 or load <= one.info.memory_total
+    assert not overfull(servers, models, assign(models, servers, {}), sizes_told(servers))
+
+
+@given(cells, st.data())
+def test_what_is_kept_of_loads_that_began_fits_as_well(cell, data):
+    servers, models = cell
+    current = {
+        spec.model_id: data.draw(st.lists(st.sampled_from(ADDRESSES), unique=True))
+        for spec in models
+    }
+    empty = [replace(one, servables=()) for one in servers]  # nothing is in memory yet
+    assert not overfull(empty, models, assign(models, empty, current), {})
 
 
 @given(cells)
@@ -173,11 +239,32 @@ def test_a_server_that_comes_moves_nothing(cell, address):
             assert set(kept) <= set(after.addresses[spec.model_id])
 
 
-@given(cells)
-def test_one_more_replica_is_missing_only_if_no_server_could_take_it(cell):
+@given(cells, st.sampled_from(ADDRESSES))
+def test_a_server_that_goes_moves_only_what_it_had(cell, address):
     servers, models = cell
-    unlimited = [server(one.info.address, paths=",".join(one.info.model_paths)) for one in servers]
-    result = assign(models, unlimited, {})
+    before = assign(models, servers, {})
+    left = [one for one in servers if one.info.address != address]
+    after = assign(models, left, before.addresses)
     for spec in models:
-        able = sum(serves(one, spec.model_path) for one in unlimited)
-        assert len(result.addresses[spec.model_id]) == min(able, spec.replicas)
+        kept = [other for other in before.addresses[spec.model_id] if other != address]
+        assert set(kept) <= set(after.addresses[spec.model_id])
+
+
+@given(cells)
+def test_a_replica_is_missing_only_if_no_server_has_room_for_it(cell):
+    servers, models = cell
+    result = assign(models, servers, {})
+    sizes = {spec.model_id: spec.placement.memory for spec in models} | sizes_told(servers)
+    for spec in models:
+        for one in servers if result.reasons[spec.model_id] else ():
+            there = [
+                m for m, addresses in result.addresses.items() if one.info.address in addresses
+            ]
+            free = one.info.memory_total - sum(sizes[model_id] for model_id in there)
+            assert (
+                spec.model_id in there
+                or not serves(one.info, spec.model_path)
+                or not set(spec.placement.tags) <= set(one.info.tags)
+                or devices_of(one.info) < spec.placement.devices
+                or (one.info.memory_total > 0 and sizes[spec.model_id] > free)
+            )

@@ -11,13 +11,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from admin_server.plan import plan_actions
-from admin_server.seen import Action, Failure, Load, Seen, SeenServer, Unload
+from admin_server.plan import Plan, plan_actions
+from admin_server.seen import (
+    AclPush,
+    Action,
+    Failure,
+    Load,
+    Seen,
+    SeenServer,
+    Unload,
+    UpdateAcls,
+)
 from admin_server.servers import Servers
 from admin_server.state import CellState
 from sax.types import (
     JoinedServer,
     ModelSpec,
+    Placement,
     Progress,
     ServableInfo,
     ServableStatus,
@@ -215,6 +225,213 @@ def test_a_replica_without_a_server_says_why(servers, reason):
     assert only(plan.models[M]) == ("", S.NONE, reason)
 
 
+# Updates that stop, go on and go back
+
+
+def reasons(plan) -> list[str]:
+    return [replica.reason for replica in plan.models[M].replicas]
+
+
+def test_an_update_that_fails_says_where_and_why_and_what_stays_and_how_to_go_back():
+    failure = Failure(NEW, 1, "host 3: tensor wq missing", 50.0)
+    old = [holds(S.LOADED, OLD)]
+    there = seen({A: [holds(S.FAILED)], B: old, C: old}, failures={(A, M): failure})
+    plan = plan_actions(cell(spec(replicas=3)), there, 10)
+    assert plan.actions == ()
+    stopped = (
+        "serves the version before the last update: the update stopped, because the new version "
+        f"failed to load on {A} (host 3: tensor wq missing); 2 replicas stay on the old version "
+        f"until a retry works, and `sax rollback {M}` goes back to it"
+    )
+    assert reasons(plan) == [
+        stopped,
+        stopped,
+        "load failed: host 3: tensor wq missing; retry 1 at 00:00:50 UTC",
+    ]
+
+
+def test_an_update_that_failed_goes_on_once_the_retry_works():
+    old = [holds(S.LOADED, OLD)]
+    healed = seen({A: [holds(S.LOADED)], B: old, C: old})
+    plan = plan_actions(cell(spec(replicas=3)), healed, 10)
+    assert plan.actions == (Unload(B, M, "it was updated"),)
+    assert reasons(plan)[2] == "serves the version before the last update until its turn comes"
+
+
+def test_a_failure_on_a_server_that_was_given_up_stops_nothing():
+    elsewhere = Failure(NEW, 1, "bad disk", 1.0)
+    there = seen(
+        {A: [holds(S.LOADED)], B: [holds(S.LOADED, OLD)], C: []}, failures={(C, M): elsewhere}
+    )
+    plan = plan_actions(cell(spec(replicas=2)), there, 10)
+    assert plan.actions == (Unload(B, M, "it was updated"),)
+
+
+def test_going_back_reloads_only_what_has_the_newer_version():
+    wanted = cell(spec(replicas=3, version=OLD))
+    there = seen({A: [holds(S.LOADED, NEW)], B: [holds(S.LOADED, OLD)], C: [holds(S.LOADED, OLD)]})
+    plan = plan_actions(wanted, there, 0)
+    assert plan.actions == (Unload(A, M, "it was updated"),)
+    assert plan.models[M].current == 2
+
+
+def test_going_back_while_the_newer_version_loads_takes_that_load_back():
+    wanted = cell(spec(replicas=2, version=OLD))
+    loading = Load(A, spec(replicas=2, version=NEW))
+    there = seen({A: [], B: [holds(S.LOADED, OLD)]}, pending={(A, M): (loading,)})
+    plan = plan_actions(wanted, there, 0)
+    assert plan.actions == (Unload(A, M, "it was updated while it was loading"),)
+
+
+# Access control lists
+
+ACLS = {"lm.generate": "ana"}
+
+
+def test_new_access_control_lists_are_sent_to_loaded_replicas_and_nothing_is_reloaded():
+    wanted = replace(spec(replicas=2), acls=ACLS)
+    there = seen({A: [holds(S.LOADED)], B: [holds(S.LOADED, acls=ACLS)]})
+    plan = plan_actions(cell(wanted), there, 0)
+    assert plan.actions == (UpdateAcls(A, wanted),)
+    assert plan.models[M].ready == {A, B}
+    assert plan.models[M].current == 2
+
+
+def test_access_control_lists_that_were_taken_back_are_sent_too():
+    there = seen({A: [holds(S.LOADED, acls=ACLS)]})
+    assert plan_actions(cell(spec()), there, 0).actions == (UpdateAcls(A, spec()),)
+
+
+def test_an_empty_list_is_the_same_as_none():
+    there = seen({A: [holds(S.LOADED)]})
+    wanted = replace(spec(), acls={"lm.generate": ""})
+    assert plan_actions(cell(wanted), there, 0).actions == ()
+
+
+def test_access_control_lists_go_only_where_the_published_version_is_loaded():
+    wanted = replace(spec(replicas=3), acls=ACLS)
+    there = seen({A: [holds(S.LOADING)], B: [holds(S.LOADED, OLD)], C: [holds(S.LOADED)]})
+    assert plan_actions(cell(wanted), there, 0).actions == (UpdateAcls(C, wanted),)
+
+
+def test_access_control_lists_do_not_wait_for_another_model_that_is_loading_there():
+    wanted = replace(spec(), acls=ACLS)
+    other = Load(A, spec("/sax/test/n"))
+    there = seen({A: [holds(S.LOADED)]}, pending={(A, "/sax/test/n"): (other,)})
+    plan = plan_actions(cell(wanted, other.spec), there, 0)
+    assert plan.actions == (UpdateAcls(A, wanted),)
+
+
+def test_access_control_lists_under_way_hold_up_no_load():
+    wanted, other = replace(spec(), acls=ACLS), spec("/sax/test/n")
+    there = seen({A: [holds(S.LOADED)]}, pending={(A, M): (UpdateAcls(A, wanted),)})
+    assert plan_actions(cell(wanted, other), there, 0).actions == (Load(A, other),)
+
+
+def test_access_control_lists_that_are_refused_wait_and_say_so_while_the_replica_is_ready():
+    wanted = replace(spec(), acls=ACLS)
+    push = AclPush(ACLS, 1, "no such method", 60.0)
+    there = seen({A: [holds(S.LOADED)]}, pushes={(A, M): push})
+    plan = plan_actions(cell(wanted), there, 10)
+    assert plan.actions == ()
+    assert plan.models[M].ready == {A}
+    assert only(plan.models[M]) == (
+        A,
+        S.LOADED,
+        "ready, but with access control lists from before the last update: no such method; "
+        "try 2 at 00:01:00 UTC",
+    )
+    assert plan_actions(cell(wanted), there, 60).actions == (UpdateAcls(A, wanted),)
+
+
+def test_other_access_control_lists_do_not_wait_for_the_ones_that_were_refused():
+    push = AclPush(ACLS, 1, "no such method", 60.0)
+    there = seen({A: [holds(S.LOADED)]}, pushes={(A, M): push})
+    wanted = replace(spec(), acls={"lm.score": "ben"})
+    assert plan_actions(cell(wanted), there, 10).actions == (UpdateAcls(A, wanted),)
+
+
+def test_a_server_that_reports_no_lists_and_no_versions_has_what_it_took():
+    push = AclPush(ACLS, 1, "", 1.0)
+    there = seen({A: [holds(S.LOADED, "")]}, pushes={(A, M): push})
+    plan = plan_actions(cell(replace(spec(), acls=ACLS)), there, 10)
+    assert plan.actions == ()
+    assert only(plan.models[M]) == (A, S.LOADED, "")
+
+
+# A new admin server, and servers that have not answered it
+
+
+def silent(seen_: Seen, address: str, *models: str) -> Seen:
+    """The same, and a server known from before that has not answered."""
+    info = ServerInfo(address=address, model_paths=("x",))
+    unheard = SeenServer(JoinedServer(info, 0.0), False, "refused", frozenset(models))
+    return replace(seen_, servers={**seen_.servers, address: unheard})
+
+
+def test_what_may_be_on_a_server_that_has_not_answered_is_loaded_nowhere_else():
+    plan = plan_actions(cell(spec()), silent(seen({A: []}), C, M), 0)
+    assert plan.actions == ()
+    assert only(plan.models[M]) == (
+        "",
+        S.NONE,
+        f"waits for {C}, which may have served it before and has not answered yet (refused)",
+    )
+
+
+def test_what_is_new_is_loaded_beside_a_server_that_has_not_answered():
+    new = spec("/sax/test/new")
+    plan = plan_actions(cell(spec(), new), silent(seen({A: []}), C, M), 0)
+    assert plan.actions == (Load(A, new),)
+
+
+def test_only_as_many_replicas_are_held_back_as_servers_have_not_answered():
+    plan = plan_actions(cell(spec(replicas=3)), silent(seen({A: [], B: []}), C, M), 0)
+    assert plan.actions == (Load(A, spec(replicas=3)), Load(B, spec(replicas=3)))
+
+
+def test_a_silent_server_that_could_not_have_the_model_holds_nothing_back():
+    wanted = spec(path="y")
+    there = seen({A: []})
+    able = replace(there.servers[A].joined, info=ServerInfo(address=A, model_paths=("y",)))
+    there = replace(there, servers={A: SeenServer(able)})
+    assert plan_actions(cell(wanted), silent(there, C, M), 0).actions == (Load(A, wanted),)
+
+
+def test_a_ready_replica_is_not_rolled_while_others_may_be_on_servers_that_are_silent():
+    wanted = spec(replicas=2)
+    there = silent(seen({A: [holds(S.LOADED, OLD)]}), C, M)
+    assert plan_actions(cell(wanted), there, 0).actions == ()
+
+
+# Memory
+
+
+def roomy(address: str, gib: int, *held: ServableInfo) -> SeenServer:
+    info = ServerInfo(address=address, model_paths=("x",), memory_total=gib * 2**30)
+    return SeenServer(JoinedServer(info, 0.0, held))
+
+
+def test_a_load_waits_for_the_memory_of_a_model_that_is_on_its_way_out():
+    leaving = holds(S.UNLOADING, OLD, "/sax/test/gone", memory=6 * 2**30)
+    wanted = replace(spec(), placement=Placement(memory=4 * 2**30))
+    full = Seen({A: roomy(A, 8, leaving)})
+    plan = plan_actions(cell(wanted), full, 0)
+    assert plan.actions == ()
+    assert only(plan.models[M])[2] == f"waits until {A} has room: /sax/test/gone must go first"
+    assert plan_actions(cell(wanted), Seen({A: roomy(A, 8)}), 0).actions == (Load(A, wanted),)
+
+
+def test_a_reason_that_lists_silent_servers_stays_short():
+    many = {
+        f"h{n:04}:1": SeenServer(JoinedServer(ServerInfo(address=f"h{n:04}:1"), 0.0), False)
+        for n in range(1000)
+    }
+    (reason,) = reasons(plan_actions(cell(spec()), Seen(many), 0))
+    assert reason.startswith("h0000:1 has joined but has not answered yet; ")
+    assert reason.endswith("and 996 other servers likewise")
+
+
 # A whole cell
 
 
@@ -240,6 +457,7 @@ class Play:
 
     def __post_init__(self) -> None:
         self.servers = Servers(silence_s=3, jitter=random.Random(0))
+        self.plan: Plan | None = None
         for name in self.names:
             self.start(name)
 
@@ -250,6 +468,12 @@ class Play:
             address=name, model_paths=("x",), incarnation=self.fleet[name].incarnation
         )
         self.servers.join(info, self.now)
+
+    def lead(self) -> None:
+        """Another admin server takes over; what servers are doing for the old one goes on."""
+        infos = self.servers.infos()
+        self.servers = Servers(silence_s=3, jitter=random.Random(0))
+        self.servers.restore(infos, self.wanted.models, self.now)
 
     def tick(self) -> None:
         self.now += 1
@@ -263,7 +487,9 @@ class Play:
         self.servers.prune(self.now)
         self.servers.forget_failures(self.wanted)
         view = self.servers.view()
-        plan = plan_actions(self.wanted, view, self.now)
+        plan = plan_actions(self.wanted, view, self.now, before=self.plan)
+        self._check_shortcuts(plan, view)
+        self.plan = plan
         self._check(plan.actions, view)
         for action in plan.actions:
             self.servers.begin(action)
@@ -275,7 +501,7 @@ class Play:
     def _show_start(self, fake: FakeServer, action: Action) -> None:
         if isinstance(action, Load):
             fake.models[action.model_id] = holds(S.LOADING, action.spec.version, action.model_id)
-        elif action.model_id in fake.models:
+        elif isinstance(action, Unload) and action.model_id in fake.models:
             old = fake.models[action.model_id]
             fake.models[action.model_id] = replace(old, status=S.UNLOADING)
             # The load under way ends here, with an error.
@@ -295,15 +521,28 @@ class Play:
         error = None
         if isinstance(action, Unload):
             fake.models.pop(action.model_id, None)
+        elif isinstance(action, UpdateAcls):
+            error = "it failed" if self.chance.randint(1, 100) <= self.failing else None
+            held = fake.models.get(action.model_id)
+            if error is None and held is not None:
+                fake.models[action.model_id] = replace(held, acls=action.spec.acls)
         elif self.chance.randint(1, 100) <= self.failing:
             error = "it failed"
             fake.models[action.model_id] = holds(
                 S.FAILED, action.spec.version, action.model_id, reason=error
             )
         else:
-            fake.models[action.model_id] = holds(S.LOADED, action.spec.version, action.model_id)
+            fake.models[action.model_id] = holds(
+                S.LOADED, action.spec.version, action.model_id, acls=action.spec.acls
+            )
         # Half a second before the next status is asked for.
         self.servers.finish(action, error, self.now - 0.5)
+
+    def _check_shortcuts(self, plan: Plan, view: Seen) -> None:
+        """What was kept from earlier rounds makes no difference but to the cost."""
+        scratch = plan_actions(self.wanted, replace(view, indexed=None), self.now)
+        assert (plan.actions, plan.models) == (scratch.actions, scratch.models)
+        assert view.models == replace(view, indexed=None).models
 
     def _check(self, actions: tuple[Action, ...], view: Seen) -> None:
         """No plan takes the last ready replica of a model while another server could help."""
@@ -328,14 +567,20 @@ class Play:
             there = [
                 fake.models[model_id] for fake in self.fleet.values() if model_id in fake.models
             ]
-            good = [x for x in there if (x.status, x.version) == (S.LOADED, one.version)]
+            good = [
+                x
+                for x in there
+                if (x.status, x.version, x.acls) == (S.LOADED, one.version, one.acls)
+            ]
             if len(there) != len(good) or len(good) != min(one.replicas, len(self.fleet)):
                 return False
         return all(m in self.wanted.models for fake in self.fleet.values() for m in fake.models)
 
 
 events = st.tuples(
-    st.sampled_from(["publish", "update", "update", "scale", "unpublish", "restart", "kill"]),
+    st.sampled_from(
+        ["publish", "update", "update", "scale", "acls", "unpublish", "restart", "kill", "lead"]
+    ),
     st.integers(0, 2),
     st.integers(0, 3),
     st.integers(0, 6),
@@ -381,6 +626,10 @@ def happen(play: Play, kind: str, which: int, replicas: int, version: str) -> No
     elif model_id in models and kind in ("update", "scale"):
         change = {"version": version} if kind == "update" else {"replicas": replicas}
         models[model_id] = replace(models[model_id], **change)
+    elif kind == "acls" and model_id in models:
+        models[model_id] = replace(models[model_id], acls={"lm.generate": version})
+    elif kind == "lead":
+        play.lead()
     elif kind == "restart":
         play.start(sorted(play.fleet)[which % len(play.fleet)])
     elif kind == "kill" and len(play.fleet) > 1:

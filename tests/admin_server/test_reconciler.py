@@ -1,9 +1,17 @@
 """The loop against real gRPC: what is published gets loaded, whatever happens to servers."""
 
 import asyncio
+import random
+from dataclasses import replace
 
-from sax.types import ModelSpec, ServableStatus
-from tests.admin_server.conftest import eventually
+import pytest
+
+from admin_server.cell import Cell
+from admin_server.modelets import GrpcModelets
+from admin_server.process import Clock
+from sax.errors import InvalidRequest
+from sax.types import ModelSpec, Placement, ServableStatus
+from tests.admin_server.conftest import FAST, eventually
 
 M = "/sax/test/m"
 
@@ -143,3 +151,75 @@ async def test_two_servers_share_two_models(admin, start_modelet):
     )
     await eventually(lambda: all(model.ready_replicas == 1 for model in admin.cell.models()))
     assert len(first.models) == len(second.models) == 1
+
+
+async def test_what_places_a_model_reloads_nothing_and_is_not_told_to_the_server(
+    admin, start_modelet
+):
+    modelet = await start_modelet()
+    await admin.cell.publish(spec(overrides={"ram": "1000", "DTYPE": '"float32"'}))
+    await eventually(lambda: modelet.holds(M))
+    assert modelet.loaded_overrides == {"DTYPE": '"float32"'}
+    await admin.cell.update(spec(overrides={"ram": "2000", "DTYPE": '"float32"'}))
+    await admin.cell.update(
+        spec(overrides={"DTYPE": '"float32"'}, placement=Placement(devices=1, memory=1000))
+    )
+    await asyncio.sleep(0.2)
+    assert modelet.calls == [("load", M)]
+
+
+async def test_a_wrong_constraint_is_refused_at_publish_by_name(admin):
+    with pytest.raises(InvalidRequest, match="constraints") as failure:
+        await admin.cell.publish(spec(overrides={"constraints": "7"}))
+    assert failure.value.param == "overrides"
+
+
+async def test_a_model_waits_for_a_server_with_its_tags_and_devices(admin, start_modelet):
+    modelet = await start_modelet()
+    await admin.cell.publish(spec(placement=Placement(devices=32)))
+    await eventually(lambda: "needs 32 devices in one slice" in replica(admin).reason)
+    await admin.cell.update(spec(placement=Placement(tags=("a100",))))
+    await eventually(lambda: "no server has the tag a100" in replica(admin).reason)
+    await admin.cell.update(spec())
+    await eventually(lambda: modelet.holds(M))
+
+
+async def test_new_access_control_lists_reach_a_loaded_replica_without_a_reload(
+    admin, start_modelet
+):
+    """The plan's own spec: whether an operator may set lists is not the reconciler's business."""
+    modelet = await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    modelet.refusing = "no such method"
+    put_acls(admin, {"lm.generate": "ana"})
+    await eventually(lambda: "no such method" in replica(admin).reason)
+    assert admin.cell.find(M).ready_replicas == 1
+    modelet.refusing = ""
+    await eventually(lambda: modelet.models[M].acls == {"lm.generate": "ana"})
+    await eventually(lambda: replica(admin).reason == "")
+    assert {call for call, _ in modelet.calls} == {"load", "acls"}
+
+
+def put_acls(admin, acls) -> None:
+    state = admin.cell.ledger.state
+    changed = replace(state.models[M], acls=acls)
+    admin.cell.ledger.state = replace(state, models={M: changed})
+    admin.cell.reconciler.wake()
+
+
+async def test_a_restored_server_is_asked_and_what_it_has_is_left_there(admin, start_modelet):
+    first, second = await start_modelet(), await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    holder = first if first.holds(M) else second
+    later = Cell(
+        admin.cell.ledger, GrpcModelets(), Clock(), timing=FAST, jitter=random.Random(0)
+    )  # as another admin server would be, over the same state
+    later.reconciler.restore([first.info, second.info])
+    loop = asyncio.create_task(later.reconciler.run())
+    await eventually(lambda: later.find(M).ready_replicas == 1)
+    assert later.find(M).replicas[0].address == holder.address
+    assert first.calls + second.calls == [("load", M)]
+    loop.cancel()
+    await later.reconciler.close()

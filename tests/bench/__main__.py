@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tests.bench import (
     bench_cell,
+    bench_control_plane,
     bench_engine,
     bench_gateway,
     bench_loading,
@@ -42,6 +43,7 @@ BENCHES: dict[str, Callable[[], Table | list[Table]]] = {
     "quantization": bench_quantization.run,
     "gateway": bench_gateway.run,
     "cell": bench_cell.run,
+    "control_plane": bench_control_plane.run,
 }
 
 

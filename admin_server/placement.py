@@ -1,0 +1,143 @@
+"""What a model asks of the server that is to hold it.
+
+Read from a spec: its path, its `placement`, and the overrides by which Saxml's operators say the
+same (`constraints`: tags; `ram`, `ram<devices>`: bytes for each device). Those overrides are for
+this admin server alone: no model server gets them. Knows nothing of what servers hold.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import msgspec
+
+from sax.errors import InvalidRequest
+from sax.types import ModelSpec, ServerInfo
+
+_SAXML_PREFIX = "saxml.server."
+_CONSTRAINTS = "constraints"
+_RAM = "ram"
+_OURS = re.compile(rf"{_CONSTRAINTS}|{_RAM}\d*")
+_MOST = 2**62  # bytes or devices: what a record and the wire can hold
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a server must have to be given a replica, whatever it holds already."""
+
+    path: str  # bare
+    tags: tuple[str, ...]  # all of them, in order
+    devices: int
+
+    def met_by_server(self, info: ServerInfo) -> bool:
+        """Does this server do?"""
+        return self.met_by(_bare_paths(info.model_paths), frozenset(info.tags), devices_of(info))
+
+    def met_by(self, paths: frozenset[str], tags: frozenset[str], devices: int) -> bool:
+        """Does a server with these bare paths, tags and devices do? 0 devices: not known."""
+        return self.path in paths and devices >= self.devices and tags.issuperset(self.tags)
+
+
+def demand_of(spec: ModelSpec) -> Demand:
+    """Total: a record in the log was checked when it was made."""
+    tags = spec.placement.tags
+    if _CONSTRAINTS in spec.overrides:
+        tags = (*tags, *_tags(spec.overrides[_CONSTRAINTS]))
+    return Demand(bare(spec.model_path), tuple(sorted(set(tags))), spec.placement.devices)
+
+
+def stated_bytes(spec: ModelSpec, devices: int) -> int | None:
+    """What the operator says one replica takes on a server with so many devices (0: not known)."""
+    if spec.placement.memory:
+        return spec.placement.memory
+    text = spec.overrides.get(f"{_RAM}{devices}", spec.overrides.get(_RAM))
+    each = _bytes(text) if text is not None else None
+    return int(each * devices) or None if each is not None else None
+
+
+def loaded_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
+    """The overrides that a model server gets: a change of the others loads nothing anew."""
+    return {key: text for key, text in overrides.items() if not _OURS.fullmatch(key)}
+
+
+def check_placement(spec: ModelSpec) -> None:
+    """Raises InvalidRequest, naming `placement` or `overrides`."""
+    for tag in spec.placement.tags:
+        if not tag.strip() or "," in tag or tag != tag.strip():
+            raise InvalidRequest(
+                f"{tag!r} is no tag: write a word without commas or blanks at its ends, as "
+                "servers have them in --tags",
+                param="placement",
+            )
+    for name, number in (("devices", spec.placement.devices), ("memory", spec.placement.memory)):
+        if not 0 <= number <= _MOST:
+            raise InvalidRequest(
+                f"{number} {name} cannot be asked for: write 0 (any) or more", param="placement"
+            )
+    for key, text in spec.overrides.items():
+        if key == _CONSTRAINTS and _tags(text) is _UNREADABLE:
+            raise InvalidRequest(
+                f"override {key}={text} is no list of tags: write them in one JSON string, with "
+                'commas between them, as in "a100,fast"',
+                param="overrides",
+            )
+        if key != _CONSTRAINTS and _OURS.fullmatch(key) and _bytes(text) is None:
+            raise InvalidRequest(
+                f"override {key}={text} is no number of bytes: write what one device needs, "
+                "as in 16000000000",
+                param="overrides",
+            )
+
+
+def bare(path: str) -> str:
+    """The path without the prefix that Saxml lets operators leave out."""
+    return path.removeprefix(_SAXML_PREFIX)
+
+
+def serves(info: ServerInfo, model_path: str) -> bool:
+    """Does the server know this path, written with or without the `saxml.server.` prefix?"""
+    return bare(model_path) in map(bare, info.model_paths)
+
+
+def devices_of(info: ServerInfo) -> int:
+    """The accelerators of a server; 0: not known."""
+    return info.devices or _devices_in(info.chip_topology)
+
+
+@lru_cache(maxsize=4096)
+def _bare_paths(paths: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(map(bare, paths))
+
+
+@lru_cache(maxsize=1024)
+def _devices_in(topology: str) -> int:
+    """ "4x8" -> 32, "16" -> 16, "2x2x4_twisted" -> 16; 0 for any other text."""
+    shape = topology.lower().removesuffix("_untwisted").removesuffix("_twisted")
+    if not re.fullmatch(r"[0-9]{1,6}(x[0-9]{1,6}){0,3}", shape):
+        return 0
+    return math.prod(map(int, shape.split("x")))
+
+
+_UNREADABLE: tuple[str, ...] = ("(unreadable constraints)",)  # a tag that no server has
+
+
+def _tags(text: str) -> Iterable[str]:
+    """The tags in a JSON string."""
+    try:
+        words = msgspec.json.decode(text, type=str)
+    except msgspec.DecodeError:
+        return _UNREADABLE
+    return tuple(word.strip() for word in words.split(",") if word.strip())
+
+
+def _bytes(text: str) -> float | None:
+    """The number in a JSON number or string; None if it is none that makes sense."""
+    try:
+        number = float(msgspec.json.decode(text, type=str | float))
+    except (msgspec.DecodeError, ValueError):
+        return None
+    return number if 0 < number <= _MOST else None

@@ -1,0 +1,90 @@
+"""What has to go: replicas nobody wants, and those that must be loaded anew.
+
+A model whose last update changes what is loaded is rolled: one replica at a time, and never the
+last ready one before another has the new version; only where no second server can take the model
+is it reloaded in place. While the new version fails to load nothing more is taken away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+
+from admin_server.assigner import Assignment
+from admin_server.seen import HELD, Seen, SeenModel, Unload, is_current, waits
+from admin_server.state import CellState
+from sax.types import ModelSpec, ServableStatus
+
+
+def unloads(
+    wanted: CellState,
+    assignment: Assignment,
+    awaited: Container[str],
+    done: Container[str],
+    seen: Seen,
+    now: float,
+) -> list[Unload]:
+    """Every replica to take away now, by server.
+
+    `awaited` models may have more replicas than are seen; with those that are `done` all is well.
+    """
+    going: list[Unload] = []
+    for model_id, model in seen.models.items():
+        if model_id in done:
+            continue
+        places = _held(model)
+        spec = wanted.models.get(model_id)
+        if spec is None:
+            going += [Unload(a, model_id, "it is not published any more") for a in places]
+            continue
+        assigned = assignment.addresses[model_id]
+        rolled = _next_to_roll(spec, model, assigned) if model_id not in awaited else None
+        for address in places:
+            if address in assigned:
+                why = _why_reload(spec, model, address, rolled, now)
+            else:
+                why = _why_leave(model, address, assigned)
+            if why:
+                going.append(Unload(address, model_id, why))
+    return sorted(going, key=lambda unload: (unload.address, unload.model_id))
+
+
+def _held(model: SeenModel) -> Iterable[str]:
+    """Every server where there is something to undo."""
+    held = [address for address, servable in model.held.items() if servable.status in HELD]
+    if not model.pending:
+        return held
+    loading = [address for address in model.pending if model.load(address)]
+    return [address for address in {*held, *loading} if not model.is_leaving(address)]
+
+
+def _why_reload(
+    spec: ModelSpec, model: SeenModel, address: str, rolled: str | None, now: float
+) -> str:
+    """Why a replica that stays where it is must be loaded anew; "" if it need not or must wait."""
+    servable, load = model.held.get(address), model.load(address)
+    if load is not None:
+        return "" if load.spec.version == spec.version else "it was updated while it was loading"
+    if servable is None:
+        return ""
+    if servable.status is ServableStatus.LOADED:
+        return "it was updated" if address == rolled else ""
+    if not is_current(servable, spec):
+        return "it was updated"
+    failed = servable.status is ServableStatus.FAILED
+    return "it is tried again" if failed and not waits(model.failure(address, spec), now) else ""
+
+
+def _next_to_roll(spec: ModelSpec, model: SeenModel, assigned: Sequence[str]) -> str | None:
+    """The ready replica to reload for an update: one, and only while all others are ready."""
+    outdated = [address for address in assigned if not model.has_current(address, spec)]
+    if not outdated or not all(model.is_ready(address) for address in assigned):
+        return None
+    return min(outdated)
+
+
+def _why_leave(model: SeenModel, address: str, assigned: Sequence[str]) -> str:
+    """Why a replica goes from a server that is not assigned; "" while it is the last ready one."""
+    ready = any(model.is_ready(other) for other in assigned)
+    if assigned and not ready and model.is_ready(address):
+        return ""
+    return "it is not wanted on this server any more"

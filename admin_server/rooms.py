@@ -1,0 +1,216 @@
+"""The servers of a cell while they are being filled.
+
+Servers that no demand can tell apart are of one kind, and each kind keeps its servers in order, so
+that finding the best server for a replica costs a look at a few of them, never at all. Knows
+nothing of replicas that are there already, of failures or of words.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+
+from admin_server.placement import Demand, bare, devices_of, stated_bytes
+from sax.types import JoinedServer, ModelSpec, ServableStatus
+
+_Key = tuple[int, int, str]
+
+
+@dataclass(slots=True, eq=False)
+class Room:
+    """One server."""
+
+    server: JoinedServer
+    kind: Kind
+    free: int  # bytes; 0 where its kind does not tell its memory
+    models: dict[str, int] = field(default_factory=dict[str, int])  # bytes each; 0: not known
+
+    @property
+    def address(self) -> str:
+        return self.server.info.address
+
+    def fits(self, need: int | None) -> bool:
+        """Would so many bytes fit, as far as is known?"""
+        return need is None or not self.kind.tells_memory or need <= self.free
+
+    def has_loaded(self, model_id: str) -> bool:
+        """Is the model in its memory now, in whatever version?"""
+        return any(
+            servable.model_id == model_id and servable.status is ServableStatus.LOADED
+            for servable in self.server.servables
+        )
+
+    def take(self, model_id: str, need: int | None) -> None:
+        """Give it a replica."""
+        kind = self.kind
+        kind.taking(self)
+        self.models[model_id] = need or 0
+        if kind.tells_memory:
+            self.free -= need or 0
+        kind.took(self)
+
+
+@dataclass(slots=True, eq=False)
+class Kind:
+    """Servers that every demand of this round treats alike."""
+
+    paths: frozenset[str]  # bare, and only those that some demand names
+    tags: frozenset[str]  # only those that some demand names
+    devices: int  # 0: not known
+    tells_memory: bool
+    rooms: dict[str, Room] = field(default_factory=dict[str, "Room"])  # by address
+    looks: int = 0  # how many servers were looked at: what a round costs
+    # In order only once somebody asks: a round that places nothing sorts nothing.
+    _emptiest: list[_Key] | None = None
+    _tightest: list[_Key] | None = None
+
+    def best(
+        self, need: int | None, taken: Collection[str]
+    ) -> tuple[tuple[int, int, int, str], Room] | None:
+        """The best server but for those taken, and how it compares with the best of other kinds.
+
+        Where bytes are known it is the tightest fit: what stays free stays in one piece, for a
+        model that needs much. Else it is the server with the fewest models.
+        """
+        if need is not None and self.tells_memory:
+            if self._tightest is None:
+                self._tightest = sorted(map(_by_free, self.rooms.values()))
+            first = bisect_left(self._tightest, (need,))
+            free, models, address = self._first(self._tightest, first, taken)
+            return ((0, free - need, models, address), self.rooms[address]) if address else None
+        if self._emptiest is None:
+            self._emptiest = sorted(map(_by_models, self.rooms.values()))
+        models, minus_free, address = self._first(self._emptiest, 0, taken)
+        return ((1, models, minus_free, address), self.rooms[address]) if address else None
+
+    def roomiest(self, taken: Collection[str]) -> Room | None:
+        """The server with the most bytes free but for those taken."""
+        if self._tightest is None:
+            self._tightest = sorted(map(_by_free, self.rooms.values()))
+        for _, _, address in reversed(self._tightest):
+            self.looks += 1
+            if address not in taken:
+                return self.rooms[address]
+        return None
+
+    def taking(self, room: Room) -> None:
+        """The room is about to change."""
+        for order, key in ((self._tightest, _by_free), (self._emptiest, _by_models)):
+            if order is not None:
+                del order[bisect_left(order, key(room))]
+
+    def took(self, room: Room) -> None:
+        """The room has changed."""
+        for order, key in ((self._tightest, _by_free), (self._emptiest, _by_models)):
+            if order is not None:
+                insort(order, key(room))
+
+    def _first(self, order: list[_Key], start: int, taken: Collection[str]) -> _Key:
+        for index in range(start, len(order)):
+            self.looks += 1
+            if order[index][2] not in taken:
+                return order[index]
+        return (0, 0, "")
+
+
+def _by_free(room: Room) -> _Key:
+    return (room.free, len(room.models), room.address)
+
+
+def _by_models(room: Room) -> _Key:
+    return (len(room.models), -room.free, room.address)
+
+
+class Fleet:
+    """All servers by address, and by kind for the demands of a round."""
+
+    def __init__(self, servers: Iterable[JoinedServer], demands: Iterable[Demand]) -> None:
+        demands = set(demands)
+        self._kinds = _Kinds({d.path for d in demands}, {tag for d in demands for tag in d.tags})
+        self.rooms: dict[str, Room] = {}
+        for server in sorted(servers, key=lambda server: server.info.address):
+            room = self._kinds.room(server)
+            self.rooms[room.address] = room.kind.rooms[room.address] = room
+        self._able: dict[Demand, list[Kind]] = {}
+        self._addresses: dict[Demand, list[str]] = {}
+
+    @property
+    def kinds(self) -> Sequence[Kind]:
+        """All of them, the one with the first address first."""
+        return list(self._kinds.by_key.values())
+
+    @cached_property
+    def paths(self) -> frozenset[str]:
+        """Every model path that some server serves, as it writes it."""
+        return frozenset(chain.from_iterable(self._kinds.known_paths))
+
+    @property
+    def looks(self) -> int:
+        """How many servers were looked at so far to find a place."""
+        return sum(kind.looks for kind in self._kinds.by_key.values())
+
+    @property
+    def most_devices(self) -> int:
+        """Of the largest server."""
+        return max((kind.devices for kind in self.kinds), default=0)
+
+    def able(self, demand: Demand) -> list[Kind]:
+        """The kinds that a demand admits."""
+        if demand not in self._able:
+            self._able[demand] = [
+                kind
+                for kind in self._kinds.with_path(demand.path)
+                if demand.met_by(kind.paths, kind.tags, kind.devices)
+            ]
+        return self._able[demand]
+
+    def addresses(self, demand: Demand) -> Sequence[str]:
+        """The servers that a demand admits, in order."""
+        if demand not in self._addresses:
+            self._addresses[demand] = sorted(a for kind in self.able(demand) for a in kind.rooms)
+        return self._addresses[demand]
+
+
+class _Kinds:
+    """The kinds of a round, made as servers turn up."""
+
+    def __init__(self, paths: set[str], tags: set[str]) -> None:
+        self._wanted_paths = paths
+        self._wanted_tags = tags
+        self.known_paths: dict[tuple[str, ...], frozenset[str]] = {}  # most servers share theirs
+        self.by_key: dict[tuple[frozenset[str], frozenset[str], int, bool], Kind] = {}
+        self._by_path: dict[str, list[Kind]] = {}
+
+    def room(self, server: JoinedServer) -> Room:
+        """The server, empty."""
+        info = server.info
+        paths = self.known_paths.get(info.model_paths)
+        if paths is None:
+            paths = self._wanted_paths.intersection(map(bare, info.model_paths))
+            paths = self.known_paths[info.model_paths] = frozenset(paths)
+        tags = frozenset(self._wanted_tags.intersection(info.tags))
+        key = (paths, tags, devices_of(info), bool(info.memory_total))
+        kind = self.by_key.get(key)
+        if kind is None:
+            kind = self.by_key[key] = Kind(*key)
+            for path in paths:
+                self._by_path.setdefault(path, []).append(kind)
+        return Room(server, kind, info.memory_total)
+
+    def with_path(self, path: str) -> Iterator[Kind]:
+        """Those that serve the bare path."""
+        yield from self._by_path.get(path, ())
+
+
+class Needs:
+    """How many bytes each model takes: as servers that loaded it told, else as was stated."""
+
+    def __init__(self, told: Mapping[str, int]) -> None:
+        self._told = told  # by model; 0 or absent: nobody has
+
+    def of(self, spec: ModelSpec, devices: int) -> int | None:
+        """Bytes of this version on a server with so many devices; None: not known."""
+        return self._told.get(spec.model_id) or stated_bytes(spec, devices)

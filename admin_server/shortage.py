@@ -1,0 +1,90 @@
+"""Why a replica has no server, in words that say what would help.
+
+Looks at kinds of servers rather than at servers, so that a full cell costs no more to explain than
+an empty one to fill. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from admin_server.placement import Demand
+from admin_server.rooms import Fleet, Kind, Needs, Room
+from admin_server.words import count, describe_paths, human_bytes, listing
+from sax.types import ModelSpec
+
+
+def why_short(
+    spec: ModelSpec, demand: Demand, fleet: Fleet, needs: Needs, chosen: Collection[str]
+) -> str:
+    """Why the model has no server beyond those that were chosen."""
+    if not fleet.rooms:
+        return "no model server has joined this cell"
+    on_path = [kind for kind in fleet.kinds if demand.path in kind.paths]
+    if not on_path:
+        return (
+            f"no joined server serves {spec.model_path}; they serve {describe_paths(fleet.paths)}"
+        )
+    with_tags = [kind for kind in on_path if kind.tags.issuperset(demand.tags)]
+    if not with_tags:
+        return _no_tags(spec, demand, on_path)
+    able = fleet.able(demand)
+    if not able:
+        return _no_devices(demand, with_tags)
+    if len(chosen) == sum(len(kind.rooms) for kind in able):
+        return _no_more_servers(spec, demand, len(chosen))
+    return _no_memory(spec, able, chosen, needs)
+
+
+def _no_tags(spec: ModelSpec, demand: Demand, kinds: list[Kind]) -> str:
+    nearest = max(
+        kinds, key=lambda kind: (len(kind.tags), -len(kind.rooms), next(iter(kind.rooms)))
+    )
+    nearby = next(iter(nearest.rooms))
+    missing = [tag for tag in demand.tags if tag not in nearest.tags]
+    tags = f"the tag{'s' if len(demand.tags) > 1 else ''} {', '.join(demand.tags)}"
+    if len(missing) == len(demand.tags):
+        tagged = sorted({t for k in kinds for r in k.rooms.values() for t in r.server.info.tags})
+        have = f"have the tags {listing(tagged)}" if tagged else "have no tags"
+        return f"no server has {tags}; those that serve {spec.model_path} {have}"
+    return f"no server has {tags}; the nearest, {nearby}, lacks {', '.join(missing)}"
+
+
+def _no_devices(demand: Demand, kinds: list[Kind]) -> str:
+    largest = max(kind.devices for kind in kinds)
+    silent = sum(len(kind.rooms) for kind in kinds if not kind.devices)
+    tagged = f" with the tags {', '.join(demand.tags)}" if demand.tags else ""
+    reason = f"needs {count(demand.devices, 'device')} in one slice; "
+    if not largest:
+        return f"{reason}no server{tagged} tells how many it has"
+    reason += f"the largest free server{tagged} has {largest}"
+    return f"{reason}, and {count(silent, 'server')} did not tell" if silent else reason
+
+
+def _no_more_servers(spec: ModelSpec, demand: Demand, able: int) -> str:
+    one = able == 1
+    have = "has" if one else "have"
+    verbs = [f"{'serves' if one else 'serve'} {spec.model_path}"]
+    verbs += [f"{have} the tags {', '.join(demand.tags)}"] if demand.tags else []
+    verbs += [f"{have} {count(demand.devices, 'device')}"] if demand.devices else []
+    return (
+        f"{spec.replicas} replicas are wanted, one for each server, but only "
+        f"{able} joined server{'' if one else 's'} {' and '.join(verbs)}"
+    )
+
+
+def _no_memory(spec: ModelSpec, able: list[Kind], chosen: Collection[str], needs: Needs) -> str:
+    rooms = [room for kind in able if (room := kind.roomiest(chosen)) is not None]
+    best = max(rooms, key=lambda room: (room.free, room.address))
+    need = needs.of(spec, best.kind.devices) or 0
+    return (
+        f"needs {human_bytes(need)} of memory; the server with the most room, {best.address}, "
+        f"has {human_bytes(best.free)} of {human_bytes(best.server.info.memory_total)} "
+        f"free{_beside(best)}"
+    )
+
+
+def _beside(room: Room) -> str:
+    """The models that take a server's room, the largest first."""
+    order = sorted(room.models, key=lambda model_id: (-room.models[model_id], model_id))
+    return f" beside {listing(order)}" if order else ""
