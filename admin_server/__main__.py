@@ -9,6 +9,7 @@ import signal
 import sys
 
 from admin_server.config import AdminConfig
+from admin_server.garbage import collect_seldom
 from admin_server.process import SteppedDown, serve
 from sax.errors import SaxError
 from sax.names import CellId
@@ -32,6 +33,7 @@ def main() -> int:
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    collect_seldom()
     try:
         asyncio.run(_serve(parse(sys.argv[1:])))
     except (SaxError, SteppedDown) as exc:
