@@ -112,12 +112,14 @@ class _Filling:
     def keep(self, current: Mapping[str, Sequence[str]]) -> None:
         """Let replicas stay where they are: first those that hold their memory already."""
         rooms = self.fleet.rooms
+        rest: list[tuple[ModelSpec, list[Room]]] = []
         for spec in self._order:
             there = [rooms[a] for a in current.get(spec.model_id, ()) if a in rooms]
-            self._keep(spec, [room for room in there if room.has_loaded(spec.model_id)])
-        for spec in self._order:
-            there = [rooms[a] for a in current.get(spec.model_id, ()) if a in rooms]
-            others = [room for room in there if not room.has_loaded(spec.model_id)]
+            loaded = [room for room in there if room.has_loaded(spec.model_id)]
+            self._keep(spec, loaded)
+            if len(loaded) < len(there):
+                rest.append((spec, [room for room in there if room not in loaded]))
+        for spec, others in rest:
             self._keep(spec, [room for room in others if room.fits(self._need(spec, room))])
 
     def place(self) -> None:

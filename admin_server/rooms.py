@@ -38,10 +38,10 @@ class Room:
 
     def has_loaded(self, model_id: str) -> bool:
         """Is the model in its memory now, in whatever version?"""
-        return any(
-            servable.model_id == model_id and servable.status is ServableStatus.LOADED
-            for servable in self.server.servables
-        )
+        for servable in self.server.servables:
+            if servable.model_id == model_id:
+                return servable.status is ServableStatus.LOADED
+        return False
 
 
 @dataclass(slots=True, eq=False)
