@@ -10,6 +10,7 @@ import sys
 
 from admin_server.autoscaler import ScalingTiming
 from admin_server.config import AdminConfig
+from admin_server.garbage import collect_seldom
 from admin_server.process import serve
 from sax.errors import SaxError
 from sax.names import CellId
@@ -44,6 +45,7 @@ def main() -> int:
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    collect_seldom()
     try:
         asyncio.run(_serve(parse(sys.argv[1:])))
     except SaxError as exc:

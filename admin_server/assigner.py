@@ -105,19 +105,21 @@ class _Filling:
         """The room of models about which there is nothing to decide."""
         for one in settled:
             for address in one.addresses:
-                room = self.fleet.rooms[address]
-                need = one.told_bytes or stated_bytes(one.spec, room.kind.devices)
-                room.take(one.spec.model_id, need)
+                kind = self.fleet.kind_at[address]
+                need = one.told_bytes or stated_bytes(one.spec, kind.devices)
+                kind.give(kind.rooms[address], one.spec.model_id, need)
 
     def keep(self, current: Mapping[str, Sequence[str]]) -> None:
         """Let replicas stay where they are: first those that hold their memory already."""
         rooms = self.fleet.rooms
+        rest: list[tuple[ModelSpec, list[Room]]] = []
         for spec in self._order:
             there = [rooms[a] for a in current.get(spec.model_id, ()) if a in rooms]
-            self._keep(spec, [room for room in there if room.has_loaded(spec.model_id)])
-        for spec in self._order:
-            there = [rooms[a] for a in current.get(spec.model_id, ()) if a in rooms]
-            others = [room for room in there if not room.has_loaded(spec.model_id)]
+            loaded = [room for room in there if room.has_loaded(spec.model_id)]
+            self._keep(spec, loaded)
+            if len(loaded) < len(there):
+                rest.append((spec, [room for room in there if room not in loaded]))
+        for spec, others in rest:
             self._keep(spec, [room for room in others if room.fits(self._need(spec, room))])
 
     def place(self) -> None:
@@ -149,12 +151,13 @@ class _Filling:
         chosen, able = self.chosen[spec.model_id], self.fleet.able(self._demands[spec.model_id])
         failed = self._failed.get(spec.model_id, _NOWHERE)
         for room in rooms:
-            if len(chosen) < spec.replicas and room.kind in able and room.address not in failed:
-                room.take(spec.model_id, self._need(spec, room))
+            kind = self.fleet.kind_at[room.address]
+            if len(chosen) < spec.replicas and kind in able and room.address not in failed:
+                kind.give(room, spec.model_id, self._need(spec, room))
                 chosen.append(room.address)
 
     def _need(self, spec: ModelSpec, room: Room) -> int | None:
-        return self.needs.of(spec, room.kind.devices)
+        return self.needs.of(spec, self.fleet.kind_at[room.address].devices)
 
     def _place(self, spec: ModelSpec) -> bool:
         """One more replica of the model, if any server can take it."""
@@ -164,8 +167,8 @@ class _Filling:
         best = best or _best(options, chosen)
         if best is None:
             return False
-        room, need = best
-        room.take(spec.model_id, need)
+        kind, room, need = best
+        kind.give(room, spec.model_id, need)
         chosen.append(room.address)
         return True
 
@@ -181,12 +184,12 @@ class _Filling:
 
 def _best(
     options: Sequence[tuple[Kind, int | None]], taken: Collection[str]
-) -> tuple[Room, int | None] | None:
+) -> tuple[Kind, Room, int | None] | None:
     """The best server of all kinds but for those taken."""
-    winner: tuple[Room, int | None] | None = None
+    winner: tuple[Kind, Room, int | None] | None = None
     least: tuple[int, int, int, str] | None = None
     for kind, need in options:
         best = kind.best(need, taken)
         if best is not None and (least is None or best[0] < least):
-            least, winner = best[0], (best[1], need)
+            least, winner = best[0], (kind, best[1], need)
     return winner

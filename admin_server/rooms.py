@@ -21,10 +21,10 @@ _Key = tuple[int, int, str]
 
 @dataclass(slots=True, eq=False)
 class Room:
-    """One server."""
+    """One server. Does not know its kind: a round's rooms would be a task for the collector."""
 
     server: JoinedServer
-    kind: Kind
+    tells_memory: bool
     free: int  # bytes; 0 where its kind does not tell its memory
     models: dict[str, int] = field(default_factory=dict[str, int])  # bytes each; 0: not known
 
@@ -34,23 +34,14 @@ class Room:
 
     def fits(self, need: int | None) -> bool:
         """Would so many bytes fit, as far as is known?"""
-        return need is None or not self.kind.tells_memory or need <= self.free
+        return need is None or not self.tells_memory or need <= self.free
 
     def has_loaded(self, model_id: str) -> bool:
         """Is the model in its memory now, in whatever version?"""
-        return any(
-            servable.model_id == model_id and servable.status is ServableStatus.LOADED
-            for servable in self.server.servables
-        )
-
-    def take(self, model_id: str, need: int | None) -> None:
-        """Give it a replica."""
-        kind = self.kind
-        kind.taking(self)
-        self.models[model_id] = need or 0
-        if kind.tells_memory:
-            self.free -= need or 0
-        kind.took(self)
+        for servable in self.server.servables:
+            if servable.model_id == model_id:
+                return servable.status is ServableStatus.LOADED
+        return False
 
 
 @dataclass(slots=True, eq=False)
@@ -96,17 +87,19 @@ class Kind:
                 return self.rooms[address]
         return None
 
-    def taking(self, room: Room) -> None:
-        """The room is about to change."""
-        for order, key in ((self._tightest, _by_free), (self._emptiest, _by_models)):
-            if order is not None:
-                del order[bisect_left(order, key(room))]
-
-    def took(self, room: Room) -> None:
-        """The room has changed."""
-        for order, key in ((self._tightest, _by_free), (self._emptiest, _by_models)):
-            if order is not None:
-                insort(order, key(room))
+    def give(self, room: Room, model_id: str, need: int | None) -> None:
+        """Give one of its servers a replica."""
+        if self._tightest is not None:
+            del self._tightest[bisect_left(self._tightest, _by_free(room))]
+        if self._emptiest is not None:
+            del self._emptiest[bisect_left(self._emptiest, _by_models(room))]
+        room.models[model_id] = need or 0
+        if self.tells_memory:
+            room.free -= need or 0
+        if self._tightest is not None:
+            insort(self._tightest, _by_free(room))
+        if self._emptiest is not None:
+            insort(self._emptiest, _by_models(room))
 
     def _first(self, order: list[_Key], start: int, taken: Collection[str]) -> _Key:
         for index in range(start, len(order)):
@@ -131,9 +124,12 @@ class Fleet:
         demands = set(demands)
         self._kinds = _Kinds({d.path for d in demands}, {tag for d in demands for tag in d.tags})
         self.rooms: dict[str, Room] = {}
+        self.kind_at: dict[str, Kind] = {}
         for server in sorted(servers, key=lambda server: server.info.address):
-            room = self._kinds.room(server)
-            self.rooms[room.address] = room.kind.rooms[room.address] = room
+            kind = self._kinds.of(server)
+            room = Room(server, kind.tells_memory, server.info.memory_total)
+            self.rooms[room.address] = kind.rooms[room.address] = room
+            self.kind_at[room.address] = kind
         self._able: dict[Demand, list[Kind]] = {}
         self._addresses: dict[Demand, list[str]] = {}
 
@@ -184,8 +180,8 @@ class _Kinds:
         self.by_key: dict[tuple[frozenset[str], frozenset[str], int, bool], Kind] = {}
         self._by_path: dict[str, list[Kind]] = {}
 
-    def room(self, server: JoinedServer) -> Room:
-        """The server, empty."""
+    def of(self, server: JoinedServer) -> Kind:
+        """The server's kind."""
         info = server.info
         paths = self.known_paths.get(info.model_paths)
         if paths is None:
@@ -198,7 +194,7 @@ class _Kinds:
             kind = self.by_key[key] = Kind(*key)
             for path in paths:
                 self._by_path.setdefault(path, []).append(kind)
-        return Room(server, kind, info.memory_total)
+        return kind
 
     def with_path(self, path: str) -> Iterator[Kind]:
         """Those that serve the bare path."""

@@ -97,12 +97,14 @@ class SeenModel:
 
     def load(self, address: str) -> Load | None:
         """The load under way there."""
-        under_way = self.pending.get(address, ())
-        return next((action for action in under_way if isinstance(action, Load)), None)
+        for action in self.pending.get(address, ()):
+            if isinstance(action, Load):
+                return action
+        return None
 
     def is_leaving(self, address: str) -> bool:
         """Is an unload under way there?"""
-        actions = self.pending.get(address) if self.pending else None
+        actions = self.pending.get(address)
         return actions is not None and any(isinstance(action, Unload) for action in actions)
 
     def is_ready(self, address: str) -> bool:

@@ -74,9 +74,9 @@ def _no_more_servers(spec: ModelSpec, demand: Demand, able: int) -> str:
 
 
 def _no_memory(spec: ModelSpec, able: list[Kind], chosen: Collection[str], needs: Needs) -> str:
-    rooms = [room for kind in able if (room := kind.roomiest(chosen)) is not None]
-    best = max(rooms, key=lambda room: (room.free, room.address))
-    need = needs.of(spec, best.kind.devices) or 0
+    rooms = [(room, kind) for kind in able if (room := kind.roomiest(chosen)) is not None]
+    best, kind = max(rooms, key=lambda pair: (pair[0].free, pair[0].address))
+    need = needs.of(spec, kind.devices) or 0
     return (
         f"needs {human_bytes(need)} of memory; the server with the most room, {best.address}, "
         f"has {human_bytes(best.free)} of {human_bytes(best.server.info.memory_total)} "

@@ -233,17 +233,28 @@ def test_a_server_that_comes_moves_nothing(cell, address):
     servers, models = cell
     before = assign(models, servers, {})
     if all(one.info.address != address for one in servers):
-        after = assign(models, [*servers, server(address, paths="x,y")], before.addresses)
+        there = [*(ready(one, before) for one in servers), server(address, paths="x,y")]
+        after = assign(models, there, before.addresses)
         for spec in models:
             kept = before.addresses[spec.model_id]
             assert set(kept) <= set(after.addresses[spec.model_id])
+
+
+def ready(one: JoinedServer, assignment: Assignment) -> JoinedServer:
+    """The server with all that was placed there loaded."""
+    loaded = [
+        ServableInfo(model_id=model_id, status=ServableStatus.LOADED)
+        for model_id, addresses in assignment.addresses.items()
+        if one.info.address in addresses
+    ]
+    return replace(one, servables=tuple(loaded))
 
 
 @given(cells, st.sampled_from(ADDRESSES))
 def test_a_server_that_goes_moves_only_what_it_had(cell, address):
     servers, models = cell
     before = assign(models, servers, {})
-    left = [one for one in servers if one.info.address != address]
+    left = [ready(one, before) for one in servers if one.info.address != address]
     after = assign(models, left, before.addresses)
     for spec in models:
         kept = [other for other in before.addresses[spec.model_id] if other != address]

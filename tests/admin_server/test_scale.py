@@ -3,6 +3,7 @@
 Work is counted in steps of the interpreter, which no busy machine can change.
 """
 
+import gc
 import random
 import sys
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from admin_server.servers import Servers
 from admin_server.state import CellState
 from admin_server.status_page import describe
 from sax.names import CellId
-from sax.types import ServableStatus
+from sax.types import ModelSpec, ServableStatus
 from tests.admin_server.fake_fleet import FakeFleet, model_specs, server_infos
 
 
@@ -109,12 +110,7 @@ def all_to_place(size: int) -> Callable[[], object]:
 def no_room(size: int) -> Callable[[], object]:
     """Every model is too large for every server, and says so."""
     cell = Rounds(size, 2 * size)
-    specs = cell.wanted.models.values()
-    huge = {
-        spec.model_id: replace(spec, placement=replace(spec.placement, memory=2**60))
-        for spec in specs
-    }
-    cell.wanted = replace(cell.wanted, models=huge)
+    cell.wanted = replace(cell.wanted, models=huge_models(2 * size))
     cell.look()
     return lambda: plan_actions(cell.wanted, cell.servers.view(), cell.now)
 
@@ -165,6 +161,29 @@ def test_twice_the_cell_is_twice_the_work(scene):
     small, large = steps(scene(60)), steps(scene(120))
     assert small > 1000
     assert large < 2.3 * small  # 4 if it grew with servers x models
+
+
+def test_rounds_leave_no_cycles_for_the_collector():
+    """A full collection stops the loop for longer than several rounds take."""
+    cell = Rounds(20, 60)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            cell.round()
+        crowded = replace(cell.wanted, models={**cell.wanted.models, **huge_models(20)})
+        plan_actions(crowded, cell.look(), cell.now, before=cell.plan)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+def huge_models(count: int) -> dict[str, ModelSpec]:
+    """Models too large for every server."""
+    return {
+        spec.model_id: replace(spec, placement=replace(spec.placement, memory=2**60))
+        for spec in model_specs(count)
+    }
 
 
 async def test_telling_operators_and_watchers_of_twice_the_cell_is_twice_the_work():
