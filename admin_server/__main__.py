@@ -12,6 +12,7 @@ from admin_server.config import AdminConfig
 from admin_server.process import SteppedDown, serve
 from sax.errors import SaxError
 from sax.names import CellId
+from sax.security import Security, add_security_flags
 
 _log = logging.getLogger("admin_server")
 
@@ -61,6 +62,7 @@ def parse(arguments: list[str]) -> AdminConfig:
             sax_root=flags.sax_root,
             advertise=flags.advertise,
             snapshot_every=flags.snapshot_every,
+            security=Security.take_flags(vars(flags)),
         )
     except (SaxError, ValueError) as exc:
         parser.error(str(exc))
@@ -103,6 +105,11 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=default.snapshot_every,
         help="records between two snapshots of the state (default %(default)s)",
+    )
+    add_security_flags(
+        parser,
+        "who may publish, join model servers and change every model: operators, model servers; "
+        "* for everyone",
     )
     return parser
 

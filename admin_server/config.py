@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sax.config import ADMIN_PORT, ADMIN_STATUS_PORT
 from sax.names import CellId
+from sax.security import OPEN_TO_ALL, Security
 
 _ANY = ("0.0.0.0", "::", "[::]", "")
 NO_STATUS_PAGE = -1
@@ -24,6 +25,7 @@ class AdminConfig:
     sax_root: str | None = None  # where location.proto is written
     advertise: str | None = None  # the host that others reach this one by
     snapshot_every: int = 100  # records
+    security: Security = OPEN_TO_ALL
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:

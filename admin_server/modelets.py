@@ -6,16 +6,20 @@ Knows the Modelet service and nothing of why it is called.
 from __future__ import annotations
 
 import contextlib
-from typing import Protocol
+import logging
+from typing import Any, Protocol
 
 import grpc.aio
 
 from admin_server.seen import Action, Load
 from sax import codec
-from sax.errors import NotFound, NotLoaded, ReplicaLost
+from sax.errors import NotFound, NotLoaded, PermissionDenied, ReplicaLost, Unauthenticated
 from sax.proto import modelet_pb2
-from sax.rpc import call, open_channel
+from sax.rpc import Reply, open_channel
+from sax.rpc import call as call_once
 from sax.types import ServerStatus
+
+_log = logging.getLogger(__name__)
 
 _STATUS_TIMEOUT_S = 5.0
 
@@ -41,8 +45,20 @@ class GrpcModelets:
 
     def __init__(self) -> None:
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._refused_by: set[str] = set()
 
     async def status(self, address: str) -> ServerStatus:
+        try:
+            status = await self._status(address)
+        except (Unauthenticated, PermissionDenied) as exc:
+            if address not in self._refused_by:  # this does not pass by itself: say it once
+                _log.warning("%s", exc.text)
+            self._refused_by.add(address)
+            raise
+        self._refused_by.discard(address)
+        return status
+
+    async def _status(self, address: str) -> ServerStatus:
         request = modelet_pb2.GetStatusRequest(include_failure_reasons=True)
         reply = await call(
             self._channel(address),
@@ -78,3 +94,17 @@ class GrpcModelets:
         if address not in self._channels:
             self._channels[address] = open_channel(address)
         return self._channels[address]
+
+
+async def call(
+    channel: grpc.aio.Channel, path: str, request: Any, reply: type[Reply], **settings: Any
+) -> Reply:
+    """One call, and in plain words that a server does not take this admin server for one."""
+    try:
+        return await call_once(channel, path, request, reply, **settings)
+    except (Unauthenticated, PermissionDenied) as exc:
+        raise type(exc)(
+            f"{settings['peer']} refuses this admin server: {exc.text}. Start the admin server "
+            "with SAX_TOKEN, SAX_TOKEN_FILE or SAX_TLS_CERT of a principal in the --admin_acl of "
+            "the model server"
+        ) from exc

@@ -24,9 +24,12 @@ from admin_server.reconciler import Timing
 from admin_server.server import AdminServer
 from admin_server.status_page import StatusServer, build_app
 from sax.config import location_path
+from sax.credentials import Credentials
 from sax.errors import InvalidRequest
+from sax.exposure import warn_if_open
 from sax.names import CellId
 from sax.proto import admin_pb2
+from sax.security import CLOSING_FLAGS
 
 _log = logging.getLogger(__name__)
 _GRACE_S = 2.0
@@ -77,7 +80,8 @@ async def running(config: AdminConfig, timing: Timing | None = None) -> AsyncGen
         stack.push_async_callback(ledger.close)
         stack.push_async_callback(cell.reconciler.close)
         status_port = await _start_status_page(config, cell, clock, stack)
-        server = AdminServer(cell)
+        server = AdminServer(cell, config.security)
+        tell_of_security(config, cell)
         port = await server.start(config.host, config.port)
         stack.push_async_callback(server.stop, _GRACE_S)
         loop = asyncio.create_task(cell.reconciler.run())
@@ -101,6 +105,33 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
         if admin.loop.done():
             await admin.loop
         _log.info("stopping: calls under way get %g s to end", _GRACE_S)
+
+
+def tell_of_security(config: AdminConfig, cell: Cell) -> None:
+    """Log what stands open, and what will be refused elsewhere because of what is missing here."""
+    closed = config.security.authenticates
+    warn_if_open(
+        _log,
+        host=config.host,
+        closed=closed,
+        offers="publish, change and unpublish every model of this cell",
+        remedy=f"start it with {CLOSING_FLAGS}, or with --host 127.0.0.1",
+    )
+    if closed and not Credentials.ours().given:
+        _log.warning(
+            "this admin server has nothing to show to model servers, and those that ask who calls "
+            "will refuse it: set SAX_TOKEN, SAX_TOKEN_FILE or SAX_TLS_CERT to what their "
+            "--admin_acl names"
+        )
+    guarded = [
+        spec.model_id for spec in cell.ledger.state.models.values() if any(spec.acls.values())
+    ]
+    if guarded and not closed:
+        _log.warning(
+            "the access control lists of %s are not enforced here: this admin server was started "
+            "without --tokens and --tls_ca",
+            ", ".join(sorted(guarded)),
+        )
 
 
 async def write_location(root: str, cell: CellId, address: str) -> None:

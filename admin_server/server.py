@@ -11,12 +11,15 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from admin_server.access import EVERYONE_MAY, Access
 from admin_server.cell import Cell
 from admin_server.watch import Delta
 from sax import codec
 from sax.errors import InvalidRequest
+from sax.identity import caller
 from sax.proto import admin_pb2, admin_pb2_grpc
 from sax.rpc import SERVER_OPTIONS, ErrorInterceptor
+from sax.security import OPEN_TO_ALL, Security
 
 SERVICE = "sax.Admin"
 _LONGEST_WATCH_S = 60.0
@@ -32,27 +35,35 @@ Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
 class AdminService(admin_pb2_grpc.AdminServicer):
     """One line of meaning per method."""
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: Cell, access: Access = EVERYONE_MAY) -> None:
         self._cell = cell
+        self._access = access
 
     async def Publish(
         self, request: admin_pb2.PublishRequest, context: Context
     ) -> admin_pb2.PublishResponse:
         """Durable before it is acknowledged."""
-        await self._cell.publish(codec.decode_spec(request.model))
+        spec = codec.decode_spec(request.model)
+        self._access.check_cell(caller(), "publish models")
+        self._access.check_enforceable(spec)
+        await self._cell.publish(spec)
         return admin_pb2.PublishResponse()
 
     async def Update(
         self, request: admin_pb2.UpdateRequest, context: Context
     ) -> admin_pb2.UpdateResponse:
         """Durable before it is acknowledged."""
-        await self._cell.update(codec.decode_spec(request.model))
+        spec = codec.decode_spec(request.model)
+        self._check_model(spec.model_id, "update")
+        self._access.check_enforceable(spec)
+        await self._cell.update(spec)
         return admin_pb2.UpdateResponse()
 
     async def Unpublish(
         self, request: admin_pb2.UnpublishRequest, context: Context
     ) -> admin_pb2.UnpublishResponse:
         """Durable before it is acknowledged."""
+        self._check_model(request.model_id, "unpublish")
         await self._cell.unpublish(request.model_id)
         return admin_pb2.UnpublishResponse()
 
@@ -110,8 +121,13 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self, request: admin_pb2.JoinRequest, context: Context
     ) -> admin_pb2.JoinResponse:
         """A model server says that it is there."""
+        self._access.check_cell(caller(), "join model servers")
         self._cell.join(codec.decode_join(request))
         return admin_pb2.JoinResponse()
+
+    def _check_model(self, model_id: str, doing: str) -> None:
+        spec = self._cell.ledger.state.models.get(model_id)
+        self._access.check_model(caller(), spec, doing)
 
 
 def _patience_s(context: Context) -> float:
@@ -138,10 +154,16 @@ def _encode_delta(delta: Delta) -> admin_pb2.WatchResult:
 class AdminServer:
     """The gRPC server of one cell, with health and reflection."""
 
-    def __init__(self, cell: Cell) -> None:
-        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+    def __init__(self, cell: Cell, security: Security = OPEN_TO_ALL) -> None:
+        """Raises InvalidRequest for tokens that cannot be read."""
+        self._security = security
+        interceptor = ErrorInterceptor(security.authentication())
+        self._server = grpc.aio.server(interceptors=[interceptor], options=SERVER_OPTIONS)
         self._health: Any = _HEALTH.aio.HealthServicer()
-        _ADMIN_GRPC.add_AdminServicer_to_server(AdminService(cell), self._server)
+        access = Access(
+            enforced=security.authenticates, cell=cell.ledger.state.cell, admins=security.admins
+        )
+        _ADMIN_GRPC.add_AdminServicer_to_server(AdminService(cell, access), self._server)
         _HEALTH_GRPC.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(
             (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
@@ -150,7 +172,7 @@ class AdminServer:
     async def start(self, host: str, port: int) -> int:
         """Serve, and give the bound port. Raises InvalidRequest if it cannot be had."""
         try:
-            bound = self._server.add_insecure_port(f"{host}:{port}")
+            bound = self._security.listen(self._server, f"{host}:{port}")
         except RuntimeError as exc:
             raise InvalidRequest(
                 f"cannot listen on {host}:{port}: is another process there? "

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from model_server.load_thread import LoadThread, as_load_error
 from model_server.loaded import AnyLoaded, Loader
 from model_server.servable import Servable, make_servable
 from model_server.status_machine import Event, transition
+from sax.acl import OPEN, MethodAcls, parse_acls
 from sax.errors import Cancelled, NotLoaded, SaxError, ShuttingDown
 from sax.types import ModelSpec, Progress, ServableInfo, ServableStatus
 
@@ -31,6 +32,7 @@ class _Entry:
     settled: asyncio.Future[None]  # of the wish below
     wish: ModelSpec | None = None  # None: to be gone
     status: ServableStatus = ServableStatus.NONE
+    acls: MethodAcls = OPEN  # in force, whatever is loaded
     spec: ModelSpec | None = None  # what the status is about
     reason: str = ""
     progress: Progress | None = None
@@ -53,16 +55,18 @@ class Servables:
         """Return once the model is LOADED. Raises why it is not.
 
         Loading what is loaded (or loading) already joins it; another version takes its place. The
-        load goes on when the caller goes away.
+        load goes on when the caller goes away. Its ACLs are in force at once.
         """
+        acls = parse_acls(spec.acls)
         if self._closing:
             raise ShuttingDown("this model server is shutting down and loads nothing")
         entry = self._entries.get(spec.model_id)
+        wanted = entry is not None and _same(entry.wish, spec)
         if entry is None:
             entry = _Entry(spec.model_id, asyncio.get_running_loop().create_future())
             self._entries[spec.model_id] = entry
-            self._wish(entry, spec)
-        elif entry.status is ServableStatus.FAILED or not _same(entry.wish, spec):
+        entry.acls = acls
+        if not wanted or entry.status is ServableStatus.FAILED:
             self._wish(entry, spec)
         await asyncio.shield(entry.settled)
 
@@ -93,6 +97,20 @@ class Servables:
         if entry is None or entry.wish is None:
             raise NotLoaded(self._not_loaded(model_id, entry), param="model")
         return entry.wish
+
+    def acls(self, model_id: str) -> MethodAcls:
+        """Who may call its methods; of a model that is not here, nothing is known."""
+        entry = self._entries.get(model_id)
+        return OPEN if entry is None else entry.acls
+
+    def set_acls(self, model_id: str, texts: Mapping[str, str]) -> None:
+        """From the next request on; what runs may end. Raises InvalidRequest, NotLoaded."""
+        acls = parse_acls(texts)
+        entry = self._entries.get(model_id)
+        if entry is None or entry.wish is None:
+            raise NotLoaded(self._not_loaded(model_id, entry), param="model")
+        entry.acls = acls
+        entry.wish = replace(entry.wish, acls=dict(texts))
 
     def infos(self) -> tuple[ServableInfo, ...]:
         """Each model and its status."""
@@ -249,4 +267,5 @@ def _info(entry: _Entry) -> ServableInfo:
         progress=entry.progress,
         memory=entry.servable.memory if entry.servable else 0,
         methods=tuple(entry.servable.methods) if entry.servable else (),
+        acls=entry.acls.texts,
     )
