@@ -26,7 +26,7 @@ from admin_server.status_page import StatusServer, build_app
 from sax.config import location_path
 from sax.credentials import Credentials
 from sax.errors import InvalidRequest
-from sax.exposure import warn_if_open
+from sax.exposure import open_warning
 from sax.names import CellId
 from sax.proto import admin_pb2
 from sax.security import CLOSING_FLAGS
@@ -110,13 +110,13 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
 def tell_of_security(config: AdminConfig, cell: Cell) -> None:
     """Log what stands open, and what will be refused elsewhere because of what is missing here."""
     closed = config.security.authenticates
-    warn_if_open(
-        _log,
-        host=config.host,
+    if warning := open_warning(
+        config.host,
         closed=closed,
         offers="publish, change and unpublish every model of this cell",
         remedy=f"start it with {CLOSING_FLAGS}, or with --host 127.0.0.1",
-    )
+    ):
+        _log.warning("%s", warning)
     if closed and not Credentials.ours().given:
         _log.warning(
             "this admin server has nothing to show to model servers, and those that ask who calls "

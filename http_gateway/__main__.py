@@ -26,7 +26,7 @@ from sax.client import AsyncClient
 from sax.credentials import Credentials, read_pem
 from sax.errors import SaxError
 from sax.event_loop import loop_factory
-from sax.exposure import warn_if_open
+from sax.exposure import open_warning
 from sax.token_file import TokenFile
 
 log = logging.getLogger("http_gateway")
@@ -143,13 +143,13 @@ def tell_of_security(config: GatewayConfig) -> None:
     for path, name in ((config.tls_cert, "tls_cert"), (config.tls_key, "tls_key")):
         if path:
             read_pem(path, name)
-    warn_if_open(
-        log,
-        host=config.host,
+    if warning := open_warning(
+        config.host,
         closed=bool(config.tokens),
         offers="ask every model and publish or unpublish any, as far as the cell lets strangers",
         remedy="start it with --tokens FILE, or with --host 127.0.0.1",
-    )
+    ):
+        log.warning("%s", warning)
     if Credentials.ours().tls_cert and not config.tokens:
         log.warning(
             "this gateway has a certificate and asks nobody for a token: requests without one go "

@@ -15,7 +15,7 @@ from http_gateway.problems import answer
 from sax.authentication import Authentication
 from sax.credentials import acting_as, bearer_token
 from sax.errors import Unauthenticated
-from sax.identity import enter_call
+from sax.identity import ANYONE, Principal, enter_call
 
 PROBES = ("/healthz", "/readyz")  # answer without a token, and tell nothing of models then
 
@@ -36,23 +36,23 @@ class Auth:
         token = token_of(Headers(scope=scope))
         if self._authentication.on:
             try:
-                self._enter(scope["path"], token)
+                enter_call(self._caller(scope["path"], token))
             except Unauthenticated as error:
                 refusal = answer(scope["path"], error, self._generation)
                 return await refusal(scope, receive, send)
         with acting_as(token):
             await self._app(scope, receive, send)
 
-    def _enter(self, path: str, token: str) -> None:
-        """From here on this task answers whoever shows the token. Raises Unauthenticated."""
+    def _caller(self, path: str, token: str) -> Principal:
+        """Whoever shows the token. Raises Unauthenticated."""
         if not token:
             if path in PROBES:
-                return
+                return ANYONE
             raise Unauthenticated(
                 "no API key: send `Authorization: Bearer KEY` or `x-api-key: KEY` with the token "
                 "that the operators of this cell gave you"
             )
-        enter_call(self._authentication.of_token(token))
+        return self._authentication.of_token(token)
 
 
 def token_of(headers: Headers) -> str:

@@ -33,7 +33,7 @@ from model_server.servables import Servables
 from model_server.token_service import TokenService
 from sax.config import admin_address, check_address
 from sax.credentials import Credentials
-from sax.exposure import warn_if_open
+from sax.exposure import open_warning
 from sax.proto import (
     custom_pb2,
     custom_pb2_grpc,
@@ -180,13 +180,13 @@ class ModelServer:
 
     def _tell_of_security(self) -> None:
         config = self._config
-        warn_if_open(
-            logger,
-            host=config.host,
+        if warning := open_warning(
+            config.host,
             closed=config.security.authenticates,
             offers="load and unload models on this server and ask them anything",
             remedy=f"start it with {CLOSING_FLAGS}, or with --host 127.0.0.1",
-        )
+        ):
+            logger.warning("%s", warning)
         if config.security.authenticates and config.sax_cell and not Credentials.ours().given:
             logger.warning(
                 "this model server has nothing to show to its admin server, which will not let it "

@@ -1,32 +1,32 @@
-"""Tells loudly when a server that asks nobody who they are can be reached from other machines.
+"""What to say, loudly, of a server that asks nobody who they are and can be reached from afar.
 
-Pure but for the logger it is given.
+Pure: says it to nobody.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import logging
 
 _FRAME = "!" * 78
 
 
-def warn_if_open(log: logging.Logger, *, host: str, closed: bool, offers: str, remedy: str) -> None:
-    """Warn unless callers must prove who they are, or all of them are on this machine.
+def open_warning(host: str, *, closed: bool, offers: str, remedy: str) -> str:
+    """The warning; "" if callers must prove who they are, or all of them are on this machine.
 
     `offers` says what anyone may do then, `remedy` what to start the process with.
     """
     if closed or is_loopback(host):
-        return
-    shown = host or "every address"
-    lines = (
-        _FRAME,
-        f"OPEN TO EVERYONE: listening on {shown} without authentication.",
-        f"Whoever reaches this port can {offers}.",
-        f"To close it: {remedy}; see docs/security.md.",
-        _FRAME,
+        return ""
+    return "\n".join(
+        (
+            "anyone may call",
+            _FRAME,
+            f"OPEN TO EVERYONE: listening on {host or 'every address'} without authentication.",
+            f"Whoever reaches this port can {offers}.",
+            f"To close it: {remedy}; see docs/security.md.",
+            _FRAME,
+        )
     )
-    log.warning("%s", "\n".join(lines))
 
 
 def is_loopback(host: str) -> bool:
