@@ -26,7 +26,7 @@ from admin_server.status_page import StatusServer, build_app
 from sax.config import location_path
 from sax.credentials import Credentials
 from sax.errors import InvalidRequest
-from sax.exposure import open_warning
+from sax.exposure import is_loopback, open_warning
 from sax.names import CellId
 from sax.proto import admin_pb2
 from sax.security import CLOSING_FLAGS
@@ -117,6 +117,12 @@ def tell_of_security(config: AdminConfig, cell: Cell) -> None:
         remedy=f"start it with {CLOSING_FLAGS}, or with --host 127.0.0.1",
     ):
         _log.warning("%s", warning)
+    if closed and config.status_port != NO_STATUS_PAGE and not is_loopback(config.host):
+        _log.warning(
+            "the status page and the metrics ask nobody who they are: whoever reaches port %d sees "
+            "which models and servers there are; --status_port -1 closes it",
+            config.status_port,
+        )
     if closed and not Credentials.ours().given:
         _log.warning(
             "this admin server has nothing to show to model servers, and those that ask who calls "

@@ -16,7 +16,7 @@ from model_server.method_stats import MethodSnapshot
 from model_server.servable import Servable
 from model_server.servables import Servables
 from sax.codec import decode_load, encode_status
-from sax.errors import InvalidName, InvalidRequest, UnsupportedParameter
+from sax.errors import InvalidName, InvalidRequest, StaleRevision, UnsupportedParameter
 from sax.identity import caller
 from sax.names import ModelId, check_checkpoint, check_model_path
 from sax.proto import modelet_pb2, modelet_pb2_grpc
@@ -120,19 +120,20 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
 
 
 def _updated(loaded: ModelSpec, request: Any) -> ModelSpec:
-    """What an UpdateLoaded makes of a model. Raises InvalidRequest if it contradicts itself."""
-    acls, version = dict(request.acls.items), request.uuid.hex()
+    """What an UpdateLoaded makes of a model. Raises StaleRevision."""
+    acls = dict(request.acls.items)
     if request.checkpoint_path in ("", loaded.checkpoint):
         # Whichever version the lists were written for: what is loaded stays what it is.
         return replace(loaded, acls=acls)
-    if version and version == loaded.version:
-        raise InvalidRequest(
-            f"version {version} of {loaded.model_id} is loaded from {loaded.checkpoint} and never "
-            "changes: send another uuid with another checkpoint",
+    if request.uuid:
+        # Only Saxml's admin loads this way: a version has overrides too, which Load brings.
+        raise StaleRevision(
+            f"{loaded.model_id} is loaded here from {loaded.checkpoint} and not from "
+            f"{request.checkpoint_path}: send Load, or no checkpoint_path to change the acls alone",
             param="checkpoint_path",
         )
-    # Without a uuid what the admin published is no longer what is loaded, so the version goes.
-    return replace(loaded, checkpoint=request.checkpoint_path, acls=acls, version=version)
+    # What the admin published is no longer what is loaded, so the version goes.
+    return replace(loaded, checkpoint=request.checkpoint_path, acls=acls, version="")
 
 
 def check_spec(spec: ModelSpec, cell: str) -> None:

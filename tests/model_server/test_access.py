@@ -20,6 +20,7 @@ from sax.errors import (
     NotLoaded,
     PermissionDenied,
     SaxError,
+    StaleRevision,
     Unauthenticated,
 )
 from sax.proto import common_pb2, custom_pb2, lm_pb2, modelet_pb2, tokens_pb2
@@ -202,6 +203,16 @@ async def test_a_custom_method_is_guarded_by_its_name_or_the_star(tmp_path: Path
         assert await refused(calling("reverse")) == {*UNKNOWN, "admin", "alice"}
 
 
+async def test_a_list_for_a_method_that_is_not_there_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with guarded(tmp_path, "fake.Custom", uper="alice", reverse="bob") as (served, people, _):
+        assert "lists for uper, which it does not serve; it serves upper, reverse" in caplog.text
+        caplog.clear()
+        await set_acls(served, people, {"upper": "alice", "*": "bob"})
+        assert "does not serve" not in caplog.text
+
+
 async def test_only_the_admin_may_load_unload_and_update(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (served, people, models):
         spec = ModelSpec(model_id="/sax/test/x", model_path="fake", checkpoint="None", replicas=0)
@@ -302,20 +313,21 @@ async def test_lists_given_while_a_model_loads_are_in_force_when_it_is_loaded(
         assert await refused(of(served, people)["lm.generate"]) == {*UNKNOWN, "admin", "bob"}
 
 
-async def test_an_update_that_contradicts_itself_or_is_malformed_changes_nothing(
-    tmp_path: Path,
+@pytest.mark.parametrize("version", [VERSION, "cd" * 16])
+async def test_an_update_that_is_malformed_or_of_something_else_changes_nothing(
+    tmp_path: Path, version: str
 ) -> None:
     async with guarded(tmp_path, lm__generate="alice") as (served, people, models):
         loads = list(models.loads)
-        for acls, checkpoint, param in (
-            ({"lm.genrate": "bob"}, "", "acls"),
-            ({"lm.generate": "a b"}, "", "acls"),
-            ({"lm.generate": "bob"}, "/another", "checkpoint_path"),
+        for acls, checkpoint, kind, param in (
+            ({"lm.genrate": "bob"}, "", InvalidRequest, "acls"),
+            ({"lm.generate": "a b"}, "", InvalidRequest, "acls"),
+            ({"lm.generate": "bob"}, "/another", StaleRevision, "checkpoint_path"),
         ):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await set_acls(served, people, acls, VERSION, checkpoint)
+                await set_acls(served, people, acls, version, checkpoint)
             error = to_sax_error(caught.value, "the server")
-            assert isinstance(error, InvalidRequest)
+            assert isinstance(error, kind)
             assert error.param == param
         assert (await info(served, people)).acls == {"lm.generate": "alice"}
         assert models.loads == loads
@@ -324,14 +336,12 @@ async def test_an_update_that_contradicts_itself_or_is_malformed_changes_nothing
         assert await outcome(call) is NotLoaded
 
 
-async def test_another_checkpoint_of_another_version_is_loaded_with_its_lists(
-    tmp_path: Path,
-) -> None:
+async def test_a_saxml_admin_loads_another_checkpoint_with_its_lists(tmp_path: Path) -> None:
     async with guarded(tmp_path, lm__generate="alice") as (served, people, models):
-        await set_acls(served, people, {"lm.generate": "bob"}, "cd" * 16, "/another")
+        await set_acls(served, people, {"lm.generate": "bob"}, "", "/another")
         assert models.loads[-1] == "/another"
         after = await info(served, people)
-        assert (after.version, after.acls) == ("cd" * 16, {"lm.generate": "bob"})
+        assert (after.version, after.acls) == ("", {"lm.generate": "bob"})
 
 
 async def test_health_answers_whoever_asks(tmp_path: Path) -> None:
