@@ -12,18 +12,24 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from admin_server import versions
 from admin_server.assigner import describe_paths, serves
+from admin_server.audit import check_page, event_of
+from admin_server.happenings import Happenings
 from admin_server.ledger import Ledger
+from admin_server.limits import check_server
 from admin_server.modelets import Modelets
 from admin_server.notice import Notice
 from admin_server.plan import Plan
 from admin_server.reconciler import Reconciler, Timing
+from admin_server.records import Record
 from admin_server.seen import Seen
 from admin_server.state import (
     CellState,
-    Record,
     check_cell,
+    check_model_id,
     publish_record,
+    rollback_record,
     unpublish_record,
     update_record,
 )
@@ -32,12 +38,14 @@ from sax import names
 from sax.config import check_address
 from sax.errors import Cancelled, ModelPathNotFound
 from sax.types import (
+    Event,
     JoinedServer,
     ModelSpec,
     PublishedModel,
     ReplicaStatus,
     ServableStatus,
     ServerInfo,
+    Version,
 )
 
 
@@ -64,6 +72,7 @@ class Cell:
         timing = timing or Timing()
         self.ledger = ledger
         self.id = uuid.uuid4().hex  # a client that knows another id knows nothing of ours
+        self.happenings = Happenings(clock)
         self._clock = clock
         self._notice = Notice()
         self._plan = Plan((), {})
@@ -79,49 +88,89 @@ class Cell:
             clock,
             timing=timing,
             jitter=jitter or random.Random(),
+            happenings=self.happenings,
         )
 
-    # What operators ask for; durable on return
+    # What operators ask for; durable on return. `by` is who asks, for the audit log
 
-    async def publish(self, spec: ModelSpec) -> None:
+    async def publish(self, spec: ModelSpec, *, by: str = "") -> None:
         """Raises InvalidRequest and its kin, ModelExists, ModelPathNotFound, AdminUnavailable."""
         version, at_s = uuid.uuid4().hex, self._clock()
 
         def make(state: CellState) -> Record:
-            record = publish_record(state, spec, version=version, at_s=at_s)
+            record = publish_record(state, spec, version=version, at_s=at_s, by=by)
             self._check_path(spec.model_path)
             return record
 
         await self._commit(make)
 
-    async def update(self, spec: ModelSpec) -> None:
-        """Raises InvalidRequest and its kin, ModelNotFound, AdminUnavailable."""
+    async def update(self, spec: ModelSpec, *, by: str = "") -> None:
+        """Raises InvalidRequest and its kin, ModelNotFound, StaleRevision, AdminUnavailable."""
         version, at_s = uuid.uuid4().hex, self._clock()
-        await self._commit(lambda state: update_record(state, spec, version=version, at_s=at_s))
+        await self._commit(
+            lambda state: update_record(state, spec, version=version, at_s=at_s, by=by)
+        )
 
-    async def unpublish(self, model_id: str) -> None:
+    async def rollback(self, model_id: str, version: str = "", *, by: str = "") -> str:
+        """Go back to a version, "" being the one before the current; gives the one wanted now.
+
+        Raises InvalidRequest and its kin, ModelNotFound, NotFound, AdminUnavailable.
+        """
+        at_s, wanted = self._clock(), ""
+
+        def make(state: CellState) -> Record | None:
+            nonlocal wanted
+            record = rollback_record(state, model_id, version, at_s=at_s, by=by)
+            wanted = record.version if record else state.models[model_id].version
+            return record
+
+        await self._commit(make)
+        return wanted
+
+    async def unpublish(self, model_id: str, *, by: str = "") -> None:
         """Raises InvalidName, ModelNotFound, AdminUnavailable."""
         at_s = self._clock()
-        await self._commit(lambda state: unpublish_record(state, model_id, at_s=at_s))
+        await self._commit(lambda state: unpublish_record(state, model_id, at_s=at_s, by=by))
+
+    # What operators read
+
+    def versions(self, model_id: str) -> tuple[Version, ...]:
+        """What the model can go back to, the newest first. Raises InvalidName, ModelNotFound."""
+        state = self.ledger.state
+        return versions.listed(state.versions.get(model_id, ()), state.find(model_id))
+
+    async def events(self, model_id: str = "", before: int = 0, limit: int = 0) -> list[Event]:
+        """The log, the newest first; of a model that is not published any more too.
+
+        Raises InvalidName, NotFound for another cell, InvalidRequest for a bad page.
+        """
+        if model_id:
+            check_model_id(self.ledger.state, model_id)
+        entries = await self.ledger.entries(before, check_page(before, limit), model_id)
+        return [event_of(entry) for entry in entries]
 
     # What servers report
 
     def join(self, info: ServerInfo) -> None:
-        """A server has joined or beats. Raises InvalidRequest for an address that is none."""
+        """A server has joined or beats. Raises InvalidRequest for what cannot be."""
         check_address(info.address, "address")
         if info.data_address:
             check_address(info.data_address, "data_address")
+        check_server(info)
         self.reconciler.join(info)
 
     # What clients are told
 
     def find(self, model_id: str) -> PublishedModel:
         """One model and its replicas. Raises InvalidName, ModelNotFound."""
-        return self._describe(self.ledger.state.find(model_id))
+        spec = self.ledger.state.find(model_id)
+        return self._describe(spec, self._methods().get(model_id, ()))
 
     def models(self) -> list[PublishedModel]:
         """All models, by name."""
-        return [self._describe(spec) for _, spec in sorted(self.ledger.state.models.items())]
+        methods = self._methods()
+        published = sorted(self.ledger.state.models.items())
+        return [self._describe(spec, methods.get(name, ())) for name, spec in published]
 
     def servers(self) -> list[JoinedServer]:
         """All joined servers, by address."""
@@ -245,20 +294,17 @@ class Cell:
         report = self._plan.models.get(spec.model_id)
         return report.current if report is not None and report.version == spec.version else 0
 
-    def _describe(self, spec: ModelSpec) -> PublishedModel:
+    def _describe(self, spec: ModelSpec, methods: tuple[str, ...]) -> PublishedModel:
         report = self._plan.models.get(spec.model_id)
         if report is None:
             waiting = ReplicaStatus("", ServableStatus.NONE, "published a moment ago")
-            return PublishedModel(spec, (waiting,) * spec.replicas)
-        return PublishedModel(spec, report.replicas, self._methods(spec.model_id))
+            return PublishedModel(spec, (waiting,) * spec.replicas, wanted=spec.replicas)
+        return PublishedModel(spec, report.replicas, methods, wanted=spec.replicas)
 
-    def _methods(self, model_id: str) -> tuple[str, ...]:
-        """What the servers that have loaded the model say it serves."""
-        names = {
-            name
-            for server in self.servers()
-            for servable in server.servables
-            if servable.model_id == model_id
-            for name in servable.methods
-        }
-        return tuple(sorted(names))
+    def _methods(self) -> dict[str, tuple[str, ...]]:
+        """By model, what the servers that have loaded it say it serves."""
+        names: dict[str, set[str]] = {}
+        for server in self._seen.servers.values():
+            for servable in server.joined.servables:
+                names.setdefault(servable.model_id, set()).update(servable.methods)
+        return {model_id: tuple(sorted(methods)) for model_id, methods in names.items()}

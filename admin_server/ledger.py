@@ -13,15 +13,8 @@ from dataclasses import dataclass
 
 from admin_server.object_store import ObjectStore, StoreUnavailable
 from admin_server.record_log import CorruptLog, Deposed, History, LateRecord, RecordLog
-from admin_server.state import (
-    CellState,
-    Record,
-    apply,
-    decode_record,
-    decode_state,
-    encode_record,
-    encode_state,
-)
+from admin_server.records import Record, decode_record, encode_record, model_of
+from admin_server.state import CellState, apply, decode_state, encode_state
 from sax.errors import AdminUnavailable
 from sax.names import CellId
 
@@ -73,6 +66,15 @@ class Ledger:
         # A caller that goes away must not leave a record that is written but not applied.
         await asyncio.shield(asyncio.ensure_future(self._commit(make)))
 
+    async def entries(self, before: int, limit: int, model_id: str = "") -> list[Entry]:
+        """The newest first: at most `limit` before this number (0: up to the newest)."""
+        return [
+            entry
+            for entry in reversed(self.recent)
+            if (not before or entry.sequence < before)
+            and (not model_id or model_of(entry.record) == model_id)
+        ][:limit]
+
     async def close(self) -> None:
         """Wait until nothing is being written."""
         async with self._one_change:
@@ -107,7 +109,7 @@ class Ledger:
         return True
 
     def _take(self, sequence: int, record: Record) -> None:
-        self.state = apply(self.state, record)
+        self.state = apply(self.state, record, sequence)
         self.recent.append(Entry(sequence, record))
         self.store_trouble = ""
 
@@ -132,6 +134,6 @@ def _restore(cell: CellId, history: History) -> CellState:
     state = CellState(str(cell))
     if history.snapshot is not None:
         state = decode_state(history.snapshot)
-    for _, text in history.records:
-        state = apply(state, decode_record(text))
+    for sequence, text in history.records:
+        state = apply(state, decode_record(text), sequence)
     return state

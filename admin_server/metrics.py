@@ -42,12 +42,12 @@ class CellCollector(Collector):
         )
 
     def _models(self) -> Iterator[Metric]:
-        wanted = GaugeMetricFamily("sax_admin_wanted_replicas", "As published", labels=["model"])
+        wanted = GaugeMetricFamily("sax_admin_wanted_replicas", "Aimed at now", labels=["model"])
         replicas = GaugeMetricFamily(
             "sax_admin_replicas", "Replicas by status", labels=["model", "status"]
         )
         for model in self._cell.models():
-            wanted.add_metric([model.spec.model_id], model.spec.replicas)
+            wanted.add_metric([model.spec.model_id], model.wanted)
             statuses = [replica.status for replica in model.replicas]
             for status in sorted({*statuses, ServableStatus.LOADED}):
                 replicas.add_metric([model.spec.model_id, status], statuses.count(status))
@@ -61,11 +61,22 @@ class CellCollector(Collector):
         total = GaugeMetricFamily(
             "sax_admin_server_memory_total_bytes", "As the server tells", labels=["server"]
         )
+        pending = GaugeMetricFamily(
+            "sax_admin_server_pending_requests", "Not answered yet", labels=["server"]
+        )
+        rate = GaugeMetricFamily(
+            "sax_admin_server_requests_per_second",
+            "In the last minute, by how they ended",
+            labels=["server", "outcome"],
+        )
         for server in self._cell.servers():
+            address, traffic = server.info.address, server.traffic
+            pending.add_metric([address], traffic.pending)
+            rate.add_metric([address, "success"], traffic.successes_per_second)
+            rate.add_metric([address, "error"], traffic.errors_per_second)
             used.add_metric([server.info.address], server.memory_used)
             total.add_metric([server.info.address], server.info.memory_total)
-        yield used
-        yield total
+        yield from (used, total, pending, rate)
 
 
 def registry_of(cell: Cell) -> CollectorRegistry:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from dataclasses import replace
 from typing import Any, Protocol
 
 import grpc.aio
@@ -17,11 +18,13 @@ from sax.errors import NotFound, NotLoaded, PermissionDenied, ReplicaLost, Unaut
 from sax.proto import modelet_pb2
 from sax.rpc import Reply, open_channel
 from sax.rpc import call as call_once
-from sax.types import ServerStatus
+from sax.types import ServerStatus, Traffic
 
 _log = logging.getLogger(__name__)
 
 _STATUS_TIMEOUT_S = 5.0
+# Rates are of the last minute, and percentiles cost the server a sort for every method.
+_POLLS_PER_TRAFFIC = 10
 
 
 class Modelets(Protocol):
@@ -45,6 +48,7 @@ class GrpcModelets:
 
     def __init__(self) -> None:
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._traffic: dict[str, tuple[int, Traffic]] = {}  # polls since it was asked for
         self._refused_by: set[str] = set()
 
     async def status(self, address: str) -> ServerStatus:
@@ -59,7 +63,11 @@ class GrpcModelets:
         return status
 
     async def _status(self, address: str) -> ServerStatus:
-        request = modelet_pb2.GetStatusRequest(include_failure_reasons=True)
+        age, traffic = self._traffic.get(address, (_POLLS_PER_TRAFFIC, Traffic()))
+        asking = age >= _POLLS_PER_TRAFFIC
+        request = modelet_pb2.GetStatusRequest(
+            include_failure_reasons=True, include_method_stats=asking
+        )
         reply = await call(
             self._channel(address),
             "/sax.Modelet/GetStatus",
@@ -69,7 +77,11 @@ class GrpcModelets:
             timeout_s=_STATUS_TIMEOUT_S,
             unavailable=ReplicaLost,
         )
-        return codec.decode_status(reply)
+        status = codec.decode_status(reply)
+        if not asking:
+            status = replace(status, traffic=traffic)
+        self._traffic[address] = (1 if asking else age + 1, status.traffic)
+        return status
 
     async def carry_out(self, action: Action) -> None:
         channel, peer = self._channel(action.address), f"the model server {action.address}"
@@ -86,6 +98,7 @@ class GrpcModelets:
             await call(channel, "/sax.Modelet/Unload", unload, gone, peer=peer, timeout_s=None)
 
     async def close(self, address: str) -> None:
+        self._traffic.pop(address, None)
         channel = self._channels.pop(address, None)
         if channel is not None:
             await channel.close()

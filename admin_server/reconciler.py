@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from admin_server.happenings import Happenings
 from admin_server.modelets import Modelets
 from admin_server.plan import Plan, plan_actions
 from admin_server.seen import Action, Load, Seen
@@ -46,12 +47,14 @@ class Reconciler:
         *,
         timing: Timing,
         jitter: random.Random,
+        happenings: Happenings | None = None,
     ) -> None:
         self._modelets = modelets
         self._wanted = wanted
         self._on_plan = on_plan
         self._clock = clock
         self._timing = timing
+        self._happenings = happenings or Happenings(clock)
         self._servers = Servers(silence_s=timing.silence_s, jitter=jitter)
         # A cell that had models before this start waits for their servers before it moves them.
         self._acts_at_s = clock() + (timing.settle_s if wanted().models else 0.0)
@@ -66,6 +69,7 @@ class Reconciler:
         new = self._servers.join(info, self._clock())
         if new:
             _log.info("model server %s joined (incarnation %s)", info.address, info.incarnation)
+            self._happenings.note("joined", f"{info.address} joined", server=info.address)
             self._drop_calls(info.address)
         if info.address not in self._polls:
             self._polls[info.address] = asyncio.create_task(self._poll(info.address))
@@ -102,6 +106,7 @@ class Reconciler:
         now = self._clock()
         for address in self._servers.prune(now):
             _log.warning("model server %s fell silent and was dropped", address)
+            self._happenings.note("dropped", f"{address} fell silent", server=address)
             self._forget(address)
         wanted = self._wanted()
         self._servers.forget_failures(wanted)
@@ -130,8 +135,19 @@ class Reconciler:
             _log.warning("%s of %s on %s: %s", verb, action.model_id, action.address, error)
         self.loads += isinstance(action, Load) and error is None
         self.unloads += not isinstance(action, Load) and error is None
+        self._tell(action, verb, error)
         self._servers.finish(action, error, self._clock())
         self.wake()
+
+    def _tell(self, action: Action, verb: str, error: str | None) -> None:
+        model_id, address = action.model_id, action.address
+        if error is not None:
+            kind, text = f"{verb}-failed", f"{verb} of {model_id} on {address} failed: {error}"
+        elif isinstance(action, Load):
+            kind, text = "ready", f"{model_id} is ready on {address}"
+        else:
+            kind, text = "unloaded", f"{model_id} was unloaded from {address}: {action.why}"
+        self._happenings.note(kind, text, server=address, model_id=model_id)
 
     async def _poll(self, address: str) -> None:
         while True:
@@ -152,6 +168,7 @@ class Reconciler:
             return
         if self._servers.saw(address, status, asked_at_s, self._clock()):
             _log.info("model server %s was started anew: %s", address, status.incarnation)
+            self._happenings.note("restarted", f"{address} was started anew", server=address)
             self._drop_calls(address)
 
     def _drop_calls(self, address: str) -> None:

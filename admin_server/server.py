@@ -1,4 +1,4 @@
-"""The Admin service on gRPC: decode, call the cell, encode.
+"""The Admin service on gRPC, and the server of all services: decode, call the cell, encode.
 
 Knows the wire; decides nothing.
 """
@@ -11,13 +11,16 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from admin_server import cell_service
 from admin_server.access import EVERYONE_MAY, Access
 from admin_server.cell import Cell
+from admin_server.cell_service import CellService
+from admin_server.strict import RECEIVE_BYTES, StrictInterceptor
 from admin_server.watch import Delta
 from sax import codec
 from sax.errors import InvalidRequest
 from sax.identity import caller
-from sax.proto import admin_pb2, admin_pb2_grpc
+from sax.proto import admin_pb2, admin_pb2_grpc, cell_pb2_grpc
 from sax.rpc import SERVER_OPTIONS, ErrorInterceptor
 from sax.security import OPEN_TO_ALL, Security
 
@@ -28,7 +31,12 @@ _NO_DEADLINE_S = 1e8  # gRPC tells of no deadline as one in some centuries
 
 _HEALTH: Any = health  # its stubs lack `aio`
 _ADMIN_GRPC: Any = admin_pb2_grpc
+_CELL_GRPC: Any = cell_pb2_grpc
 _HEALTH_GRPC: Any = health_pb2_grpc
+_OPTIONS = (
+    *(option for option in SERVER_OPTIONS if option[0] != "grpc.max_receive_message_length"),
+    ("grpc.max_receive_message_length", RECEIVE_BYTES),
+)
 Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
 
 
@@ -46,7 +54,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         spec = codec.decode_spec(request.model)
         self._access.check_cell(caller(), "publish models")
         self._access.check_enforceable(spec)
-        await self._cell.publish(spec)
+        await self._cell.publish(spec, by=caller().name)
         return admin_pb2.PublishResponse()
 
     async def Update(
@@ -56,7 +64,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         spec = codec.decode_spec(request.model)
         self._check_model(spec.model_id, "update")
         self._access.check_enforceable(spec)
-        await self._cell.update(spec)
+        await self._cell.update(spec, by=caller().name)
         return admin_pb2.UpdateResponse()
 
     async def Unpublish(
@@ -64,7 +72,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     ) -> admin_pb2.UnpublishResponse:
         """Durable before it is acknowledged."""
         self._check_model(request.model_id, "unpublish")
-        await self._cell.unpublish(request.model_id)
+        await self._cell.unpublish(request.model_id, by=caller().name)
         return admin_pb2.UnpublishResponse()
 
     async def List(
@@ -157,16 +165,18 @@ class AdminServer:
     def __init__(self, cell: Cell, security: Security = OPEN_TO_ALL) -> None:
         """Raises InvalidRequest for tokens that cannot be read."""
         self._security = security
-        interceptor = ErrorInterceptor(security.authentication())
-        self._server = grpc.aio.server(interceptors=[interceptor], options=SERVER_OPTIONS)
+        interceptors = [ErrorInterceptor(security.authentication()), StrictInterceptor()]
+        self._server = grpc.aio.server(interceptors=interceptors, options=_OPTIONS)
         self._health: Any = _HEALTH.aio.HealthServicer()
         access = Access(
             enforced=security.authenticates, cell=cell.ledger.state.cell, admins=security.admins
         )
         _ADMIN_GRPC.add_AdminServicer_to_server(AdminService(cell, access), self._server)
+        _CELL_GRPC.add_CellServicer_to_server(CellService(cell, access), self._server)
         _HEALTH_GRPC.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(
-            (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server
+            (SERVICE, cell_service.SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME),
+            self._server,
         )
 
     async def start(self, host: str, port: int) -> int:
@@ -180,7 +190,7 @@ class AdminServer:
                 param="port",
             ) from exc
         await self._server.start()
-        for service in ("", SERVICE):
+        for service in ("", SERVICE, cell_service.SERVICE):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         return bound
 

@@ -194,6 +194,8 @@ def _seen(server: _Server) -> SeenServer:
             last_seen_s=server.last_seen_s,
             servables=status.servables,
             memory_used=status.memory_used,
+            dormant=status.dormant,
+            traffic=status.traffic,
         ),
         answered=server.status is not None,
         trouble=server.trouble,

@@ -1,7 +1,7 @@
-"""What a cell has been told to serve: published specs, and the records that change them.
+"""What a cell has been told to serve: published specs, and which record changes them how.
 
 Every function is pure: it takes a state and gives a record or another state. Knows nothing of
-storage, servers, clocks or the wire; whoever calls brings the time and the new version.
+storage, servers, clocks or the wire; whoever calls brings the time, the new version and who asks.
 """
 
 from __future__ import annotations
@@ -11,36 +11,18 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from admin_server import versions
+from admin_server.changes import describe_change, describe_publish
+from admin_server.limits import check_limits
+from admin_server.records import Publish, Record, Rollback, Unpublish, Update
+from admin_server.revisions import check_revision, completed
+from admin_server.versions import History
 from sax import names
 from sax.acl import parse_acl, parse_acls
 from sax.errors import InvalidRequest, ModelExists, ModelNotFound, NotFound
-from sax.types import ModelSpec
+from sax.types import ModelSpec, Version
 
 _MOST_REPLICAS = 1000  # every one of them is listed with its reason
-
-
-class Publish(msgspec.Struct, frozen=True, tag="publish"):
-    """A model was published."""
-
-    spec: ModelSpec
-    at_s: float  # seconds since the epoch
-
-
-class Update(msgspec.Struct, frozen=True, tag="update"):
-    """A published model was given this spec in place of the one before."""
-
-    spec: ModelSpec
-    at_s: float
-
-
-class Unpublish(msgspec.Struct, frozen=True, tag="unpublish"):
-    """A model was taken back."""
-
-    model_id: str
-    at_s: float
-
-
-Record = Publish | Update | Unpublish
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +31,7 @@ class CellState:
 
     cell: str  # /sax/<cell>
     models: Mapping[str, ModelSpec] = field(default_factory=dict[str, ModelSpec])
+    versions: Mapping[str, History] = field(default_factory=dict[str, History])  # the oldest first
 
     def find(self, model_id: str) -> ModelSpec:
         """The published spec. Raises InvalidName, NotFound or ModelNotFound with near names."""
@@ -58,47 +41,56 @@ class CellState:
         return self.models[model_id]
 
 
-def apply(state: CellState, record: Record) -> CellState:
-    """The state after the record. Total: a record in the log was checked when it was made."""
-    models = dict(state.models)
+def apply(state: CellState, record: Record, sequence: int) -> CellState:
+    """The state after the record of this number. Total: a record was checked when it was made."""
+    models, kept = dict(state.models), dict(state.versions)
     if isinstance(record, Unpublish):
         models.pop(record.model_id, None)
+        kept.pop(record.model_id, None)
+    elif isinstance(record, Rollback):
+        if record.model_id in models:
+            models[record.model_id] = _rolled_back(state, record, sequence)
     else:
-        models[record.spec.model_id] = record.spec
-    return replace(state, models=models)
+        model_id, old = record.spec.model_id, models.get(record.spec.model_id)
+        models[model_id] = replace(record.spec, revision=sequence)
+        if old is None or old.version != record.spec.version:
+            made = _version_made(record)
+            kept[model_id] = versions.remember(kept.get(model_id, ()), old, made)
+    return replace(state, models=models, versions=kept)
 
 
-def model_of(record: Record) -> str:
-    """The model a record is about."""
-    return record.model_id if isinstance(record, Unpublish) else record.spec.model_id
-
-
-def publish_record(state: CellState, spec: ModelSpec, *, version: str, at_s: float) -> Publish:
+def publish_record(
+    state: CellState, spec: ModelSpec, *, version: str, at_s: float, by: str = ""
+) -> Publish:
     """The record of a good publish. Raises InvalidRequest and its kin, or ModelExists."""
     check_model_id(state, spec.model_id)
     names.check_model_path(spec.model_path)
     _check_settings(spec)
+    if spec.revision:
+        raise InvalidRequest(
+            f"a publish makes a new model, which was at no revision {spec.revision}: leave it out",
+            param="revision",
+        )
     if spec.model_id in state.models:
         raise ModelExists(
             f"{spec.model_id} is published already: update it, or unpublish it first",
             param="model",
         )
-    return Publish(replace(spec, version=version), at_s)
+    return Publish(replace(spec, version=version), at_s, by, describe_publish(spec))
 
 
-def update_record(state: CellState, spec: ModelSpec, *, version: str, at_s: float) -> Update | None:
+def update_record(
+    state: CellState, spec: ModelSpec, *, version: str, at_s: float, by: str = ""
+) -> Update | None:
     """The record of a good update, or None if it changes nothing.
 
     The spec replaces the stored one whole; an empty model path or checkpoint keeps the stored one.
-    The version is new only where what servers load changes, never for replicas.
+    The version is new only where what servers load changes, never for replicas. Raises
+    StaleRevision for a spec that was made from another revision than the stored one.
     """
     old = state.find(spec.model_id)
-    new = replace(
-        spec,
-        model_path=spec.model_path or old.model_path,
-        checkpoint=spec.checkpoint or old.checkpoint,
-        version=old.version,
-    )
+    check_revision(old, spec.revision)
+    new = completed(spec, old)
     _check_settings(new)
     if new.model_path != old.model_path:
         raise InvalidRequest(
@@ -106,14 +98,34 @@ def update_record(state: CellState, spec: ModelSpec, *, version: str, at_s: floa
             "unpublish the model and publish it again",
             param="model_path",
         )
-    if _loads(new) != _loads(old):
-        return Update(replace(new, version=version), at_s)
-    return None if new == old else Update(new, at_s)
+    if new == old:
+        return None
+    note = describe_change(old, new)
+    new = replace(new, revision=0, version=old.version if _loads(new) == _loads(old) else version)
+    return Update(new, at_s, by, note)
 
 
-def unpublish_record(state: CellState, model_id: str, *, at_s: float) -> Unpublish:
+def rollback_record(
+    state: CellState, model_id: str, version: str, *, at_s: float, by: str = ""
+) -> Rollback | None:
+    """The record of a good rollback, or None where that version is the current one.
+
+    Without a version: to the one before the current. Replicas, ACLs, placement and autoscaling
+    stay. Raises ModelNotFound, NotFound for an unknown version, InvalidRequest if there is none.
+    """
+    old = state.find(model_id)
+    target = versions.go_back(state.versions.get(model_id, ()), old, version)
+    if target.version == old.version:
+        return None
+    change = describe_change(old, _restored(old, target))
+    note = f"from version {old.version} to {target.version}: {change}"
+    return Rollback(model_id, target.version, at_s, by, note)
+
+
+def unpublish_record(state: CellState, model_id: str, *, at_s: float, by: str = "") -> Unpublish:
     """The record of a good unpublish. Raises ModelNotFound and its kin."""
-    return Unpublish(state.find(model_id).model_id, at_s)
+    spec = state.find(model_id)
+    return Unpublish(spec.model_id, at_s, by, f"was {describe_publish(spec)}")
 
 
 def check_model_id(state: CellState, model_id: str) -> None:
@@ -131,16 +143,6 @@ def check_cell(state: CellState, cell: str) -> None:
         )
 
 
-def encode_record(record: Record) -> bytes:
-    """The record as JSON text."""
-    return msgspec.json.encode(record)
-
-
-def decode_record(data: bytes) -> Record:
-    """The record of a JSON text. Raises msgspec.DecodeError for any other text."""
-    return msgspec.json.decode(data, type=Record)
-
-
 def encode_state(state: CellState) -> bytes:
     """The whole state as JSON text."""
     return msgspec.json.encode(state)
@@ -151,11 +153,41 @@ def decode_state(data: bytes) -> CellState:
     return msgspec.json.decode(data, type=CellState)
 
 
+def _version_made(record: Publish | Update) -> Version:
+    spec = record.spec
+    return Version(
+        version=spec.version,
+        checkpoint=spec.checkpoint,
+        overrides=spec.overrides,
+        at_s=record.at_s,
+        by=record.by,
+    )
+
+
+def _rolled_back(state: CellState, record: Rollback, sequence: int) -> ModelSpec:
+    old = state.models[record.model_id]
+    for version in state.versions.get(record.model_id, ()):
+        if version.version == record.version:
+            return replace(_restored(old, version), revision=sequence)
+    return old
+
+
+def _restored(spec: ModelSpec, version: Version) -> ModelSpec:
+    """All that is not loaded stays as it is now."""
+    return replace(
+        spec,
+        version=version.version,
+        checkpoint=version.checkpoint,
+        overrides=version.overrides,
+    )
+
+
 def _loads(spec: ModelSpec) -> tuple[str, dict[str, str]]:
     return spec.checkpoint, dict(spec.overrides)
 
 
 def _check_settings(spec: ModelSpec) -> None:
+    check_limits(spec)
     names.check_checkpoint(spec.checkpoint)
     if not 0 <= spec.replicas <= _MOST_REPLICAS:
         raise InvalidRequest(
@@ -172,9 +204,10 @@ def _check_settings(spec: ModelSpec) -> None:
 def _check_override(key: str, text: str) -> None:
     try:
         msgspec.json.decode(text)
-    except msgspec.DecodeError as exc:
+    except (msgspec.DecodeError, RecursionError) as exc:
+        shown = text if len(text) <= 200 else text[:197] + "..."
         raise InvalidRequest(
-            f"override {key}={text!r} is not JSON text ({exc}): write numbers and true or false "
+            f"override {key}={shown!r} is not JSON text ({exc}): write numbers and true or false "
             'bare, and strings in double quotes, as in "bfloat16"',
             param="overrides",
         ) from exc

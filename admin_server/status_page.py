@@ -1,7 +1,8 @@
 """The status page of a cell on HTTP: what is wanted, what is seen, and why they differ.
 
 `/` is one static page that reads `/status.json` each second and writes it into text nodes only, so
-nothing that a user or a server names can become markup. Reads the cell; changes nothing.
+nothing that a user or a server names can become markup. Knows nothing of what it shows (see
+`status`); changes nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import contextlib
 import socket
 from collections.abc import Callable, Generator
 from importlib import resources
-from typing import Any
 
 import uvicorn
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -20,27 +20,39 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from admin_server.cell import Cell
-from admin_server.ledger import Entry
 from admin_server.metrics import registry_of
-from admin_server.state import model_of
+from admin_server.status import describe
+from admin_server.status_view import parse_view
 from sax.errors import InvalidRequest
-from sax.types import JoinedServer, Progress, PublishedModel, ReplicaStatus, ServableInfo
 
 _POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
+_PAGE_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+_JSON_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
-def build_app(cell: Cell, clock: Callable[[], float]) -> Starlette:
-    """The pages of one cell."""
+def build_app(
+    cell: Cell, clock: Callable[[], float], leadership: Callable[[], str] = str
+) -> Starlette:
+    """The pages of one cell; `leadership` says in words whether this admin server leads."""
     page = resources.files(__package__ or "admin_server").joinpath("status_page.html").read_text()
     registry = registry_of(cell)
 
     async def index(request: Request) -> Response:
-        return HTMLResponse(page, headers={"Content-Security-Policy": _POLICY})
+        return HTMLResponse(page, headers=_PAGE_HEADERS)
 
     async def status(request: Request) -> Response:
-        return JSONResponse(describe(cell, clock()), headers={"Cache-Control": "no-store"})
+        try:
+            view = parse_view(request.query_params)
+        except InvalidRequest as exc:
+            return JSONResponse({"error": exc.text, "param": exc.param}, 400, _JSON_HEADERS)
+        return JSONResponse(describe(cell, clock(), view, leadership()), headers=_JSON_HEADERS)
 
     async def healthz(request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -92,90 +104,6 @@ class StatusServer(uvicorn.Server):
     def stop(self) -> None:
         """End after the answers under way."""
         self.should_exit = True
-
-
-def describe(cell: Cell, now: float) -> dict[str, Any]:
-    """All that the page shows, as JSON values."""
-    return {
-        "cell": cell.ledger.state.cell,
-        "admin_server_id": cell.id,
-        "now_s": now,
-        "sequence": cell.ledger.sequence,
-        "store_trouble": cell.ledger.store_trouble,
-        "models": [_model(model) for model in cell.models()],
-        "servers": [_server(server, cell, now) for server in cell.servers()],
-        "records": [_record(entry) for entry in reversed(cell.ledger.recent)],
-    }
-
-
-def _model(model: PublishedModel) -> dict[str, Any]:
-    spec = model.spec
-    return {
-        "model": spec.model_id,
-        "model_path": spec.model_path,
-        "checkpoint": spec.checkpoint,
-        "overrides": dict(spec.overrides),
-        "version": spec.version,
-        "wanted_replicas": spec.replicas,
-        "ready_replicas": model.ready_replicas,
-        "replicas": [_replica(replica) for replica in model.replicas],
-    }
-
-
-def _replica(replica: ReplicaStatus) -> dict[str, Any]:
-    return {
-        "address": replica.address,
-        "status": replica.status,
-        "reason": replica.reason,
-        "progress": _progress(replica.progress),
-    }
-
-
-def _server(server: JoinedServer, cell: Cell, now: float) -> dict[str, Any]:
-    return {
-        "address": server.info.address,
-        "data_address": server.info.data_address,
-        "chip_type": server.info.chip_type,
-        "chip_topology": server.info.chip_topology,
-        "model_paths": list(server.info.model_paths),
-        "tags": list(server.info.tags),
-        "incarnation": server.info.incarnation,
-        "memory_used": server.memory_used,
-        "memory_total": server.info.memory_total,
-        "seen_s_ago": round(max(0.0, now - server.last_seen_s), 1),
-        "trouble": cell.troubles().get(server.info.address, ""),
-        "servables": [_servable(servable) for servable in server.servables],
-    }
-
-
-def _servable(servable: ServableInfo) -> dict[str, Any]:
-    return {
-        "model": servable.model_id,
-        "status": servable.status,
-        "reason": servable.reason,
-        "memory": servable.memory,
-        "progress": _progress(servable.progress),
-    }
-
-
-def _progress(progress: Progress | None) -> dict[str, Any] | None:
-    if progress is None:
-        return None
-    return {
-        "phase": progress.phase,
-        "done": progress.done,
-        "total": progress.total,
-        "unit": progress.unit,
-    }
-
-
-def _record(entry: Entry) -> dict[str, Any]:
-    return {
-        "sequence": entry.sequence,
-        "kind": type(entry.record).__name__.lower(),
-        "model": model_of(entry.record),
-        "at_s": entry.record.at_s,
-    }
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from sax.codec.extra_inputs import ExtraInputs
-from sax.types import Embedded, EmbedInput, GenerateRequest, PublishedModel, TokenChunk
+from sax.types import Embedded, EmbedInput, Event, GenerateRequest, PublishedModel, TokenChunk
 
 
 class CellClient(Protocol):
@@ -33,7 +33,16 @@ class CellClient(Protocol):
         checkpoint: str | None = None,
         replicas: int | None = None,
         overrides: Mapping[str, str] | None = None,
+        revision: int | None = None,
     ) -> object: ...
+
+    async def rollback(self, model_id: str, version: str = "") -> str:
+        """Gives the version that is wanted now."""
+        ...
+
+    async def events(
+        self, model_id: str = "", *, before: int = 0, limit: int = 0
+    ) -> Sequence[Event]: ...
 
     async def unpublish(self, model_id: str) -> object: ...
 

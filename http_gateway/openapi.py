@@ -29,3 +29,15 @@ def _inline(node: object, definitions: Mapping[str, object]) -> object:
     if isinstance(reference, str):
         return _inline(definitions[reference.rpartition("/")[2]], definitions)
     return {key: _inline(value, definitions) for key, value in fields.items()}
+
+
+def query_of(model: type[BaseModel]) -> dict[str, Any]:
+    """The `openapi_extra` of a route whose query string is this model."""
+    schema = model.model_json_schema()
+    required = schema.get("required", [])
+    return {
+        "parameters": [
+            {"name": name, "in": "query", "required": name in required, "schema": field}
+            for name, field in schema["properties"].items()
+        ]
+    }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import TypeVar
 
+import msgspec
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import Response
@@ -17,8 +18,16 @@ from http_gateway.cell_client import CellClient
 from http_gateway.config import GatewayConfig
 from http_gateway.envelope import route_name
 from http_gateway.metrics import Metrics
-from http_gateway.openapi import body_of
-from http_gateway.saxml_schema import CellBody, GenerateBody, ModelBody, PublishBody
+from http_gateway.openapi import body_of, query_of
+from http_gateway.saxml_schema import (
+    CellBody,
+    EventsQuery,
+    GenerateBody,
+    ModelBody,
+    PublishBody,
+    RollbackBody,
+    UpdateBody,
+)
 from http_gateway.sse import while_connected
 from sax.codec.extra_inputs import ExtraInputs
 from sax.errors import Cancelled, InvalidRequest
@@ -67,7 +76,9 @@ class SaxmlRoutes:
         publish, generate = body_of(PublishBody), body_of(GenerateBody)
         add, twins = router.add_api_route, ["GET", "POST"]
         add("/publish", self.publish, methods=["POST"], openapi_extra=publish)
-        add("/update", self.update, methods=["PUT"], openapi_extra=publish)
+        add("/update", self.update, methods=["PUT"], openapi_extra=body_of(UpdateBody))
+        add("/rollback", self.rollback, methods=["POST"], openapi_extra=body_of(RollbackBody))
+        add("/events", self.events, methods=["GET"], openapi_extra=query_of(EventsQuery))
         add("/unpublish", self.unpublish, methods=["POST"], openapi_extra=model)
         add("/generate", self.generate, methods=["POST"], openapi_extra=generate)
         for method in twins:
@@ -85,15 +96,28 @@ class SaxmlRoutes:
 
     async def update(self, request: Request) -> Response:
         """Change a published model."""
-        body = PublishBody.model_validate_json(await request.body())
+        body = UpdateBody.model_validate_json(await request.body())
         await self._client.update(
             body.model,
             model_path=body.model_path,
             checkpoint=body.checkpoint,
             replicas=body.replicas,
             overrides=body.overrides,
+            revision=body.revision,
         )
         return pretty(_published(body))
+
+    async def rollback(self, request: Request) -> Response:
+        """Go back to an earlier version; not in Saxml."""
+        body = RollbackBody.model_validate_json(await request.body())
+        version = await self._client.rollback(body.model, body.version)
+        return pretty({"model": body.model, "version": version})
+
+    async def events(self, request: Request) -> Response:
+        """Who changed what and when, the newest first; not in Saxml."""
+        query = EventsQuery.model_validate(dict(request.query_params))
+        told = await self._client.events(query.model, before=query.before, limit=query.limit)
+        return pretty(msgspec.to_builtins(told))
 
     async def unpublish(self, request: Request) -> Response:
         """Forget a model."""
@@ -138,7 +162,7 @@ def pretty(content: object) -> Response:
 
 
 def _published(body: PublishBody) -> dict[str, object]:
-    return body.model_dump(exclude={"overrides"} if body.overrides is None else None)
+    return body.model_dump(exclude_none=True)
 
 
 async def _body_or_query(request: Request, model: type[M]) -> M:

@@ -85,7 +85,7 @@ async def _fields(request: Request, keys: tuple[str, ...], hint: str) -> Mapping
     """The body, which must hold exactly these keys. Raises InvalidRequest with Saxml's text."""
     try:
         body: object = json.loads(await request.body())
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise InvalidRequest(f"the body is not JSON: {exc}") from exc
     if not isinstance(body, dict):
         raise InvalidRequest(hint)
@@ -104,6 +104,10 @@ def _text(fields: Mapping[str, object], key: str) -> str:
     value = fields[key]
     if not isinstance(value, str):
         raise InvalidRequest(f"{key}: give a string", param=key)
+    try:
+        value.encode()
+    except UnicodeEncodeError as exc:  # half a surrogate pair, which JSON lets through
+        raise InvalidRequest(f"{key}: this is not text: {exc.reason}", param=key) from exc
     return value
 
 

@@ -21,6 +21,9 @@ DEFAULT_EXTRA_INPUTS: ExtraInputs = {
 }
 
 
+_SHOWN = 200  # characters of a value that is at fault
+
+
 def read_overrides(value: object) -> object:
     """`K=1 K2="text"` or an object, to one JSON text per key. Raises ValueError."""
     if isinstance(value, str):
@@ -37,8 +40,10 @@ def _json_text(key: str, value: object) -> str:
         return json.dumps(value)
     try:
         json.loads(value)
-    except ValueError as exc:
-        raise ValueError(f'{key}={value} is not JSON text: a string needs "quotes"') from exc
+    except (ValueError, RecursionError) as exc:
+        raise ValueError(
+            f'{key}={value[:_SHOWN]} is not JSON text: a string needs "quotes"'
+        ) from exc
     return value
 
 
@@ -52,8 +57,8 @@ def _overrides_from_text(text: str) -> dict[str, str]:
             raise ValueError(f"{rest!r}: write KEY=VALUE pairs with a space between them")
         try:
             _, end = decoder.raw_decode(tail)
-        except ValueError as exc:
-            word = tail.split(maxsplit=1)[0] if tail.strip() else ""
+        except (ValueError, RecursionError) as exc:
+            word = tail.split(maxsplit=1)[0][:_SHOWN] if tail.strip() else ""
             raise ValueError(f'{key}={word} is not JSON text: a string needs "quotes"') from exc
         if tail[end:] and not tail[end].isspace():
             raise ValueError(f"{key}={tail}: a space must follow the value")
@@ -90,13 +95,35 @@ class CellBody(_Body):
 
 
 class PublishBody(_Body):
-    """/publish and /update. Replicas may be text: "1"."""
+    """/publish. Replicas may be text: "1"."""
 
     model: str
     model_path: str
     checkpoint: str
     replicas: Replicas
     overrides: Overrides | None = None
+
+
+class UpdateBody(PublishBody):
+    """/update. With a revision, the number of the model's newest event, only that state is
+    changed; without one, whatever is there."""
+
+    revision: Annotated[int, Field(strict=True, gt=0, lt=2**63)] | None = None
+
+
+class RollbackBody(_Body):
+    """/rollback. Without a version: to the one before the current."""
+
+    model: str
+    version: Annotated[str, Field(pattern="^([0-9a-f]{32})?$")] = ""
+
+
+class EventsQuery(_Body):
+    """/events. Without a model: all of the cell."""
+
+    model: str = ""
+    before: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
 
 
 class GenerateBody(_Body):

@@ -36,7 +36,10 @@ class Admin:
     async def change(
         self, method: str, request: Message, reply: type[Reply], timeout_s: float | None = None
     ) -> Reply:
-        """One attempt: a lost answer may have been a done deed. Raises SaxError."""
+        """One attempt: a lost answer may have been a done deed. Raises SaxError.
+
+        `method` is of the Admin service, or names its own: "Cell/Rollback".
+        """
         return await self._call(method, request, reply, timeout_s or DEADLINE_S)
 
     async def read(
@@ -72,7 +75,7 @@ class Admin:
         channel = self._open()
         return await rpc.call(
             channel,
-            f"/sax.Admin/{method}",
+            f"/sax.{method}" if "/" in method else f"/sax.Admin/{method}",
             request,
             reply,
             peer=f"the admin server at {self._address}",

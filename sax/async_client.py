@@ -16,6 +16,7 @@ from sax.admin import Admin
 from sax.codec.extra_inputs import ExtraInputs
 from sax.connection import Connection
 from sax.errors import DeadlineExceeded, InvalidRequest, ModelNotFound, NotFound, SaxError
+from sax.history import Events, History, Versions, merging
 from sax.locator import ANY_ROUTE, Locator, Patience, Route
 from sax.names import CellId, ModelId, check_checkpoint, check_model_path, nearest
 from sax.proto import admin_pb2, custom_pb2, lm_pb2, tokens_pb2
@@ -48,6 +49,7 @@ class AsyncClient:
     def __init__(self, admin: str | None = None, *, patience: Patience | None = None) -> None:
         """`admin` is host:port of the cell's admin server; None asks `sax.config`."""
         self._admin = Admin(admin)
+        self._history = History(self._admin)
         self._locator = Locator(self._admin, self._explain, patience)
 
     async def __aenter__(self) -> AsyncClient:
@@ -102,29 +104,69 @@ class AsyncClient:
         overrides: Mapping[str, str] | None = None,
         acls: Mapping[str, str] | None = None,
         admin_acl: str | None = None,
+        revision: int | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Change what is given and keep the rest; only a change of what is loaded reloads.
 
-        The model path cannot change: naming another one is an error.
+        The model path cannot change: naming another one is an error. Two clients that change
+        different fields at the same time both win. With a `revision` (of `list`), only that state
+        is changed: StaleRevision if another change came first.
         """
-        old = (await self.list(model_id, timeout_s=timeout_s)).spec
-        spec = replace(
-            old,
-            model_path=old.model_path if model_path is None else check_model_path(model_path),
-            checkpoint=old.checkpoint if checkpoint is None else check_checkpoint(checkpoint),
-            replicas=old.replicas if replicas is None else _check_replicas(replicas),
-            overrides=old.overrides if overrides is None else dict(overrides),
-            acls=old.acls if acls is None else dict(acls),
-            admin_acl=old.admin_acl if admin_acl is None else admin_acl,
-        )
-        request = admin_pb2.UpdateRequest(model=codec.encode_spec(spec))
-        await self._admin.change("Update", request, admin_pb2.UpdateResponse, timeout_s)
+        if revision is not None and not 0 < revision < 2**63:
+            raise InvalidRequest(
+                f"revision {revision}: write the one that `list` told, 1 or more", param="revision"
+            )
+
+        async def merge_and_write() -> None:
+            old = (await self.list(model_id, timeout_s=timeout_s)).spec
+            spec = replace(
+                old,
+                model_path=old.model_path if model_path is None else check_model_path(model_path),
+                checkpoint=old.checkpoint if checkpoint is None else check_checkpoint(checkpoint),
+                replicas=old.replicas if replicas is None else _check_replicas(replicas),
+                overrides=old.overrides if overrides is None else dict(overrides),
+                acls=old.acls if acls is None else dict(acls),
+                admin_acl=old.admin_acl if admin_acl is None else admin_acl,
+                revision=old.revision if revision is None else revision,
+            )
+            request = admin_pb2.UpdateRequest(model=codec.encode_spec(spec))
+            await self._admin.change("Update", request, admin_pb2.UpdateResponse, timeout_s)
+
+        await (merging(merge_and_write) if revision is None else merge_and_write())
 
     async def unpublish(self, model_id: str, *, timeout_s: float | None = None) -> None:
         """Returns once that is durable; replicas unload after. Raises ModelNotFound."""
         request = admin_pb2.UnpublishRequest(model_id=str(ModelId.parse(model_id)))
         await self._admin.change("Unpublish", request, admin_pb2.UnpublishResponse, timeout_s)
+
+    async def rollback(
+        self, model_id: str, version: str = "", *, timeout_s: float | None = None
+    ) -> str:
+        """Go back to a version, "" being the one before the current; gives the version.
+
+        Only what is loaded goes back: replicas, ACLs, placement and autoscaling stay. Returns once
+        that is durable. Raises ModelNotFound, NotFound for an unknown version, InvalidRequest.
+        """
+        return await self._history.rollback(model_id, version, timeout_s)
+
+    async def versions(self, model_id: str, *, timeout_s: float | None = None) -> Versions:
+        """What a model can go back to, the newest first. Raises ModelNotFound."""
+        return await self._history.versions(model_id, timeout_s)
+
+    async def events(
+        self,
+        model_id: str = "",
+        *,
+        before: int = 0,
+        limit: int = 0,
+        timeout_s: float | None = None,
+    ) -> Events:
+        """Who changed what and when, the newest first; of one model, even a gone one, or of all.
+
+        `before` is the number of an event, to go further back; `limit` 0 stands for 100.
+        """
+        return await self._history.events(model_id, before, limit, timeout_s)
 
     async def list(self, model_id: str, *, timeout_s: float | None = None) -> PublishedModel:
         """One model with its replicas. Raises ModelNotFound offering the nearest names."""

@@ -11,6 +11,7 @@ from types import TracebackType
 
 from sax.async_client import AsyncClient, Models, Scores, Servers, Texts, Vectors
 from sax.codec.extra_inputs import ExtraInputs
+from sax.history import Events, Versions
 from sax.locator import ANY_ROUTE, Patience, Route
 from sax.loop_thread import LoopThread
 from sax.proto import lm_pb2
@@ -73,6 +74,7 @@ class Client:
         overrides: Mapping[str, str] | None = None,
         acls: Mapping[str, str] | None = None,
         admin_acl: str | None = None,
+        revision: int | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Change what is given and keep the rest."""
@@ -85,6 +87,7 @@ class Client:
                 overrides=overrides,
                 acls=acls,
                 admin_acl=admin_acl,
+                revision=revision,
                 timeout_s=timeout_s,
             )
         )
@@ -92,6 +95,27 @@ class Client:
     def unpublish(self, model_id: str, *, timeout_s: float | None = None) -> None:
         """Returns once that is durable."""
         self._thread.run(self._client.unpublish(model_id, timeout_s=timeout_s))
+
+    def rollback(self, model_id: str, version: str = "", *, timeout_s: float | None = None) -> str:
+        """Go back to a version, "" being the one before the current; gives the version."""
+        return self._thread.run(self._client.rollback(model_id, version, timeout_s=timeout_s))
+
+    def versions(self, model_id: str, *, timeout_s: float | None = None) -> Versions:
+        """What a model can go back to, the newest first."""
+        return self._thread.run(self._client.versions(model_id, timeout_s=timeout_s))
+
+    def events(
+        self,
+        model_id: str = "",
+        *,
+        before: int = 0,
+        limit: int = 0,
+        timeout_s: float | None = None,
+    ) -> Events:
+        """Who changed what and when, the newest first."""
+        return self._thread.run(
+            self._client.events(model_id, before=before, limit=limit, timeout_s=timeout_s)
+        )
 
     def list(self, model_id: str, *, timeout_s: float | None = None) -> PublishedModel:
         """One model with its replicas."""

@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 from sax import errors
 from sax.authentication import NO_AUTHENTICATION, Authentication
 from sax.credentials import Credentials, call_metadata
-from sax.errors import Internal, ReplicaLost, SaxError, UnsupportedParameter
+from sax.errors import Internal, InvalidRequest, ReplicaLost, SaxError, UnsupportedParameter
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +36,8 @@ RETRY_AFTER_KEY = "sax-retry-after"
 # Bytes as they travel, percent-encoded: gRPC refuses headers of more than about 8 KiB in all.
 _MAX_TEXT = 4000
 _MAX_PARAM = 400
+
+_TOO_LARGE = "message larger than max"  # gRPC has no code of its own for it
 
 _KEEPALIVE_MS = 20_000
 _OPTIONS: tuple[tuple[str, int], ...] = (
@@ -155,6 +157,8 @@ def to_sax_error(
     # Nobody cancels our calls from afar but a process that goes away.
     if err.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return unavailable(f"{peer} does not answer ({details}); is it running?")
+    if err.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in details:
+        return InvalidRequest(f"{peer} takes no message of this size: {details}", param="request")
     return error_class(err.code())(f"{peer}: {details}")
 
 

@@ -125,6 +125,16 @@ class ServableInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a server did in the last minute, all models and methods together."""
+
+    pending: int = 0  # requests it has and has not answered
+    errors_per_second: float = 0.0
+    successes_per_second: float = 0.0
+    mean_latency_s: float = 0.0  # of the successes
+
+
+@dataclass(frozen=True, slots=True)
 class ServerStatus:
     """The answer to GetStatus."""
 
@@ -132,6 +142,8 @@ class ServerStatus:
     incarnation: str = ""
     memory_total: int = 0
     memory_used: int = 0
+    dormant: bool = False  # a Saxml server that sleeps until it is woken
+    traffic: Traffic = Traffic()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +154,8 @@ class JoinedServer:
     last_seen_s: float  # seconds since the epoch
     servables: tuple[ServableInfo, ...] = ()
     memory_used: int = 0
+    dormant: bool = False
+    traffic: Traffic = Traffic()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable
 from typing import Annotated
@@ -36,6 +37,7 @@ def generate(
     max_tokens: MaxTokens = 128,
     stop: Stop = None,
     no_stream: NoStream = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
     """Let a model go on from a text.
 
@@ -58,7 +60,24 @@ def generate(
     )
     request = GenerateRequest(model_id=model, prompt=text, sampling=sampling)
     with open_client(ctx) as client:
+        if as_json:
+            print(json.dumps(answer_value(client.generate(request))))
+            return
         print_answer(client.generate(request), stream=not no_stream)
+
+
+def answer_value(chunks: Iterable[TokenChunk]) -> dict[str, object]:
+    """A whole answer as JSON values."""
+    parts: list[str] = []
+    last = TokenChunk("")
+    for last in chunks:
+        parts.append(last.text)
+    return {
+        "text": "".join(parts),
+        "finish_reason": last.finish_reason,
+        "prompt_tokens": last.prompt_tokens,
+        "completion_tokens": last.completion_tokens,
+    }
 
 
 def print_answer(chunks: Iterable[TokenChunk], *, stream: bool) -> str:

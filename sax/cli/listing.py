@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -29,6 +31,9 @@ def ls(
         str, typer.Argument(metavar="[NAME]", help="/sax, a cell, or a model for its details.")
     ] = "/sax",
     as_json: AsJson = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print the models with commas, for a spreadsheet.")
+    ] = False,
 ) -> None:
     """List the published models, or everything about one of them.
 
@@ -37,13 +42,24 @@ def ls(
       sax ls
       sax ls /sax/test
       sax ls /sax/test/smollm2 --json
+      sax ls --csv > models.csv
     """
+    if as_json and as_csv:
+        raise typer.BadParameter("--json or --csv, not both")
     with open_client(ctx) as client:
         if name.count("/") == 3:
-            show_model(client.list(str(ModelId.parse(name))), as_json=as_json)
+            model = client.list(str(ModelId.parse(name)))
+            if as_csv:
+                print_csv([model])
+            else:
+                show_model(model, as_json=as_json)
             return
         cell = None if name.rstrip("/") == "/sax" else str(CellId.parse(name))
-        show_models(client.list_all(cell), as_json=as_json)
+        models = client.list_all(cell)
+    if as_csv:
+        print_csv(models)
+    else:
+        show_models(models, as_json=as_json)
 
 
 def status(ctx: typer.Context, as_json: AsJson = False) -> None:
@@ -84,6 +100,12 @@ def show_models(models: Sequence[PublishedModel], *, as_json: bool) -> None:
         print("nothing is published; see: sax publish --help")
 
 
+def print_csv(models: Sequence[PublishedModel]) -> None:
+    """One line per model under a line of headings."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerows([_MODEL_HEADINGS, *map(model_row, models)])
+
+
 def show_model(model: PublishedModel, *, as_json: bool) -> None:
     """Everything known of one model on stdout."""
     if as_json:
@@ -120,7 +142,11 @@ def details(model: PublishedModel) -> list[tuple[str, str]]:
         ("ready", f"{model.ready_replicas} of {spec.replicas}"),
         ("state", summary(model)),
         ("methods", ", ".join(model.methods)),
+        ("version", spec.version),
+        ("revision", str(spec.revision or "")),
+        ("admin acl", spec.admin_acl),
     ]
+    lines += [("acl", f"{method}: {acl}") for method, acl in sorted(spec.acls.items()) if acl]
     lines += [("override", f"{key}={value}") for key, value in sorted(spec.overrides.items())]
     return [(key, value) for key, value in lines if value]
 

@@ -16,9 +16,11 @@ from sax.cli.demo import demo
 from sax.cli.embed import embed
 from sax.cli.failure import ReportingGroup, report_bug
 from sax.cli.generate import generate
+from sax.cli.history import events, rollback, versions
 from sax.cli.inspect import inspect
 from sax.cli.listing import ls, status
 from sax.cli.publishing import publish, unpublish, update
+from sax.cli.saxutil import register as register_saxutil
 from sax.cli.up import up
 from sax.cli.wait import wait, watch
 from sax.config import ADDRESS_VARIABLE, check_address
@@ -82,7 +84,10 @@ app.command(context_settings=_PASS_ON)(demo)
 for command in (
     publish,
     update,
+    rollback,
     unpublish,
+    versions,
+    events,
     ls,
     status,
     wait,
@@ -98,6 +103,7 @@ for command in (
     setacl,
 ):
     app.command()(command)
+register_saxutil(app)
 
 
 def main() -> None:

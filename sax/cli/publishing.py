@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from sax.cli.publication import absolute_checkpoint, parse_overrides, parse_publ
 from sax.cli.waiting import wait_until_ready
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 def publish(
@@ -36,6 +38,7 @@ def publish(
     wait: Annotated[
         bool, typer.Option("--wait", help="Return when all replicas are ready.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Publish a model: its cell loads it and keeps it served.
 
@@ -54,7 +57,7 @@ def publish(
             wanted.replicas,
             wanted.overrides,
         )
-    print(f"published {wanted.model_id}")
+    _say_done("published", wanted.model_id, as_json=as_json)
     if wait:
         wait_until_ready(ctx, wanted.model_id)
 
@@ -68,9 +71,16 @@ def update(
         list[str] | None,
         typer.Option(metavar="KEY=JSON", help="All overrides from now on; repeatable."),
     ] = None,
+    revision: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Only if this is still the model's revision, as `sax ls MODEL` shows it."
+        ),
+    ] = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Return when all replicas are ready.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Change a published model; what is not named stays as it is.
 
@@ -80,6 +90,7 @@ def update(
     Examples:
       sax update /sax/test/smollm2 --replicas 2 --wait
       sax update /sax/test/smollm2 --checkpoint /models/smollm2-v2
+      sax update /sax/test/smollm2 --replicas 3 --revision 41
     """
     if checkpoint is None and replicas is None and override is None:
         raise typer.BadParameter("name something to change, as in --replicas 2")
@@ -89,13 +100,14 @@ def update(
             checkpoint=None if checkpoint is None else absolute_checkpoint(checkpoint),
             replicas=replicas,
             overrides=None if override is None else parse_overrides(override),
+            revision=revision,
         )
-    print(f"updated {model}")
+    _say_done("updated", model, as_json=as_json)
     if wait:
         wait_until_ready(ctx, model)
 
 
-def unpublish(ctx: typer.Context, model: Model) -> None:
+def unpublish(ctx: typer.Context, model: Model, as_json: AsJson = False) -> None:
     """Take a model back.
 
     Its replicas are unloaded and its name is free again.
@@ -106,4 +118,8 @@ def unpublish(ctx: typer.Context, model: Model) -> None:
     """
     with open_client(ctx) as client:
         client.unpublish(model)
-    print(f"unpublished {model}")
+    _say_done("unpublished", model, as_json=as_json)
+
+
+def _say_done(what: str, model: str, *, as_json: bool) -> None:
+    print(json.dumps({"model": model, "done": what}) if as_json else f"{what} {model}")

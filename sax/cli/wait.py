@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
@@ -34,16 +35,22 @@ def wait(
     wait_until_ready(ctx, model, replicas=replicas, timeout_s=timeout)
 
 
-def watch(ctx: typer.Context, model: Model) -> None:
+def watch(
+    ctx: typer.Context,
+    model: Model,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON value a line.")] = False,
+) -> None:
     """Follow the ready replicas of a model.
 
     Prints their addresses as they come and go, until Ctrl-C.
     "Reset" means that the full set follows, "+ addr" one more, "- addr" one less.
 
     \b
-    Example:
+    Examples:
       sax watch /sax/test/smollm2
+      sax watch /sax/test/smollm2 --json
     """
     with open_client(ctx) as client:
         for event in client.watch(model):
-            print(event, flush=True)
+            value = {"change": event.change.value, "address": event.address}
+            print(json.dumps(value) if as_json else event, flush=True)

@@ -12,9 +12,11 @@ from sax.types import (
     ServerInfo,
     ServerStatus,
     ServerTypeStat,
+    Traffic,
 )
 
 _ACTIVE = modelet_pb2.GetStatusResponse.ServerStatus.ACTIVE
+_DORMANT = modelet_pb2.GetStatusResponse.ServerStatus.DORMANT
 
 
 def encode_join(info: ServerInfo) -> admin_pb2.JoinRequest:
@@ -36,11 +38,11 @@ def decode_join(msg: admin_pb2.JoinRequest) -> ServerInfo:
 
 
 def encode_status(status: ServerStatus) -> modelet_pb2.GetStatusResponse:
-    """The answer to GetStatus; our servers are never dormant."""
+    """The answer to GetStatus; the traffic goes by method, and its server adds it."""
     return modelet_pb2.GetStatusResponse(
         models=[_encode_model(servable) for servable in status.servables],
         server_status=modelet_pb2.GetStatusResponse.ServerStatus(
-            state=_ACTIVE,
+            state=_DORMANT if status.dormant else _ACTIVE,
             incarnation_id=status.incarnation,
             memory_total_bytes=status.memory_total,
             memory_used_bytes=status.memory_used,
@@ -55,6 +57,8 @@ def decode_status(msg: modelet_pb2.GetStatusResponse) -> ServerStatus:
         incarnation=msg.server_status.incarnation_id,
         memory_total=msg.server_status.memory_total_bytes,
         memory_used=msg.server_status.memory_used_bytes,
+        dormant=msg.server_status.state == _DORMANT,
+        traffic=_decode_traffic(msg),
     )
 
 
@@ -73,6 +77,11 @@ def encode_joined(server: JoinedServer) -> admin_pb2.JoinedModelServer:
         devices=server.info.devices,
         memory_used_bytes=server.memory_used,
         servables=[_encode_servable(servable) for servable in server.servables],
+        is_dormant=server.dormant,
+        pending_requests=server.traffic.pending,
+        errors_per_second=server.traffic.errors_per_second,
+        successes_per_second=server.traffic.successes_per_second,
+        mean_latency_in_seconds=server.traffic.mean_latency_s,
     )
 
 
@@ -91,6 +100,13 @@ def decode_joined(msg: admin_pb2.JoinedModelServer) -> JoinedServer:
         last_seen_s=msg.last_join_ms / 1000,
         servables=servables,
         memory_used=msg.memory_used_bytes,
+        dormant=msg.is_dormant,
+        traffic=Traffic(
+            pending=msg.pending_requests,
+            errors_per_second=msg.errors_per_second,
+            successes_per_second=msg.successes_per_second,
+            mean_latency_s=msg.mean_latency_in_seconds,
+        ),
     )
 
 
@@ -119,6 +135,19 @@ def decode_stats(msg: admin_pb2.StatsResponse) -> CellStats:
             for stat in msg.model_server_type_stats
         ),
         servers_by_model_path=dict(msg.num_servers_by_servable_model_path),
+    )
+
+
+def _decode_traffic(msg: modelet_pb2.GetStatusResponse) -> Traffic:
+    """All methods together; nothing where method stats were not asked for."""
+    stats = [one for model in msg.models for one in model.method_stats]
+    successes = sum(one.successes_per_second for one in stats)
+    busy = sum(one.successes_per_second * one.mean_latency_on_success_per_second for one in stats)
+    return Traffic(
+        pending=sum(one.pending_reqs for one in stats),
+        errors_per_second=sum(one.errors_per_second for one in stats),
+        successes_per_second=successes,
+        mean_latency_s=busy / successes if successes > 0 else 0.0,
     )
 
 

@@ -44,6 +44,9 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
         self.may_load = asyncio.Event()
         self.may_load.set()
         self.address = "127.0.0.1:0"
+        self.stats: list[modelet_pb2.GetStatusResponse.MethodStats] = []  # of every model
+        self.polls: list[bool] = []  # of each GetStatus, whether it asked for them
+        self.dormant = False
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> FakeModelet:
@@ -119,4 +122,11 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
 
     async def GetStatus(self, request: Any, context: Any) -> modelet_pb2.GetStatusResponse:
         held = tuple(self.models.values())
-        return codec.encode_status(ServerStatus(held, self.incarnation, 2**30, 1000 * len(held)))
+        memory = 1000 * len(held)
+        status = ServerStatus(held, self.incarnation, 2**30, memory, dormant=self.dormant)
+        reply = codec.encode_status(status)
+        self.polls.append(request.include_method_stats)
+        if request.include_method_stats:
+            for model in reply.models:
+                model.method_stats.extend(self.stats)
+        return reply

@@ -28,7 +28,7 @@ from sax.errors import (
     UnsupportedParameter,
 )
 from sax.identity import ANYONE, Principal
-from sax.proto import admin_pb2, admin_pb2_grpc, common_pb2
+from sax.proto import admin_pb2, admin_pb2_grpc, cell_pb2, cell_pb2_grpc, common_pb2
 from sax.rpc import open_channel, to_sax_error
 from sax.security import Security
 from sax.types import ModelSpec, ServerInfo
@@ -49,8 +49,10 @@ class Guarded:
     port: int
 
     async def call(self, who: str, method: str, request: Any) -> Any:
-        """One call of the Admin service by this person. Raises SaxError."""
+        """One call of the Admin or Cell service by this person. Raises SaxError."""
         stub = admin_pb2_grpc.AdminStub(self.channel)
+        if not hasattr(stub, method):
+            stub = cell_pb2_grpc.CellStub(self.channel)
         try:
             return await getattr(stub, method)(request, metadata=self.people.metadata(who))
         except grpc.aio.AioRpcError as exc:
@@ -138,6 +140,26 @@ async def test_a_models_own_admins_may_change_it_and_nothing_else(cell: Guarded)
         await cell.publish("owner")
 
 
+async def test_a_models_own_admins_may_roll_it_back(cell: Guarded) -> None:
+    await cell.publish("root", admin_acl="owner")
+
+    async def change(who: str) -> None:
+        model = await cell.model()
+        model.checkpoint_path = f"c-{model.revision}"
+        await cell.call("root", "Update", admin_pb2.UpdateRequest(model=model))
+        await cell.call(who, "Rollback", cell_pb2.RollbackRequest(model_id=MODEL))
+
+    assert await cell.who_may(change) == {**NOBODY_KNOWN, "user": PermissionDenied}
+
+
+async def test_the_log_says_who_changed_what(cell: Guarded) -> None:
+    await cell.publish("root", admin_acl="owner")
+    await cell.call("owner", "Unpublish", admin_pb2.UnpublishRequest(model_id=MODEL))
+    reply = await cell.call("user", "Events", cell_pb2.EventsRequest(model_id=MODEL))
+    told = [(event.kind, event.by) for event in reply.events]
+    assert told == [("unpublish", "owner"), ("publish", "root")]
+
+
 async def test_a_change_of_a_models_admins_is_in_force_at_once(cell: Guarded) -> None:
     await cell.publish("root", admin_acl="owner")
     model = await cell.model()
@@ -145,7 +167,7 @@ async def test_a_change_of_a_models_admins_is_in_force_at_once(cell: Guarded) ->
     await cell.call("owner", "Update", admin_pb2.UpdateRequest(model=model))
     with pytest.raises(PermissionDenied, match=r"owner may not update /sax/test/m.*user"):
         await cell.call("owner", "Update", admin_pb2.UpdateRequest(model=model))
-    await cell.call("user", "Update", admin_pb2.UpdateRequest(model=model))
+    await cell.call("user", "Update", admin_pb2.UpdateRequest(model=await cell.model()))
 
 
 async def test_everyone_who_is_known_may_look(cell: Guarded) -> None:
@@ -155,6 +177,8 @@ async def test_everyone_who_is_known_may_look(cell: Guarded) -> None:
         ("Stats", admin_pb2.StatsRequest()),
         ("WaitForReady", admin_pb2.WaitForReadyRequest(model_id=MODEL)),
         ("WatchLoc", admin_pb2.WatchLocRequest(model_id=MODEL)),
+        ("Versions", cell_pb2.VersionsRequest(model_id=MODEL)),
+        ("Events", cell_pb2.EventsRequest()),
     ):
 
         async def look(who: str, method: str = method, request: Any = request) -> None:

@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from admin_server.records import decode_record, encode_record
 from admin_server.state import (
     CellState,
     apply,
-    decode_record,
     decode_state,
-    encode_record,
     encode_state,
     publish_record,
     unpublish_record,
@@ -38,7 +37,7 @@ def spec(model: str = "m", **changes) -> ModelSpec:
 def published(*specs: ModelSpec) -> CellState:
     state = EMPTY
     for one in specs:
-        state = apply(state, publish_record(state, one, version=A, at_s=0))
+        state = apply(state, publish_record(state, one, version=A, at_s=0), 1)
     return state
 
 
@@ -133,7 +132,7 @@ def test_an_update_is_checked_as_a_publish_is(make):
 
 def test_an_unpublished_name_can_be_published_again():
     state = published(spec())
-    state = apply(state, unpublish_record(state, "/sax/test/m", at_s=1))
+    state = apply(state, unpublish_record(state, "/sax/test/m", at_s=1), 2)
     assert publish_record(state, spec(), version=B, at_s=2).spec.version == B
 
 
@@ -168,5 +167,5 @@ def test_records_and_states_survive_being_written(history):
             record = publish_record(state, one, version=f"{number:032x}", at_s=number)
         if record is not None:
             assert decode_record(encode_record(record)) == record
-            state = apply(state, record)
+            state = apply(state, record, number + 1)
     assert decode_state(encode_state(state)) == state

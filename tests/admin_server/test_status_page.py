@@ -1,13 +1,17 @@
 """The status page over HTTP: says why, and lets nothing become markup."""
 
+from dataclasses import replace
+
 import httpx
 import pytest
 import pytest_asyncio
 
 from admin_server.config import AdminConfig
 from admin_server.process import running
+from admin_server.status import describe
+from admin_server.status_view import View
 from sax.errors import InvalidRequest
-from sax.types import ModelSpec
+from sax.types import Autoscaling, ModelSpec, Placement
 from tests.admin_server.conftest import FAST, eventually
 
 M = "/sax/test/m"
@@ -49,16 +53,109 @@ async def test_a_load_shows_its_progress_and_a_server_its_memory(admin, http, st
     modelet.may_load.set()
 
 
-async def test_records_are_told_the_newest_first(admin, http):
-    await admin.cell.publish(spec())
+async def test_events_are_told_the_newest_first_with_who_and_what(admin, http):
+    await admin.cell.publish(spec(), by="ann")
     await admin.cell.update(spec(replicas=2))
     await admin.cell.unpublish(M)
-    records = (await http.get("/status.json")).json()["records"]
-    assert [(one["sequence"], one["kind"]) for one in records] == [
+    events = (await http.get("/status.json")).json()["events"]
+    assert [(one["sequence"], one["kind"]) for one in events] == [
         (3, "unpublish"),
         (2, "update"),
         (1, "publish"),
     ]
+    assert events[2]["by"] == "ann"
+    assert events[1]["text"] == "replicas 1 -> 2"
+
+
+async def test_what_happened_is_told_beside_the_records(admin, http, start_modelet):
+    modelet = await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: len(admin.cell.happenings.newest(9)) == 2)
+    told = (await http.get("/status.json")).json()["happenings"]
+    assert [one["kind"] for one in told] == ["ready", "joined"]
+    assert told[0]["text"] == f"{M} is ready on {modelet.address}"
+
+
+async def test_totals_count_the_whole_cell(admin, http, start_modelet):
+    await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: admin.cell.find(M).ready_replicas)
+    status = (await http.get("/status.json?limit=0")).json()
+    assert (status["models"], status["servers"]) == ([], [])
+    assert status["totals"] == {
+        "models": 1,
+        "models_ready": 1,
+        "wanted_replicas": 1,
+        "ready_replicas": 1,
+        "servers": 1,
+        "servers_in_trouble": 0,
+        "memory_used": 1000,
+        "memory_total": 2**30,
+    }
+
+
+async def many(admin, count: int) -> None:
+    for number in range(count):
+        one = replace(spec(replicas=number % 2), model_id=f"/sax/test/m{number:03}")
+        await admin.cell.publish(one)
+
+
+async def test_a_page_of_models_is_what_was_asked_for_with_the_troubled_ones_first(admin, http):
+    await many(admin, 6)
+    status = (await http.get("/status.json?models_from=2&limit=2")).json()
+    assert status["models_found"] == 6
+    assert [one["model"][-4:] for one in status["models"]] == ["m005", "m000"]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"), [("M00", 6), ("m003", 1), ("waiting", 3), ("gemma", 0), ("/one", 6)]
+)
+async def test_models_are_found_by_what_is_in_them(admin, http, words, found):
+    await many(admin, 6)
+    status = (await http.get("/status.json", params={"models": words})).json()
+    assert status["models_found"] == found
+    assert status["totals"]["models"] == 6
+
+
+async def test_servers_are_found_by_address_and_by_what_they_hold(admin, http, start_modelet):
+    first, _ = await start_modelet(), await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: admin.cell.find(M).ready_replicas)
+    for words, found in (("127.0.0.1", 2), (first.address, 1), (M, 1), ("tpu", 0)):
+        status = (await http.get("/status.json", params={"servers": words})).json()
+        assert status["servers_found"] == found
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ("limit=-1", "limit"),
+        ("limit=1001", "limit"),
+        ("models_from=x", "models_from"),
+        ("servers_from=%C2%B2", "servers_from"),
+        ("limit=" + "9" * 5000, "limit"),
+        ("page=2", "page"),
+    ],
+)
+async def test_a_question_that_makes_no_sense_is_refused_by_name(http, query, param):
+    answer = await http.get(f"/status.json?{query}")
+    assert answer.status_code == 400
+    assert answer.json()["param"] == param
+
+
+async def test_autoscaling_and_leadership_are_told(admin, config):
+    scaling = Autoscaling(min_replicas=0, max_replicas=4)
+    await admin.cell.publish(spec(autoscaling=scaling, placement=Placement(tags=("big",))))
+    told = describe(admin.cell, 0.0, View(), "leads since noon")
+    assert told["leadership"] == "leads since noon"
+    assert told["models"][0]["autoscaling"]["max_replicas"] == 4
+    assert told["models"][0]["placement"]["tags"] == ["big"]
+
+
+async def test_a_model_with_very_many_replicas_does_not_fill_the_page(admin, http):
+    await admin.cell.publish(spec(replicas=1000))
+    (model,) = (await http.get("/status.json")).json()["models"]
+    assert (len(model["replicas"]), model["replicas_hidden"]) == (20, 980)
 
 
 async def test_names_stay_text_whatever_is_in_them(admin, http, start_modelet):
@@ -91,6 +188,7 @@ async def test_metrics_count_models_replicas_and_actions(admin, http, start_mode
     assert "sax_admin_servers 1.0" in lines
     assert "sax_admin_records_total 1.0" in lines
     assert "sax_admin_loads_total 1.0" in lines
+    assert any(line.startswith("sax_admin_server_pending_requests{") for line in lines)
     assert f'sax_admin_wanted_replicas{{model="{M}"}} 2.0' in lines
     assert f'sax_admin_replicas{{model="{M}",status="loaded"}} 1.0' in lines
     assert f'sax_admin_replicas{{model="{M}",status="none"}} 1.0' in lines

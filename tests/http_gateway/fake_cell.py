@@ -16,11 +16,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from sax.codec.extra_inputs import ExtraInputs
-from sax.errors import ModelExists, ModelNotFound, SaxError, UnsupportedParameter
+from sax.errors import (
+    ModelExists,
+    ModelNotFound,
+    SaxError,
+    StaleRevision,
+    UnsupportedParameter,
+)
 from sax.names import ModelId
 from sax.types import (
     Embedded,
     EmbedInput,
+    Event,
     GenerateRequest,
     Message,
     ModelSpec,
@@ -114,8 +121,13 @@ class FakeCell:
         checkpoint: str | None = None,
         replicas: int | None = None,
         overrides: Mapping[str, str] | None = None,
+        revision: int | None = None,
     ) -> None:
         model = await self.list(model_id)
+        if revision not in (None, model.spec.revision):
+            raise StaleRevision(
+                f"{model_id} is at revision {model.spec.revision}", param="revision"
+            )
         spec = replace(
             model.spec,
             model_path=model_path or model.spec.model_path,
@@ -124,6 +136,18 @@ class FakeCell:
             overrides=model.spec.overrides if overrides is None else overrides,
         )
         self.models[model_id] = replace(model, spec=spec)
+
+    async def rollback(self, model_id: str, version: str = "") -> str:
+        await self.list(model_id)
+        return version or "0" * 32
+
+    async def events(
+        self, model_id: str = "", *, before: int = 0, limit: int = 0
+    ) -> Sequence[Event]:
+        told = [
+            Event(sequence=n, at_s=n, kind="update", model_id=model_id) for n in range(9, 0, -1)
+        ]
+        return [event for event in told if not before or event.sequence < before][:limit]
 
     async def unpublish(self, model_id: str) -> None:
         await self.list(model_id)

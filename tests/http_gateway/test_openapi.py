@@ -22,8 +22,17 @@ async def test_the_document_tells_the_body_of_every_route_that_takes_one(http: h
         "/listall",
         "/listcell",
         "/publish",
+        "/rollback",
         "/unpublish",
         "/v1/chat/completions",
         "/v1/completions",
         "/v1/embeddings",
     ]
+
+
+async def test_the_document_tells_the_query_of_events(http: httpx.AsyncClient):
+    paths = (await http.get("/openapi.json")).json()["paths"]
+    told = {one["name"]: one for one in paths["/events"]["get"]["parameters"]}
+    assert set(told) == {"model", "before", "limit"}
+    assert told["limit"]["schema"]["maximum"] == 1000
+    assert not told["model"]["required"]

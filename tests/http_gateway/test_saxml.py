@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -232,3 +233,69 @@ async def test_questions_are_answered_side_by_side(cell: FakeCell, http: httpx.A
         await cell.opened.get()
     cell.released.set()
     assert [one.status_code for one in await asyncio.gather(*asked)] == [200, 200, 200]
+
+
+async def test_an_update_of_a_stale_revision_is_a_409(cell: FakeCell, http: httpx.AsyncClient):
+    model = cell.models["/sax/test/llama"]
+    cell.models["/sax/test/llama"] = replace(model, spec=replace(model.spec, revision=7))
+    spec = {**SPEC, "model": "/sax/test/llama", "replicas": 3}
+    stale = await http.put("/update", json={**spec, "revision": 6})
+    assert stale.status_code == 409
+    assert "revision 7" in stale.json()["detail"]
+    fresh = await http.put("/update", json={**spec, "revision": 7})
+    assert fresh.json() == {**spec, "revision": 7}
+
+
+async def test_a_rollback_tells_the_version(http: httpx.AsyncClient):
+    answer = await http.post("/rollback", json={"model": "/sax/test/llama"})
+    assert answer.json() == {"model": "/sax/test/llama", "version": "0" * 32}
+    named = {"model": "/sax/test/llama", "version": "ab" * 16}
+    assert (await http.post("/rollback", json=named)).json() == named
+
+
+async def test_events_are_told_by_page(http: httpx.AsyncClient):
+    answer = await http.get("/events", params={"model": "/sax/test/llama", "before": 8, "limit": 2})
+    assert [one["sequence"] for one in answer.json()] == [7, 6]
+
+
+STRANGE = [
+    ("POST", "/publish", {**SPEC, "ttl": 1}, "ttl"),
+    ("POST", "/publish", {**SPEC, "model": 5}, "model"),
+    ("POST", "/publish", {**SPEC, "model_path": None}, "model_path"),
+    ("POST", "/publish", {**SPEC, "checkpoint": ["a"]}, "checkpoint"),
+    ("POST", "/publish", {**SPEC, "replicas": True}, "replicas"),
+    ("POST", "/publish", {**SPEC, "replicas": -1}, "replicas"),
+    ("POST", "/publish", {**SPEC, "replicas": 2**31}, "replicas"),
+    ("POST", "/publish", {**SPEC, "overrides": {"A": "[" * 99999}}, "overrides"),
+    ("POST", "/publish", {**SPEC, "overrides": "A=" + "[" * 99999}, "overrides"),
+    ("POST", "/publish", {**SPEC, "overrides": 5}, "overrides"),
+    ("POST", "/publish", {**SPEC, "revision": 1}, "revision"),
+    ("PUT", "/update", {**SPEC, "revision": "7"}, "revision"),
+    ("PUT", "/update", {**SPEC, "revision": 0}, "revision"),
+    ("PUT", "/update", {**SPEC, "checkpiont": "/x"}, "checkpiont"),
+    ("POST", "/unpublish", {"model": "/sax/test/llama", "force": True}, "force"),
+    ("POST", "/unpublish", {}, "model"),
+    ("POST", "/listcell", {"model": 1}, "model"),
+    ("POST", "/listcell", {"modle": "/sax/test/llama"}, "model"),
+    ("POST", "/listall", {"sax_cell": 1}, "sax_cell"),
+    ("POST", "/listall", {"sax_cell": "/sax/test", "x": 1}, "x"),
+    ("POST", "/rollback", {"model": "/sax/test/llama", "version": "latest"}, "version"),
+    ("POST", "/rollback", {"model": "/sax/test/llama", "to": "x"}, "to"),
+    ("POST", "/generate", {"model": "/sax/test/llama", "query": 5}, "query"),
+    ("POST", "/generate", {"model": "/sax/test/llama", "query": "x", "n": 2}, "n"),
+    ("GET", "/events?limit=0", None, "limit"),
+    ("GET", "/events?limit=x", None, "limit"),
+    ("GET", "/events?before=-1", None, "before"),
+    ("GET", "/events?since=1", None, "since"),
+]
+
+
+@pytest.mark.parametrize(("verb", "path", "body", "field"), STRANGE)
+async def test_every_route_names_the_field_it_refuses(
+    cell: FakeCell, http: httpx.AsyncClient, verb: str, path: str, body: object, field: str
+):
+    before = dict(cell.models)
+    answer = await http.request(verb, path, json=body)
+    assert answer.status_code == 422
+    assert ["body", field] in [line["loc"][:2] for line in answer.json()["detail"]]
+    assert cell.models == before

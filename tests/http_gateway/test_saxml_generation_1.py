@@ -136,3 +136,17 @@ async def test_openais_routes_keep_their_own_errors(http_1: httpx.AsyncClient):
     answer = await http_1.post("/v1/completions", json={"model": "zzz", "prompt": "x"})
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model": "/sax/test/llama", "query": "\\ud800"}',
+        b'{"model": "/sax/test/llama", "query": ' + b"[" * 99999,
+        b'{"model": "/sax/test/llama", "query": ["x"]}',
+    ],
+)
+async def test_what_is_no_text_is_refused(http_1: httpx.AsyncClient, body: bytes):
+    answer = await http_1.post("/generate", content=body)
+    assert answer.status_code == 400
+    assert "internal" not in answer.text

@@ -2,7 +2,8 @@
 model that answers with the words of the prompt in capitals, one chunk per word.
 
 "say hello" -> "SAY", " HELLO". The vector of a text is [its length]; a custom request is answered
-with the method and its own bytes reversed. A question for the model "full" is refused with
+with the method and its own bytes reversed. The score of a suffix is minus the product of the
+lengths of prefix and suffix. A question for the model "full" is refused with
 QueueFull.
 """
 
@@ -22,14 +23,19 @@ from sax.names import nearest
 from sax.proto import (
     admin_pb2,
     admin_pb2_grpc,
+    cell_pb2,
+    cell_pb2_grpc,
     custom_pb2,
     custom_pb2_grpc,
+    lm_pb2,
+    lm_pb2_grpc,
     tokens_pb2,
     tokens_pb2_grpc,
 )
 from sax.rpc import SERVER_OPTIONS, ErrorInterceptor
 from sax.types import (
     Embedded,
+    Event,
     GenerateRequest,
     JoinedServer,
     ModelSpec,
@@ -39,11 +45,14 @@ from sax.types import (
     ServableStatus,
     ServerInfo,
     TokenChunk,
+    Version,
 )
 
 
 class FakeCell(
     admin_pb2_grpc.AdminServicer,
+    cell_pb2_grpc.CellServicer,
+    lm_pb2_grpc.LMServiceServicer,
     tokens_pb2_grpc.TokenServiceServicer,
     custom_pb2_grpc.CustomServiceServicer,
 ):
@@ -51,6 +60,8 @@ class FakeCell(
 
     def __init__(self) -> None:
         self.models: dict[str, PublishedModel] = {}
+        self.versions: dict[str, list[Version]] = {}  # the newest first
+        self.events: list[Event] = []  # the oldest first
         self.asked: list[GenerateRequest] = []
         # What a new publication's replica is at first; more may follow, one per List.
         self.script: list[ReplicaStatus] = []
@@ -72,6 +83,8 @@ class FakeCell(
     async def _start(self) -> None:
         self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
         admin_pb2_grpc.add_AdminServicer_to_server(self, self._server)
+        cell_pb2_grpc.add_CellServicer_to_server(self, self._server)
+        lm_pb2_grpc.add_LMServiceServicer_to_server(self, self._server)
         tokens_pb2_grpc.add_TokenServiceServicer_to_server(self, self._server)
         custom_pb2_grpc.add_CustomServiceServicer_to_server(self, self._server)
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
@@ -127,6 +140,21 @@ class FakeCell(
         result = admin_pb2.WatchResult(next_seqno=1, has_fullset=True, values=addresses)
         return admin_pb2.WatchLocResponse(admin_server_id="fake", result=result)
 
+    async def Rollback(self, request: cell_pb2.RollbackRequest, context: Any) -> Any:
+        self._find(request.model_id)
+        older = self.versions[request.model_id][1].version
+        return cell_pb2.RollbackResponse(uuid=request.uuid or bytes.fromhex(older))
+
+    async def Versions(self, request: cell_pb2.VersionsRequest, context: Any) -> Any:
+        kept = self.versions[request.model_id]
+        return cell_pb2.VersionsResponse(versions=map(codec.encode_version, kept))
+
+    async def Events(self, request: cell_pb2.EventsRequest, context: Any) -> Any:
+        before = request.before or 2**62
+        told = [event for event in reversed(self.events) if event.sequence < before]
+        page = told[: request.limit or 100]
+        return cell_pb2.EventsResponse(events=map(codec.encode_event, page))
+
     def _find(self, model_id: str) -> PublishedModel:
         if model_id not in self.models:
             near = ", ".join(nearest(model_id, self.models))
@@ -150,6 +178,10 @@ class FakeCell(
     async def Embed(self, request: tokens_pb2.EmbedRequest, context: Any) -> Any:
         _, inputs = codec.decode_embed(request)
         return codec.encode_embedded(Embedded([[float(len(each))] for each in inputs], 0))
+
+    async def Score(self, request: lm_pb2.ScoreRequest, context: Any) -> Any:
+        size = len(request.prefix)
+        return lm_pb2.ScoreResponse(logp=[-float(size * len(each)) for each in request.suffix])
 
     async def Custom(self, request: custom_pb2.CustomRequest, context: Any) -> Any:
         answer = request.method_name.encode() + b":" + request.request[::-1]

@@ -1,0 +1,41 @@
+"""The log of a cell as an auditor reads it: who changed what and when.
+
+Pure: entries become events. Knows nothing of storage or the wire.
+"""
+
+from __future__ import annotations
+
+from admin_server.ledger import Entry
+from admin_server.records import kind_of, model_of, version_of
+from sax.errors import InvalidRequest
+from sax.types import Event
+
+USUAL_EVENTS = 100
+_MOST_EVENTS = 1000  # one answer; `before` gives the next page
+
+
+def event_of(entry: Entry) -> Event:
+    """One record of the log."""
+    record = entry.record
+    return Event(
+        sequence=entry.sequence,
+        at_s=record.at_s,
+        kind=kind_of(record),
+        model_id=model_of(record),
+        by=record.by,
+        version=version_of(record),
+        text=record.note,
+    )
+
+
+def check_page(before: int, limit: int) -> int:
+    """How many events to give. Raises InvalidRequest naming the number that makes no sense."""
+    if before < 0:
+        raise InvalidRequest(
+            f"before {before}: write the number of an event, or 0 for the newest", param="before"
+        )
+    if not 0 <= limit <= _MOST_EVENTS:
+        raise InvalidRequest(
+            f"limit {limit}: write 1 to {_MOST_EVENTS}, or 0 for {USUAL_EVENTS}", param="limit"
+        )
+    return limit or USUAL_EVENTS

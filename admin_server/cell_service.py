@@ -1,0 +1,56 @@
+"""The Cell service on gRPC, what operators have beyond Saxml: decode, call the cell, encode.
+
+Knows the wire; decides nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from admin_server.access import EVERYONE_MAY, Access
+from admin_server.cell import Cell
+from sax import codec
+from sax.errors import InvalidRequest
+from sax.identity import caller
+from sax.proto import cell_pb2, cell_pb2_grpc
+
+SERVICE = "sax.Cell"
+_UUID_BYTES = 16
+Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
+
+
+class CellService(cell_pb2_grpc.CellServicer):
+    """One line of meaning per method."""
+
+    def __init__(self, cell: Cell, access: Access = EVERYONE_MAY) -> None:
+        self._cell = cell
+        self._access = access
+
+    async def Rollback(
+        self, request: cell_pb2.RollbackRequest, context: Context
+    ) -> cell_pb2.RollbackResponse:
+        """Durable before it is acknowledged."""
+        spec = self._cell.ledger.state.models.get(request.model_id)
+        self._access.check_model(caller(), spec, "roll back")
+        if len(request.uuid) not in (0, _UUID_BYTES):
+            raise InvalidRequest(
+                f"a version of {len(request.uuid)} bytes: send {_UUID_BYTES} bytes, or none for "
+                "the one before the current",
+                param="version",
+            )
+        version = await self._cell.rollback(request.model_id, request.uuid.hex(), by=caller().name)
+        return cell_pb2.RollbackResponse(uuid=bytes.fromhex(version))
+
+    async def Versions(
+        self, request: cell_pb2.VersionsRequest, context: Context
+    ) -> cell_pb2.VersionsResponse:
+        """The newest first."""
+        versions = self._cell.versions(request.model_id)
+        return cell_pb2.VersionsResponse(versions=map(codec.encode_version, versions))
+
+    async def Events(
+        self, request: cell_pb2.EventsRequest, context: Context
+    ) -> cell_pb2.EventsResponse:
+        """The newest first."""
+        events = await self._cell.events(request.model_id, request.before, request.limit)
+        return cell_pb2.EventsResponse(events=map(codec.encode_event, events))

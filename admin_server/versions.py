@@ -1,0 +1,79 @@
+"""The versions of one model, the oldest first, as a tuple of values.
+
+A version names one checkpoint with one set of overrides, for ever. Every function is pure. Knows
+nothing of specs' other fields, records or storage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sax.errors import InvalidRequest, NotFound
+from sax.types import ModelSpec, Version
+
+KEPT = 10  # more than anyone goes back; a snapshot holds them all, with their overrides
+
+History = tuple[Version, ...]
+
+
+def remember(history: History, old: ModelSpec | None, made: Version) -> History:
+    """The history with a version just made, which follows the one that was current till then.
+
+    After a rollback the current one is not the last: it moves up, so that the version before the
+    new one is the one that served before it.
+    """
+    before = history if old is None else (*_without(history, old.version), of_spec(history, old))
+    return (*_without(before, made.version), made)[-KEPT:]
+
+
+def of_spec(history: History, spec: ModelSpec) -> Version:
+    """The current version; a log from before versions were kept has only the spec to tell of it."""
+    known = next((one for one in history if one.version == spec.version), None)
+    return known or Version(
+        version=spec.version, checkpoint=spec.checkpoint, overrides=spec.overrides
+    )
+
+
+def listed(history: History, spec: ModelSpec) -> History:
+    """The newest first, the current one marked."""
+    whole = history if _has(history, spec.version) else (*history, of_spec(history, spec))
+    return tuple(replace(one, current=one.version == spec.version) for one in reversed(whole))
+
+
+def go_back(history: History, spec: ModelSpec, version: str) -> Version:
+    """The version to restore: the one named, or without a name the one before the current.
+
+    Raises NotFound for a version that is not kept, InvalidRequest with none before the current.
+    """
+    if version:
+        return _named(history, spec, version)
+    versions = [one.version for one in history]
+    place = versions.index(spec.version) if spec.version in versions else 0
+    if place == 0:
+        later = f"; later ones are {', '.join(versions[1:])}" if len(versions) > 1 else ""
+        raise InvalidRequest(
+            f"{spec.model_id} has nothing to go back to: {spec.version} is the first version "
+            f"kept{later}",
+            param="version",
+        )
+    return history[place - 1]
+
+
+def _named(history: History, spec: ModelSpec, version: str) -> Version:
+    kept = listed(history, spec)
+    for one in kept:
+        if one.version == version:
+            return one
+    known = ", ".join(one.version + (" (current)" if one.current else "") for one in kept)
+    raise NotFound(
+        f"{spec.model_id} has no version {version}; the newest first, it has {known}",
+        param="version",
+    )
+
+
+def _has(history: History, version: str) -> bool:
+    return any(one.version == version for one in history)
+
+
+def _without(history: History, version: str) -> History:
+    return tuple(one for one in history if one.version != version)

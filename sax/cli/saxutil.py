@@ -1,0 +1,142 @@
+"""The verbs of Saxml's `saxutil` that have other names here, or that a cell of ours has not.
+
+Hidden from `sax --help`: they are for hands and scripts that know saxutil.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from sax.cli.connection import open_client
+from sax.cli.embed import embed
+from sax.cli.generate import generate
+from sax.cli.publication import absolute_checkpoint
+from sax.cli.waiting import wait_until_ready
+from sax.errors import UnsupportedParameter
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")]
+Words = Annotated[list[str] | None, typer.Argument(metavar="...")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def update_checkpoint(
+    ctx: typer.Context,
+    model: Model,
+    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The new one.")],
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Return when all replicas are ready.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give a published model another checkpoint.
+
+    Replicas change over one by one; `sax rollback` undoes it.
+
+    \b
+    Examples:
+      sax update-checkpoint /sax/test/smollm2 /models/smollm2-v2 --wait
+      sax update-checkpoint /sax/test/smollm2 None
+    """
+    path = absolute_checkpoint(checkpoint)
+    with open_client(ctx) as client:
+        client.update(model, checkpoint=path)
+    print(json.dumps({"model": model, "checkpoint": path}) if as_json else f"updated {model}")
+    if wait:
+        wait_until_ready(ctx, model)
+
+
+def score(
+    ctx: typer.Context,
+    model: Model,
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="What stands before.")],
+    suffixes: Annotated[
+        list[str], typer.Argument(metavar="SUFFIX...", help="What may follow; - reads stdin.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Tell how likely texts are after another one.
+
+    Prints the log-probability of each text, in order.
+
+    \b
+    Examples:
+      sax score /sax/test/smollm2 "The capital of France is" " Paris" " Rome"
+      sax lm.score /sax/test/smollm2 "Two and two are" " four" --json
+    """
+    texts = [sys.stdin.read() if text == "-" else text for text in suffixes]
+    with open_client(ctx) as client:
+        scores = client.score(model, prefix, texts)
+    print(json.dumps(scores) if as_json else "\n".join(f"{each:.6f}" for each in scores))
+
+
+def create(ctx: typer.Context, words: Words = None) -> None:
+    """Not a verb here: a cell is there as soon as its admin server runs.
+
+    \b
+    Example:
+      python -m admin_server --sax_cell=/sax/test --fs_root=/var/sax
+    """
+    raise UnsupportedParameter(
+        "a cell needs no creating: start its admin server, as in "
+        "python -m admin_server --sax_cell=/sax/test --fs_root=gs://bucket/sax"
+    )
+
+
+def delete(ctx: typer.Context, words: Words = None) -> None:
+    """Not a verb here: nobody deletes a cell by mistake.
+
+    \b
+    Example:
+      sax unpublish /sax/test/smollm2
+    """
+    raise UnsupportedParameter(
+        "a cell is not deleted by a command: unpublish its models, stop its admin servers, and "
+        "remove the folder or bucket that was their --fs_root"
+    )
+
+
+def export(ctx: typer.Context, words: Words = None) -> None:
+    """Not a verb here: no server writes a TensorFlow SavedModel.
+
+    \b
+    Example:
+      sax convert MODEL.gguf FOLDER
+    """
+    raise UnsupportedParameter(
+        "export is not supported: no server of this system writes a TensorFlow SavedModel; "
+        "`sax convert` writes a Hugging Face folder"
+    )
+
+
+def save(ctx: typer.Context, words: Words = None) -> None:
+    """Not a verb here: what a server serves is the checkpoint it was loaded from.
+
+    \b
+    Example:
+      sax versions /sax/test/smollm2
+    """
+    raise UnsupportedParameter(
+        "save is not supported: a server does not change weights, so the checkpoint it was loaded "
+        "from is still what it serves; `sax versions` shows which"
+    )
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs."""
+    app.command("update-checkpoint")(update_checkpoint)
+    app.command("score")(score)
+    aliases = {
+        "update_checkpoint": update_checkpoint,
+        "lm.generate": generate,
+        "lm.score": score,
+        "lm.embed": embed,
+    }
+    for name, command in aliases.items():
+        app.command(name, hidden=True)(command)
+    loose = {"allow_extra_args": True, "ignore_unknown_options": True}
+    for command in (create, delete, export, save):
+        app.command(command.__name__, hidden=True, context_settings=loose)(command)

@@ -1,0 +1,91 @@
+"""What a cell remembers of its models: versions to go back to, and who changed what.
+
+Calls the Cell service. Knows nothing of replicas or requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Awaitable, Callable
+
+from sax import codec
+from sax.admin import Admin
+from sax.errors import InvalidRequest, StaleRevision
+from sax.names import ModelId
+from sax.proto import cell_pb2
+from sax.types import Event, Version
+
+Versions = list[Version]
+Events = list[Event]
+
+_VERSION = re.compile("[0-9a-f]{32}")
+_ATTEMPTS = 8  # each loses only to a change of another client that won
+_PAUSE_S = 0.05
+
+
+class History:
+    """The Cell service of one cell, in values."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+
+    async def rollback(self, model_id: str, version: str, timeout_s: float | None) -> str:
+        """Go back to a version; "" is the one before the current."""
+        request = cell_pb2.RollbackRequest(
+            model_id=str(ModelId.parse(model_id)), uuid=bytes.fromhex(check_version(version))
+        )
+        answer = cell_pb2.RollbackResponse
+        return (await self._admin.change("Cell/Rollback", request, answer, timeout_s)).uuid.hex()
+
+    async def versions(self, model_id: str, timeout_s: float | None) -> Versions:
+        """The newest first."""
+        request = cell_pb2.VersionsRequest(model_id=str(ModelId.parse(model_id)))
+        answer = cell_pb2.VersionsResponse
+        reply = await self._admin.read("Cell/Versions", request, answer, timeout_s)
+        return [codec.decode_version(version) for version in reply.versions]
+
+    async def events(
+        self, model_id: str, before: int, limit: int, timeout_s: float | None
+    ) -> Events:
+        """The newest first."""
+        if model_id:
+            ModelId.parse(model_id)
+        request = cell_pb2.EventsRequest(
+            model_id=model_id,
+            before=_in_range(before, 2**63, "before"),
+            limit=_in_range(limit, 2**31, "limit"),
+        )
+        answer = cell_pb2.EventsResponse
+        reply = await self._admin.read("Cell/Events", request, answer, timeout_s)
+        return [codec.decode_event(event) for event in reply.events]
+
+
+async def merging(merge_and_write: Callable[[], Awaitable[None]]) -> None:
+    """Read, merge and write, again when another client wrote in between: both changes count.
+
+    Raises StaleRevision when others are faster every time.
+    """
+    for attempt in range(1, _ATTEMPTS):
+        try:
+            return await merge_and_write()
+        except StaleRevision:
+            await asyncio.sleep(random.uniform(0, _PAUSE_S * attempt))
+    return await merge_and_write()
+
+
+def check_version(text: str) -> str:
+    """A version's id, or "" for none. Raises InvalidRequest."""
+    if text and not _VERSION.fullmatch(text):
+        raise InvalidRequest(
+            f"{text!r} is not a version: write its 32 hex digits, as `sax versions` shows them",
+            param="version",
+        )
+    return text
+
+
+def _in_range(number: int, end: int, param: str) -> int:
+    if not 0 <= number < end:
+        raise InvalidRequest(f"{param} is {number}; it must be 0 or more", param=param)
+    return number
