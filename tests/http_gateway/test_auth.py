@@ -77,6 +77,8 @@ ROUTES = [
     ("POST", "/publish"),
     ("PUT", "/update"),
     ("POST", "/unpublish"),
+    ("POST", "/rollback"),
+    ("GET", "/events"),
     ("POST", "/generate"),
     ("GET", "/v1/models"),
     ("POST", "/v1/completions"),
