@@ -5,11 +5,14 @@ Decides from values; knows nothing of tokens, certificates or the wire.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Collection, Mapping
 
-from sax.acl import Acl, MethodAcls, parse_acls
+from sax.acl import ALL_METHODS, Acl, MethodAcls, parse_acls
 from sax.errors import PermissionDenied, UnsupportedParameter
 from sax.identity import Principal
+
+logger = logging.getLogger(__name__)
 
 
 def check_method(principal: Principal, model_id: str, method: str, acls: MethodAcls) -> None:
@@ -42,4 +45,16 @@ def check_enforceable(texts: Mapping[str, str], *, enforced: bool) -> None:
             "acls cannot be enforced: nobody proves who they are to this model server; start it "
             "with --tokens (or --tls_ca) and --admin_acl, or publish without acls",
             param="acls",
+        )
+
+
+def tell_of_idle(model_id: str, acls: MethodAcls, methods: Collection[str]) -> None:
+    """Log a list for a method that the model has not: one that it should guard may be misspelt."""
+    idle = sorted(name for name in acls.texts if name not in methods and name != ALL_METHODS)
+    if idle and methods:
+        logger.warning(
+            "%s has access control lists for %s, which it does not serve; it serves %s",
+            model_id,
+            ", ".join(idle),
+            ", ".join(methods),
         )

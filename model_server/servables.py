@@ -11,11 +11,12 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from model_server.access import tell_of_idle
 from model_server.load_thread import LoadThread, as_load_error
 from model_server.loaded import AnyLoaded, Loader
 from model_server.servable import Servable, make_servable
 from model_server.status_machine import Event, transition
-from sax.acl import ALL_METHODS, OPEN, MethodAcls, parse_acls
+from sax.acl import OPEN, MethodAcls, parse_acls
 from sax.errors import Cancelled, NotLoaded, SaxError, ShuttingDown
 from sax.types import ModelSpec, Progress, ServableInfo, ServableStatus
 
@@ -111,7 +112,7 @@ class Servables:
             raise NotLoaded(self._not_loaded(model_id, entry), param="model")
         entry.acls = acls
         entry.wish = replace(entry.wish, acls=dict(texts))
-        _tell_of_idle_acls(entry)
+        tell_of_idle(model_id, acls, entry.servable.methods if entry.servable else ())
 
     def infos(self) -> tuple[ServableInfo, ...]:
         """Each model and its status."""
@@ -222,7 +223,7 @@ class Servables:
             self._step(entry, Event.FAILED)
             return outcome
         self._step(entry, Event.LOADED)
-        _tell_of_idle_acls(entry)
+        tell_of_idle(entry.model_id, entry.acls, entry.servable.methods if entry.servable else ())
         logger.info("loading completed. Successfully loaded model for key: %s", entry.model_id)
         return None
 
@@ -253,19 +254,6 @@ def _settle(settled: asyncio.Future[None], error: SaxError | None) -> None:
     else:
         settled.set_exception(error)
         settled.exception()  # a caller that went away will not look at it
-
-
-def _tell_of_idle_acls(entry: _Entry) -> None:
-    """A list for a method that the model has not may be a misspelt one that should guard it."""
-    methods = entry.servable.methods if entry.servable else ()
-    idle = [name for name in entry.acls.texts if name not in methods and name != ALL_METHODS]
-    if idle and methods:
-        logger.warning(
-            "%s has access control lists for %s, which it does not serve; it serves %s",
-            entry.model_id,
-            ", ".join(sorted(idle)),
-            ", ".join(methods),
-        )
 
 
 def _progress(entry: _Entry, news: Progress) -> None:

@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from admin_server.__main__ import parse
 from admin_server.access import Access
 from admin_server.config import AdminConfig
 from admin_server.process import running
@@ -268,6 +269,24 @@ async def test_without_authentication_lists_are_refused_and_kept_ones_told_of(
             await unguarded.publish("", "/sax/test/other", acls=acls)
         assert refused.value.param == "acls"
         await unguarded.publish("", "/sax/test/other")
+
+
+async def test_tokens_that_cannot_be_read_end_the_start(
+    config: AdminConfig, tmp_path: Path
+) -> None:
+    missing = Security(tokens=str(tmp_path / "missing"), admin_acl="root")
+    with pytest.raises(InvalidRequest, match="missing"):
+        async with running(replace(config, security=missing), FAST):
+            pass
+
+
+def test_flags_that_would_lock_everyone_out_are_a_wrong_command_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert parse(["--tokens", "f", "--admin_acl", "root"]).security.admins.names == {"root"}
+    with pytest.raises(SystemExit):
+        parse(["--tokens", "f"])
+    assert "--admin_acl names nobody" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("host", "warns"), [("127.0.0.1", False), ("0.0.0.0", True)])

@@ -112,8 +112,9 @@ async def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerato
         await server.start()
         stack.push_async_callback(server.stop)
         async with AsyncClient(secured.admin) as client:
-            await client.publish(MODEL, "fake", "None", 1)
-            await client.update(MODEL, acls={"lm.generate": "alice, batch.example"})
+            await client.publish(MODEL, "fake", "None", 0)
+            acls = {"lm.generate": "alice, batch.example"}
+            await client.update(MODEL, replicas=1, acls=acls)
             await client.wait_for_ready(MODEL, 1, 60)
         yield secured
 

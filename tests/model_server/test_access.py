@@ -13,6 +13,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from model_server.__main__ import make_config
 from sax.codec import decode_status, encode_load
 from sax.credentials import acting_as
 from sax.errors import (
@@ -349,6 +350,17 @@ async def test_health_answers_whoever_asks(tmp_path: Path) -> None:
         stub = health_pb2_grpc.HealthStub(served.channel)
         reply = await stub.Check(health_pb2.HealthCheckRequest())
         assert reply.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_flags_that_would_lock_everyone_out_are_a_wrong_command_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flags = ["--tokens", "f", "--admin_acl", "admin", "--slots", "3"]
+    config = make_config(flags)
+    assert (config.security.admins.names, config.slots) == ({"admin"}, 3)
+    with pytest.raises(SystemExit):
+        make_config(["--tokens", "f"])
+    assert "--admin_acl names nobody" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("host", "warns"), [("127.0.0.1", False), ("0.0.0.0", True)])
