@@ -14,6 +14,7 @@ from admin_server.garbage import collect_seldom
 from admin_server.process import serve
 from sax.errors import SaxError
 from sax.names import CellId
+from sax.security import Security, add_security_flags
 
 _log = logging.getLogger("admin_server")
 
@@ -80,6 +81,7 @@ def parse(arguments: list[str]) -> AdminConfig:
             scaling=ScalingTiming(
                 up_s=flags.scale_up_s, down_s=flags.scale_down_s, idle_s=flags.scale_idle_s
             ),
+            security=Security.take_flags(vars(flags)),
         )
     except (SaxError, ValueError) as exc:
         parser.error(str(exc))
@@ -145,6 +147,11 @@ def _parser() -> argparse.ArgumentParser:
         ("--scale_idle_s", scaling.idle_s, "seconds without a request before the last one goes"),
     ):
         add(flag, type=float, default=seconds, help=f"{text} (default %(default)s)")
+    add_security_flags(
+        parser,
+        "who may publish, join model servers and change every model: operators, model servers; "
+        "* for everyone",
+    )
     return parser
 
 

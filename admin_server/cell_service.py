@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from admin_server.access import EVERYONE_MAY, Access
 from admin_server.cell import Cell
 from admin_server.seat import Seat
 from sax import codec
@@ -22,8 +23,9 @@ Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
 class CellService(cell_pb2_grpc.CellServicer):
     """One line of meaning per method."""
 
-    def __init__(self, seat: Seat) -> None:
+    def __init__(self, seat: Seat, access: Access = EVERYONE_MAY) -> None:
         self._seat = seat
+        self._access = access
 
     @property
     def _cell(self) -> Cell:
@@ -34,6 +36,8 @@ class CellService(cell_pb2_grpc.CellServicer):
         self, request: cell_pb2.RollbackRequest, context: Context
     ) -> cell_pb2.RollbackResponse:
         """Durable before it is acknowledged."""
+        spec = self._cell.ledger.state.models.get(request.model_id)
+        self._access.check_model(caller(), spec, "roll back")
         if len(request.uuid) not in (0, _UUID_BYTES):
             raise InvalidRequest(
                 f"a version of {len(request.uuid)} bytes: send {_UUID_BYTES} bytes, or none for "

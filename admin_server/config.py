@@ -10,6 +10,7 @@ from admin_server.autoscaler import ScalingTiming
 from admin_server.object_store import TIMEOUT_S
 from sax.config import ADMIN_PORT, ADMIN_STATUS_PORT
 from sax.names import CellId
+from sax.security import OPEN_TO_ALL, Security
 
 _ANY = ("0.0.0.0", "::", "[::]", "")
 NO_STATUS_PAGE = -1
@@ -30,6 +31,7 @@ class AdminConfig:
     beat_s: float = 1.0  # between two signs of life of the leader
     store_timeout_s: float = TIMEOUT_S  # a change that the store holds up longer is refused
     scaling: ScalingTiming = ScalingTiming()
+    security: Security = OPEN_TO_ALL
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:

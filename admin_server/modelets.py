@@ -6,18 +6,22 @@ Knows the Modelet service and nothing of why it is called.
 from __future__ import annotations
 
 import contextlib
+import logging
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc.aio
 
 from admin_server.placement import loaded_overrides
 from admin_server.seen import Action, Load, UpdateAcls
 from sax import codec
-from sax.errors import NotFound, NotLoaded, ReplicaLost
+from sax.errors import NotFound, NotLoaded, PermissionDenied, ReplicaLost, Unauthenticated
 from sax.proto import common_pb2, modelet_pb2
-from sax.rpc import call, open_channel
+from sax.rpc import Reply, open_channel
+from sax.rpc import call as call_once
 from sax.types import ModelSpec, ServerStatus, Traffic
+
+_log = logging.getLogger(__name__)
 
 _STATUS_TIMEOUT_S = 5.0
 _ACLS_TIMEOUT_S = 30.0
@@ -51,8 +55,20 @@ class GrpcModelets:
         self._term = term
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._traffic: dict[str, tuple[int, Traffic]] = {}  # polls since it was asked for
+        self._refused_by: set[str] = set()
 
     async def status(self, address: str) -> ServerStatus:
+        try:
+            status = await self._status(address)
+        except (Unauthenticated, PermissionDenied) as exc:
+            if address not in self._refused_by:  # this does not pass by itself: say it once
+                _log.warning("%s", exc.text)
+            self._refused_by.add(address)
+            raise
+        self._refused_by.discard(address)
+        return status
+
+    async def _status(self, address: str) -> ServerStatus:
         age, traffic = self._traffic.get(address, (_POLLS_PER_TRAFFIC, Traffic()))
         asking = age >= _POLLS_PER_TRAFFIC
         request = modelet_pb2.GetStatusRequest(
@@ -110,9 +126,20 @@ class GrpcModelets:
 
 
 def _update_loaded(spec: ModelSpec) -> modelet_pb2.UpdateLoadedRequest:
-    return modelet_pb2.UpdateLoadedRequest(
-        model_key=spec.model_id,
-        acls=common_pb2.AccessControlLists(items=spec.acls),
-        checkpoint_path=spec.checkpoint,  # another one would be loaded
-        uuid=bytes.fromhex(spec.version),
-    )
+    # Without a checkpoint: a server loads nothing for this, whatever version it has.
+    acls = common_pb2.AccessControlLists(items=spec.acls)
+    return modelet_pb2.UpdateLoadedRequest(model_key=spec.model_id, acls=acls)
+
+
+async def call(
+    channel: grpc.aio.Channel, path: str, request: Any, reply: type[Reply], **settings: Any
+) -> Reply:
+    """One call, and in plain words that a server does not take this admin server for one."""
+    try:
+        return await call_once(channel, path, request, reply, **settings)
+    except (Unauthenticated, PermissionDenied) as exc:
+        raise type(exc)(
+            f"{settings['peer']} refuses this admin server: {exc.text}. Start the admin server "
+            "with SAX_TOKEN, SAX_TOKEN_FILE or SAX_TLS_CERT of a principal in the --admin_acl of "
+            "the model server"
+        ) from exc

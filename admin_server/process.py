@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,11 +26,14 @@ from admin_server.server import AdminServer
 from admin_server.status_page import StatusServer, build_app
 from admin_server.store_check import check_creates_once
 from admin_server.store_health import StoreHealth
+from sax.credentials import Credentials
 from sax.errors import SaxError
+from sax.exposure import is_loopback, open_warning
 from sax.location import LOCATION, location_folder
 from sax.names import CellId
 from sax.proto import admin_pb2
-from sax.types import ServerInfo
+from sax.security import CLOSING_FLAGS
+from sax.types import ModelSpec, ServerInfo
 
 _log = logging.getLogger(__name__)
 _GRACE_S = 2.0
@@ -73,7 +76,8 @@ async def running(
     store = open_store(config.fs_root, config.store_timeout_s)
     async with AsyncExitStack() as stack:
         status_port = await _start_status_page(config, seat, clock, stack)
-        server = AdminServer(seat)
+        server = AdminServer(seat, config.security)
+        tell_of_security(config)
         port = await server.start(config.host, config.port)
         stack.push_async_callback(server.stop, _GRACE_S)
         telling = asyncio.create_task(server.tell_health())
@@ -152,6 +156,7 @@ class _Led:
             self._config.cell,
             ledger.sequence,
         )
+        tell_of_lists(self._config, ledger.state.models.values())
         modelets = GrpcModelets(term)
         cell = Cell(
             ledger,
@@ -192,6 +197,41 @@ async def _first_role(seat: Seat, life: asyncio.Task[None]) -> None:
     await _cancel(settled)
     if life.done():
         await life
+
+
+def tell_of_security(config: AdminConfig) -> None:
+    """Log what stands open, and what will be refused elsewhere because of what is missing here."""
+    closed = config.security.authenticates
+    if warning := open_warning(
+        config.host,
+        closed=closed,
+        offers="publish, change and unpublish every model of this cell",
+        remedy=f"start it with {CLOSING_FLAGS}, or with --host 127.0.0.1",
+    ):
+        _log.warning("%s", warning)
+    if closed and config.status_port != NO_STATUS_PAGE and not is_loopback(config.host):
+        _log.warning(
+            "the status page and the metrics ask nobody who they are: whoever reaches port %d sees "
+            "which models and servers there are; --status_port -1 closes it",
+            config.status_port,
+        )
+    if closed and not Credentials.ours().given:
+        _log.warning(
+            "this admin server has nothing to show to model servers, and those that ask who calls "
+            "will refuse it: set SAX_TOKEN, SAX_TOKEN_FILE or SAX_TLS_CERT to what their "
+            "--admin_acl names"
+        )
+
+
+def tell_of_lists(config: AdminConfig, models: Iterable[ModelSpec]) -> None:
+    """Log which models have access control lists that nobody enforces."""
+    guarded = [spec.model_id for spec in models if any(spec.acls.values())]
+    if guarded and not config.security.authenticates:
+        _log.warning(
+            "the access control lists of %s are not enforced here: this admin server was started "
+            "without --tokens and --tls_ca",
+            ", ".join(sorted(guarded)),
+        )
 
 
 async def write_location(root: str, cell: CellId, address: str) -> None:

@@ -144,14 +144,15 @@ class SeenModel:
         return failure if failure is not None and failure.version in ("", spec.version) else None
 
     def has_stale_acls(self, address: str, spec: ModelSpec) -> bool:
-        """Is the published version loaded there with other access control lists than its spec's?"""
+        """Is the model loaded there with other access control lists than its spec's?"""
         servable = self.held.get(address)
         if servable is None or servable.status is not ServableStatus.LOADED:
             return False
         in_force, push = servable.acls, self.pushes.get(address)
         if not servable.version and not in_force and push is not None and not push.reason:
             in_force = push.acls  # a Saxml server reports none; it has what it took
-        return is_current(servable, spec) and _filled(in_force) != _filled(spec.acls)
+        # Of whatever version: whom an update shuts out is shut out of the old replicas as well.
+        return _filled(in_force) != _filled(spec.acls)
 
     def push_waits(self, address: str, spec: ModelSpec, now: float) -> bool:
         """Were these access control lists sent there in vain, and is it too early to try again?"""

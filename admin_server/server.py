@@ -13,6 +13,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from admin_server import cell_service
+from admin_server.access import EVERYONE_MAY, Access
 from admin_server.cell import Cell
 from admin_server.cell_service import CellService
 from admin_server.seat import Seat
@@ -23,6 +24,7 @@ from sax.errors import InvalidRequest
 from sax.identity import caller
 from sax.proto import admin_pb2, admin_pb2_grpc, cell_pb2_grpc
 from sax.rpc import SERVER_OPTIONS, ErrorInterceptor
+from sax.security import OPEN_TO_ALL, Security
 
 SERVICE = "sax.Admin"
 WRITES = "sax.Admin/writes"  # a health service of its own: reads go on while the store fails
@@ -44,8 +46,9 @@ Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
 class AdminService(admin_pb2_grpc.AdminServicer):
     """One line of meaning per method."""
 
-    def __init__(self, seat: Seat) -> None:
+    def __init__(self, seat: Seat, access: Access = EVERYONE_MAY) -> None:
         self._seat = seat
+        self._access = access
 
     @property
     def _cell(self) -> Cell:
@@ -56,20 +59,27 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self, request: admin_pb2.PublishRequest, context: Context
     ) -> admin_pb2.PublishResponse:
         """Durable before it is acknowledged."""
-        await self._cell.publish(codec.decode_spec(request.model), by=caller().name)
+        spec = codec.decode_spec(request.model)
+        self._access.check_cell(caller(), "publish models")
+        self._access.check_enforceable(spec)
+        await self._cell.publish(spec, by=caller().name)
         return admin_pb2.PublishResponse()
 
     async def Update(
         self, request: admin_pb2.UpdateRequest, context: Context
     ) -> admin_pb2.UpdateResponse:
         """Durable before it is acknowledged."""
-        await self._cell.update(codec.decode_spec(request.model), by=caller().name)
+        spec = codec.decode_spec(request.model)
+        self._check_model(spec.model_id, "update")
+        self._access.check_enforceable(spec)
+        await self._cell.update(spec, by=caller().name)
         return admin_pb2.UpdateResponse()
 
     async def Unpublish(
         self, request: admin_pb2.UnpublishRequest, context: Context
     ) -> admin_pb2.UnpublishResponse:
         """Durable before it is acknowledged."""
+        self._check_model(request.model_id, "unpublish")
         await self._cell.unpublish(request.model_id, by=caller().name)
         return admin_pb2.UnpublishResponse()
 
@@ -126,8 +136,13 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self, request: admin_pb2.JoinRequest, context: Context
     ) -> admin_pb2.JoinResponse:
         """A model server says that it is there."""
+        self._access.check_cell(caller(), "join model servers")
         self._cell.join(codec.decode_join(request))
         return admin_pb2.JoinResponse()
+
+    def _check_model(self, model_id: str, doing: str) -> None:
+        spec = self._cell.ledger.state.models.get(model_id)
+        self._access.check_model(caller(), spec, doing)
 
 
 def _patience_s(context: Context) -> float:
@@ -158,14 +173,18 @@ def _changes(seat: Seat) -> tuple[asyncio.Event, asyncio.Event]:
 class AdminServer:
     """The gRPC server of one cell, with health and reflection."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._server = grpc.aio.server(
-            interceptors=[ErrorInterceptor(), StrictInterceptor()], options=_OPTIONS
-        )
+    def __init__(self, seat: Seat, security: Security = OPEN_TO_ALL) -> None:
+        """Raises InvalidRequest for tokens that cannot be read."""
+        self._security = security
+        interceptors = [ErrorInterceptor(security.authentication()), StrictInterceptor()]
+        self._server = grpc.aio.server(interceptors=interceptors, options=_OPTIONS)
         self._seat = seat
         self._health: Any = _HEALTH.aio.HealthServicer()
-        _ADMIN_GRPC.add_AdminServicer_to_server(AdminService(seat), self._server)
-        _CELL_GRPC.add_CellServicer_to_server(CellService(seat), self._server)
+        access = Access(
+            enforced=security.authenticates, cell=str(seat.cell_id), admins=security.admins
+        )
+        _ADMIN_GRPC.add_AdminServicer_to_server(AdminService(seat, access), self._server)
+        _CELL_GRPC.add_CellServicer_to_server(CellService(seat, access), self._server)
         _HEALTH_GRPC.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(
             (SERVICE, cell_service.SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME),
@@ -175,7 +194,7 @@ class AdminServer:
     async def start(self, host: str, port: int) -> int:
         """Serve, and give the bound port. Raises InvalidRequest if it cannot be had."""
         try:
-            bound = self._server.add_insecure_port(f"{host}:{port}")
+            bound = self._security.listen(self._server, f"{host}:{port}")
         except RuntimeError as exc:
             raise InvalidRequest(
                 f"cannot listen on {host}:{port}: is another process there? "

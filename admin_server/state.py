@@ -20,13 +20,8 @@ from admin_server.revisions import check_revision, completed
 from admin_server.scaling_check import check_autoscaling
 from admin_server.versions import History
 from sax import names
-from sax.errors import (
-    InvalidRequest,
-    ModelExists,
-    ModelNotFound,
-    NotFound,
-    UnsupportedParameter,
-)
+from sax.acl import parse_acl, parse_acls
+from sax.errors import InvalidRequest, ModelExists, ModelNotFound, NotFound
 from sax.types import ModelSpec, Version
 
 _MOST_REPLICAS = 1000  # every one of them is listed with its reason
@@ -209,11 +204,8 @@ def _check_settings(spec: ModelSpec) -> None:
     for key, text in spec.overrides.items():
         _check_override(key, text)
     check_placement(spec)
-    if spec.admin_acl or any(spec.acls.values()):
-        raise UnsupportedParameter(
-            "access control lists are not enforced by this version: leave acls and admin_acl empty",
-            param="admin_acl" if spec.admin_acl else "acls",
-        )
+    parse_acl(spec.admin_acl, "admin_acl")
+    parse_acls(spec.acls, "acls")
 
 
 def _check_override(key: str, text: str) -> None:

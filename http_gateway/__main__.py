@@ -22,8 +22,13 @@ from http_gateway.app import create_app
 from http_gateway.cell_client import CellClient
 from http_gateway.config import GatewayConfig
 from sax.attempts import Patience
+from sax.authentication import Authentication
 from sax.client import AsyncClient
+from sax.credentials import Credentials, read_pem
+from sax.errors import SaxError
 from sax.event_loop import loop_factory
+from sax.exposure import open_warning
+from sax.token_file import TokenFile
 
 log = logging.getLogger("http_gateway")
 
@@ -80,6 +85,15 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
         default=default.max_held_requests,
         help="of one model, while its first replica is on its way (%(default)s)",
     )
+    add(
+        "--tokens",
+        default="",
+        metavar="FILE",
+        help="requests must show a token (as API key) whose hash is in this file; `sax token NAME` "
+        "makes one (default: nobody is asked)",
+    )
+    add("--tls_cert", default="", metavar="PEM", help="certificate; with it HTTPS is served")
+    add("--tls_key", default="", metavar="PEM", help="its private key")
     try:
         return GatewayConfig(**vars(parser.parse_args(arguments)))
     except ValueError as error:
@@ -106,13 +120,19 @@ class Server(uvicorn.Server):
         for each in sockets or ():
             host, port = each.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
-            log.info("gateway listening on http://%s:%d", shown, port)
+            scheme = "https" if self.config.is_ssl else "http"
+            log.info("gateway listening on %s://%s:%d", scheme, shown, port)
 
 
 async def serve(client: CellClient, config: GatewayConfig) -> None:
-    """Serve until a signal; returns when every running answer has ended."""
+    """Serve until a signal; returns when every running answer has ended.
+
+    Raises InvalidRequest for tokens, a certificate or a key that cannot be read.
+    """
+    tokens = TokenFile(config.tokens) if config.tokens else None
+    tell_of_security(config)
     settings = uvicorn.Config(
-        create_app(client, config),
+        create_app(client, config, Authentication(tokens)),
         host=config.host,
         port=config.port,
         log_config=None,
@@ -121,9 +141,30 @@ async def serve(client: CellClient, config: GatewayConfig) -> None:
         ws="none",
         server_header=False,
         timeout_keep_alive=75,  # longer than the clients' pools, or they meet closed sockets
+        ssl_certfile=config.tls_cert or None,
+        ssl_keyfile=config.tls_key or None,
         timeout_graceful_shutdown=math.ceil(config.request_timeout_s) + 5,
     )
     await Server(settings).serve(sockets=[settings.bind_socket()])
+
+
+def tell_of_security(config: GatewayConfig) -> None:
+    """Log what stands open. Raises InvalidRequest for a certificate or key that cannot be read."""
+    for path, name in ((config.tls_cert, "tls_cert"), (config.tls_key, "tls_key")):
+        if path:
+            read_pem(path, name)
+    if warning := open_warning(
+        config.host,
+        closed=bool(config.tokens),
+        offers="ask every model and publish or unpublish any, as far as the cell lets strangers",
+        remedy="start it with --tokens FILE, or with --host 127.0.0.1",
+    ):
+        log.warning("%s", warning)
+    if Credentials.ours().tls_cert and not config.tokens:
+        log.warning(
+            "this gateway has a certificate and asks nobody for a token: requests without one go "
+            "to the cell in the gateway's own name; give --tokens FILE"
+        )
 
 
 async def _run(config: GatewayConfig) -> None:
@@ -139,8 +180,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         level=logging.INFO, format="%(asctime)s %(levelname).1s %(name)s: %(message)s"
     )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_run(config))
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(_run(config))
+    except SaxError as error:
+        log.error("%s", error)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

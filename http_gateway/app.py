@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from http_gateway.auth import Auth
 from http_gateway.catalog import Catalog
 from http_gateway.cell_client import CellClient
 from http_gateway.config import GatewayConfig
@@ -21,10 +22,15 @@ from http_gateway.ops import OpsRoutes
 from http_gateway.problems import answer
 from http_gateway.saxml import SaxmlCalls, SaxmlRoutes
 from http_gateway.saxml_generation_1 import SaxmlGeneration1Routes
+from sax.authentication import NO_AUTHENTICATION, Authentication
 from sax.errors import SaxError
 
 
-def create_app(client: CellClient, config: GatewayConfig) -> FastAPI:
+def create_app(
+    client: CellClient,
+    config: GatewayConfig,
+    authentication: Authentication = NO_AUTHENTICATION,
+) -> FastAPI:
     """An ASGI app that serves one cell."""
     metrics, catalog = Metrics(), Catalog(client)
     generation = config.saxml_generation
@@ -32,10 +38,11 @@ def create_app(client: CellClient, config: GatewayConfig) -> FastAPI:
     saxml = SaxmlRoutes(calls) if generation == 2 else SaxmlGeneration1Routes(calls)
     # The pages of /docs would fetch scripts from elsewhere; /openapi.json is served.
     app = FastAPI(title="sax", docs_url=None, redoc_url=None, redirect_slashes=False)
-    app.include_router(OpsRoutes(catalog, metrics, generation).router())
+    app.include_router(OpsRoutes(catalog, metrics, generation, closed=authentication.on).router())
     app.include_router(saxml.router())
     app.include_router(OpenAiRoutes(client, catalog, config, metrics).router())
     app.include_router(EmbeddingRoutes(client, catalog, config, metrics).router())
+    app.add_middleware(Auth, authentication=authentication, generation=generation)
     app.add_middleware(Envelope, config=config, metrics=metrics)
 
     async def explain(request: Request, error: Exception) -> Response:

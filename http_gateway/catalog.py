@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from http_gateway.cell_client import CellClient
+from sax.credentials import own_account, told_to_user
 from sax.errors import AdminUnavailable, InvalidRequest, ModelNotFound, SaxError
 from sax.names import ModelId, nearest
 from sax.types import PublishedModel
@@ -37,7 +38,10 @@ class Catalog:
 
     async def refresh(self) -> Sequence[PublishedModel]:
         """Ask the admin now; callers at the same moment share one call."""
-        await asyncio.shield(self._start_refresh())
+        try:
+            await asyncio.shield(self._start_refresh())
+        except SaxError as error:
+            raise told_to_user(error) from error
         return self._models
 
     async def resolve(self, name: str) -> str:
@@ -86,7 +90,8 @@ class Catalog:
 
     def _start_refresh(self) -> asyncio.Task[None]:
         if self._refreshing is None:
-            self._refreshing = asyncio.create_task(self._refresh())
+            # Shared by all users, so asked for by the gateway itself.
+            self._refreshing = asyncio.create_task(self._refresh(), context=own_account())
             self._refreshing.add_done_callback(_retrieve)
         return self._refreshing
 

@@ -21,6 +21,9 @@ class GatewayConfig:
     request_timeout_s: float = 600.0
     max_body_bytes: int = 8 << 20
     max_held_requests: int = 256  # of each model, while its first replica is on its way
+    tokens: str = ""  # file of names and hashes; "": nobody is asked
+    tls_cert: str = ""
+    tls_key: str = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -29,6 +32,8 @@ class GatewayConfig:
             raise ValueError(f"--saxml_generation {self.saxml_generation}: give 1 or 2")
         if not self.request_timeout_s > 0:
             raise ValueError(f"--request_timeout_s {self.request_timeout_s}: give more than 0")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("--tls_cert and --tls_key go together: give both or none")
         if self.max_body_bytes < 1:
             raise ValueError(f"--max_body_bytes {self.max_body_bytes}: give at least 1")
         if self.max_held_requests < 1:

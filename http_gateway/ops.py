@@ -15,16 +15,21 @@ from starlette.responses import JSONResponse, Response
 from http_gateway.catalog import Catalog
 from http_gateway.metrics import Metrics
 from sax.errors import SaxError
+from sax.identity import caller
 from sax.types import PublishedModel, ServableStatus
 
 
 class OpsRoutes:
     """Answers probes and scrapes."""
 
-    def __init__(self, catalog: Catalog, metrics: Metrics, generation: int) -> None:
+    def __init__(
+        self, catalog: Catalog, metrics: Metrics, generation: int, *, closed: bool
+    ) -> None:
+        """`closed`: only callers who prove who they are may see which models there are."""
         self._catalog = catalog
         self._metrics = metrics
         self._generation = generation
+        self._closed = closed
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["ops"])
@@ -59,6 +64,9 @@ class OpsRoutes:
             failure = error.text
         models = self._catalog.models
         ready = [model.spec.model_id for model in models if _would_answer(model)]
+        if self._closed and not caller().known:
+            status = 200 if ready else 503
+            return JSONResponse({"status": "ready" if ready else "not ready"}, status)
         if ready:
             return JSONResponse({"status": "ready", "models": ready, "admin": failure or "ok"})
         reasons = {model.spec.model_id: _reasons(model) for model in models}

@@ -67,6 +67,8 @@ class Problem:
 
     @property
     def headers(self) -> dict[str, str]:
+        if self.status == 401:
+            return {"www-authenticate": 'Bearer realm="sax"'}
         if self.retry_after_s is None:
             return {}
         return {"retry-after": str(max(1, math.ceil(self.retry_after_s)))}
@@ -142,7 +144,7 @@ def openai_response(problem: Problem) -> Response:
 
 
 def saxml_response(problem: Problem, generation: int) -> Response:
-    """Generation 2 tells the status, generation 1 knows only 400."""
+    """Generation 2 tells the status, generation 1 knows only 400; it never asked who calls."""
     if generation == 1:
         return _generation_1(problem)
     detail = _details(problem) if problem.fields else problem.text
@@ -162,7 +164,8 @@ def _generation_1(problem: Problem) -> Response:
         body = {"message": "Invalid Request"}
     else:
         body = {"Error": problem.text}
-    return Response(json.dumps(body, indent=4) + "\n", 400, problem.headers)
+    status = problem.status if problem.status in (401, 403) else 400
+    return Response(json.dumps(body, indent=4) + "\n", status, problem.headers)
 
 
 def answer(path: str, error: Exception, generation: int) -> Response:

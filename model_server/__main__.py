@@ -20,6 +20,7 @@ from model_server.config import ModelServerConfig
 from model_server.process import ModelServer
 from sax.errors import SaxError
 from sax.event_loop import loop_factory
+from sax.security import Security, add_security_flags
 
 logger = logging.getLogger("model_server")
 
@@ -52,6 +53,9 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_network(parser, default)
+    add_security_flags(
+        parser, "who may load and unload models here: the name of the admin server; * for everyone"
+    )
     _add_platform(parser, default)
     _add_engine(parser, default)
     return parser
@@ -64,7 +68,8 @@ def make_config(arguments: Sequence[str]) -> ModelServerConfig:
     values["imports"] = tuple(values["imports"] or ())
     values["tags"] = tuple(tag for tag in values["tags"].split(",") if tag)
     try:
-        return ModelServerConfig(**values)
+        security = Security.take_flags(values)
+        return ModelServerConfig(security=security, **values)
     except (ValueError, SaxError) as exc:
         parser.error(str(exc))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sax.config import MODEL_METRICS_PORT, MODEL_PORT
 from sax.names import CellId
+from sax.security import OPEN_TO_ALL, Security
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class ModelServerConfig:
     queue: int = 256
     strict_compile: bool = False  # a compile while serving raises instead of only counting
     drain_seconds: float = 20.0
+    security: Security = OPEN_TO_ALL
     incarnation: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def __post_init__(self) -> None:

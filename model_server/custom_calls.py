@@ -5,9 +5,11 @@ Lives on the event loop; knows nothing of the wire, and not what the bytes mean.
 
 from __future__ import annotations
 
+from model_server.access import check_method
 from model_server.admission import Admission, refusal
 from model_server.custom_servable import CustomServable
 from model_server.servables import Servables
+from sax.identity import caller
 
 DEFAULT_METHOD = "custom"
 
@@ -22,7 +24,8 @@ class CustomCalls:
     async def call(self, model_id: str, method: str, request: bytes) -> bytes:
         """The answer; a method without a name is `custom`, or the only one there is.
 
-        Raises the request's own error, InvalidRequest, NotLoaded, QueueFull, ShuttingDown.
+        Raises the request's own error, InvalidRequest, PermissionDenied, NotLoaded, QueueFull,
+        ShuttingDown.
         """
         self._admission.check_open()
         servable = self._servables.get(model_id)
@@ -31,6 +34,7 @@ class CustomCalls:
         name = method or _default_method(servable)
         if name not in servable.methods:
             raise refusal(servable, name)
+        check_method(caller(), model_id, name, self._servables.acls(model_id))
         with self._admission.request(servable, name):
             return await servable.ask(name, request)
 

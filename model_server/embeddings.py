@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from model_server.access import check_method
 from model_server.admission import Admission, refusal
 from model_server.embed_servable import EmbedServable
 from model_server.loaded import LoadedEmbedder
 from model_server.servables import Servables
 from model_server.submission import check_ids
 from sax.errors import InvalidRequest, PromptTooLong
+from sax.identity import caller
 from sax.types import Embedded, EmbedInput
 
 EMBED = "lm.embed"
@@ -31,12 +33,14 @@ class Embeddings:
     async def embed(self, model_id: str, inputs: Sequence[EmbedInput]) -> Embedded:
         """The vector of each input, in order.
 
-        Raises InvalidRequest and its kin naming the input, NotLoaded, QueueFull, ShuttingDown.
+        Raises InvalidRequest and its kin naming the input, PermissionDenied, NotLoaded, QueueFull,
+        ShuttingDown.
         """
         self._admission.check_open()
         servable = self._servables.get(model_id)
         if not isinstance(servable, EmbedServable):
             raise refusal(servable, EMBED)
+        check_method(caller(), model_id, EMBED, self._servables.acls(model_id))
         with self._admission.request(servable, EMBED):
             ids = await _tokens(inputs, servable.loaded)
             vectors = await servable.embed(ids)

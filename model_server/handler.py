@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from model_server.access import check_method
 from model_server.admission import Admission, refusal
 from model_server.answer import Answer
 from model_server.lm_servable import LmServable
@@ -24,6 +25,7 @@ from model_server.submission import (
 )
 from model_server.vocabulary_fit import check_rows
 from sax.errors import InvalidRequest, SaxError
+from sax.identity import caller
 from sax.types import GenerateRequest, Message, SamplingParams, TokenChunk
 
 GENERATE, GENERATE_STREAM, SCORE = "lm.generate", "lm.generate_stream", "lm.score"
@@ -42,7 +44,7 @@ class Handler:
     async def start(self, request: GenerateRequest, method: str, sink: Sink) -> RunningRequest:
         """Check and submit; from now on `sink` gets the chunks. Raises instead of calling it.
 
-        Raises InvalidRequest and its kin, NotLoaded, QueueFull, ShuttingDown.
+        Raises InvalidRequest and its kin, PermissionDenied, NotLoaded, QueueFull, ShuttingDown.
         """
         running = self._begin(request.model_id, method, sink)
         try:
@@ -80,6 +82,7 @@ class Handler:
     ) -> tuple[list[int], int]:
         """The ids of a prompt as `start` would make them, and the model's context."""
         servable = self._language_model(model_id, GENERATE)
+        check_method(caller(), model_id, GENERATE, self._servables.acls(model_id))
         ids = await self._prompt_ids(prompt, servable)
         return ids, servable.loaded.runner.limits.max_context
 
@@ -96,6 +99,7 @@ class Handler:
     def _begin(self, model_id: str, method: str, sink: Sink) -> RunningRequest:
         self.admission.check_open()
         servable = self._language_model(model_id, method)
+        check_method(caller(), model_id, method, self._servables.acls(model_id))
         running = RunningRequest(servable, method, sink, self._metrics, self.admission.leave)
         self.admission.enter()
         return running

@@ -10,15 +10,18 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from model_server.access import check_admin, check_enforceable
 from model_server.admission import Admission
 from model_server.method_stats import MethodSnapshot
 from model_server.servable import Servable
 from model_server.servables import Servables
 from model_server.terms import Terms
 from sax.codec import decode_load, encode_status
-from sax.errors import InvalidName, InvalidRequest, UnsupportedParameter
+from sax.errors import InvalidName, InvalidRequest, StaleRevision, UnsupportedParameter
+from sax.identity import caller
 from sax.names import ModelId, check_checkpoint, check_model_path
 from sax.proto import modelet_pb2, modelet_pb2_grpc
+from sax.security import OPEN_TO_ALL, Security
 from sax.types import ModelSpec, ServerStatus
 
 Status = modelet_pb2.GetStatusResponse
@@ -36,6 +39,7 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         cell: str,
         incarnation: str,
         memory: int,
+        security: Security = OPEN_TO_ALL,
     ) -> None:
         self._servables = servables
         self._admission = admission
@@ -43,30 +47,33 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         self._incarnation = incarnation
         self._memory = memory
         self._terms = Terms()
+        self._security = security
 
     async def Load(self, request: Any, context: Any) -> modelet_pb2.LoadResponse:
         """Returns once the model is LOADED; GetStatus shows the progress meanwhile."""
+        self._check_admin("load models")
         self._terms.check(request.term)
         spec = decode_load(request)
-        check_spec(spec, self._cell)
+        self._check_spec(spec)
         await self._servables.load(spec)
         return modelet_pb2.LoadResponse()
 
     async def UpdateLoaded(self, request: Any, context: Any) -> modelet_pb2.UpdateLoadedResponse:
-        """Loads another checkpoint in place; the same one changes nothing."""
+        """Puts ACLs in force without a reload; loads only where it names another checkpoint."""
+        self._check_admin("change loaded models")
         self._terms.check(request.term)
         loaded = self._servables.spec(request.model_key)
-        # What the admin published is no longer what is loaded, so the version goes.
-        spec = replace(
-            loaded, checkpoint=request.checkpoint_path, acls=dict(request.acls.items), version=""
-        )
-        check_spec(spec, self._cell)
-        if spec.checkpoint != loaded.checkpoint:
+        spec = _updated(loaded, request)
+        self._check_spec(spec)
+        if spec.checkpoint == loaded.checkpoint:
+            self._servables.set_acls(loaded.model_id, spec.acls)
+        else:
             await self._servables.load(spec)
         return modelet_pb2.UpdateLoadedResponse()
 
     async def Unload(self, request: Any, context: Any) -> modelet_pb2.UnloadResponse:
         """Returns once the memory is free; what runs gets a bounded time to end."""
+        self._check_admin("unload models")
         self._terms.check(request.term)
         ModelId.parse(request.model_key)
         await self._servables.unload(request.model_key)
@@ -109,9 +116,34 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         """Nothing to do: this server is never dormant."""
         return modelet_pb2.WakeUpResponse()
 
+    def _check_admin(self, doing: str) -> None:
+        if self._security.authenticates:
+            check_admin(caller(), self._security.admins, doing)
+
+    def _check_spec(self, spec: ModelSpec) -> None:
+        check_spec(spec, self._cell)
+        check_enforceable(spec.acls, enforced=self._security.authenticates)
+
+
+def _updated(loaded: ModelSpec, request: Any) -> ModelSpec:
+    """What an UpdateLoaded makes of a model. Raises StaleRevision."""
+    acls = dict(request.acls.items)
+    if request.checkpoint_path in ("", loaded.checkpoint):
+        # Whichever version the lists were written for: what is loaded stays what it is.
+        return replace(loaded, acls=acls)
+    if request.uuid:
+        # Only Saxml's admin loads this way: a version has overrides too, which Load brings.
+        raise StaleRevision(
+            f"{loaded.model_id} is loaded here from {loaded.checkpoint} and not from "
+            f"{request.checkpoint_path}: send Load, or no checkpoint_path to change the acls alone",
+            param="checkpoint_path",
+        )
+    # What the admin published is no longer what is loaded, so the version goes.
+    return replace(loaded, checkpoint=request.checkpoint_path, acls=acls, version="")
+
 
 def check_spec(spec: ModelSpec, cell: str) -> None:
-    """Raises InvalidName, InvalidRequest or UnsupportedParameter."""
+    """Raises InvalidName or InvalidRequest."""
     model_id = ModelId.parse(spec.model_id)
     if cell and model_id.cell != cell:
         raise InvalidName(
@@ -121,11 +153,6 @@ def check_spec(spec: ModelSpec, cell: str) -> None:
         )
     check_model_path(spec.model_path)
     check_checkpoint(spec.checkpoint)
-    if spec.acls:
-        raise UnsupportedParameter(
-            "acls are not enforced by this server, so it does not accept them: publish without",
-            param="acls",
-        )
     if not _VERSION.fullmatch(spec.version):
         raise InvalidRequest("uuid has a wrong length: send 16 bytes or none", param="uuid")
 

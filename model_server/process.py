@@ -32,6 +32,8 @@ from model_server.modelet import Modelet
 from model_server.servables import Servables
 from model_server.token_service import TokenService
 from sax.config import check_addresses
+from sax.credentials import Credentials
+from sax.exposure import open_warning
 from sax.location import find_admin
 from sax.proto import (
     custom_pb2,
@@ -44,6 +46,7 @@ from sax.proto import (
     tokens_pb2_grpc,
 )
 from sax.rpc import SERVER_OPTIONS, ErrorInterceptor
+from sax.security import CLOSING_FLAGS
 from sax.types import ServerInfo
 
 logger = logging.getLogger(__name__)
@@ -75,9 +78,12 @@ class ModelServer:
         self._admission = Admission()
         self._handler = Handler(self.servables, self._metrics, self._admission)
         self._embeddings = Embeddings(self.servables, self._admission)
-        self._tokens = TokenService(self._handler, self._embeddings)
+        authentication = config.security.authentication()
+        self._tokens = TokenService(self._handler, self._embeddings, authentication)
         self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
-        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+        self._server = grpc.aio.server(
+            interceptors=[ErrorInterceptor(authentication)], options=SERVER_OPTIONS
+        )
         self._joining: asyncio.Task[None] | None = None
         self.address = ""  # host:port, once started
         self.metrics_address = ""
@@ -85,6 +91,7 @@ class ModelServer:
     async def start(self) -> None:
         """Listen, then join. Raises OSError when a port is taken."""
         config = self._config
+        self._tell_of_security()
         self._add_services()
         self.address = self._listen()
         await self._server.start()
@@ -151,6 +158,7 @@ class ModelServer:
             cell=config.cell,
             incarnation=config.incarnation,
             memory=config.memory_limit,
+            security=config.security,
         )
         modelet_pb2_grpc.add_ModeletServicer_to_server(modelet, server)
         language = LmService(self._handler, self._embeddings)
@@ -166,10 +174,25 @@ class ModelServer:
     def _listen(self) -> str:
         config = self._config
         try:
-            port = self._server.add_insecure_port(f"{config.host}:{config.port}")
+            port = config.security.listen(self._server, f"{config.host}:{config.port}")
         except RuntimeError as exc:
             raise OSError(f"cannot listen on {config.host}:{config.port}: {exc}") from exc
         return f"{advertised_host(config.host)}:{port}"
+
+    def _tell_of_security(self) -> None:
+        config = self._config
+        if warning := open_warning(
+            config.host,
+            closed=config.security.authenticates,
+            offers="load and unload models on this server and ask them anything",
+            remedy=f"start it with {CLOSING_FLAGS}, or with --host 127.0.0.1",
+        ):
+            logger.warning("%s", warning)
+        if config.security.authenticates and config.sax_cell and not Credentials.ours().given:
+            logger.warning(
+                "this model server has nothing to show to its admin server, which will not let it "
+                "join if it asks who is there: set SAX_TOKEN, SAX_TOKEN_FILE or SAX_TLS_CERT"
+            )
 
     async def _report(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for service in ("", *_SERVICES):

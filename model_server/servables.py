@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
+from model_server.access import tell_of_idle
 from model_server.load_thread import LoadThread, as_load_error
 from model_server.loaded import AnyLoaded, Loader
 from model_server.servable import Servable, make_servable
 from model_server.status_machine import Event, transition
+from sax.acl import OPEN, MethodAcls, parse_acls
 from sax.errors import Cancelled, NotLoaded, SaxError, ShuttingDown
 from sax.types import ModelSpec, Progress, ServableInfo, ServableStatus
 
@@ -31,6 +33,7 @@ class _Entry:
     settled: asyncio.Future[None]  # of the wish below
     wish: ModelSpec | None = None  # None: to be gone
     status: ServableStatus = ServableStatus.NONE
+    acls: MethodAcls = OPEN  # in force, whatever is loaded
     spec: ModelSpec | None = None  # what the status is about
     reason: str = ""
     progress: Progress | None = None
@@ -53,16 +56,18 @@ class Servables:
         """Return once the model is LOADED. Raises why it is not.
 
         Loading what is loaded (or loading) already joins it; another version takes its place. The
-        load goes on when the caller goes away.
+        load goes on when the caller goes away. Its ACLs are in force at once.
         """
+        acls = parse_acls(spec.acls)
         if self._closing:
             raise ShuttingDown("this model server is shutting down and loads nothing")
         entry = self._entries.get(spec.model_id)
+        wanted = entry is not None and _same(entry.wish, spec)
         if entry is None:
             entry = _Entry(spec.model_id, asyncio.get_running_loop().create_future())
             self._entries[spec.model_id] = entry
-            self._wish(entry, spec)
-        elif entry.status is ServableStatus.FAILED or not _same(entry.wish, spec):
+        entry.acls = acls
+        if not wanted or entry.status is ServableStatus.FAILED:
             self._wish(entry, spec)
         await asyncio.shield(entry.settled)
 
@@ -93,6 +98,21 @@ class Servables:
         if entry is None or entry.wish is None:
             raise NotLoaded(self._not_loaded(model_id, entry), param="model")
         return entry.wish
+
+    def acls(self, model_id: str) -> MethodAcls:
+        """Who may call its methods; of a model that is not here, nothing is known."""
+        entry = self._entries.get(model_id)
+        return OPEN if entry is None else entry.acls
+
+    def set_acls(self, model_id: str, texts: Mapping[str, str]) -> None:
+        """From the next request on; what runs may end. Raises InvalidRequest, NotLoaded."""
+        acls = parse_acls(texts)
+        entry = self._entries.get(model_id)
+        if entry is None or entry.wish is None:
+            raise NotLoaded(self._not_loaded(model_id, entry), param="model")
+        entry.acls = acls
+        entry.wish = replace(entry.wish, acls=dict(texts))
+        tell_of_idle(model_id, acls, entry.servable.methods if entry.servable else ())
 
     def infos(self) -> tuple[ServableInfo, ...]:
         """Each model and its status."""
@@ -203,6 +223,7 @@ class Servables:
             self._step(entry, Event.FAILED)
             return outcome
         self._step(entry, Event.LOADED)
+        tell_of_idle(entry.model_id, entry.acls, entry.servable.methods if entry.servable else ())
         logger.info("loading completed. Successfully loaded model for key: %s", entry.model_id)
         return None
 
@@ -252,6 +273,7 @@ def _info(entry: _Entry) -> ServableInfo:
         queued=entry.servable.waiting if entry.servable else 0,
         running=entry.servable.running if entry.servable else 0,
         arrived=_arrived(entry.servable) if entry.servable else 0,
+        acls=entry.acls.texts,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from model_server.connection import Connection, Delivery
 from model_server.embeddings import Embeddings
 from model_server.handler import GENERATE_STREAM, Handler
+from sax.authentication import NO_AUTHENTICATION, Authentication
 from sax.codec import (
     decode_embed,
     decode_generate,
@@ -21,15 +22,22 @@ from sax.codec import (
     put_chunk,
 )
 from sax.errors import SaxError
+from sax.identity import Principal, caller
 from sax.proto import tokens_pb2, tokens_pb2_grpc
 
 
 class TokenService(tokens_pb2_grpc.TokenServiceServicer):
     """Many requests on one stream; per engine step one message with the news of all of them."""
 
-    def __init__(self, handler: Handler, embeddings: Embeddings) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        embeddings: Embeddings,
+        authentication: Authentication = NO_AUTHENTICATION,
+    ) -> None:
         self._handler = handler
         self._embeddings = embeddings
+        self._authentication = authentication
         self._connections: set[Connection] = set()
 
     async def Stream(
@@ -38,7 +46,7 @@ class TokenService(tokens_pb2_grpc.TokenServiceServicer):
         """Runs until the caller hangs up, or says no more and has every answer."""
         connection = Connection(self._handler, GENERATE_STREAM)
         self._connections.add(connection)
-        reader = asyncio.create_task(_read(request_iterator, connection))
+        reader = asyncio.create_task(_read(request_iterator, connection, self._authentication))
         try:
             while deliveries := await connection.take():
                 yield _message(deliveries)
@@ -75,12 +83,15 @@ def _message(deliveries: Sequence[Delivery]) -> tokens_pb2.FromServer:
     return message
 
 
-async def _read(request_iterator: Any, connection: Connection) -> None:
+async def _read(
+    request_iterator: Any, connection: Connection, authentication: Authentication
+) -> None:
     """Start and cancel as told. In order: a cancel never overtakes its request."""
+    sender = caller()
     try:
         async for message in request_iterator:
             if message.HasField("generate"):
-                await _start(connection, message.generate)
+                await _start(connection, message.generate, authentication, sender)
             elif message.HasField("cancel"):
                 connection.cancel(message.cancel.id)
     except BaseException:
@@ -89,8 +100,15 @@ async def _read(request_iterator: Any, connection: Connection) -> None:
     connection.end()
 
 
-async def _start(connection: Connection, message: tokens_pb2.Generate) -> None:
+async def _start(
+    connection: Connection,
+    message: tokens_pb2.Generate,
+    authentication: Authentication,
+    sender: Principal,
+) -> None:
+    """For whoever this one request is of: the task goes from one user's to the next."""
     try:
+        authentication.enter_message(message.token, sender)
         question = decode_generate(message)
     except SaxError as error:
         connection.fail(message.id, error)

@@ -16,6 +16,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from sax import codec, rpc
+from sax.credentials import own_account, presented_token
 from sax.errors import Cancelled, DeadlineExceeded, ReplicaLost, Retry, SaxError, fresh, meaning
 from sax.inbox import Inbox, Mailbox, Outlet, is_last
 from sax.proto import tokens_pb2
@@ -143,6 +144,7 @@ class Connection:
         """Ask, with the answer going to this inbox; cancel what is not over at the end."""
         number = next(self._numbers)
         message = tokens_pb2.ToServer(generate=codec.encode_generate(number, request))
+        message.generate.token = presented_token()
         self._send(message)
         self._inboxes[number] = inbox
         timer = self._start_timer(inbox, timeout_s)
@@ -163,7 +165,9 @@ class Connection:
         """Say it, over a new stream if there is none."""
         if self._outgoing is None:
             self._outgoing = asyncio.Queue()
-            self._reader = asyncio.create_task(self._read(self._outgoing), name=self.peer)
+            self._reader = asyncio.create_task(
+                self._read(self._outgoing), name=self.peer, context=own_account()
+            )
         self._outgoing.put_nowait(message)
 
     def _cancel(self, number: int) -> None:

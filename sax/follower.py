@@ -9,6 +9,7 @@ import asyncio
 import logging
 from contextlib import aclosing
 
+from sax.credentials import own_account, told_to_user
 from sax.errors import Cancelled, Internal, SaxError, fresh
 from sax.watch import Watched, WatchSource, follow
 
@@ -24,7 +25,9 @@ class Follower:
         self._error: SaxError | None = None
         self._news = asyncio.Event()
         self._asked_at = asyncio.get_running_loop().time()
-        self._task = asyncio.create_task(self._follow(source, model_id), name=f"follow {model_id}")
+        self._task = asyncio.create_task(
+            self._follow(source, model_id), name=f"follow {model_id}", context=own_account()
+        )
 
     @property
     def idle_s(self) -> float:
@@ -62,7 +65,7 @@ class Follower:
             except TimeoutError:
                 break
         if self._error is not None:
-            raise fresh(self._error)
+            raise told_to_user(fresh(self._error))
         return self.addresses
 
     async def close(self) -> None:

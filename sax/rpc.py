@@ -19,6 +19,8 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from sax import errors
+from sax.authentication import NO_AUTHENTICATION, Authentication
+from sax.credentials import Credentials, call_metadata
 from sax.errors import Internal, InvalidRequest, ReplicaLost, SaxError, UnsupportedParameter
 
 logger = logging.getLogger(__name__)
@@ -67,8 +69,18 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel of its own to host:port; connects on first use. Close it after."""
-    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    """A channel of its own to host:port; connects on first use. Close it after.
+
+    Encrypted where the environment says so. Raises InvalidRequest for files that are no use.
+    """
+    ours = Credentials.ours()
+    encrypted = ours.channel()
+    if encrypted is None:
+        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    options: list[tuple[str, int | str]] = [*CHANNEL_OPTIONS]
+    if ours.tls_server_name:
+        options.append(("grpc.ssl_target_name_override", ours.tls_server_name))
+    return grpc.aio.secure_channel(address, encrypted, options=options)
 
 
 async def call(
@@ -84,7 +96,7 @@ async def call(
     """One unary call of `/package.Service/Method`. Raises SaxError; `peer` names who failed."""
     method = channel.unary_unary(path, type(request).SerializeToString, reply.FromString)
     try:
-        return await method(request, timeout=timeout_s)
+        return await method(request, timeout=timeout_s, metadata=call_metadata())
     except grpc.aio.AioRpcError as exc:
         raise to_sax_error(exc, peer, unavailable=unavailable) from exc
 
@@ -101,7 +113,7 @@ async def call_stream(
 ) -> AsyncGenerator[Reply, None]:
     """One server-streaming call; closing the iterator cancels it. Raises SaxError."""
     method = channel.unary_stream(path, type(request).SerializeToString, reply.FromString)
-    stream = method(request, timeout=timeout_s)
+    stream = method(request, timeout=timeout_s, metadata=call_metadata())
     try:
         async for message in stream:
             yield message
@@ -188,7 +200,11 @@ def _fit(text: str, size: int) -> str:
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Turns exceptions of every servicer method into the status codes of the error table."""
+    """Says to every servicer method who calls, and turns the exceptions of all into the status
+    codes of the error table."""
+
+    def __init__(self, authentication: Authentication = NO_AUTHENTICATION) -> None:
+        self._authentication = authentication
 
     async def intercept_service(
         self,
@@ -196,30 +212,38 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
         handler = await continuation(handler_call_details)
-        return handler and _guard_handler(handler)
+        path = handler_call_details.method
+
+        def enter(context: Context) -> None:
+            self._authentication.enter(path, context)
+
+        return handler and _guard_handler(handler, enter)
 
 
-def _guard_handler(handler: Any) -> Handler:
+def _guard_handler(handler: Any, enter: Callable[[Context], None]) -> Handler:
     """The same handler, its one method guarded."""
     codec = {
         "request_deserializer": handler.request_deserializer,
         "response_serializer": handler.response_serializer,
     }
     if handler.unary_unary:
-        return grpc.unary_unary_rpc_method_handler(_guard(handler.unary_unary), **codec)
+        return grpc.unary_unary_rpc_method_handler(_guard(handler.unary_unary, enter), **codec)
     if handler.stream_unary:
-        return grpc.stream_unary_rpc_method_handler(_guard(handler.stream_unary), **codec)
+        return grpc.stream_unary_rpc_method_handler(_guard(handler.stream_unary, enter), **codec)
     if handler.unary_stream:
-        return grpc.unary_stream_rpc_method_handler(_guard(handler.unary_stream), **codec)
-    return grpc.stream_stream_rpc_method_handler(_guard(handler.stream_stream), **codec)
+        return grpc.unary_stream_rpc_method_handler(_guard(handler.unary_stream, enter), **codec)
+    return grpc.stream_stream_rpc_method_handler(_guard(handler.stream_stream, enter), **codec)
 
 
-def _guard(method: Callable[[Any, Context], Any]) -> Callable[[Any, Context], Any]:
+def _guard(
+    method: Callable[[Any, Context], Any], enter: Callable[[Context], None]
+) -> Callable[[Any, Context], Any]:
     """One servicer method, a coroutine or an async generator, with its exceptions mapped."""
     if isasyncgenfunction(method):
 
         async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
             try:
+                enter(context)
                 async with aclosing(method(request, context)) as replies:
                     async for reply in replies:
                         yield reply
@@ -232,6 +256,7 @@ def _guard(method: Callable[[Any, Context], Any]) -> Callable[[Any, Context], An
 
     async def unary(request: Any, context: Context) -> Any:
         try:
+            enter(context)
             return await method(request, context)
         except (grpc.aio.AbortError, asyncio.CancelledError):
             raise

@@ -20,6 +20,7 @@ from sax.config import (
 )
 from sax.errors import InvalidRequest
 from sax.names import CellId
+from sax.security import Security
 
 ADMIN = "admin server"
 MODEL_SERVER = "model server"
@@ -61,6 +62,8 @@ class CellPlan:
     metrics_port: int = MODEL_METRICS_PORT
     saxml_generation: int = 2
     imports: tuple[str, ...] = ()  # modules of the user's that register models
+    tokens: Path | None = None  # None: nobody is asked who they are
+    admin_acl: str = ""
     model_server_flags: tuple[str, ...] = ()
     admin_flags: tuple[str, ...] = ()
 
@@ -69,6 +72,7 @@ class CellPlan:
         numbers = [port.number for port in self.ports]
         if len(set(numbers)) != len(numbers):
             raise InvalidRequest(f"every port must differ, these do not: {sorted(numbers)}")
+        Security(tokens=str(self.tokens or ""), admin_acl=self.admin_acl)
 
     @property
     def admin_address(self) -> str:
@@ -109,6 +113,8 @@ class CellPlan:
             f"--fs_root={(self.folder / 'state').absolute()}",
             f"--status_port={self.status_port}",
             *self.admin_flags,
+            *self._tokens(),
+            *self._admin_acl(),
         )
         return Child(ADMIN, "admin_server", flags, self.logs / "admin_server.log")
 
@@ -120,6 +126,8 @@ class CellPlan:
             f"--metrics_port={self.metrics_port}",
             f"--jax_cache_dir={self.compile_cache.absolute()}",
             *(f"--import={module}" for module in self.imports),
+            *self._tokens(),
+            *self._admin_acl(),
             *self.model_server_flags,
         )
         return Child(MODEL_SERVER, "model_server", flags, self.logs / "model_server.log")
@@ -130,8 +138,15 @@ class CellPlan:
             f"--host={self.host}",
             f"--admin={self.admin_address}",
             f"--saxml_generation={self.saxml_generation}",
+            *self._tokens(),
         )
         return Child(GATEWAY, "http_gateway", flags, self.logs / "http_gateway.log")
+
+    def _tokens(self) -> tuple[str, ...]:
+        return (f"--tokens={self.tokens.absolute()}",) if self.tokens else ()
+
+    def _admin_acl(self) -> tuple[str, ...]:
+        return (f"--admin_acl={self.admin_acl}",) if self.admin_acl else ()
 
 
 def default_compile_cache(environ: Mapping[str, str] = os.environ) -> Path:

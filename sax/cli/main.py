@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from sax.cli.acls import getacl, setacl, token
 from sax.cli.chat import chat
 from sax.cli.convert import convert
 from sax.cli.custom import custom
@@ -97,6 +98,9 @@ for command in (
     custom,
     convert,
     inspect,
+    token,
+    getacl,
+    setacl,
 ):
     app.command()(command)
 register_saxutil(app)

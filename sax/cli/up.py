@@ -12,6 +12,7 @@ import typer
 from sax.cli.bring_up import Voice, publish_and_wait, run_cell
 from sax.cli.cell_plan import CellPlan, default_compile_cache
 from sax.cli.publication import Publication, parse_publication
+from sax.cli.terminal import say
 from sax.client import AsyncClient
 from sax.config import (
     ADMIN_PORT,
@@ -20,7 +21,9 @@ from sax.config import (
     MODEL_METRICS_PORT,
     MODEL_PORT,
 )
-from sax.errors import LoadFailed
+from sax.credentials import Credentials
+from sax.errors import InvalidRequest, LoadFailed
+from sax.exposure import open_warning
 
 Folder = Annotated[Path, typer.Option("--dir", help="Where state and logs are kept.")]
 CompileCache = Annotated[
@@ -44,6 +47,20 @@ Imports = Annotated[
         "--import",
         metavar="MODULE",
         help="A Python module that registers models of yours in the model server; repeatable.",
+    ),
+]
+Tokens = Annotated[
+    Path | None,
+    typer.Option(
+        help="Callers must show a token whose hash is in this file; see `sax token --help`.",
+        show_default="nobody is asked",
+    ),
+]
+AdminAcl = Annotated[
+    str,
+    typer.Option(
+        metavar="NAMES",
+        help="With --tokens: who may publish; one of them must be this cell's own SAX_TOKEN.",
     ),
 ]
 Generation = Annotated[
@@ -71,6 +88,8 @@ def up(
     metrics_port: MetricsPort = MODEL_METRICS_PORT,
     imports: Imports = None,
     saxml_generation: Generation = 2,
+    tokens: Tokens = None,
+    admin_acl: AdminAcl = "",
 ) -> None:
     """Run a whole cell on this machine.
 
@@ -82,6 +101,7 @@ def up(
     Examples:
       sax up
       sax up --publish '/sax/test/smollm2 llama ./SmolLM2-135M-Instruct.Q4_1.gguf'
+      SAX_TOKEN=$TOKEN sax up --host 0.0.0.0 --tokens tokens.txt --admin-acl me
       sax up --port 9000 --dir /var/lib/sax -- --slots 16 --max_context 4096
     """
     plan = CellPlan(
@@ -97,9 +117,29 @@ def up(
         saxml_generation=saxml_generation,
         imports=tuple(imports or ()),
         model_server_flags=tuple(ctx.args),
+        tokens=tokens,
+        admin_acl=admin_acl,
     )
+    check_security(plan)
     wanted = [parse_publication(shlex.split(text)) for text in publish or ()]
     asyncio.run(run_cell(plan, _Serving(plan, wanted)))
+
+
+def check_security(plan: CellPlan) -> None:
+    """Warn of an open gateway. Raises InvalidRequest where the cell could not speak to itself."""
+    if warning := open_warning(
+        plan.host,
+        closed=plan.tokens is not None,
+        offers="ask every model of this cell, and publish or unpublish any",
+        remedy="start it with --tokens FILE and --admin-acl NAMES, or without --host",
+    ):
+        say(f"sax: {warning}")
+    if plan.tokens is not None and not Credentials.ours().given:
+        raise InvalidRequest(
+            "with --tokens the processes of the cell need a token themselves: set SAX_TOKEN, or "
+            "SAX_TOKEN_FILE, to one of a principal in --admin-acl",
+            param="SAX_TOKEN",
+        )
 
 
 class _Serving:

@@ -8,21 +8,33 @@ from __future__ import annotations
 import asyncio
 import uuid
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
 
 from sax import codec
+from sax.authentication import Authentication
+from sax.credentials import call_metadata
 from sax.errors import CheckpointError, InvalidRequest
 from sax.proto import admin_pb2, modelet_pb2, modelet_pb2_grpc
 from sax.rpc import SERVER_OPTIONS, ErrorInterceptor, open_channel
+from sax.token_file import TokenFile
 from sax.types import Progress, ServableInfo, ServableStatus, ServerInfo, ServerStatus
 
 
 class FakeModelet(modelet_pb2_grpc.ModeletServicer):
     """`calls` tells what it was asked, in order: ("load" or "unload", model id)."""
 
-    def __init__(self, *, paths: tuple[str, ...] = ("llama",), data_address: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        paths: tuple[str, ...] = ("llama",),
+        data_address: str = "",
+        tokens: Path | None = None,
+    ) -> None:
+        """With tokens it asks its callers who they are."""
+        self._authentication = Authentication(TokenFile(tokens) if tokens else None)
         self.paths = paths
         self.data_address = data_address
         self.incarnation = uuid.uuid4().hex
@@ -41,7 +53,8 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
 
     async def start(self) -> FakeModelet:
         """Serve; after a stop, at the same address as before, as another start of the process."""
-        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+        interceptor = ErrorInterceptor(self._authentication)
+        self._server = grpc.aio.server(interceptors=[interceptor], options=SERVER_OPTIONS)
         modelet_pb2_grpc.add_ModeletServicer_to_server(self, self._server)
         port = self._server.add_insecure_port(self.address)
         self.address = f"127.0.0.1:{port}"
@@ -67,7 +80,7 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
                 admin_pb2.JoinRequest.SerializeToString,
                 admin_pb2.JoinResponse.FromString,
             )
-            await join(codec.encode_join(self.info))
+            await join(codec.encode_join(self.info), metadata=call_metadata())
 
     @property
     def info(self) -> ServerInfo:

@@ -22,7 +22,6 @@ from sax.errors import (
     ModelExists,
     ModelNotFound,
     NotFound,
-    UnsupportedParameter,
 )
 from sax.types import Autoscaling, ModelSpec
 
@@ -78,8 +77,10 @@ def test_a_model_of_another_cell_is_refused_and_both_cells_are_named():
         ({"replicas": 2**31 - 1}, InvalidRequest, "replicas"),
         ({"overrides": {"DTYPE": "bfloat16"}}, InvalidRequest, "overrides"),
         ({"overrides": {"X": "NaN"}}, InvalidRequest, "overrides"),
-        ({"acls": {"lm.generate": "acl/all"}}, UnsupportedParameter, "acls"),
-        ({"admin_acl": "acl/all"}, UnsupportedParameter, "admin_acl"),
+        ({"acls": {"lm.generate": "a b"}}, InvalidRequest, "acls"),
+        ({"acls": {"lm.genrate": "alice"}}, InvalidRequest, "acls"),
+        ({"acls": {"lm.generate": ",".join(f"n{i}" for i in range(1001))}}, InvalidRequest, "acls"),
+        ({"admin_acl": "alice,,bob"}, InvalidRequest, "admin_acl"),
     ],
 )
 def test_a_bad_field_is_refused_by_its_name(changes, error, param):

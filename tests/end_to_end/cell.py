@@ -38,7 +38,13 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
-def local_plan(folder: Path, *model_server_flags: str, saxml_generation: int = 2) -> CellPlan:
+def local_plan(
+    folder: Path,
+    *model_server_flags: str,
+    saxml_generation: int = 2,
+    tokens: Path | None = None,
+    admin_acl: str = "",
+) -> CellPlan:
     """A cell in this folder on free ports."""
     gateway, admin, model, status, metrics = free_ports(5)
     return CellPlan(
@@ -51,6 +57,8 @@ def local_plan(folder: Path, *model_server_flags: str, saxml_generation: int = 2
         metrics_port=metrics,
         saxml_generation=saxml_generation,
         model_server_flags=model_server_flags,
+        tokens=tokens,
+        admin_acl=admin_acl,
     )
 
 

@@ -3,16 +3,20 @@
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
+import trustme
 
 from http_gateway.__main__ import parse_flags
 from http_gateway.config import GatewayConfig
+from tests.identities import Identities
 
 # A gateway process whose cell holds the second token back until the process is told to end.
 HOLDING = """
@@ -47,7 +51,7 @@ def started(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         log = ""
         for line in process.stderr:
             log += line
-            if found := re.search(r"gateway listening on (http://127\.0\.0\.1:\d+)", line):
+            if found := re.search(r"gateway listening on (https?://127\.0\.0\.1:\d+)", line):
                 yield process, found[1]
                 return
         raise AssertionError(log)
@@ -55,6 +59,37 @@ def started(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         process.kill()
         process.wait()
         process.stderr.close()
+
+
+def test_with_a_certificate_it_serves_https_and_with_tokens_it_asks_for_them(tmp_path: Path):
+    authority, people = trustme.CA(), Identities(tmp_path, "alice")
+    made = authority.issue_cert("127.0.0.1")
+    cert, key, ca = (str(tmp_path / name) for name in ("cert", "key", "ca"))
+    made.cert_chain_pems[0].write_to_path(cert)
+    made.private_key_pem.write_to_path(key)
+    authority.cert_pem.write_to_path(ca)
+    flags = ("--port=0", f"--tls_cert={cert}", f"--tls_key={key}", f"--tokens={people.path}")
+    trust = ssl.create_default_context(cafile=ca)
+    with (
+        started("-m", "http_gateway", *flags) as (_, url),
+        httpx.Client(base_url=url, verify=trust, trust_env=False) as http,
+    ):
+        assert url.startswith("https://")
+        assert http.get("/healthz").status_code == 200
+        assert http.get("/").status_code == 401
+        assert http.get("/", headers=people.headers("alice")).status_code == 200
+
+
+@pytest.mark.parametrize("flag", ["--tokens", "--tls_cert"])
+def test_a_file_that_cannot_be_read_ends_the_start_with_its_name(tmp_path: Path, flag: str):
+    missing = str(tmp_path / "missing")
+    flags = [flag, missing, *(["--tls_key", missing] if flag == "--tls_cert" else [])]
+    ended = subprocess.run(
+        [sys.executable, "-m", "http_gateway", "--port=0", *flags], capture_output=True, text=True
+    )
+    assert ended.returncode == 1
+    assert missing in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_flags_become_the_configuration():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -16,6 +16,7 @@ from model_server.lm_servable import LmServable
 from model_server.process import ModelServer
 from sax import rpc
 from sax.codec import decode_chunk, decode_failure, encode_generate, encode_load
+from sax.credentials import call_metadata, presented_token
 from sax.errors import SaxError
 from sax.proto import (
     common_pb2,
@@ -46,11 +47,22 @@ class Served:
         self.custom = custom_pb2_grpc.CustomServiceStub(self.channel)
         self.tokens = tokens_pb2_grpc.TokenServiceStub(self.channel)
 
-    async def load(self, model_id: str = MODEL, path: str = "fake", version: str = "") -> None:
+    async def load(
+        self,
+        model_id: str = MODEL,
+        path: str = "fake",
+        version: str = "",
+        acls: Mapping[str, str] | None = None,
+    ) -> None:
         spec = ModelSpec(
-            model_id=model_id, model_path=path, checkpoint="None", replicas=0, version=version
+            model_id=model_id,
+            model_path=path,
+            checkpoint="None",
+            replicas=0,
+            version=version,
+            acls=acls or {},
         )
-        await self.modelet.Load(encode_load(spec))
+        await self.modelet.Load(encode_load(spec), metadata=call_metadata())
 
     def servable(self, model_id: str = MODEL) -> LmServable:
         """What the server holds of this language model."""
@@ -111,7 +123,9 @@ class Stream:
         """Send one question; greedy unless told otherwise."""
         params = SamplingParams(**({"temperature": 0.0} | sampling))  # pyright: ignore
         question = GenerateRequest(model_id=model, prompt=prompt, sampling=params)
-        await self.call.write(tokens_pb2.ToServer(generate=encode_generate(id, question)))
+        message = tokens_pb2.ToServer(generate=encode_generate(id, question))
+        message.generate.token = presented_token()
+        await self.call.write(message)
 
     async def cancel(self, id: int) -> None:
         await self.call.write(tokens_pb2.ToServer(cancel=tokens_pb2.Cancel(id=id)))

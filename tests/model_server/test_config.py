@@ -7,6 +7,7 @@ import pytest
 from model_server.__main__ import make_config, make_parser
 from model_server.config import ModelServerConfig, machine_memory
 from sax.errors import InvalidName
+from sax.security import Security
 
 
 def test_without_flags_the_defaults_of_the_config_hold() -> None:
@@ -50,7 +51,9 @@ def test_every_flag_reaches_the_config() -> None:
 
 def test_the_flags_are_the_fields_of_the_config() -> None:
     flags = set(vars(make_parser().parse_args([])))
-    assert flags == set(ModelServerConfig.__slots__) - {"incarnation"}
+    assert flags == set(ModelServerConfig.__slots__) - {"incarnation", "security"} | set(
+        Security.__slots__
+    )
 
 
 def test_each_process_is_another_incarnation() -> None:

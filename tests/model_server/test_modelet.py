@@ -103,7 +103,7 @@ async def test_another_checkpoint_is_loaded_in_place_and_the_same_one_is_not() -
         assert isinstance(await error_of(served.modelet.UpdateLoaded(missing)), NotLoaded)
 
 
-async def test_acls_are_refused_as_long_as_nobody_enforces_them() -> None:
+async def test_acls_are_refused_where_nobody_proves_who_they_are() -> None:
     acls = common_pb2.AccessControlLists(items={"lm.generate": "me"})
     async with serving(FakeModels()) as served:
         for call in (

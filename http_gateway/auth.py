@@ -1,0 +1,64 @@
+"""Whose request it is: takes the token off every HTTP request and passes it on to the cell.
+
+With a token file everyone but a probe must show a valid token. With or without one the calls that
+a request makes carry the user's token and never the gateway's own, so that the cell decides for
+the user and nobody gains rights by coming through here. Pure ASGI; knows nothing of any route's
+meaning.
+"""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from http_gateway.problems import answer
+from sax.authentication import Authentication
+from sax.credentials import acting_as, bearer_token
+from sax.errors import Unauthenticated
+from sax.identity import ANYONE, Principal, enter_call
+
+PROBES = ("/healthz", "/readyz")  # answer without a token, and tell nothing of models then
+
+_LONGEST = 4096
+
+
+class Auth:
+    """ASGI middleware, inside the envelope and around every route."""
+
+    def __init__(self, app: ASGIApp, *, authentication: Authentication, generation: int) -> None:
+        self._app = app
+        self._authentication = authentication
+        self._generation = generation
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        token = token_of(Headers(scope=scope))
+        if self._authentication.on:
+            try:
+                enter_call(self._caller(scope["path"], token))
+            except Unauthenticated as error:
+                refusal = answer(scope["path"], error, self._generation)
+                return await refusal(scope, receive, send)
+        with acting_as(token):
+            await self._app(scope, receive, send)
+
+    def _caller(self, path: str, token: str) -> Principal:
+        """Whoever shows the token. Raises Unauthenticated."""
+        if not token:
+            if path in PROBES:
+                return ANYONE
+            raise Unauthenticated(
+                "no API key: send `Authorization: Bearer KEY` or `x-api-key: KEY` with the token "
+                "that the operators of this cell gave you"
+            )
+        return self._authentication.of_token(token)
+
+
+def token_of(headers: Headers) -> str:
+    """What OpenAI's clients send, or Anthropic's; "" if there is none that could be one."""
+    header = headers.get("authorization")
+    token = bearer_token(header) if header is not None else None
+    token = (token or headers.get("x-api-key", "")).strip()
+    good = len(token) <= _LONGEST and token.isascii() and token.isprintable() and " " not in token
+    return token if good else ""

@@ -1,0 +1,148 @@
+"""Access control lists: who may do a thing, as text that operators write.
+
+    alice, bob      these two
+    *               everyone who proved who they are (Saxml spells it acl/all)
+    (nothing)       nobody where a list is demanded; no list at all where one is optional
+
+Pure: knows nothing of how anyone proves who they are, nor of what is being guarded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sax.errors import InvalidRequest
+from sax.identity import Principal
+
+EVERYONE = "*"
+ALL_METHODS = "*"  # the key that guards every method without a list of its own
+
+_SAXML_EVERYONE = "acl/all"
+_SAXML_GROUP = "acl/"
+# Letters, digits and _.@- for people and programs; / and : for a certificate's spiffe://... name.
+_NAME = re.compile(r"[A-Za-z0-9_.@:/-]{1,200}")
+_METHOD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
+_MOST_NAMES = 1000
+_MOST_METHODS = 100
+# Saxml's own list, to the letter: a list under a misspelt name would guard nothing.
+_SAXML_METHODS = {
+    "lm": ("generate", "generate_stream", "score", "embed", "gradient"),
+    "am": ("recognize",),
+    "mm": ("generate",),
+    "vm": (
+        "classify",
+        "generate",
+        "embed",
+        "detect",
+        "image_to_text",
+        "image_to_image",
+        "text_and_image_to_text",
+        "video_to_text",
+    ),
+}
+# The same answers, whole or piece by piece: a list of one guards the other too, unless it has one.
+_TWINS = {"lm.generate": "lm.generate_stream", "lm.generate_stream": "lm.generate"}
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """One parsed list."""
+
+    names: frozenset[str] = frozenset()
+    everyone: bool = False
+
+    @property
+    def empty(self) -> bool:
+        """It names nobody."""
+        return not self.names and not self.everyone
+
+    def allows(self, principal: Principal) -> bool:
+        """Never someone who proved nothing."""
+        return principal.known and (self.everyone or principal.name in self.names)
+
+    def __str__(self) -> str:
+        return ", ".join([EVERYONE] * self.everyone + sorted(self.names)) or "nobody"
+
+
+NOBODY = Acl()
+
+
+@dataclass(frozen=True, slots=True)
+class MethodAcls:
+    """The lists of one model, by method; `texts` is how they were written."""
+
+    texts: Mapping[str, str] = field(default_factory=dict[str, str])
+    _acls: Mapping[str, Acl] = field(default_factory=dict[str, Acl])
+
+    def of(self, method: str) -> Acl | None:
+        """The list that guards this method; None: everyone may call it."""
+        twin = _TWINS.get(method, method)
+        return self._acls.get(method) or self._acls.get(twin) or self._acls.get(ALL_METHODS)
+
+
+OPEN = MethodAcls()
+
+
+def check_name(name: str, param: str) -> str:
+    """Return a principal's name unchanged. Raises InvalidRequest naming `param`."""
+    if not _NAME.fullmatch(name) or name.startswith(_SAXML_GROUP):
+        raise InvalidRequest(
+            f"{name[:80]!r} is not the name of a principal: write letters, digits and _.@:/- "
+            f"(at most 200, not beginning with {_SAXML_GROUP}), as in alice or team-a@example.com",
+            param=param,
+        )
+    return name
+
+
+def is_name(name: str) -> bool:
+    """Whether a principal may have this name."""
+    return bool(_NAME.fullmatch(name)) and not name.startswith(_SAXML_GROUP)
+
+
+def parse_acl(text: str, param: str) -> Acl:
+    """The list that a text writes. Raises InvalidRequest naming `param`."""
+    if not text.strip():
+        return NOBODY
+    names = [name.strip() for name in text.split(",")]
+    if len(names) > _MOST_NAMES:
+        raise InvalidRequest(
+            f"an access control list of {len(names)} names: write at most {_MOST_NAMES}, or "
+            f"{EVERYONE} for everyone who proved who they are",
+            param=param,
+        )
+    plain = [name for name in names if name not in (EVERYONE, _SAXML_EVERYONE)]
+    return Acl(frozenset(check_name(name, param) for name in plain), len(plain) < len(names))
+
+
+def parse_acls(texts: Mapping[str, str], param: str = "acls") -> MethodAcls:
+    """The lists of a model. An empty one is none. Raises InvalidRequest naming `param`."""
+    if len(texts) > _MOST_METHODS:
+        raise InvalidRequest(
+            f"access control lists of {len(texts)} methods: write at most {_MOST_METHODS}; "
+            f"the key {ALL_METHODS} stands for every method without a list of its own",
+            param=param,
+        )
+    acls = {check_method(method, param): parse_acl(acl, param) for method, acl in texts.items()}
+    return MethodAcls(dict(texts), {method: acl for method, acl in acls.items() if not acl.empty})
+
+
+def check_method(method: str, param: str) -> str:
+    """Return a method that a list may guard. Raises InvalidRequest naming `param`."""
+    kind, _, name = method.partition(".")
+    known = _SAXML_METHODS.get(kind)
+    if known is not None and name not in known:
+        served = ", ".join(f"{kind}.{each}" for each in known)
+        raise InvalidRequest(
+            f"{method[:120]!r} is no method of Saxml's, so a list for it would guard nothing: "
+            f"write one of {served}, or {ALL_METHODS} for all",
+            param=param,
+        )
+    if method != ALL_METHODS and not _METHOD.fullmatch(method):
+        raise InvalidRequest(
+            f"{method[:120]!r} is not the name of a method: write one as in lm.generate, that of "
+            f"a custom method, or {ALL_METHODS} for all",
+            param=param,
+        )
+    return method

@@ -1,0 +1,110 @@
+"""The commands `token`, `getacl` and `setacl`: who may do what."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sax.acl import ALL_METHODS, check_method, parse_acl
+from sax.cli.connection import open_client
+from sax.cli.terminal import printable, say
+from sax.errors import UnsupportedParameter
+from sax.names import ModelId
+from sax.token_file import new_token, token_line
+
+_ALL = "all"
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")]
+
+
+def token(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Whose it is: a person, a program, a server.")
+    ],
+) -> None:
+    """Make a token.
+
+    Prints it once on stdout, for its owner to keep (SAX_TOKEN, or an API key), and on stderr the
+    line for the file that servers read with --tokens. The file holds no secret.
+
+    \b
+    Examples:
+      sax token alice
+      sax token alice 2>> tokens.txt
+    """
+    secret = new_token()
+    line = token_line(name, secret)
+    print(secret)
+    say(line)
+
+
+def getacl(
+    ctx: typer.Context,
+    model: Model,
+    method: Annotated[
+        str, typer.Argument(metavar="[METHOD]", help="lm.generate, ...; all for a table.")
+    ] = "",
+) -> None:
+    """Show who may call a method of a model; without a method, who else may change the model.
+
+    \b
+    Examples:
+      sax getacl /sax/test/smollm2
+      sax getacl /sax/test/smollm2 lm.generate
+      sax getacl /sax/test/smollm2 all
+    """
+    with open_client(ctx) as client:
+        spec = client.list(_model_id(model)).spec
+    if method == _ALL:
+        for name, acl in sorted(spec.acls.items()):
+            print(printable(f"{name} {acl}"))
+        return
+    print(printable(spec.acls.get(method, "") if method else spec.admin_acl))
+
+
+def setacl(
+    ctx: typer.Context,
+    model: Model,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[METHOD] NAMES",
+            help="The method (all: every one without a list of its own), and names with commas, * "
+            'for everyone with a token, or "" for no list.',
+        ),
+    ],
+) -> None:
+    """Say who may call a method of a model; without a method, who else may change the model.
+
+    Takes effect on every replica without a reload; what runs may end. A list of lm.generate
+    guards lm.generate_stream too, unless that has one of its own, and the other way round.
+
+    \b
+    Examples:
+      sax setacl /sax/test/smollm2 lm.generate alice,bob
+      sax setacl /sax/test/smollm2 all alice
+      sax setacl /sax/test/smollm2 carol
+    """
+    if len(words) > 2:
+        raise typer.BadParameter("write at most a method and a list: names with commas, no spaces")
+    name, acl = _model_id(model), words[-1]
+    parse_acl(acl, "acl")
+    with open_client(ctx) as client:
+        if len(words) == 1:
+            client.update(name, admin_acl=acl)
+        else:
+            method = ALL_METHODS if words[0] == _ALL else check_method(words[0], "method")
+            acls = {**client.list(name).spec.acls, method: acl}
+            client.update(name, acls={key: text for key, text in acls.items() if text.strip()})
+    print(f"updated {name}")
+
+
+def _model_id(name: str) -> str:
+    if name.count("/") == 2:
+        raise UnsupportedParameter(
+            f"{name}: the list of a cell is set where its admin server starts (--admin_acl); name "
+            "a model",
+            param="model",
+        )
+    return str(ModelId.parse(name))

@@ -1,0 +1,119 @@
+"""Tokens on all three processes: who is answered, who is not, and lists that change in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+
+from sax.cli.cell_plan import MODEL_SERVER
+from tests.end_to_end.cell import Cell, local_plan
+from tests.end_to_end.test_random_weights import PATH, SMALL
+from tests.identities import Identities
+
+pytestmark = pytest.mark.timeout(600)
+
+MODEL = "/sax/test/guarded"
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory: pytest.TempPathFactory) -> Identities:
+    return Identities(tmp_path_factory.mktemp("people"), "ops", "alice", "bob")
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, people: Identities) -> Iterator[Cell]:
+    """A cell of which ops is the operator and whose processes call each other as ops."""
+    plan = local_plan(
+        tmp_path_factory.mktemp("guarded"), "--slots=1", tokens=people.path, admin_acl="ops"
+    )
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("SAX_TOKEN", people.tokens["ops"])
+        with Cell(plan) as running:
+            running.publish("None", model=MODEL, model_path=PATH, overrides=SMALL)
+            yield running
+
+
+def complete(cell: Cell, key: str, **fields: Any) -> str:
+    """What an OpenAI client with this key gets."""
+    settings = {"max_tokens": 4, "temperature": 0, **fields}
+    with OpenAI(base_url=f"{cell.url}/v1", api_key=key, max_retries=0) as client:
+        return client.completions.create(model="guarded", prompt="hi", **settings).choices[0].text
+
+
+def loads(cell: Cell) -> int:
+    return cell.log(MODEL_SERVER).count("loading completed")
+
+
+def test_strangers_are_turned_away_by_every_process(guarded: Cell, people: Identities) -> None:
+    with pytest.raises(openai.AuthenticationError) as refused:
+        complete(guarded, "sk-anything")
+    assert refused.value.code == "invalid_api_key"
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("SAX_TOKEN", "sax_withdrawn")
+        for words in (("ls",), ("generate", MODEL, "hi")):
+            result = guarded.sax(*words)
+            assert (result.returncode, result.stdout) == (1, "")
+            assert "token is not valid" in result.stderr
+
+
+def test_lists_change_in_place_and_are_in_force_for_every_user(
+    guarded: Cell, people: Identities
+) -> None:
+    before = loads(guarded)
+    alice, bob = people.tokens["alice"], people.tokens["bob"]
+    text = complete(guarded, alice)
+    assert complete(guarded, bob) == text
+    changed = guarded.sax("setacl", MODEL, "lm.generate", "alice")
+    assert changed.returncode == 0, changed.stderr
+
+    def shut_out() -> bool:
+        try:
+            complete(guarded, bob)
+        except openai.PermissionDeniedError as refused:
+            return "bob may not call lm.generate_stream" in refused.message
+        return False
+
+    guarded.eventually(shut_out, "bob is shut out")
+    assert complete(guarded, alice) == text
+    with pytest.raises(openai.PermissionDeniedError):
+        complete(guarded, bob, stream=True)
+    saxml = {"model": MODEL, "query": "hi"}
+    for who, status in (("alice", 200), ("bob", 403), ("ops", 403)):
+        reply = guarded.http.post("/generate", json=saxml, headers=people.headers(who))
+        assert reply.status_code == status, reply.text
+    assert loads(guarded) == before
+
+
+def test_only_the_operator_publishes_whatever_the_way(guarded: Cell, people: Identities) -> None:
+    body = {"model": "/sax/test/new", "model_path": PATH, "checkpoint": "None", "replicas": 0}
+    refused = guarded.http.post("/publish", json=body, headers=people.headers("alice"))
+    assert refused.status_code == 403
+    assert "alice may not publish" in refused.json()["detail"]
+    allowed = guarded.http.post("/publish", json=body, headers=people.headers("ops"))
+    assert allowed.status_code == 200, allowed.text
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("SAX_TOKEN", people.tokens["alice"])
+        for words in (("unpublish", MODEL), ("setacl", MODEL, "alice")):
+            result = guarded.sax(*words)
+            assert result.returncode == 1
+            assert "alice may not" in result.stderr
+
+
+def test_a_token_that_is_withdrawn_opens_nothing_from_then_on(
+    guarded: Cell, people: Identities, tmp_path: Path
+) -> None:
+    key = people.tokens["alice"]
+    try:
+        del people.tokens["alice"]
+        people.write()
+        with pytest.raises(openai.AuthenticationError):
+            complete(guarded, key)
+    finally:
+        people.tokens["alice"] = key
+        people.write()
+    assert complete(guarded, key)

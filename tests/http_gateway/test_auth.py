@@ -1,0 +1,227 @@
+"""Whose request it is: every route but the probes asks, and the cell hears of the user only."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from http_gateway.__main__ import parse_flags, tell_of_security
+from http_gateway.app import create_app
+from http_gateway.catalog import Catalog
+from http_gateway.config import GatewayConfig
+from sax.authentication import Authentication
+from sax.credentials import presented_token
+from sax.errors import AdminUnavailable, Unauthenticated
+from sax.token_file import TokenFile
+from sax.types import PublishedModel
+from tests.http_gateway.fake_cell import FakeCell, published
+from tests.identities import Identities
+
+PROMPT = {"model": "llama", "prompt": "hi"}
+
+
+class Listening(FakeCell):
+    """Remembers whose token each call of the cell would carry."""
+
+    def __init__(self, *models: PublishedModel) -> None:
+        super().__init__(*models)
+        self.asked_with: list[str] = []
+        self.listed_with: list[str] = []
+
+    async def generate_to(self, *args: Any, **settings: Any) -> None:
+        self.asked_with.append(await asyncio.create_task(_token()))
+        await super().generate_to(*args, **settings)
+
+    async def list_all(self, cell: str | None = None) -> Sequence[PublishedModel]:
+        self.listed_with.append(presented_token())
+        return await super().list_all(cell)
+
+
+async def _token() -> str:
+    return presented_token()
+
+
+@pytest.fixture
+def cell(monkeypatch: pytest.MonkeyPatch) -> Listening:
+    monkeypatch.setenv("SAX_TOKEN", "the-gateways-own")
+    return Listening(published("/sax/test/llama"))
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> Identities:
+    return Identities(tmp_path, "alice")
+
+
+def client(
+    cell: FakeCell, people: Identities | None = None, *, generation: int = 2
+) -> httpx.AsyncClient:
+    """Of a gateway that asks who calls if there are people, and else does not."""
+    asks = Authentication(TokenFile(people.path) if people else None)
+    app = create_app(cell, GatewayConfig(saxml_generation=generation), asks)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://gateway")
+
+
+ROUTES = [
+    ("GET", "/"),
+    ("GET", "/metrics"),
+    ("GET", "/openapi.json"),
+    ("GET", "/listall"),
+    ("POST", "/publish"),
+    ("PUT", "/update"),
+    ("POST", "/unpublish"),
+    ("POST", "/rollback"),
+    ("GET", "/events"),
+    ("POST", "/generate"),
+    ("GET", "/v1/models"),
+    ("POST", "/v1/completions"),
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/embeddings"),
+    ("GET", "/no/such/route"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+@pytest.mark.parametrize("who", ["", "stranger"])
+async def test_every_route_but_the_probes_wants_a_token(
+    cell: Listening, people: Identities, method: str, path: str, who: str
+) -> None:
+    async with client(cell, people) as http:
+        answer = await http.request(method, path, json=PROMPT, headers=people.headers(who))
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+        assert answer.headers["x-request-id"]
+        known = await http.request(method, path, json=PROMPT, headers=people.headers("alice"))
+        assert known.status_code != 401
+    assert len(cell.asked_with) <= 1
+
+
+async def test_every_route_of_the_application_is_tried_above(people: Identities) -> None:
+    asked = {(method, path) for method, path in ROUTES}
+    async with client(FakeCell(), people) as http:
+        reply = await http.get("/openapi.json", headers=people.headers("alice"))
+    told = {
+        (method.upper(), path)
+        for path, methods in reply.json()["paths"].items()
+        for method in methods
+    }
+    exempt = {("GET", "/healthz"), ("GET", "/readyz")}
+    twins = {("POST", "/listall"), ("GET", "/listcell"), ("POST", "/listcell")}
+    assert told - asked == exempt | twins | {("GET", "/v1/models/{name}")}
+
+
+async def test_a_refusal_is_told_in_the_words_of_its_api_family(
+    cell: Listening, people: Identities
+) -> None:
+    async with client(cell, people) as http:
+        openai = (await http.post("/v1/completions", json=PROMPT)).json()["error"]
+        assert (openai["type"], openai["code"]) == ("authentication_error", "invalid_api_key")
+        assert "API key" in openai["message"]
+        assert list((await http.get("/listall")).json()) == ["detail"]
+    async with client(cell, people, generation=1) as http:
+        old = await http.get("/listcell")
+        assert (old.status_code, list(json.loads(old.text))) == (401, ["Error"])
+
+
+async def test_probes_answer_strangers_and_tell_them_nothing_of_models(
+    cell: Listening, people: Identities
+) -> None:
+    async with client(cell, people) as http:
+        assert (await http.get("/healthz")).status_code == 200
+        strange = await http.get("/readyz")
+        assert (strange.status_code, strange.json()) == (200, {"status": "ready"})
+        known = await http.get("/readyz", headers=people.headers("alice"))
+        assert known.json()["models"] == ["/sax/test/llama"]
+        cell.models.clear()
+        strange = await http.get("/readyz")
+        assert (strange.status_code, strange.json()) == (503, {"status": "not ready"})
+        assert (await http.get("/healthz", headers=people.headers("stranger"))).status_code == 401
+
+
+@pytest.mark.parametrize("header", ["authorization", "x-api-key"])
+@pytest.mark.parametrize("asks", [True, False])
+async def test_the_cell_is_asked_in_the_users_name_and_listed_in_the_gateways(
+    cell: Listening, people: Identities, header: str, asks: bool
+) -> None:
+    token = people.tokens["alice"]
+    headers = {header: f"Bearer {token}" if header == "authorization" else token}
+    async with client(cell, people if asks else None) as http:
+        whole = await http.post("/v1/completions", json=PROMPT, headers=headers)
+        assert whole.status_code == 200
+        body = {**PROMPT, "stream": True}
+        streamed = await http.post("/v1/completions", json=body, headers=headers)
+        assert streamed.status_code == 200
+    assert cell.asked_with == [token, token]
+    assert set(cell.listed_with) == {"the-gateways-own"}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": "Basic eDp5"},
+        {"x-api-key": "two words"},
+        {"authorization": "Bearer " + "x" * 5000},
+    ],
+)
+async def test_a_user_without_a_token_never_gets_the_gateways(
+    cell: Listening, headers: dict[str, str]
+) -> None:
+    async with client(cell) as http:
+        assert (await http.post("/v1/completions", json=PROMPT, headers=headers)).is_success
+    assert cell.asked_with == [""]
+
+
+async def test_a_gateway_that_the_cell_refuses_does_not_blame_the_user(
+    cell: Listening, people: Identities
+) -> None:
+    cell.admin_failure = Unauthenticated("the token is not valid here")
+    async with client(cell, people) as http:
+        answer = await http.get("/v1/models", headers=people.headers("alice"))
+    assert answer.status_code == 503
+    assert "SAX_TOKEN" in answer.json()["error"]["message"]
+    with pytest.raises(Unauthenticated):  # of a program of the user's own it is the user's
+        await Catalog(cell).refresh()
+    cell.admin_failure = AdminUnavailable("gone")
+    async with client(cell, people) as http:
+        answer = await http.get("/v1/models", headers=people.headers("alice"))
+    assert answer.json()["error"]["message"] == "gone"
+
+
+@pytest.mark.parametrize(
+    ("flags", "warns"),
+    [
+        ([], False),
+        (["--host", "0.0.0.0"], True),
+        (["--host", "0.0.0.0", "--tokens", "f"], False),
+    ],
+)
+def test_an_open_gateway_that_others_reach_warns_loudly(
+    caplog: pytest.LogCaptureFixture, flags: list[str], warns: bool
+) -> None:
+    caplog.set_level(logging.WARNING)
+    tell_of_security(parse_flags(flags))
+    assert ("OPEN TO EVERYONE" in caplog.text) == warns
+
+
+def test_a_gateway_that_would_lend_its_certificate_to_strangers_says_so(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAX_TLS_CERT", "c")
+    tell_of_security(parse_flags(["--tokens", "f"]))
+    assert caplog.text == ""
+    tell_of_security(parse_flags([]))
+    assert "in the gateway's own name" in caplog.text
+
+
+def test_half_a_certificate_is_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_flags(["--tls_cert", "c"])
+    assert "--tls_key" in capsys.readouterr().err
