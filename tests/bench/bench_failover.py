@@ -1,9 +1,9 @@
 """A leader dies: how long until the follower leads, knows every server, and takes a change.
 
 Two admin servers of the real code with the timings of production in one process, over one store in
-memory; the model servers are arithmetic behind the reconciler's protocol. The leader loses its store
-and its servers at one moment and says nothing more, as after a power cut: nobody can tell that its
-process is gone.
+memory; the model servers are arithmetic behind the reconciler's protocol. The leader loses its
+store and its servers at one moment and says nothing more, as after a power cut: nobody can tell
+that its process is gone.
 """
 
 from __future__ import annotations
