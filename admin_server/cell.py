@@ -25,6 +25,7 @@ from admin_server.placement import bare
 from admin_server.plan import Plan
 from admin_server.reconciler import Reconciler, Timing
 from admin_server.records import Record
+from admin_server.recovery import Recovery
 from admin_server.scaler import Scaler
 from admin_server.seen import Seen
 from admin_server.servers import known_paths
@@ -37,7 +38,8 @@ from admin_server.state import (
     unpublish_record,
     update_record,
 )
-from admin_server.watch import Delta, WatchSet
+from admin_server.watch import Delta
+from admin_server.watch_sets import WatchSets
 from admin_server.words import describe_paths
 from sax import names
 from sax.config import check_address
@@ -86,15 +88,12 @@ class Cell:
         self._plan = Plan((), {})
         self._seen = Seen()
         self._dismissed = False
-        self._shown: dict[str, frozenset[str]] = {}  # by model, the servers in its watch set
-        self._reach: dict[str, str] = {}  # by server, where requests go
-        self._watched: dict[str, WatchSet] = {}
-        self._next_base = 0
-        self._restored = frozenset(ledger.state.models)
-        self._settled_at_s = clock() + timing.settle_s
+        self._watched = WatchSets()
+        restored, settled_at_s = frozenset(ledger.state.models), clock() + timing.settle_s
+        self._recovery = Recovery(restored, settled_at_s)
         # A server that was away for as long as it may be still brings its replicas.
-        adopts_until_s = self._settled_at_s + timing.silence_s
-        self.scaler = Scaler(scaling or ScalingTiming(), self._restored, adopts_until_s)
+        adopts_until_s = settled_at_s + timing.silence_s
+        self.scaler = Scaler(scaling or ScalingTiming(), restored, adopts_until_s)
         self.reconciler = Reconciler(
             modelets,
             lambda: ledger.state,
@@ -241,8 +240,9 @@ class Cell:
             event = self._notice.next(model_id)
             self._check_leading()
             self.ledger.state.find(model_id)
-            delta = self._watch_set(model_id).since(known)
-            if (delta.full or delta.changes) and not self._withheld(model_id):
+            delta = self._watched.of(model_id).since(known)
+            withheld = self._recovery.withholds(model_id, self._clock())
+            if (delta.full or delta.changes) and not withheld:
                 return delta
             try:
                 async with asyncio.timeout_at(deadline):
@@ -291,7 +291,7 @@ class Cell:
 
     async def _commit(self, make: Callable[[CellState], Record | None]) -> None:
         await self.ledger.commit(make)
-        self._forget_unpublished()
+        self._watched.keep(self.ledger.state.models)
         self.reconciler.wake()
         self._notice.post_all()
 
@@ -309,48 +309,21 @@ class Cell:
 
     def _on_plan(self, plan: Plan, seen: Seen) -> None:
         """Tell who watches what changed, before the plan is carried out."""
-        reach = {
-            address: server.joined.info.data_address or address
-            for address, server in seen.servers.items()
-        }
-        before, moved = self._plan.models, reach != self._reach
-        self._plan, self._seen, self._reach = plan, seen, reach
-        changed: list[str] = []
-        for model_id, report in plan.models.items():
-            old = before.get(model_id)
-            news = old is None or (old.version, old.current) != (report.version, report.current)
-            if moved or self._shown.get(model_id) != report.ready:
-                self._shown[model_id] = report.ready
-                watched = self._watch_set(model_id)
-                new = watched.become(reach[address] for address in report.ready)
-                self._watched[model_id] = new
-                news = news or new is not watched
-            if news:
-                changed.append(model_id)
+        changed = self._watched.take(plan, self._plan, seen.servers)
+        self._plan, self._seen = plan, seen
         self._notice.post(changed)
-        if self._restored:
-            self._restored = frozenset(m for m in self._restored if self._withheld(m))
+        if not self._recovery.over:
+            self._recovery.look(seen.servers, self._is_found, self._clock())
             self._notice.post_all()
 
-    def _forget_unpublished(self) -> None:
-        for model_id in self._watched.keys() - self.ledger.state.models.keys():
-            self._next_base = max(self._next_base, self._watched.pop(model_id).seqno + 1)
-            self._shown.pop(model_id, None)
-
-    def _watch_set(self, model_id: str) -> WatchSet:
-        """A model that comes back starts beyond every number that clients may have of it."""
-        if model_id not in self._watched:
-            self._watched[model_id] = WatchSet(self._next_base)
-        return self._watched[model_id]
-
-    def _withheld(self, model_id: str) -> bool:
-        """After a restart, clients keep the replicas they know until ours have joined again."""
-        waiting = model_id in self._restored and self._clock() < self._settled_at_s
+    def _is_found(self, model_id: str) -> bool:
+        """Are all replicas of the model ready?"""
         spec = self.ledger.state.models.get(model_id)
-        if not waiting or spec is None:
-            return False
+        if spec is None:
+            return True
         # An autoscaled model may have none; that is known when its servers have had their time.
-        return self._ready(spec) < max(self.scaler.wanted(spec), 1 if spec.autoscaling else 0)
+        least = 1 if spec.autoscaling else 0
+        return self._ready(spec) >= max(self.scaler.wanted(spec), least)
 
     def _ready(self, spec: ModelSpec) -> int:
         report = self._plan.models.get(spec.model_id)

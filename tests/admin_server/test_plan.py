@@ -308,10 +308,11 @@ def test_an_empty_list_is_the_same_as_none():
     assert plan_actions(cell(wanted), there, 0).actions == ()
 
 
-def test_access_control_lists_go_only_where_the_published_version_is_loaded():
+def test_access_control_lists_go_wherever_the_model_is_loaded_in_whatever_version():
     wanted = replace(spec(replicas=3), acls=ACLS)
     there = seen({A: [holds(S.LOADING)], B: [holds(S.LOADED, OLD)], C: [holds(S.LOADED)]})
-    assert plan_actions(cell(wanted), there, 0).actions == (UpdateAcls(C, wanted),)
+    actions = plan_actions(cell(wanted), there, 0).actions
+    assert actions == (UpdateAcls(B, wanted), UpdateAcls(C, wanted))
 
 
 def test_access_control_lists_do_not_wait_for_another_model_that_is_loading_there():

@@ -178,9 +178,11 @@ async def test_a_model_waits_for_a_server_with_its_tags_and_devices(admin, start
     modelet = await start_modelet()
     await admin.cell.publish(spec(placement=Placement(devices=32)))
     await eventually(lambda: "needs 32 devices in one slice" in replica(admin).reason)
-    await admin.cell.update(spec(placement=Placement(tags=("a100",))))
+    # Without a revision, as Saxml's clients change a model, its placement would stay.
+    revision = admin.cell.find(M).spec.revision
+    await admin.cell.update(spec(placement=Placement(tags=("a100",)), revision=revision))
     await eventually(lambda: "no server has the tag a100" in replica(admin).reason)
-    await admin.cell.update(spec())
+    await admin.cell.update(spec(revision=admin.cell.find(M).spec.revision))
     await eventually(lambda: modelet.holds(M))
 
 

@@ -15,10 +15,13 @@ from admin_server.cell import Cell
 from admin_server.ledger import Ledger
 from admin_server.object_store import open_store
 from admin_server.plan import Plan, plan_actions
+from admin_server.seat import Seat
 from admin_server.seen import Seen
 from admin_server.servers import Servers
 from admin_server.state import CellState
-from admin_server.status_page import describe
+from admin_server.status import describe
+from admin_server.status_view import View
+from admin_server.store_health import StoreHealth
 from sax.names import CellId
 from sax.types import ModelSpec, ServableStatus
 from tests.admin_server.fake_fleet import FakeFleet, model_specs, server_infos
@@ -199,7 +202,9 @@ async def steps_of_telling(size: int) -> int:
     plan = plan_actions(rounds.wanted, seen, rounds.now)
     count = steps(lambda: cell._on_plan(plan, seen))
     assert all(model.ready_replicas for model in cell.models())
-    count += steps(lambda: describe(cell, rounds.now))
+    seat = Seat(CellId("test"), StoreHealth(lambda: rounds.now))
+    seat.take(cell, 1, "10.0.0.1:1")
+    count += steps(lambda: describe(seat, rounds.now, View()))
     return count + steps(lambda: cell.listing(""))
 
 

@@ -145,7 +145,8 @@ async def test_new_bounds_act_at_once_and_off_is_off(admin, start_modelet):
     await admin.cell.update(spec(autoscaling=Autoscaling(min_replicas=2, max_replicas=3)))
     await eventually(lambda: sum(server.holds(M) for server in servers) == 2)
     assert admin.cell.find(M).scaling_reason == "it is to have 2 to 3: 2 wanted"
-    await admin.cell.update(spec(autoscaling=None))
+    revision = admin.cell.find(M).spec.revision  # without it, what is not said stays
+    await admin.cell.update(spec(autoscaling=None, revision=revision))
     await eventually(lambda: sum(server.holds(M) for server in servers) == 1)
     calls = [call for server in servers for call in server.calls]
     assert sorted(calls) == [("load", M), ("load", M), ("unload", M)]  # none was loaded anew
@@ -158,7 +159,7 @@ async def test_a_bad_bound_is_refused_and_nothing_is_published(admin):
     assert admin.cell.models() == []
 
 
-async def test_a_restarted_admin_keeps_the_replicas_that_the_load_brought(config, start_modelet):
+async def test_a_restarted_admin_keeps_the_replicas_that_the_load_brought(config):
     bounds = replace(SLEEPY, min_replicas=1)
     servers = [await FakeModelet().start() for _ in range(3)]
     slow = replace(config, scaling=replace(QUICK, down_s=60, idle_s=60))

@@ -187,6 +187,8 @@ def test_a_change_of_autoscaling_alone_loads_nothing_anew():
     assert record is not None
     assert (record.spec.version, record.spec.autoscaling) == (A, bounds)
     assert decode_record(encode_record(record)) == record
-    off = update_record(apply(state, record), spec(), version=B, at_s=2)
+    # Who does not know the revision may not know of autoscaling either: then it stays.
+    assert update_record(apply(state, record, 2), spec(), version=B, at_s=2) is None
+    off = update_record(apply(state, record, 2), spec(revision=2), version=B, at_s=2)
     assert off is not None
     assert (off.spec.version, off.spec.autoscaling) == (A, None)

@@ -23,7 +23,10 @@ from admin_server.ledger import Ledger
 from admin_server.object_store import open_store
 from admin_server.process import Clock
 from admin_server.reconciler import Timing
-from admin_server.status_page import describe
+from admin_server.seat import Seat
+from admin_server.status import describe
+from admin_server.status_view import View
+from admin_server.store_health import StoreHealth
 from sax import codec
 from sax.names import CellId
 from sax.proto import admin_pb2
@@ -211,7 +214,7 @@ async def _measure(servers: int, models: int) -> Figures:
     ).SerializeToString()
     figures.list_s = time.perf_counter() - began_s
     began_s = time.perf_counter()
-    figures.page_bytes = len(json.dumps(describe(cell, time.time())))
+    figures.page_bytes = len(json.dumps(describe(seat_of(cell), time.time(), View())))
     figures.page_s = time.perf_counter() - began_s
     for task in tasks:
         task.cancel()
@@ -259,3 +262,10 @@ async def _stalls(stalls: list[float]) -> None:
         began_s = time.perf_counter()
         await asyncio.sleep(0.005)
         stalls.append(time.perf_counter() - began_s - 0.005)
+
+
+def seat_of(cell: Cell) -> Seat:
+    """The seat of an admin server that leads this cell."""
+    seat = Seat(CellId.parse("/sax/test"), StoreHealth(time.time))
+    seat.take(cell, 1, "10.0.0.1:1")
+    return seat
