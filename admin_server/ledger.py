@@ -21,11 +21,13 @@ from admin_server.record_log import Deposed, History, LateRecord, RecordLog
 from admin_server.records import Lead, Record, decode_record, encode_record, model_of
 from admin_server.state import CellState, apply, decode_state, encode_state
 from admin_server.store_health import StoreHealth
-from sax.errors import AdminUnavailable, NotLeading
+from sax.errors import AdminUnavailable, ModelExists, NotFound, NotLeading, StaleRevision
 from sax.names import CellId
 
 _log = logging.getLogger(__name__)
 _RECENT = 50
+# What is told of the state, and a lie if the state is old.
+_REFUSALS = (ModelExists, NotFound, StaleRevision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +87,7 @@ class Ledger:
         Sets `deposed`. Raises StoreUnavailable.
         """
         async with self._one_change:
-            try:
-                await self._log.check()
-            except LateRecord as late:
-                self._late(late)
-            except Deposed as exc:
-                self._step_down(exc)
+            await self._look()
 
     async def entries(self, before: int, limit: int, model_id: str = "") -> list[Entry]:
         """At most so many records before this number, the newest first; of one model if named.
@@ -151,10 +148,50 @@ class Ledger:
 
     async def _commit(self, make: Callable[[CellState], Record | None]) -> None:
         async with self._turn():
-            while (record := make(self.state)) is not None:
+            while (record := await self._make(make)) is not None:
                 if await self._append(record):
                     break
         self._compact_if_due()
+
+    async def _make(self, make: Callable[[CellState], Record | None]) -> Record | None:
+        """What `make` says to a state that is still the newest, if it is not a record.
+
+        A record needs no look: the log refuses the ones that come from an old state.
+        """
+        while True:
+            state = self.state
+            try:
+                record, refusal = make(state), None
+            except _REFUSALS as exc:
+                record, refusal = None, exc
+            if record is not None:
+                return record
+            await self._check_newest()
+            if state is self.state:
+                break
+        if refusal is not None:
+            raise refusal
+        return None
+
+    async def _check_newest(self) -> None:
+        """Raises NotLeading where another admin has changed the state since, AdminUnavailable."""
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await self._look()
+        except StoreUnavailable as exc:
+            raise self._refusal(exc.text) from exc
+        except TimeoutError as exc:
+            raise self._refusal(f"the store took more than {self._patience_s:g} s") from exc
+        if self.deposed.is_set():
+            raise NotLeading("another admin server leads this cell now; ask again", param="")
+
+    async def _look(self) -> None:
+        try:
+            await self._log.check()
+        except LateRecord as late:
+            self._late(late)
+        except Deposed as exc:
+            self._step_down(exc)
 
     @asynccontextmanager
     async def _turn(self) -> AsyncGenerator[None]:
@@ -180,6 +217,8 @@ class Ledger:
             return False
         except Deposed as exc:
             self._step_down(exc)
+            if exc.unsure:
+                raise _unconfirmed(exc.text) from exc
             raise NotLeading(f"{exc.text}; ask again", param="") from exc
         except StoreUnavailable as exc:
             raise self._refusal(exc.text) from exc
@@ -204,10 +243,7 @@ class Ledger:
 
     def _refusal(self, why: str) -> AdminUnavailable:
         self.store_health.failed(why)
-        return AdminUnavailable(
-            f"the change could not be confirmed as durable: {why}. It was not acknowledged, "
-            "and is either made whole or not at all: look, then try again"
-        )
+        return _unconfirmed(why)
 
     def _read(self, history: History) -> None:
         if history.snapshot is not None:
@@ -230,3 +266,10 @@ class Ledger:
         except (StoreUnavailable, CorruptLog) as exc:
             # Nothing is lost: the records are still there, and the next change tries again.
             _log.warning("no snapshot of record %d yet: %s", sequence, exc.text)
+
+
+def _unconfirmed(why: str) -> AdminUnavailable:
+    return AdminUnavailable(
+        f"the change could not be confirmed as durable: {why}. It was not acknowledged, "
+        "and is either made whole or not at all: look, then try again"
+    )

@@ -34,6 +34,10 @@ _READ_TRIES = 5
 class Deposed(Unavailable):
     """Another admin server writes this cell's log now: this one must step down."""
 
+    def __init__(self, text: str, *, unsure: bool = False) -> None:
+        super().__init__(text)
+        self.unsure = unsure  # the record may have counted before the other one took over
+
 
 class LateRecord(Exception):
     """A record whose write seemed to fail had landed: apply it, then go on."""
@@ -137,7 +141,8 @@ class RecordLog:
         try:
             await self._store.get(name_of(self._cell, "records", number))
         except ObjectMissing:
-            return
+            # There is none yet, or it was written and compacted away while we slept.
+            return await self._check_not_deposed(number)
         found = await self._find_own(number)
         await self._check_not_deposed(number)
         text = unwrap(self._cell, "records", number, found)[1]
@@ -153,13 +158,16 @@ class RecordLog:
         except ObjectMissing:
             writer, found = "", b""
         if writer != self._writer:
+            # An own first try may have counted, and be compacted away by now.
+            await self._check_not_deposed(number)
             raise Deposed(_deposed(self._cell, name))
         return found
 
     async def _check_not_deposed(self, number: int) -> None:
         snapshots = numbers_of(await self._store.names(folder_of(self._cell, "snapshots")))
         if max(snapshots, default=0) >= number:
-            raise Deposed(_deposed(self._cell, name_of(self._cell, "snapshots", max(snapshots))))
+            newest = name_of(self._cell, "snapshots", max(snapshots))
+            raise Deposed(_deposed(self._cell, newest), unsure=True)
 
     async def compact(self, sequence: int, text: bytes) -> None:
         """Archive the records up to `sequence`, write the state after it, delete what is needless.

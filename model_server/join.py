@@ -16,7 +16,7 @@ import grpc.aio
 from sax import rpc
 from sax.admin_choice import AdminChoice
 from sax.codec import encode_join
-from sax.errors import AdminUnavailable, NotLeading, SaxError
+from sax.errors import AdminUnavailable, DeadlineExceeded, NotLeading, SaxError
 from sax.proto import admin_pb2
 from sax.types import ServerInfo
 
@@ -85,7 +85,7 @@ class Joiner:
         """Ask the leader next, or another one than the one that is away."""
         if isinstance(error, NotLeading):
             self._choice.refused(error)
-        elif isinstance(error, AdminUnavailable):
+        elif isinstance(error, AdminUnavailable | DeadlineExceeded):
             self._choice.lost()
 
     def _log_loss(self, reason: str) -> None:

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from sax import config, rpc
 from sax.admin_choice import AdminChoice
-from sax.errors import AdminUnavailable, NotLeading, SaxError
+from sax.errors import AdminUnavailable, DeadlineExceeded, NotLeading, SaxError
 from sax.location import find_admin
 from sax.proto import admin_pb2, cell_pb2
 from sax.watch import pause_s
@@ -55,7 +55,8 @@ class Admin:
                 return await self._call(method, request, reply, deadline)
             except NotLeading as exc:
                 await _pause(attempt, deadline, exc)
-            except AdminUnavailable:
+            except (AdminUnavailable, DeadlineExceeded):
+                # One that hangs, or whose machine vanished, keeps its connection for long.
                 self._choice.lost()
                 raise
         raise AssertionError("not reached")
@@ -77,6 +78,9 @@ class Admin:
                 if failures >= _ATTEMPTS:
                     raise
                 await _pause(attempt, deadline, exc)
+            except DeadlineExceeded:
+                self._choice.lost()
+                raise
         raise AssertionError("not reached")
 
     async def watch_loc(self, request: admin_pb2.WatchLocRequest) -> admin_pb2.WatchLocResponse:

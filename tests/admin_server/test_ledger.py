@@ -7,7 +7,7 @@ import pytest
 from admin_server.ledger import Ledger
 from admin_server.object_store import StoreUnavailable
 from admin_server.state import publish_record, unpublish_record
-from sax.errors import AdminUnavailable, ModelExists, ModelNotFound
+from sax.errors import AdminUnavailable, ModelExists, ModelNotFound, NotLeading
 from sax.names import CellId
 from sax.types import ModelSpec
 from tests.stores.faulty_store import FaultyStore
@@ -189,3 +189,45 @@ async def test_the_health_of_the_store_follows_the_last_write(store):
     store.fails = ""
     await ledger.commit(publishing("m"))
     assert not ledger.store_health.failing
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("asked", ["there is one", "there is none", "nothing to change"])
+async def test_a_deposed_leader_refuses_nothing_from_its_old_state(store, asked, compacted):
+    """Cut off for a while it does not know of the other one; what it would say is not true now."""
+    first = await open_ledger(store)
+    await first.commit(publishing("m"))
+    second = await open_ledger(store, every=1 if compacted else 100)
+    await second.commit(lambda state: unpublish_record(state, "/sax/test/m", at_s=0))
+    await second.commit(publishing("n"))
+    await second.close()
+    change = {
+        "there is one": publishing("m"),
+        "there is none": lambda state: unpublish_record(state, "/sax/test/n", at_s=0),
+        "nothing to change": lambda state: None,
+    }[asked]
+    with pytest.raises(NotLeading):
+        await first.commit(change)
+    assert first.deposed.is_set()
+
+
+async def test_a_change_that_may_have_counted_is_not_called_undone(store):
+    """It lands, another one takes the lead and compacts it away, and then its answer comes."""
+    first = await open_ledger(store)
+    store.gate.clear()
+    create = store.store.create
+
+    async def create_and_take_over(name: str, data: bytes) -> None:
+        store.store.create = create
+        await create(name, data)
+        second = await open_ledger(store, every=1)
+        await second.commit(publishing("n"))
+        await second.close()
+
+    store.store.create = create_and_take_over
+    store.gate.set()
+    with pytest.raises(AdminUnavailable, match="could not be confirmed") as caught:
+        await first.commit(publishing("m"))
+    assert not isinstance(caught.value, NotLeading)
+    assert first.deposed.is_set()
+    assert set((await open_ledger(store)).state.models) == {"/sax/test/m", "/sax/test/n"}

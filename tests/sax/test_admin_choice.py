@@ -6,7 +6,7 @@ import pytest
 
 from sax.admin import Admin
 from sax.admin_choice import AdminChoice
-from sax.errors import AdminUnavailable, NotLeading
+from sax.errors import AdminUnavailable, DeadlineExceeded, NotLeading
 from sax.proto import admin_pb2
 from tests.sax.fake_admin import FakeAdmin
 
@@ -88,3 +88,17 @@ async def test_a_change_whose_answer_was_lost_is_not_sent_again():
     assert not admins.models
     await admin.close()
     await admins.stop()
+
+
+async def test_an_admin_that_takes_the_call_and_hangs_is_not_asked_again():
+    """A paused process, or a machine that vanished: the connection stands for long."""
+    hanging, leader = FakeAdmin(), FakeAdmin()
+    await asyncio.gather(hanging.start(), leader.start())
+    hanging.fail = [DeadlineExceeded("it was paused") for _ in range(2)]
+    admin = Admin(f"{hanging.address},{leader.address}")
+    with pytest.raises(DeadlineExceeded):
+        await admin.change("Publish", PUBLISH, admin_pb2.PublishResponse)
+    await admin.change("Publish", PUBLISH, admin_pb2.PublishResponse)
+    assert set(leader.models) == {"/sax/test/m"}
+    await admin.close()
+    await asyncio.gather(hanging.stop(), leader.stop())

@@ -11,8 +11,8 @@ import socket
 import struct
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from tests.stores.place import Place
@@ -33,6 +33,7 @@ _REFUSALS = {
     "too many": b"429 Too Many Requests\r\n",
 }
 _BODY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+_QUIET_S = 2.0
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CONNECTION = re.compile(rb"\r\nconnection: *[^\r]*", re.IGNORECASE)
 _CONDITION = re.compile(rb"\r\nif-none-match: *[^\r]*", re.IGNORECASE)
@@ -47,6 +48,7 @@ class FaultProxy:
     delay_s: float = 0.2
     requests: int = 0
     url: str = ""
+    _serving: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
 
     def before(self, place: Place) -> Place:
         """The same corner of the bucket, by way of this proxy."""
@@ -54,12 +56,21 @@ class FaultProxy:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection."""
+        if (task := asyncio.current_task()) is not None:
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
         try:
             await self._request(await _read_request(reader), reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # the client gave up
         finally:
             writer.close()
+
+    async def until_quiet(self) -> None:
+        """Until the connections under way have ended; their sockets are closed then."""
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=_QUIET_S)
+        await asyncio.sleep(0.01)
 
     async def _request(
         self, request: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -105,6 +116,7 @@ async def fault_proxy(upstream: str) -> AsyncGenerator[FaultProxy]:
         yield proxy
     finally:
         server.close()
+        await proxy.until_quiet()
 
 
 async def _read_request(reader: asyncio.StreamReader) -> bytes:

@@ -16,6 +16,7 @@ from tests.stores.place import BUCKET, Place
 from tests.stores.server_process import DidNotStart, answers, free_ports, running
 
 _WEED = f"{sysconfig.get_path('scripts')}/weed"
+PORTS = 8  # that it listens on; S3 is the first
 _TRIES = 3  # another process may take a port between our look and the server's
 # Who has no key may make buckets, so that we need not sign a request of our own.
 _IDENTITIES = {
@@ -41,12 +42,12 @@ def seaweed_server(folder: Path) -> Iterator[Place]:
     """A server with an empty bucket."""
     for left in reversed(range(_TRIES)):
         here = folder / str(left)
-        ports = free_ports(8)
+        ports = free_ports(PORTS)
         url = f"http://127.0.0.1:{ports[0]}"
+        prepare(here)
         try:
-            with running(_command(here, ports), here, lambda _, u=url: _up(u), os.environ):
-                httpx.put(f"{url}/{BUCKET}").raise_for_status()
-                _write_first(f"{url}/{BUCKET}/first")
+            with running(command(here, ports), here, lambda _, u=url: is_up(u), os.environ):
+                make_bucket(url)
                 yield Place(f"s3://{BUCKET}", s3_environment(url))
                 return
         except DidNotStart:
@@ -54,27 +55,35 @@ def seaweed_server(folder: Path) -> Iterator[Place]:
                 raise
 
 
-def _up(url: str) -> bool:
+def is_up(url: str) -> bool:
     """S3 answers before the parts behind it do: it is up once it lists its buckets."""
     return answers(url, 200)
 
 
-def _write_first(url: str) -> None:
+def make_bucket(url: str) -> None:
     """The first write makes the files that hold the objects, and takes seconds."""
-    httpx.put(url, content=b"x", timeout=60.0).raise_for_status()
-    httpx.delete(url).raise_for_status()
+    httpx.put(f"{url}/{BUCKET}").raise_for_status()
+    first = f"{url}/{BUCKET}/first"
+    httpx.put(first, content=b"x", timeout=60.0).raise_for_status()
+    httpx.delete(first).raise_for_status()
 
 
-def _command(folder: Path, ports: list[int]) -> list[str]:
-    """Every port by hand: the defaults are fixed, and would be shared by parallel workers."""
+def prepare(folder: Path) -> None:
+    """A folder that a server can be started in, again and again."""
     (folder / "data").mkdir(parents=True)
     (folder / "s3.json").write_text(json.dumps(_IDENTITIES))
+
+
+def command(folder: Path, ports: list[int]) -> list[str]:
+    """Every port by hand: the defaults are fixed, and would be shared by parallel workers."""
     s3, s3_grpc, filer, filer_grpc, volume, volume_grpc, master, master_grpc = ports
     return [
         _WEED,
         *("server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder / 'data'}"),
         *(f"-master.port={master}", f"-master.port.grpc={master_grpc}"),
         *("-master.telemetry=false", "-master.volumeSizeLimitMB=64"),
+        # It votes for itself, and would wait ten seconds before it does.
+        *("-master.electionTimeout=1s", "-master.heartbeatInterval=100ms"),
         *(f"-volume.port={volume}", f"-volume.port.grpc={volume_grpc}", "-volume.max=30"),
         *(f"-filer.port={filer}", f"-filer.port.grpc={filer_grpc}"),
         f"-filer.localSocket={folder / 'filer.sock'}",
