@@ -18,9 +18,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from admin_server.records import Lead, Record
-
 from admin_server.ledger import Entry
+from admin_server.records import Lead, Record
 from admin_server.state import CellState, apply
 from sax.types import ModelSpec
 

@@ -5,7 +5,6 @@ here it is the point.
 """
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -16,9 +15,8 @@ from sax.errors import AdminUnavailable, NotLeading
 from tests.simulation.store import Bucket
 from tests.simulation.story import SMALL, play
 
-STORIES = 60
+STORIES = 400  # the first that goes wrong is enough
 _append, _write = Ledger._append, RecordLog.append
-Patch = Callable[[object, str, object], None]
 
 
 def overwrite(bucket: Bucket, name: str, data: bytes) -> None:
