@@ -125,9 +125,9 @@ class Ledger:
     async def take_lead(self, admin: str, address: str, at_s: float) -> int:
         """Become the leader, and tell the term. Raises NotLeading if another one was faster.
 
-        Raises CorruptLog, StoreUnavailable, AdminUnavailable.
+        The log is not read for this: what came after the last look is what refuses us.
+        Raises AdminUnavailable.
         """
-        await self.follow()
         await self.commit(lambda state: Lead(admin, at_s, address, "leads from here on"))
         return self.state.term
 

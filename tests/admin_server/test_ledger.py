@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from admin_server.ledger import Ledger
-from admin_server.object_store import StoreUnavailable
+from admin_server.object_store import StoreUnavailable, open_store
 from admin_server.state import publish_record, unpublish_record
 from sax.errors import AdminUnavailable, ModelExists, ModelNotFound, NotLeading
 from sax.names import CellId
@@ -231,3 +231,13 @@ async def test_a_change_that_may_have_counted_is_not_called_undone(store):
     assert not isinstance(caught.value, NotLeading)
     assert first.deposed.is_set()
     assert set((await open_ledger(store)).state.models) == {"/sax/test/m", "/sax/test/n"}
+
+
+async def test_of_two_that_found_the_lead_vacant_one_gets_it():
+    """The second must not read the first's record and write its own after it."""
+    store = open_store("memory://")
+    first = await Ledger.open(store, CELL, snapshot_every=100)
+    second = await Ledger.open(store, CELL, snapshot_every=100)
+    assert await first.take_lead("a", "10.0.0.1:1", 0.0) == 1
+    with pytest.raises(NotLeading):
+        await second.take_lead("b", "10.0.0.2:1", 0.0)
