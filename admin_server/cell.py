@@ -203,13 +203,10 @@ class Cell:
         """By address, why a server does not answer now."""
         return {a: server.trouble for a, server in self._seen.servers.items() if server.trouble}
 
-    def listing(self, name: str) -> tuple[list[PublishedModel], list[JoinedServer]]:
-        """Of a model, or of this whole cell by its name or "". Raises InvalidName, NotFound."""
-        if name.count("/") > 2:
-            return [self.find(name)], []
+    def check_name(self, name: str) -> None:
+        """Is this cell meant, by its name or ""? Raises InvalidName, NotFound."""
         if name:
             check_cell(self.ledger.state, name)
-        return self.models(), self.servers()
 
     def stats(self, model_id: str) -> Stats:
         """Of all servers ("" or this cell), or of those where this model is ready."""

@@ -6,6 +6,7 @@ Knows the wire; decides nothing.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import grpc.aio
@@ -15,6 +16,7 @@ from grpc_reflection.v1alpha import reflection
 from admin_server import cell_service
 from admin_server.access import EVERYONE_MAY, Access
 from admin_server.cell import Cell
+from admin_server.cell_listing import CellListing
 from admin_server.cell_service import CellService
 from admin_server.seat import Seat
 from admin_server.strict import RECEIVE_BYTES, StrictInterceptor
@@ -28,6 +30,7 @@ from sax.security import OPEN_TO_ALL, Security
 
 SERVICE = "sax.Admin"
 WRITES = "sax.Admin/writes"  # a health service of its own: reads go on while the store fails
+_SLASHES_OF_A_CELL = 2  # /sax/<cell>; a model has one more
 _LONGEST_WATCH_S = 60.0
 _DEADLINE_MARGIN = 0.9  # of a client's deadline: an empty answer comes before it passes
 _NO_DEADLINE_S = 1e8  # gRPC tells of no deadline as one in some centuries
@@ -49,6 +52,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     def __init__(self, seat: Seat, access: Access = EVERYONE_MAY) -> None:
         self._seat = seat
         self._access = access
+        self._listing = CellListing(time.monotonic)
 
     @property
     def _cell(self) -> Cell:
@@ -87,11 +91,10 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self, request: admin_pb2.ListRequest, context: Context
     ) -> admin_pb2.ListResponse:
         """A model, or the whole cell with its servers."""
-        models, servers = self._cell.listing(request.model_id)
-        return admin_pb2.ListResponse(
-            published_models=map(codec.encode_published, models),
-            servers=map(codec.encode_joined, servers),
-        )
+        if request.model_id.count("/") <= _SLASHES_OF_A_CELL:
+            return self._listing.answer(self._cell, request.model_id)
+        model = self._cell.find(request.model_id)
+        return admin_pb2.ListResponse(published_models=[codec.encode_published(model)])
 
     async def Stats(
         self, request: admin_pb2.StatsRequest, context: Context

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from admin_server.cell import Cell
+from admin_server.cell_listing import CellListing
 from admin_server.ledger import Ledger
 from admin_server.object_store import open_store
 from admin_server.plan import Plan, plan_actions
@@ -205,7 +206,7 @@ async def steps_of_telling(size: int) -> int:
     seat = Seat(CellId("test"), StoreHealth(lambda: rounds.now))
     seat.take(cell, 1, "10.0.0.1:1")
     count += steps(lambda: describe(seat, rounds.now, View()))
-    return count + steps(lambda: cell.listing(""))
+    return count + steps(lambda: CellListing(lambda: rounds.now).answer(cell, ""))
 
 
 def test_a_round_in_which_nothing_changed_thinks_of_no_replica():

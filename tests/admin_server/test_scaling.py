@@ -192,10 +192,12 @@ async def test_a_restarted_admin_does_not_call_a_model_asleep_before_its_server_
         await modelet.join(first.port)
         await first.cell.publish(spec())
         await eventually(lambda: first.cell.find(M).ready_replicas == 1)
-    async with running(slow, replace(FAST, settle_s=1.0)) as second:
+    await modelet.cut_off()
+    async with running(slow, replace(FAST, settle_s=1.0, silence_s=60)) as second:
         told = asyncio.create_task(second.cell.watch(M, "", 0, 20))
         await asyncio.sleep(0.3)
         assert not told.done()
+        await modelet.start()
         await modelet.join(second.port)
         assert (await told).values == (modelet.address,)
         await eventually(lambda: second.cell.find(M).wanted == 1)

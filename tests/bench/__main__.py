@@ -20,6 +20,7 @@ from tests.bench import (
     bench_cell,
     bench_control_plane,
     bench_engine,
+    bench_failover,
     bench_gateway,
     bench_loading,
     bench_quantization,
@@ -44,6 +45,7 @@ BENCHES: dict[str, Callable[[], Table | list[Table]]] = {
     "gateway": bench_gateway.run,
     "cell": bench_cell.run,
     "control_plane": bench_control_plane.run,
+    "failover": bench_failover.run,
 }
 
 

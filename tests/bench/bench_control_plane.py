@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
 from admin_server.cell import Cell
+from admin_server.cell_listing import CellListing
 from admin_server.garbage import collect_seldom
 from admin_server.ledger import Ledger
 from admin_server.object_store import open_store
@@ -27,9 +28,7 @@ from admin_server.seat import Seat
 from admin_server.status import describe
 from admin_server.status_view import View
 from admin_server.store_health import StoreHealth
-from sax import codec
 from sax.names import CellId
-from sax.proto import admin_pb2
 from tests.admin_server.fake_fleet import FakeFleet, model_specs, server_infos
 from tests.bench.cpu_time import resident_bytes
 from tests.bench.table import Table
@@ -207,11 +206,7 @@ async def _measure(servers: int, models: int) -> Figures:
         page_bytes=0,
     )
     began_s = time.perf_counter()
-    published, joined = cell.listing("")
-    admin_pb2.ListResponse(
-        published_models=map(codec.encode_published, published),
-        servers=map(codec.encode_joined, joined),
-    ).SerializeToString()
+    CellListing(time.monotonic).answer(cell, "").SerializeToString()
     figures.list_s = time.perf_counter() - began_s
     began_s = time.perf_counter()
     figures.page_bytes = len(json.dumps(describe(seat_of(cell), time.time(), View())))
