@@ -13,10 +13,13 @@ DEMO_FLAGS ?=
 PYTEST_FLAGS ?=
 # Processes that share the test files; 0: none but pytest's own, for a debugger.
 WORKERS ?= auto
+# Of `make chaos`: how long a run with real processes takes, and how many there are on each store.
+SECONDS ?= 90
+RUNS ?= 3
 PROTOS := $(wildcard sax/proto/*.proto)
 PROTOC := $(CACHE)/protoc
 
-.PHONY: help demo test check format bench proto proto-check docs install dev model gemma minilm \
+.PHONY: help demo test check format bench chaos proto proto-check docs install dev model gemma minilm \
 	azurite clean
 
 help:
@@ -24,6 +27,7 @@ help:
 	@echo 'make test    run the whole test suite'
 	@echo 'make check   ruff, pyright, layering, generated files'
 	@echo 'make bench   measure, and write docs/benchmarks.md'
+	@echo 'make chaos   kill, pause and cut off a cell for some twenty minutes, and check its history'
 	@echo 'make format  format the code'
 	@echo 'make proto   generate sax/proto/*_pb2* again'
 	@echo 'make docs    generate docs/errors.md and docs/models.md again'
@@ -53,6 +57,11 @@ format: dev
 
 bench: dev model
 	$(BIN)/python -m tests.bench
+
+# Minutes: stories of a simulated cell, then real processes on each store; a table at the end.
+chaos: dev
+	SAX_STORIES=5000 $(BIN)/python -m pytest -q -n $(WORKERS) --maxprocesses 4 tests/simulation
+	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --runs $(RUNS) --store seaweedfs --store folder
 
 docs: install
 	$(BIN)/python -m sax.cli.errors_page > docs/errors.md

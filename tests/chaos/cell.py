@@ -14,7 +14,7 @@ import grpc.aio
 
 from sax import codec, rpc
 from sax.credentials import acting_as
-from sax.errors import AdminUnavailable, DeadlineExceeded, SaxError
+from sax.errors import AdminUnavailable, DeadlineExceeded, NotLeading, SaxError
 from sax.names import CellId
 from sax.proto import admin_pb2, modelet_pb2
 from sax.types import PublishedModel, ServerStatus
@@ -83,6 +83,17 @@ class RealCell:
         told = await asyncio.gather(*map(self.models_of, self.admins))
         pairs = zip(self.admins, told, strict=True)
         return [(admin, models) for admin, models in pairs if models is not None]
+
+    async def leader_by(self, admin: Admin) -> str:
+        """Who leads, as this one says; "" if it does not know, or does not answer."""
+        try:
+            request = admin_pb2.ListRequest(model_id=str(CELL))
+            await self._ask(admin.address, "/sax.Admin/List", request, admin_pb2.ListResponse)
+        except NotLeading as exc:
+            return exc.param or ""
+        except (AdminUnavailable, DeadlineExceeded):
+            return ""
+        return admin.address
 
     async def status_of(self, server: Server) -> ServerStatus:
         """What a model server holds, as it says itself. Raises SaxError."""

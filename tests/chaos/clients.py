@@ -37,6 +37,7 @@ NOT_KNOWN = (AdminUnavailable, DeadlineExceeded)
 PROBE = f"{CELL}/probe"
 _CALLS_A_SECOND = 12  # at most, of one client
 _KINDS = (h.PUBLISH, h.PUBLISH, h.UPDATE, h.UPDATE, h.ROLLBACK, h.UNPUBLISH)
+_ANEW = 0.4  # the share of calls that come from a new process
 _PROBE_TIMEOUT_S = 1.0
 _PROBE_GAP_S = 0.1
 
@@ -55,6 +56,7 @@ class Caller:
     """One client with its connections. Use it in one event loop and close it there."""
 
     def __init__(self, addresses: str, tokens: Mapping[str, str], history: History) -> None:
+        self._addresses = addresses
         self._client = AsyncClient(addresses)
         self._admin = Admin(addresses)  # for updates: the client's own read before they write
         self._tokens = tokens
@@ -63,6 +65,17 @@ class Caller:
     async def close(self) -> None:
         await self._client.close()
         await self._admin.close()
+
+    async def make_anew(
+        self, by: str, kind: str, spec: ModelSpec, timeout_s: float, luck: random.Random
+    ) -> None:
+        """The same as a new process does it that knows one admin server, whatever that one is:
+        deposed without knowing it yet, cut off, or just started."""
+        one = Caller(luck.choice(self._addresses.split(",")), self._tokens, self._history)
+        try:
+            await one.make(by, kind, spec, timeout_s)
+        finally:
+            await one.close()
 
     async def make(self, by: str, kind: str, spec: ModelSpec, timeout_s: float) -> Call:
         """One call, noted with what came of it. Raises what no failure explains."""
@@ -109,7 +122,11 @@ async def call_at_random(
             checkpoint=f"/{by}",
             replicas=luck.randint(0, 2),
         )
-        await caller.make(by, luck.choice(_KINDS), spec, luck.uniform(1.5, 6.0))
+        kind, timeout_s = luck.choice(_KINDS), luck.uniform(1.5, 6.0)
+        if luck.random() < _ANEW:
+            await caller.make_anew(by, kind, spec, timeout_s, luck)
+        else:
+            await caller.make(by, kind, spec, timeout_s)
 
 
 async def probe(caller: Caller, figures: Figures, until_s: float) -> None:

@@ -27,8 +27,9 @@ async def converge(cell: RealCell, calm_s: float) -> tuple[CellState, list[Entry
         for child in cell.children:
             child.check()
         leaders = await cell.leaders()
-        why = f"{len(leaders)} admin servers lead"
-        if len(leaders) == 1:
+        named = await asyncio.gather(*map(cell.leader_by, cell.admins))
+        why = f"{len(leaders)} admin servers lead, and all of them say that {named} do"
+        if len(leaders) == 1 and set(named) == {leaders[0][0].address}:
             state, entries = await read_log(cell.store.place)
             why = _why_not(state, leaders[0][1]) or await _why_not_loaded(cell, state)
             if not why:

@@ -104,8 +104,8 @@ async def _play(cell: RealCell, trouble: Trouble, outcome: Outcome, luck: random
     finally:
         for caller in everybody:
             await caller.close()
-    healed_s = time.monotonic()
     await trouble.heal()
+    healed_s = time.monotonic()
     state, outcome.entries = await converge(cell, shape.calm_s)
     outcome.converged_s = time.monotonic() - healed_s
     check(history, outcome.entries, state)

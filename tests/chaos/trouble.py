@@ -19,7 +19,7 @@ from tests.stores.fault_proxy import Mood
 
 _CUTS: tuple[Mood, ...] = ("cut", "stall", "reset", "lost", "slow down")
 _LEADER_FIRST = 0.6  # the share of troubles of admin servers that go for the leader
-_MEAN_GAP_S = 1.2
+_MEAN_GAP_S = 1.5
 _LONGEST_S = 5.0
 
 
@@ -33,15 +33,28 @@ class Trouble:
     kill_store: bool
     trace: list[str] = field(default_factory=list[str])
     _busy: set[str] = field(default_factory=set[str])  # who is in trouble now
+    _running: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
     _began_s: float = field(default_factory=time.monotonic)
 
     async def run(self, until_s: float) -> None:
-        """Start one trouble after the other; several last at the same time."""
-        async with asyncio.TaskGroup() as running:
+        """Start one trouble after the other; several last at the same time.
+
+        The last blow falls at the end, and is left as it is for `heal`.
+        """
+        kinds = (*[self._admin] * 3, *[self._server] * 2, self._store)
+        try:
             while time.monotonic() < until_s:
-                await asyncio.sleep(self.luck.expovariate(1 / _MEAN_GAP_S))
-                kind = self.luck.choice((self._admin, self._admin, self._server, self._store))
-                await kind(running, self.luck.uniform(0.5, _LONGEST_S))
+                gap_s = self.luck.expovariate(1 / _MEAN_GAP_S)
+                await asyncio.sleep(min(gap_s, until_s - time.monotonic()))
+                await self.luck.choice(kinds)(self.luck.uniform(0.5, _LONGEST_S))
+                for task in [task for task in self._running if task.done()]:
+                    self._running.remove(task)
+                    await task  # raises what went wrong with the making of trouble
+            await self._last_blow()
+        finally:
+            for task in self._running:
+                task.cancel()
+            await asyncio.gather(*self._running, return_exceptions=True)
 
     async def heal(self) -> None:
         """Everybody runs, and everything goes through."""
@@ -55,7 +68,16 @@ class Trouble:
                 child.start()
         await self.cell.store.until_up()
 
-    async def _admin(self, running: asyncio.TaskGroup, pause_s: float) -> None:
+    async def _last_blow(self) -> None:
+        victims = [self.luck.choice(self.cell.servers).child]
+        victims += [admin.child for admin, _ in await self.cell.leaders()]
+        for child in victims:
+            kind = "leader" if child.name.startswith("admin") else "server"
+            self.figures.troubles[f"kill {kind}"] += 1
+            self.trace.append(f"at the end: kill {child.name}")
+            child.kill()
+
+    async def _admin(self, pause_s: float) -> None:
         leaders = [admin for admin, _ in await self.cell.leaders()]
         wanted = self.luck.random() < _LEADER_FIRST
         admin = leaders[0] if leaders and wanted else self.luck.choice(self.cell.admins)
@@ -71,7 +93,7 @@ class Trouble:
             finally:
                 self.figures.back(admin.child.name)
 
-        self._begin(running, how, admin.child.name, pause_s, act, "leader" if leads else "follower")
+        self._begin(how, admin.child.name, pause_s, act, "leader" if leads else "follower")
 
     async def _hit(self, how: str, admin: Admin, pause_s: float) -> None:
         if how == "cut":
@@ -79,7 +101,7 @@ class Trouble:
         else:
             await self._stop(how, admin.child, pause_s)
 
-    async def _server(self, running: asyncio.TaskGroup, pause_s: float) -> None:
+    async def _server(self, pause_s: float) -> None:
         server = self.luck.choice(self.cell.servers)
         how = self.luck.choice(("kill", "pause", "break"))
 
@@ -89,9 +111,9 @@ class Trouble:
             else:
                 await self._stop(how, server.child, pause_s)
 
-        self._begin(running, how, server.child.name, pause_s, act)
+        self._begin(how, server.child.name, pause_s, act)
 
-    async def _store(self, running: asyncio.TaskGroup, pause_s: float) -> None:
+    async def _store(self, pause_s: float) -> None:
         store = self.cell.store
         if store.child is None:
             return
@@ -105,11 +127,10 @@ class Trouble:
                 await self._stop(how, child, pause_s)
                 await store.until_up()
 
-        self._begin(running, how, child.name, pause_s, act)
+        self._begin(how, child.name, pause_s, act)
 
     def _begin(
         self,
-        running: asyncio.TaskGroup,
         how: str,
         victim: str,
         pause_s: float,
@@ -133,7 +154,7 @@ class Trouble:
             finally:
                 self._busy.discard(victim)
 
-        running.create_task(run())
+        self._running.append(asyncio.ensure_future(run()))
 
     def _busy_alone(self, victim: str) -> bool:
         return not [one for one in self._busy if one != victim and not one.startswith("server-")]
