@@ -46,6 +46,8 @@ class Shape:
     calm_s: float = 90.0  # at most, until everything has converged
 
 
+# Many calls about few models: leaders that are cut off are asked about what others have changed.
+BUSY = Shape(models=2, calls=40)
 SMALL = Shape(admins=2, servers=3, clients=3, models=3, calls=8, trouble_s=15.0)
 
 
