@@ -5,7 +5,7 @@ import pytest
 from tests.chaos.story import Shape, play
 from tests.stores import seaweed
 
-SECONDS = 12.0
+SECONDS = 9.0
 
 
 @pytest.mark.timeout(240)

@@ -6,10 +6,10 @@ import pytest
 
 from tests.simulation.story import BUSY, SMALL, Shape, play
 
-COUNT = int(os.environ.get("SAX_STORIES", "400")) // 20
+COUNT = int(os.environ.get("SAX_STORIES", "300")) // 20
 
 
-@pytest.mark.timeout(0 if COUNT > 20 else 300)
+@pytest.mark.timeout(0 if COUNT > 15 else 300)
 @pytest.mark.parametrize("shape", [Shape(), BUSY], ids=["many", "busy"])
 @pytest.mark.parametrize("seed", range(COUNT))
 def test_a_cell_of_many_in_trouble_keeps_every_acknowledged_call(seed, shape):
