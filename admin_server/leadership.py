@@ -25,7 +25,7 @@ from admin_server.process_mark import is_gone, own_mark
 from admin_server.roster import decode_roster, encode_roster
 from admin_server.seat import Seat
 from admin_server.series import Series
-from sax.errors import AdminUnavailable
+from sax.errors import AdminUnavailable, NotLeading
 from sax.types import ServerInfo
 
 _log = logging.getLogger(__name__)
@@ -83,6 +83,9 @@ class Leadership:
                 ledger = await self._follow_until_vacant()
                 term = await ledger.take_lead(self.admin, self._address, self._clock())
                 servers = await self._read_roster()
+            except NotLeading as exc:  # another one was faster
+                self._seat.wait(exc.text)
+                continue
             except (StoreUnavailable, AdminUnavailable) as exc:
                 # A record of ours that may have landed is followed as if it were another's.
                 self._seat.health.failed(exc.text)

@@ -134,8 +134,9 @@ class Ledger:
     async def commit(self, make: Callable[[CellState], Record | None]) -> None:
         """Make a record from the state as it is, and return once it is durable and applied.
 
-        What `make` raises goes to the caller. Raises AdminUnavailable when the store fails: the
-        state is unchanged, and the same change may be tried again.
+        What `make` raises goes to the caller. Raises NotLeading where the change was certainly not
+        made, AdminUnavailable where the store fails: the state is unchanged, but a record that was
+        not confirmed may come to light later.
         """
         # A caller that goes away must not leave a record that is written but not applied.
         await asyncio.shield(asyncio.ensure_future(self._commit(make)))

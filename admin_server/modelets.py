@@ -95,6 +95,7 @@ class GrpcModelets:
         # connection, and one that hangs falls silent to GetStatus and is dropped.
         if isinstance(action, UpdateAcls):
             acls = _update_loaded(action.spec)
+            acls.term = self._term
             taken, limit_s = modelet_pb2.UpdateLoadedResponse, _ACLS_TIMEOUT_S
             await call(
                 channel, "/sax.Modelet/UpdateLoaded", acls, taken, peer=peer, timeout_s=limit_s

@@ -98,11 +98,6 @@ def bare(path: str) -> str:
     return path.removeprefix(_SAXML_PREFIX)
 
 
-def serves(info: ServerInfo, model_path: str) -> bool:
-    """Does the server know this path, written with or without the `saxml.server.` prefix?"""
-    return bare(model_path) in map(bare, info.model_paths)
-
-
 def devices_of(info: ServerInfo) -> int:
     """The accelerators of a server; 0: not known."""
     return info.devices or _devices_in(info.chip_topology)

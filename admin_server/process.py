@@ -38,6 +38,7 @@ from sax.types import ModelSpec, ServerInfo
 _log = logging.getLogger(__name__)
 _GRACE_S = 2.0
 _LOCATION_S = 2.0
+_LOCATION_RETRY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +183,14 @@ class _Led:
             loop.result()
 
     async def _tell_location(self) -> None:
+        """Until it is written: clients that look there would ask the leader before for ever."""
         root = self._config.sax_root
-        if root is not None:
+        while root is not None:
             try:
-                await write_location(root, self._config.cell, self._address)
+                return await write_location(root, self._config.cell, self._address)
             except SaxError as exc:
-                _log.error("%s", exc.text)
+                _log.error("clients do not find this leader below %s: %s", root, exc.text)
+                await asyncio.sleep(_LOCATION_RETRY_S)
 
 
 async def _first_role(seat: Seat, life: asyncio.Task[None]) -> None:

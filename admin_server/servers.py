@@ -106,9 +106,7 @@ class Servers:
         old, server.status = server.status, status
         changed = old is None or old.memory_total != status.memory_total
         changed = self._index.put(address, status.servables) or changed
-        under_way = [
-            u for u in server.under_way if u.done_at_s is None or u.done_at_s >= asked_at_s
-        ]
+        under_way = [u for u in server.under_way if not u.is_known(asked_at_s)]
         if changed or server.trouble or len(under_way) != len(server.under_way):
             self.changes += 1
         server.last_seen_s, server.trouble = now, ""

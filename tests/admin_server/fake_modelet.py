@@ -49,6 +49,7 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
         self.stats: list[modelet_pb2.GetStatusResponse.MethodStats] = []  # of every model
         self.polls: list[bool] = []  # of each GetStatus, whether it asked for them
         self.dormant = False
+        self.terms: set[int] = set()  # of whoever gave orders or asked
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> FakeModelet:
@@ -99,6 +100,7 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
         return held is not None and held.status is ServableStatus.LOADED
 
     async def Load(self, request: Any, context: Any) -> modelet_pb2.LoadResponse:
+        self.terms.add(request.term)
         spec = codec.decode_load(request)
         self.loaded_overrides = dict(spec.overrides)
         self.calls.append(("load", spec.model_id))
@@ -124,6 +126,7 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
         return modelet_pb2.LoadResponse()
 
     async def UpdateLoaded(self, request: Any, context: Any) -> modelet_pb2.UpdateLoadedResponse:
+        self.terms.add(request.term)
         self.calls.append(("acls", request.model_key))
         if self.refusing:
             raise InvalidRequest(self.refusing)
@@ -133,11 +136,13 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
         return modelet_pb2.UpdateLoadedResponse()
 
     async def Unload(self, request: Any, context: Any) -> modelet_pb2.UnloadResponse:
+        self.terms.add(request.term)
         self.calls.append(("unload", request.model_key))
         self.models.pop(request.model_key, None)
         return modelet_pb2.UnloadResponse()
 
     async def GetStatus(self, request: Any, context: Any) -> modelet_pb2.GetStatusResponse:
+        self.terms.add(request.term)
         held = tuple(self.models.values())
         memory = 1000 * len(held)
         status = ServerStatus(held, self.incarnation, 2**30, memory, dormant=self.dormant)

@@ -252,6 +252,19 @@ def test_the_windows_of_autoscaling_are_flags():
     assert config.scaling == ScalingTiming(up_s=1, down_s=2.5, idle_s=3)
 
 
+async def test_a_location_that_cannot_be_written_yet_is_written_later(
+    config, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("SAX_ADMIN", raising=False)
+    root = tmp_path / "root"
+    root.write_text("in the way")
+    async with running(replace(config, sax_root=str(root)), FAST) as admin:
+        assert admin.seat.cell is not None
+        root.unlink()
+        await eventually(lambda: (root / "sax/test/location.proto").is_file())
+        assert admin_address(str(root)) == f"127.0.0.1:{admin.port}"
+
+
 def test_flags_become_the_configuration():
     config = parse(["--sax_cell", "/sax/prod", "--port", "0", "--fs_root", "s3://b/p"])
     assert (str(config.cell), config.port, config.fs_root) == ("/sax/prod", 0, "s3://b/p")

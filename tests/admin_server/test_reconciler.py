@@ -201,6 +201,9 @@ async def test_new_access_control_lists_reach_a_loaded_replica_without_a_reload(
     await eventually(lambda: modelet.models[M].acls == {"lm.generate": "ana"})
     await eventually(lambda: replica(admin).reason == "")
     assert {call for call, _ in modelet.calls} == {"load", "acls"}
+    await admin.cell.unpublish(M)
+    await eventually(lambda: ("unload", M) in modelet.calls)
+    assert modelet.terms == {admin.seat.term}  # none of it would be obeyed from a deposed leader
 
 
 def put_acls(admin, acls) -> None:
