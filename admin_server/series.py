@@ -46,7 +46,7 @@ class Series:
         places = await self._places()
         older = [place for place in places if place < (term, self._number)]
         await self._store.delete([self._name(place) for place in older])
-        return max(places)[0]
+        return max(places, default=(term, 0))[0]  # none: somebody empties the bucket
 
     async def newest(self) -> tuple[Position, bytes] | None:
         """The newest one that is whole, and its place. Raises StoreUnavailable."""

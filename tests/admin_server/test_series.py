@@ -36,3 +36,19 @@ async def test_one_that_is_torn_or_foreign_is_reported_and_passed_over(caplog):
     assert await series.newest() == ((4, 1), b"1")
     assert "000000000005/000000000001 is torn" in caplog.text
     assert "notes.txt is foreign" in caplog.text
+
+
+async def test_a_bucket_that_is_emptied_under_a_leader_does_not_end_it():
+    series = Series(Emptied(), CELL, "beats")
+    assert await series.write(4, b"1") == 4
+
+
+class Emptied:
+    """A store in which nothing stays."""
+
+    async def create(self, name: str, data: bytes) -> None: ...
+
+    async def names(self, prefix: str) -> list[str]:
+        return []
+
+    async def delete(self, names: list[str]) -> None: ...
