@@ -57,6 +57,7 @@ def make_parser() -> argparse.ArgumentParser:
         parser, "who may load and unload models here: the name of the admin server; * for everyone"
     )
     _add_platform(parser, default)
+    _add_hosts(parser, default)
     _add_engine(parser, default)
     return parser
 
@@ -66,7 +67,8 @@ def make_config(arguments: Sequence[str]) -> ModelServerConfig:
     parser = make_parser()
     values = vars(parser.parse_args(arguments))
     values["imports"] = tuple(values["imports"] or ())
-    values["tags"] = tuple(tag for tag in values["tags"].split(",") if tag)
+    for name in ("tags", "prefill_servers"):
+        values[name] = tuple(word for word in values[name].split(",") if word)
     try:
         security = Security.take_flags(values)
         return ModelServerConfig(security=security, **values)
@@ -174,6 +176,52 @@ def _add_platform(parser: argparse.ArgumentParser, default: ModelServerConfig) -
         "--model_filter_regex",
         default=default.model_filter_regex,
         help="offer only the model paths that match as a whole (%(default)s)",
+    )
+
+
+def _add_hosts(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:
+    flags = parser.add_argument_group("several hosts that serve as one replica")
+    flags.add_argument(
+        "--hosts",
+        default=default.hosts,
+        help="the hosts, the primary first, with commas; or how many there are, where the "
+        "environment (TPU, JobSet, LeaderWorkerSet, indexed Job) tells the rest (default: as the "
+        "environment says, else this host alone)",
+    )
+    flags.add_argument(
+        "--host_ordinal", type=int, help="which of them this is (default: as the environment says)"
+    )
+    flags.add_argument(
+        "--group_port",
+        type=int,
+        default=default.group_port,
+        help="port of the primary at which they meet (%(default)s)",
+    )
+    flags.add_argument(
+        "--host_timeout_seconds",
+        type=float,
+        default=default.host_timeout_seconds,
+        help="a host that is silent for so long is lost, and the replica with it (%(default)s)",
+    )
+    flags.add_argument(
+        "--bring_up_seconds",
+        type=float,
+        default=default.bring_up_seconds,
+        help="time for all hosts to be there (%(default)s)",
+    )
+    flags.add_argument(
+        "--cpu_devices", type=int, help="devices that a CPU host pretends to have (default: 1)"
+    )
+    flags.add_argument(
+        "--prefill_servers",
+        default="",
+        help="host:port of model servers, with commas, that compute prompts for this one",
+    )
+    flags.add_argument(
+        "--kv_expiry_seconds",
+        type=float,
+        default=default.kv_expiry_seconds,
+        help="how long a server that computes prompts keeps what nobody fetches (%(default)s)",
     )
 
 

@@ -11,9 +11,20 @@ import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sax.config import MODEL_METRICS_PORT, MODEL_PORT
+from sax.config import GROUP_PORT, MODEL_METRICS_PORT, MODEL_PORT, check_address
 from sax.names import CellId
 from sax.security import OPEN_TO_ALL, Security
+
+
+_POSITIVE = (
+    "slots",
+    "page_size",
+    "queue",
+    "drain_seconds",
+    "host_timeout_seconds",
+    "bring_up_seconds",
+    "kv_expiry_seconds",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +50,14 @@ class ModelServerConfig:
     queue: int = 256
     strict_compile: bool = False  # a compile while serving raises instead of only counting
     drain_seconds: float = 20.0
+    hosts: str = ""  # of this replica: a count or host names; "": as the environment says, else 1
+    host_ordinal: int | None = None  # this host's; 0 is the primary; None: as the environment says
+    group_port: int = GROUP_PORT  # where the hosts of a replica meet, on the primary
+    host_timeout_seconds: float = 3.0  # a host that is silent for so long is lost
+    bring_up_seconds: float = 600.0  # for all hosts of a replica to be there
+    cpu_devices: int | None = None  # devices that a CPU host pretends to have
+    prefill_servers: tuple[str, ...] = ()  # host:port of servers that compute prompts for this one
+    kv_expiry_seconds: float = 60.0  # for keys and values that nobody fetches
     security: Security = OPEN_TO_ALL
     incarnation: str = field(default_factory=lambda: secrets.token_hex(16))
 
@@ -46,11 +65,13 @@ class ModelServerConfig:
         if self.sax_cell:
             CellId.parse(self.sax_cell)
         _check_regex(self.model_filter_regex)
-        for name in ("slots", "page_size", "queue", "drain_seconds"):
+        for name in _POSITIVE:
             _check_positive(name, getattr(self, name))
-        for name in ("max_context", "kv_cache_bytes", "memory_limit_bytes"):
+        for name in ("max_context", "kv_cache_bytes", "memory_limit_bytes", "cpu_devices"):
             if (value := getattr(self, name)) is not None:
                 _check_positive(name, value)
+        for address in self.prefill_servers:
+            check_address(address, "--prefill_servers")
 
     @property
     def cell(self) -> str:
@@ -69,6 +90,11 @@ class ModelServerConfig:
             "JAX_ENABLE_PREEMPTION_SERVICE": "false",
             "TF_CPP_MIN_LOG_LEVEL": "1",
         }
+        if self.cpu_devices:
+            wanted["JAX_NUM_CPU_DEVICES"] = str(self.cpu_devices)
+            # XLA:CPU sizes its threads by the cores; with fewer of them than devices that wait for
+            # each other it stops for ever.
+            wanted["NPROC"] = str(max(16, 4 * self.cpu_devices))
         if self.jax_cache_dir:
             wanted["JAX_COMPILATION_CACHE_DIR"] = self.jax_cache_dir
             # Every bucket is worth keeping: together they are the time to LOADED.

@@ -9,6 +9,7 @@ MODEL_PORT = 10001
 GATEWAY_PORT = 8888
 ADMIN_STATUS_PORT = 10002  # not 10080: browsers refuse that one
 MODEL_METRICS_PORT = 10003
+GROUP_PORT = 10101  # of the hosts of one replica, on its primary
 
 ADDRESS_VARIABLE = "SAX_ADMIN"
 ROOT_VARIABLE = "SAX_ROOT"
