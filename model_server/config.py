@@ -15,7 +15,6 @@ from sax.config import GROUP_PORT, MODEL_METRICS_PORT, MODEL_PORT, check_address
 from sax.names import CellId
 from sax.security import OPEN_TO_ALL, Security
 
-
 _POSITIVE = (
     "slots",
     "page_size",
