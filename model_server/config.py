@@ -94,6 +94,7 @@ class ModelServerConfig:
             # XLA:CPU sizes its threads by the cores; with fewer of them than devices that wait for
             # each other it stops for ever.
             wanted["NPROC"] = str(max(16, 4 * self.cpu_devices))
+            wanted["JAX_PLATFORMS"] = "cpu"
         if self.jax_cache_dir:
             wanted["JAX_COMPILATION_CACHE_DIR"] = self.jax_cache_dir
             # Every bucket is worth keeping: together they are the time to LOADED.

@@ -23,8 +23,8 @@ from model_server.custom_loading import load_custom
 from model_server.embed_loading import load_embedder
 from model_server.engine.runner import COMPILED_HERE, ModelRunner, Programs
 from model_server.engine.types import EngineLimits, Runner
-from model_server.loaded import AnyLoaded, Loaded, LoadedCustom, LoadedEmbedder
 from model_server.lm_loading import LmLoad, run_all
+from model_server.loaded import AnyLoaded, Loaded, LoadedCustom, LoadedEmbedder
 from model_server.memory_plan import Room
 from model_server.models.recipe import Recipe
 from model_server.models.registry import find, make_recipe
@@ -76,8 +76,9 @@ class ModelLoader:
     def __init__(
         self, config: ModelServerConfig, watch: CompileWatch, hosts: Hosts | None = None
     ) -> None:
+        """hosts: may be known only later, before the first load."""
         self._config = config
-        self._hosts = hosts
+        self.hosts = hosts
         self.watch = watch
         self._live: list[tuple[_Closes, int]] = []
 
@@ -148,8 +149,8 @@ class ModelLoader:
 
     def _run(self, spec: ModelSpec, load: LmLoad, report: Report) -> Serving:
         """Here, or on all hosts that the mesh goes over."""
-        if self._hosts is not None and spans_hosts(load.mesh):
-            return self._hosts.load(
+        if self.hosts is not None and spans_hosts(load.mesh):
+            return self.hosts.load(
                 spec, load.limits, lambda programs: load.build(programs, report), report
             )
         runner = load.build(COMPILED_HERE, report)
@@ -170,9 +171,9 @@ class ModelLoader:
         return sum(size for _, size in self._live)
 
 
-def make_loader(config: ModelServerConfig, hosts: Hosts | None = None) -> ModelLoader:
+def make_loader(config: ModelServerConfig) -> ModelLoader:
     """The loader of this process. Call it once: it listens to every compilation from then on."""
-    return ModelLoader(config, CompileWatch(strict=config.strict_compile), hosts)
+    return ModelLoader(config, CompileWatch(strict=config.strict_compile))
 
 
 @contextmanager

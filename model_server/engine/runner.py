@@ -145,7 +145,9 @@ class ModelRunner:
     def weight_bytes(self) -> int:
         return sum(leaf.nbytes for leaf in self._leaves)
 
-    def compile(self, report: Callable[[Progress], None], programs: Programs = COMPILED_HERE) -> None:
+    def compile(
+        self, report: Callable[[Progress], None], programs: Programs = COMPILED_HERE
+    ) -> None:
         """Have a program for every bucket. Nothing runs yet: `warm` does that.
 
         Two at a time: tracing one, which is Python, beside compiling another, which is not.
@@ -185,11 +187,11 @@ class ModelRunner:
         """How many there are to `warm`."""
         return len(self._buckets)
 
-    def warm(self, index: int) -> None:
+    def warm(self, bucket: int) -> None:
         """The first run of a program links it, which takes as long as many steps."""
-        bucket = self._buckets[index]
-        vector, _ = self._arrays.pack(Step(0, ()), self._layouts[bucket])
-        jax.block_until_ready(self.call(bucket, vector))
+        shape = self._buckets[bucket]
+        vector, _ = self._arrays.pack(Step(0, ()), self._layouts[shape])
+        jax.block_until_ready(self.call(shape, vector))
 
     def _trace(self, layout: Layout) -> Callable[..., Any]:
         def step(leaves: Any, pages: Any, last_tokens: jax.Array, vector: jax.Array) -> Any:

@@ -103,8 +103,9 @@ class CommandReceiver:
 class AnswerSender:
     """A secondary's other end. Any thread may send."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], host: str, port: int) -> None:
-        self._socket = context.socket(zmq.PUSH)
+    def __init__(self, host: str, port: int) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.PUSH)
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.LINGER, 500)
         self._socket.connect(f"tcp://{host}:{port}")
@@ -116,6 +117,6 @@ class AnswerSender:
             self._socket.send(encode(answer))
 
     def close(self) -> None:
-        """Send what is on its way, then let go."""
+        """Return once what is on its way has left this process, or nobody takes it."""
         with self._lock:
-            self._socket.close()
+            self._context.destroy()

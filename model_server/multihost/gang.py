@@ -1,19 +1,22 @@
 """Several hosts become one replica: what `python -m model_server` runs where there are several.
 
 The primary goes on as a model server whose loader reaches all hosts; a secondary does what it is
-told until the end. Statuses with which a process ends: 0 after a drain, 2 when it was turned away, 75
-when the replica lost a host and must be started again as a whole.
+told until the end. Statuses with which a process ends: 0 after a drain, 2 when it was turned away,
+75 when the replica lost a host and must be started again as a whole.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
-from typing import NoReturn
+from concurrent.futures import Future
+from typing import NoReturn, TypeVar
 
 import zmq
 
@@ -25,13 +28,15 @@ from model_server.multihost.membership import Membership
 from model_server.multihost.primary import Primary
 from model_server.multihost.secondary import Secondary
 from model_server.multihost.vote import Shares
+from model_server.start import prepare, serve
 from sax.errors import InvalidRequest, SaxError
+
+Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
 
 LOST = 75  # EX_TEMPFAIL: try again
 TURNED_AWAY = 2
-_HELLO_S = 2.0  # for a reason to reach the primary before the process ends
 
 
 def lead(membership: Membership, config: ModelServerConfig) -> tuple[Primary, Shares]:
@@ -83,21 +88,68 @@ def follow(membership: Membership, config: ModelServerConfig) -> Secondary:
     return secondary
 
 
-def serve_share(secondary: Secondary, build: Callable[..., object]) -> NoReturn:
-    """Do what the primary says until the end of the process."""
-    reason, status = "", 0
+def serve_together(group: Membership, config: ModelServerConfig) -> NoReturn:
+    """Serve as one of several hosts until the end of the process."""
+    logger.info("host %d of %d, as %s says", group.ordinal, group.count, group.source)
     try:
-        secondary.run(build)
+        status = (_serve_share if group.ordinal else _serve_replica)(group, config)
+    except InvalidRequest as error:
+        logger.error("%s", error)
+        status = TURNED_AWAY
+    except (OSError, SaxError) as exc:
+        logger.error("%s", exc)
+        status = 1
+    except SystemExit:  # a signal, before there was anything to drain
+        status = 0
+    except BaseException:
+        logger.exception("this host cannot serve")
+        status = 1
+    end(status)
+
+
+def _serve_replica(group: Membership, config: ModelServerConfig) -> int:
+    loader = prepare(config)
+    primary, loader.hosts = _interruptible(lambda: lead(group, config))
+    lost = serve(config, loader, primary)
+    primary.close()
+    return LOST if lost else 0
+
+
+def _serve_share(group: Membership, config: ModelServerConfig) -> int:
+    """Do what the primary says until it says that this is all."""
+    loader = prepare(config)
+    secondary = _interruptible(lambda: follow(group, config))
+
+    def on_signal(*_: object) -> None:
+        # Not here: the thread that was interrupted may be the one that is sending.
+        threading.Thread(target=secondary.leave, daemon=True).start()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    reason = ""
+    try:
+        secondary.run(loader.share)
     except SaxError as error:
-        reason, status = error.text, LOST
+        reason = error.text
     except Exception as exc:
         logger.exception("this host cannot go on")
-        reason, status = f"{type(exc).__name__}: {exc}"[:500], LOST
-    if reason:
-        logger.error("%s", reason)
+        reason = f"{type(exc).__name__}: {exc}"[:500]
     secondary.end(reason)
-    time.sleep(0.1)  # ZeroMQ's own thread sends it
-    end(status)
+    return LOST if reason else 0
+
+
+def _interruptible(work: Callable[[], Result]) -> Result:
+    """Run it while signals are heard: jax waits for other hosts without listening to them."""
+    done: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as exc:
+            done.set_exception(exc)
+
+    threading.Thread(target=run, name="bring-up", daemon=True).start()
+    return done.result()
 
 
 def own_address(primary: str) -> str:

@@ -1,7 +1,7 @@
 """What the hosts of a replica say to each other when they meet, and who is turned away.
 
-Pure: a host is checked against the primary and against those that are there already. A refusal names
-the host, what is wrong and what would be right. Knows nothing of sockets or of jax.
+Pure: a host is checked against the primary and against those that are there already. A refusal
+names the host, what is wrong and what would be right. Knows nothing of sockets or of jax.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def hello(membership: Membership, config: ModelServerConfig) -> Hello:
 
 
 def versions() -> dict[str, str]:
-    """Of everything that must be the same on every host; of the program also what it consists of."""
+    """Of all that must be the same on every host; of the program also what it consists of."""
     from importlib.metadata import version
 
     return {

@@ -1,7 +1,7 @@
 """Where the hosts of a replica meet: each says hello to the primary until all are there.
 
-The primary's side listens at one port from the first hello to the end of the process, so that a host
-that comes late or twice gets an answer in words. Who is turned away is decided in
+The primary's side listens at one port from the first hello to the end of the process, so that a
+host that comes late or twice gets an answer in words. Who is turned away is decided in
 `model_server.multihost.hello`.
 """
 
@@ -144,7 +144,7 @@ def say_hello(
         missing = None
         while (left_s := deadline_s - time.monotonic()) > 0:
             socket.send(_encode(own))
-            if not socket.poll(1000 * min(_AGAIN_S, left_s)):
+            if not socket.poll(round(1000 * min(_AGAIN_S, left_s))):
                 continue
             reply = _decode(socket.recv())
             if isinstance(reply, Refusal):

@@ -1,7 +1,7 @@
 """The primary's view of the other hosts: brings them together, tells them what to do, misses them.
 
-One thread listens (hellos, beats, acknowledgements, votes), one beats. Any thread may publish. Knows
-nothing of models: what the answers to commands mean is for whoever asks.
+One thread listens (hellos, beats, acknowledgements, votes), one beats. Any thread may publish.
+Knows nothing of models: what the answers to commands mean is for whoever asks.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 BEAT_S = 0.5
 _AHEAD = 64  # commands that a host may be behind: it confirms every sixteenth, and twice a second
 _LEAVE_S = 3.0  # for the others to leave after a Bye
+_EXIT_S = 0.3  # from their last word to their end; jax on a host that outlives this one complains
 _LOG_S = 10.0
 
 OnLoss = Callable[[ReplicaLost], None]
@@ -187,6 +188,7 @@ class Primary:
                 self._changed.wait_for(
                     lambda: len(self._gone) == self.membership.count - 1, _LEAVE_S
                 )
+            time.sleep(_EXIT_S)
         self._commands.close()
 
     def _done(self) -> int:
@@ -222,7 +224,7 @@ class Primary:
         poller.register(self._reception.socket, zmq.POLLIN)
         poller.register(self._answers.socket, zmq.POLLIN)
         while not (self._closing and len(self._gone) == self.membership.count - 1):
-            poller.poll(1000 * BEAT_S / 2)
+            poller.poll(round(1000 * BEAT_S / 2))
             self._reception.answer()
             while (answer := self._answers.take()) is not None:
                 self._note(answer)
@@ -259,5 +261,3 @@ class Primary:
             with suppress(zmq.ZMQError):  # closed a moment ago
                 self._commands.beat()
             time.sleep(BEAT_S)
-
-

@@ -3,7 +3,8 @@
 The primary compiles (or finds what it compiled before), keeps the program in a file and sends it to
 the hosts that run the same instructions; the others, and who cannot read it, compile themselves.
 JAX's own cache does not serve here: its keys differ from host to host on CPUs, only the first host
-writes, and XLA:CPU cannot serialise a program again that was read from it. Serialised programs are code: they are taken from the primary alone.
+writes, and XLA:CPU cannot serialise a program again that was read from it. Serialised programs are
+code: they are taken from the primary alone.
 """
 
 from __future__ import annotations

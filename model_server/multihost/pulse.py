@@ -40,9 +40,7 @@ class Pulse:
 
     def lost(self, published: int, now_s: float) -> tuple[int, str] | None:
         """The host that is lost, and why in words; of several the one silent for longest."""
-        ordinal = min(
-            self._hosts, key=lambda each: self._hosts[each].heard_at_s, default=None
-        )
+        ordinal = min(self._hosts, key=lambda each: self._hosts[each].heard_at_s, default=None)
         if ordinal is not None:
             silence_s = now_s - self._hosts[ordinal].heard_at_s
             if silence_s > self._timeout_s:

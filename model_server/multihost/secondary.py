@@ -1,8 +1,8 @@
 """A host that is not the primary: does what it is told, in order, and says that it lives.
 
 The main thread performs commands; each load has a thread of its own, so that models go on serving
-meanwhile; one thread beats. Ends when the primary says so or is not heard of any more. Computes with
-the same runners as the primary does; results stay on the devices.
+meanwhile; one thread beats. Ends when the primary says so or is not heard of any more. Computes
+with the same runners as the primary does; results stay on the devices.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Secondary:
         self._primary_name = primary_name
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._commands = CommandReceiver(context, welcome.host, welcome.commands)
-        self._answers = AnswerSender(context, welcome.host, welcome.replies)
+        self._answers = AnswerSender(welcome.host, welcome.replies)
         self._pulse = Pulse([_PRIMARY], timeout_s, time.monotonic())
         self._heard = threading.Event()
         self._done = 0

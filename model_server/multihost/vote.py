@@ -10,19 +10,19 @@ import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import sax.errors
+from model_server.engine.runner import ModelRunner, Programs
 from model_server.engine.types import EngineLimits
 from model_server.multihost.commands import Drop, Load, Program, Vote
-from model_server.multihost.lockstep import LocalRunner, Lockstep
+from model_server.multihost.lockstep import Lockstep
 from model_server.multihost.primary import Primary
 from model_server.multihost.programs import ProgramFiles, SharedPrograms
 from sax.errors import LoadFailed, SaxError
 from sax.types import ModelSpec, Progress
 
 Report = Callable[[Progress], None]
-Build = Callable[[Any], LocalRunner]  # of the programs: this host's share
+Build = Callable[[Programs], ModelRunner]  # this host's share
 
 
 class Shares:
@@ -37,9 +37,7 @@ class Shares:
         self._numbers = itertools.count(1)
         self._counting = threading.Lock()
 
-    def load(
-        self, spec: ModelSpec, limits: EngineLimits, build: Build, report: Report
-    ) -> Lockstep:
+    def load(self, spec: ModelSpec, limits: EngineLimits, build: Build, report: Report) -> Lockstep:
         """Build everywhere, count the votes, run every bucket once. Raises LoadFailed and its kin.
 
         build: makes this host's share.
@@ -51,7 +49,7 @@ class Shares:
             self._hosts.publish(Program(servable, name, body if self._alike else None))
 
         self._hosts.publish(Load(servable, spec, limits))
-        runner: LocalRunner | None = None
+        runner: ModelRunner | None = None
         try:
             runner = build(SharedPrograms(self._files, send, self._salt))
             self._count_votes(servable, report)
