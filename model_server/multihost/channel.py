@@ -16,6 +16,7 @@ from model_server.multihost.commands import Answer, Command, decode_answer, deco
 from sax.errors import Unavailable
 
 _NUMBER = 8  # bytes
+_LOOK_MS = 500
 
 
 class CommandPublisher:
@@ -27,6 +28,7 @@ class CommandPublisher:
         self._socket.setsockopt(zmq.LINGER, 1000)
         self.port = self._socket.bind_to_random_port(f"tcp://{host}")
         self._lock = threading.Lock()
+        self._closed = False
         self.published = 0  # number of the last command
 
     def publish(self, command: Command) -> int:
@@ -40,12 +42,14 @@ class CommandPublisher:
     def beat(self) -> None:
         """Tell every host that the primary lives."""
         with self._lock:
-            self._socket.send(self.published.to_bytes(_NUMBER, "big"))
+            if not self._closed:
+                self._socket.send(self.published.to_bytes(_NUMBER, "big"))
 
     def close(self) -> None:
         """Send what is on its way, then let go. Idempotent."""
         with self._lock:
             self._socket.close()
+            self._closed = True
 
 
 class AnswerCollector:
@@ -75,12 +79,14 @@ class CommandReceiver:
         self._socket.connect(f"tcp://{host}:{port}")
         self._number = 0  # of the last command
 
-    def receive(self, heard: Callable[[], None]) -> tuple[int, Command]:
-        """Wait for the next command; `heard` is called for every message.
+    def receive(self, heard: Callable[[], None]) -> tuple[int, Command] | None:
+        """The next command, None when none comes for a while; `heard` is called for every message.
 
         Raises Unavailable when one was lost on the way: this host cannot go on.
         """
         while True:
+            if not self._socket.poll(_LOOK_MS):
+                return None
             frames = self._socket.recv_multipart()
             heard()
             number = int.from_bytes(frames[0], "big")
@@ -91,6 +97,10 @@ class CommandReceiver:
             self._check(number, self._number + 1)
             self._number = number
             return number, decode_command(frames[1])
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._socket.close()
 
     def _check(self, number: int, expected: int) -> None:
         if number != expected:
@@ -114,9 +124,11 @@ class AnswerSender:
     def send(self, answer: Answer) -> None:
         """Send; never waits."""
         with self._lock:
-            self._socket.send(encode(answer))
+            if not self._context.closed:
+                self._socket.send(encode(answer))
 
     def close(self) -> None:
         """Return once what is on its way has left this process, or nobody takes it."""
         with self._lock:
-            self._context.destroy()
+            if not self._context.closed:
+                self._context.destroy()

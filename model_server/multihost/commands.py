@@ -63,7 +63,13 @@ class Bye(msgspec.Struct, frozen=True, array_like=True, tag=7):
     """The replica ends: leave."""
 
 
-Command = Load | Program | Warm | Launch | Call | Drop | Bye
+class Lost(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """A host is lost, and the replica with it: leave for a new start."""
+
+    reason: str
+
+
+Command = Load | Program | Warm | Launch | Call | Drop | Bye | Lost
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag=1):

@@ -65,6 +65,7 @@ class Reception:
         try:
             self.socket.bind(f"tcp://{host}:{port}")
         except zmq.ZMQError as exc:
+            context.destroy()
             raise OSError(
                 f"cannot listen on {host}:{port} (--group_port) for the other hosts: {exc}; "
                 "another primary may be running here"

@@ -11,12 +11,20 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 import zmq
 
 from model_server.multihost.channel import AnswerCollector, CommandPublisher
-from model_server.multihost.commands import Beat, Bye, Command, Gone, Leaving, Reply, Vote
+from model_server.multihost.commands import (
+    Beat,
+    Bye,
+    Command,
+    Gone,
+    Leaving,
+    Lost,
+    Reply,
+    Vote,
+)
 from model_server.multihost.hello import Hello, Welcome
 from model_server.multihost.meeting import Reception, check_alone
 from model_server.multihost.membership import Membership
@@ -66,7 +74,9 @@ class Primary:
         self._replies: dict[tuple[int, str], dict[int, Reply]] = {}
         self._beating: set[int] = set()
         self._gone: set[int] = set()
-        self._closing = False
+        self._closing = False  # no host can be lost any more
+        self._ended = threading.Event()
+        self._threads: list[threading.Thread] = []
         self.on_loss: OnLoss | None = None
         self.on_leaving: OnLeaving | None = None
 
@@ -92,8 +102,12 @@ class Primary:
                 nonce=self._own.nonce,
             )
         )
-        for work, name in ((self._listen, "hosts"), (self._beat, "beat")):
-            threading.Thread(target=work, name=name, daemon=True).start()
+        self._threads = [
+            threading.Thread(target=work, name=name, daemon=True)
+            for work, name in ((self._listen, "hosts"), (self._beat, "beat"))
+        ]
+        for thread in self._threads:
+            thread.start()
         self._wait_for_first_beats()
         return machines
 
@@ -172,6 +186,7 @@ class Primary:
             )
             self._changed.notify_all()
         logger.error("%s", self.lost.text)
+        self._commands.publish(Lost(self.lost.text))
         if self.on_loss is not None:
             self.on_loss(self.lost)
 
@@ -182,14 +197,16 @@ class Primary:
                 return
             self._closing = True
         if self._pulse is not None and self.lost is None:
-            with suppress(zmq.ZMQError):
-                self._commands.publish(Bye())
+            self._commands.publish(Bye())
             with self._changed:
                 self._changed.wait_for(
                     lambda: len(self._gone) == self.membership.count - 1, _LEAVE_S
                 )
             time.sleep(_EXIT_S)
-        self._commands.close()
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+        self._context.destroy()
 
     def _done(self) -> int:
         return self._pulse.done if self._pulse is not None else 0
@@ -223,7 +240,7 @@ class Primary:
         poller = zmq.Poller()
         poller.register(self._reception.socket, zmq.POLLIN)
         poller.register(self._answers.socket, zmq.POLLIN)
-        while not (self._closing and len(self._gone) == self.membership.count - 1):
+        while not self._ended.is_set():
             poller.poll(round(1000 * BEAT_S / 2))
             self._reception.answer()
             while (answer := self._answers.take()) is not None:
@@ -257,7 +274,5 @@ class Primary:
             self.lose(*found)
 
     def _beat(self) -> None:
-        while not self._closing and self.lost is None:
-            with suppress(zmq.ZMQError):  # closed a moment ago
-                self._commands.beat()
-            time.sleep(BEAT_S)
+        while not self._ended.wait(BEAT_S):
+            self._commands.beat()

@@ -31,6 +31,7 @@ from model_server.multihost.commands import (
     Launch,
     Leaving,
     Load,
+    Lost,
     Program,
     Reply,
     Vote,
@@ -40,7 +41,7 @@ from model_server.multihost.hello import Welcome
 from model_server.multihost.primary import BEAT_S
 from model_server.multihost.programs import ReceivedPrograms
 from model_server.multihost.pulse import Pulse
-from sax.errors import SaxError
+from sax.errors import ReplicaLost, SaxError
 from sax.types import ModelSpec, Progress
 
 logger = logging.getLogger(__name__)
@@ -87,29 +88,39 @@ class Secondary:
         self._ordinal = ordinal
         self._name = name
         self._primary_name = primary_name
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._commands = CommandReceiver(context, welcome.host, welcome.commands)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._commands = CommandReceiver(self._context, welcome.host, welcome.commands)
         self._answers = AnswerSender(welcome.host, welcome.replies)
         self._pulse = Pulse([_PRIMARY], timeout_s, time.monotonic())
         self._heard = threading.Event()
         self._done = 0
+        self._ended = threading.Event()
+        self._threads: list[threading.Thread] = []
         self._queue: SimpleQueue[tuple[int, Command] | SaxError] = SimpleQueue()
         self._shares: dict[int, _Share] = {}
         self.on_loss: Callable[[str], None] = lambda reason: None
 
     def start(self) -> None:
         """Listen and beat, before there is anything to do."""
-        for work, name in ((self._listen, "commands"), (self._beat, "beat")):
-            threading.Thread(target=work, name=name, daemon=True).start()
+        self._threads = [
+            threading.Thread(target=work, name=name, daemon=True)
+            for work, name in ((self._listen, "commands"), (self._beat, "beat"))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def leave(self) -> None:
         """This host was told to stop: the replica drains, then the primary says Bye."""
         self._answers.send(Leaving(self._ordinal))
 
     def end(self, reason: str) -> None:
-        """Tell the primary that this host is going."""
+        """Tell the primary that this host is going, and stop listening."""
         self._answers.send(Gone(self._ordinal, reason))
         self._answers.close()
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+        self._context.destroy()
 
     def run(self, build: Build) -> None:
         """Perform commands until a Bye. Raises SaxError, or what a command raised."""
@@ -144,9 +155,9 @@ class Secondary:
     def _launch(self, share: _Share, step: Step) -> None:
         """Launch; what went wrong on the device comes up when an earlier step is looked at."""
         assert share.runner is not None, "a step comes after all votes"
-        share.in_flight.append(share.runner.launch(step))
-        if len(share.in_flight) > _IN_FLIGHT:
+        if len(share.in_flight) == _IN_FLIGHT:
             share.in_flight.popleft().result()
+        share.in_flight.append(share.runner.launch(step))
 
     def _load(self, command: Load, build: Build) -> None:
         share = _Share(ReceivedPrograms())
@@ -203,13 +214,22 @@ class Secondary:
 
     def _listen(self) -> None:
         try:
-            while True:
-                received = self._commands.receive(self._hear)
+            while not self._ended.is_set():
+                if (received := self._commands.receive(self._hear)) is None:
+                    continue
+                if isinstance(received[1], Lost):
+                    self._lose(received[1].reason)
+                    return
                 self._queue.put(received)
                 if isinstance(received[1], Bye):
                     return
         except SaxError as error:
             self._queue.put(error)
+
+    def _lose(self, reason: str) -> None:
+        """The main thread may wait for a device that waits for the host that is lost."""
+        self._queue.put(ReplicaLost(reason))
+        self.on_loss(reason)
 
     def _hear(self) -> None:
         self._pulse.heard(_PRIMARY, 0, time.monotonic())
@@ -217,10 +237,10 @@ class Secondary:
 
     def _beat(self) -> None:
         """Beat from the first sign of the primary on; without one it is lost."""
-        while True:
+        while not self._ended.is_set():
             if self._heard.is_set():
                 self._answers.send(Beat(self._ordinal, self._done))
             if found := self._pulse.lost(0, time.monotonic()):
-                self.on_loss(f"host 0 ({self._primary_name}), the primary, is lost: {found[1]}")
+                self._lose(f"host 0 ({self._primary_name}), the primary, is lost: {found[1]}")
                 return
-            time.sleep(BEAT_S)
+            self._ended.wait(BEAT_S)
