@@ -111,8 +111,8 @@ def test_further_servers_have_ports_and_logs_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("hosts", [1, 4])
-def test_the_default_ports_of_nine_servers_do_not_meet(hosts: int) -> None:
-    ports = [port.number for port in plan(servers=9, hosts=hosts).ports]
+def test_the_default_ports_of_ten_servers_do_not_meet(hosts: int) -> None:
+    ports = [port.number for port in plan(servers=10, hosts=hosts).ports]
     assert len(set(ports)) == len(ports)
 
 
@@ -123,10 +123,11 @@ def test_a_port_that_meets_another_is_named_with_both_flags() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "flag"),
-    [({"hosts": 0}, "--hosts"), ({"servers": -1}, "--servers")]
-    + [
+    [
+        ({"hosts": 0}, "--hosts"),
+        ({"servers": -1}, "--servers"),
         ({"devices_per_host": 0}, "--devices-per-host"),
-        ({"model_port": 65530, "servers": 2}, "--model-port"),
+        ({"servers": 2, "model_port": 65530}, "--model-port"),
     ],
 )
 def test_a_number_that_cannot_be_is_refused_by_its_flag(
