@@ -5,7 +5,7 @@ primary answers requests. Pure, like `cell_plan`, which gives the flags that all
 
 The ports of server i are those of the first plus 10 x i: 10001, 10011, 10021 for models, 10003,
 10013 for metrics, 10101, 10111 where the hosts of a gang meet. So the defaults of the first stay
-what they are for one server, and none meets another port of the cell below ten servers.
+what they are for one server, and none meets another port of the cell with up to ten servers.
 """
 
 from __future__ import annotations

@@ -128,9 +128,12 @@ def test_the_demo_answers_and_prints_commands_that_work(gguf: Path, tmp_path: Pa
 
 
 def test_a_killed_supervisor_leaves_no_process_behind(tmp_path: Path) -> None:
-    plan = local_plan(tmp_path / "cell")
+    plan = local_plan(tmp_path / "cell", servers=2)
     with sax("up", *options(plan)) as command:
         command.until("is up")
+        assert all(
+            f"{server.name}  {server.address}" in command.output for server in plan.model_servers
+        )
         os.kill(command.process.pid, signal.SIGKILL)
         assert _free_within(plan, 60)
 
