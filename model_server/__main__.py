@@ -118,6 +118,7 @@ async def _serve(config: ModelServerConfig) -> None:
         loader,
         model_paths=model_paths,
         compiles_while_serving=loader.compiles_while_serving,
+        devices=loader.devices,
     )
     await server.serve_until_signalled()
 

@@ -15,13 +15,20 @@ from typing import Any, Protocol
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from model_server.capacity import PREFILL_BLOCKS, device_limit, kv_dtype, plan_capacity
+from model_server.capacity import (
+    PREFILL_BLOCKS,
+    device_limit,
+    kv_dtype,
+    plan_capacity,
+    server_devices,
+)
 from model_server.chat_template import ChatTemplate
 from model_server.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from model_server.compile_watch import CompileWatch
 from model_server.config import ModelServerConfig
 from model_server.custom import CustomModel
 from model_server.custom_loading import load_custom
+from model_server.devices import Devices
 from model_server.embed_loading import NeededTensors, load_embedder
 from model_server.engine.buckets import closed_set
 from model_server.engine.runner import ModelRunner
@@ -34,6 +41,7 @@ from model_server.models.recipe import Recipe
 from model_server.models.registry import find, make_recipe
 from model_server.models.sharding import make_mesh
 from model_server.models.weight import Blueprint
+from model_server.needs import check_devices, telling_need
 from model_server.tokenizer import ByteTokenizer
 from model_server.vocabulary_fit import check_fit
 from model_server.weights import random_weights, read_weights
@@ -86,6 +94,10 @@ class ModelLoader:
         """How many programs were compiled outside loads, ever."""
         return self.watch.while_serving
 
+    def devices(self) -> Devices:
+        """What this server has for models."""
+        return server_devices(self._config)
+
     def _open(self, spec: ModelSpec) -> AbstractContextManager[Checkpoint | None]:
         if spec.checkpoint == NO_CHECKPOINT:
             return nullcontext(None)
@@ -100,9 +112,11 @@ class ModelLoader:
             check_fit(checkpoint.tokenizer(), recipe.vocab, spec.checkpoint)
         template = checkpoint.chat_template() if checkpoint else None
         as_chat = chat_queries(recipe, template)
+        check_devices(recipe, checkpoint, self._config)
         mesh = mesh_of(recipe)
         module = recipe.blueprint(mesh.shape["model"], checkpoint)
-        limits, planned = plan_capacity(recipe, module, mesh, self._config, self._in_use())
+        with telling_need(recipe, checkpoint, self._config):
+            limits, planned = plan_capacity(recipe, module, mesh, self._config, self._in_use())
         _warn_of_plain(spec, module)
         logger.info(
             "%s: %s planned per device, %d pages, mesh %s",

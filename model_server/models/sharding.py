@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from sax.errors import InvalidRequest
 
@@ -46,7 +46,9 @@ def make_mesh(shape: Sequence[int] = (1, 1, 1)) -> Mesh:
     return Mesh(np.asarray(devices[:wanted]).reshape(shape), AXES)
 
 
-def spec_of(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh) -> PartitionSpec:
+def spec_of(
+    shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh | AbstractMesh
+) -> PartitionSpec:
     """Which mesh axis divides each dimension; every mesh axis is used once at most."""
     used: set[str] = set()
     parts: list[str | None] = []
@@ -60,7 +62,9 @@ def spec_of(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh) -> Par
     return PartitionSpec(*parts)
 
 
-def sharding_of(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh) -> NamedSharding:
+def sharding_of(
+    shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh | AbstractMesh
+) -> NamedSharding:
     """The sharding of a weight with these logical axes."""
     return NamedSharding(mesh, spec_of(shape, axes, mesh))
 
