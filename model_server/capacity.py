@@ -6,6 +6,7 @@ All bytes are of one device of the mesh. Decides before anything is allocated.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -108,7 +109,7 @@ def device_limit(mesh: Mesh, config: ModelServerConfig) -> int:
     return _accelerator_limit(device, config)
 
 
-def _accelerator_limit(device: jax.Device, config: ModelServerConfig) -> int:
+def _accelerator_limit(device: Any, config: ModelServerConfig) -> int:
     stats = device.memory_stats() or {}
     return config.memory_limit_bytes or stats.get("bytes_limit") or config.memory_limit
 
