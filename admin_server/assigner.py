@@ -11,12 +11,13 @@ Costs time in proportion to servers + models + replicas, never to their products
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from admin_server.placement import demand_of, stated_bytes
+from admin_server.placement import Demand, demand_of, stated_bytes
 from admin_server.rooms import Fleet, Kind, Needs, Room
 from admin_server.shortage import why_short
+from sax.need import Need
 from sax.types import JoinedServer, ModelSpec
 
 _NOWHERE: frozenset[str] = frozenset()
@@ -49,16 +50,19 @@ def assign(
     *,
     told_bytes: Mapping[str, int] | None = None,
     settled: Iterable[Settled] = (),
+    learned: Mapping[str, Need] | None = None,
+    refused: Mapping[str, Mapping[str, Need]] | None = None,
 ) -> Assignment:
     """Choose servers for every spec.
 
     `current` names where each model is or is on its way to, best replica first: when there are too
     many the last ones go. `failed` names servers that could not load it: the last resort.
     `told_bytes` is what servers told of the models, if it is known already, and `settled` are other
-    models, which only take their room.
+    models, which only take their room. `learned` is what servers without the room for a model said
+    that it needs, and `refused` by model which servers those are, and what it needs on each.
     """
     told = _told(specs, servers) if told_bytes is None else told_bytes
-    filling = _Filling(specs, servers, failed or {}, Needs(told))
+    filling = _Filling(specs, servers, failed or {}, Needs(told, learned), refused or {})
     filling.occupy(settled)
     filling.keep(current)
     filling.place()
@@ -90,10 +94,14 @@ class _Filling:
         servers: Sequence[JoinedServer],
         failed: Mapping[str, frozenset[str]],
         needs: Needs,
+        refused: Mapping[str, Mapping[str, Need]],
     ) -> None:
         self._failed = failed
-        self._demands = {spec.model_id: demand_of(spec) for spec in specs}
-        self.fleet = Fleet(servers, self._demands.values())
+        self._refused = refused
+        self._demands = {spec.model_id: demand_of(spec, needs.learned(spec)) for spec in specs}
+        # What is loaded stays, whatever its next version needs.
+        self._stated = {spec.model_id: demand_of(spec) for spec in specs}
+        self.fleet = Fleet(servers, [*self._demands.values(), *self._stated.values()])
         self.needs = needs
         most = self.fleet.most_devices
         bytes_of = {spec.model_id: self.needs.of(spec, most) or 0 for spec in specs}
@@ -116,11 +124,12 @@ class _Filling:
         for spec in self._order:
             there = [rooms[a] for a in current.get(spec.model_id, ()) if a in rooms]
             loaded = [room for room in there if room.has_loaded(spec.model_id)]
-            self._keep(spec, loaded)
+            self._keep(spec, loaded, self._stated[spec.model_id])
             if len(loaded) < len(there):
                 rest.append((spec, [room for room in there if room not in loaded]))
         for spec, others in rest:
-            self._keep(spec, [room for room in others if room.fits(self._need(spec, room))])
+            fitting = [room for room in others if room.fits(self._need(spec, room))]
+            self._keep(spec, fitting, self._demands[spec.model_id])
 
     def place(self) -> None:
         """One replica for each model that has the fewest, and so on until nothing more fits."""
@@ -144,11 +153,11 @@ class _Filling:
         demand, chosen = self._demands[spec.model_id], self.chosen[spec.model_id]
         return (why_short(spec, demand, self.fleet, self.needs, chosen),) * missing
 
-    def _keep(self, spec: ModelSpec, rooms: Sequence[Room]) -> None:
+    def _keep(self, spec: ModelSpec, rooms: Sequence[Room], demand: Demand) -> None:
         """Those of these servers that still do, and not more than are wanted."""
         if not rooms:
             return
-        chosen, able = self.chosen[spec.model_id], self.fleet.able(self._demands[spec.model_id])
+        chosen, able = self.chosen[spec.model_id], self.fleet.able(demand)
         failed = self._failed.get(spec.model_id, _NOWHERE)
         for room in rooms:
             kind = self.fleet.kind_at[room.address]
@@ -157,20 +166,31 @@ class _Filling:
                 chosen.append(room.address)
 
     def _need(self, spec: ModelSpec, room: Room) -> int | None:
-        return self.needs.of(spec, self.fleet.kind_at[room.address].devices)
+        devices = self.fleet.kind_at[room.address].devices
+        if room.has_loaded(spec.model_id):
+            return self.needs.of_loaded(spec, room, devices)
+        return self.needs.of(spec, devices)
 
     def _place(self, spec: ModelSpec) -> bool:
         """One more replica of the model, if any server can take it."""
         chosen, failed = self.chosen[spec.model_id], self._failed.get(spec.model_id)
         options = self._options_of(spec)
-        best = _best(options, {*chosen, *failed}) if failed else None
-        best = best or _best(options, chosen)
+        closed = {*chosen, *self._too_full(spec)} if spec.model_id in self._refused else chosen
+        best = _best(options, {*closed, *failed}) if failed else None
+        best = best or _best(options, closed)
         if best is None:
             return False
         kind, room, need = best
         kind.give(room, spec.model_id, need)
         chosen.append(room.address)
         return True
+
+    def _too_full(self, spec: ModelSpec) -> Iterator[str]:
+        """The servers that said what the model needs there, and do not have it free."""
+        for address, need in self._refused[spec.model_id].items():
+            room = self.fleet.rooms.get(address)
+            if room is not None and not room.fits(need.memory):
+                yield address
 
     def _options_of(self, spec: ModelSpec) -> list[tuple[Kind, int | None]]:
         """The kinds of servers that do, and the bytes that the model takes there."""

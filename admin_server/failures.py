@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from admin_server.seen import AclPush, Failure, Place
 from admin_server.state import CellState
+from sax.need import Need
 
 _FIRST_RETRY_S = 1.0
 _LONGEST_RETRY_S = 60.0
@@ -24,6 +25,7 @@ class Failures:
     def __init__(self, jitter: random.Random) -> None:
         self._jitter = jitter
         self._by_model: dict[str, dict[str, Failure]] = {}
+        self._needs: dict[str, tuple[str, Need]] = {}  # by model: of which version, what
 
     def all(self) -> Mapping[Place, Failure]:
         """All of them, by place."""
@@ -33,19 +35,35 @@ class Failures:
             for address, failure in failures.items()
         }
 
-    def fail(self, place: Place, version: str, reason: str, now: float) -> None:
-        """Count a failure once, however often it is seen before the next try."""
+    def needs(self) -> Mapping[str, tuple[str, Need]]:
+        """By model, of which version it was learned what a server must have, and what."""
+        return dict(self._needs)
+
+    def fail(
+        self, place: Place, version: str, reason: str, now: float, need: Need | None = None
+    ) -> None:
+        """Count a failure once, however often it is seen before the next try.
+
+        With a need it is no fault of the model, and holds for every server as well as for this.
+        """
         address, model_id = place
+        if need is not None:
+            known_of, known_need = self._needs.get(model_id, ("", None))
+            self._needs[model_id] = (
+                version,
+                need.joined(known_need if known_of == version else None),
+            )
         failures = self._by_model.setdefault(model_id, {})
         known = failures.pop(address, None)
         if known is not None and known.version == version and not known.retrying:
             failures[address] = known
             return
-        others = [known, *failures.values()]
+        # A server that lacks the room says nothing of how it will go on another one.
+        others = [known] if need is not None else [known, *failures.values()]
         tries = [f.count for f in others if f is not None and f.version == version]
         count = 1 + max(tries, default=0)
         delay = backoff_s(count, self._jitter.uniform(0.8, 1.2))
-        failures[address] = Failure(version, count, reason, now + delay)
+        failures[address] = Failure(version, count, reason, now + delay, need=need)
         if len(failures) > _KEPT:
             del failures[next(iter(failures))]
 
@@ -79,6 +97,11 @@ class Failures:
             if model_id in wanted.models
         }
         self._by_model = {model_id: failures for model_id, failures in kept.items() if failures}
+        self._needs = {
+            model_id: (version, need)
+            for model_id, (version, need) in self._needs.items()
+            if model_id in wanted.models and wanted.models[model_id].version == version
+        }
 
 
 class AclPushes:

@@ -1,8 +1,9 @@
 """What a model asks of the server that is to hold it.
 
 Read from a spec: its path, its `placement`, and the overrides by which Saxml's operators say the
-same (`constraints`: tags; `ram`, `ram<devices>`: bytes for each device). Those overrides are for
-this admin server alone: no model server gets them. Knows nothing of what servers hold.
+same (`constraints`: tags; `ram`, `ram<devices>`: bytes for each device); and from what servers said
+that were too small for it. Those overrides are for this admin server alone: no model server gets
+them. Knows nothing of what servers hold.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from functools import lru_cache
 import msgspec
 
 from sax.errors import InvalidRequest
+from sax.need import Need
 from sax.types import ModelSpec, ServerInfo
 
 _SAXML_PREFIX = "saxml.server."
@@ -42,12 +44,14 @@ class Demand:
         return self.path in paths and devices >= self.devices and tags.issuperset(self.tags)
 
 
-def demand_of(spec: ModelSpec) -> Demand:
-    """Total: a record in the log was checked when it was made."""
+def demand_of(spec: ModelSpec, need: Need | None = None) -> Demand:
+    """Of a spec, and of what servers said it needs. Total: a record in the log was checked when it
+    was made."""
     tags = spec.placement.tags
     if _CONSTRAINTS in spec.overrides:
         tags = (*tags, *_tags(spec.overrides[_CONSTRAINTS]))
-    return Demand(bare(spec.model_path), tuple(sorted(set(tags))), spec.placement.devices)
+    devices = max(spec.placement.devices, need.devices if need is not None else 0)
+    return Demand(bare(spec.model_path), tuple(sorted(set(tags))), devices)
 
 
 def stated_bytes(spec: ModelSpec, devices: int) -> int | None:

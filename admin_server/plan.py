@@ -94,6 +94,7 @@ def _done(specs: Sequence[ModelSpec], seen: Seen, before: Mapping[str, Done]) ->
         if known is not None and known.model is model and known.settled.spec is spec:
             done[spec.model_id] = known
         elif len(model.held) == spec.replicas and model.is_at_rest(spec):
+            # Without what was learned of its needs: it is loaded where it is.
             demand, addresses = demand_of(spec), sorted(model.held)
             servers = [seen.servers[address] for address in addresses]
             if all(s.answered and demand.met_by_server(s.joined.info) for s in servers):
@@ -124,6 +125,12 @@ def _assign(
         },
         told_bytes={s.model_id: seen.model(s.model_id).told_bytes(s) for s in specs},
         settled=[one.settled for one in done.values()],
+        learned={s.model_id: need for s in specs if (need := seen.need(s)) is not None},
+        refused={
+            spec.model_id: refusals
+            for spec in specs
+            if (refusals := seen.model(spec.model_id).refusals(spec))
+        },
     )
 
 
@@ -147,10 +154,12 @@ def _awaited(
             groups.setdefault(server.may_hold, []).append(server.joined)
     awaited: dict[str, Awaited] = {}
     for may_hold, silent in groups.items():
-        fleet = Fleet(silent, map(demand_of, specs))
+        demands = {spec.model_id: demand_of(spec, seen.need(spec)) for spec in specs}
+        fleet = Fleet(silent, demands.values())
         for spec in specs:
             missing = spec.replicas - len(current[spec.model_id])
-            servers = fleet.addresses(demand_of(spec)) if spec.model_id in may_hold else ()
+            there = spec.model_id in may_hold
+            servers = fleet.addresses(demands[spec.model_id]) if there else ()
             if missing > 0 and servers:
                 awaited[spec.model_id] = Awaited(min(missing, len(servers)), servers)
     return awaited
@@ -175,6 +184,8 @@ def _rank(spec: ModelSpec, model: SeenModel, address: str, now: float) -> int | 
     loading = servable is not None and servable.status is ServableStatus.LOADING
     if loading or model.load(address) is not None:
         return 2
+    if model.refusal(address, spec) is not None:
+        return None  # it lacked the room: where it goes next is to be thought of anew
     held = servable is not None and servable.status in HELD
     return 3 if held or waits(model.failure(address, spec), now) else None
 
@@ -185,7 +196,9 @@ def _failed(spec: ModelSpec, model: SeenModel, now: float) -> frozenset[str]:
     return frozenset(
         address
         for address, failure in failures.items()
-        if failure is not None and not failure.retrying and not waits(failure, now)
+        if failure is not None
+        and not failure.retrying
+        and (failure.need is not None or not waits(failure, now))
     )
 
 

@@ -21,6 +21,7 @@ from admin_server.seen import Action, Load, Seen, Unload, UpdateAcls
 from admin_server.servers import Servers
 from admin_server.state import CellState
 from sax.errors import NotLeading, SaxError
+from sax.need import Need
 from sax.types import ServerInfo
 
 _log = logging.getLogger(__name__)
@@ -156,17 +157,18 @@ class Reconciler:
         verb = _VERBS[type(action)]
         _log.info("%s %s on %s", verb, action.model_id, action.address)
         error: str | None = None
+        need: Need | None = None
         try:
             await self._modelets.carry_out(action)
         except SaxError as exc:
             self._note_refusal(exc)
-            error = exc.text
+            error, need = exc.text, exc.need
             self.failed_actions += 1
             _log.warning("%s of %s on %s: %s", verb, action.model_id, action.address, error)
         self.loads += isinstance(action, Load) and error is None
         self.unloads += isinstance(action, Unload) and error is None
         self._tell(action, verb, error)
-        self._servers.finish(action, error, self._clock())
+        self._servers.finish(action, error, self._clock(), need)
         self.wake()
 
     def _tell(self, action: Action, verb: str, error: str | None) -> None:

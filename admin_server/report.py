@@ -124,8 +124,10 @@ def _replica(
     if status is ServableStatus.LOADING or model.load(address):
         return ReplicaStatus(address, ServableStatus.LOADING, _describe(progress), progress)
     if failure is not None and waits(failure, now):
+        if failure.need is not None:  # the model is in order
+            return ReplicaStatus(address, ServableStatus.NONE, _describe_refusal(failure))
         return ReplicaStatus(address, ServableStatus.FAILED, _describe_failure(failure))
-    if status is ServableStatus.FAILED and servable is not None:
+    if status is ServableStatus.FAILED and servable is not None and servable.need is None:
         return ReplicaStatus(address, status, f"load failed: {servable.reason}")
     return ReplicaStatus(address, ServableStatus.NONE, _why_not_loading(place, intent, seen))
 
@@ -142,17 +144,19 @@ def _why_outdated(spec: ModelSpec, model: SeenModel, assigned: Sequence[str], st
     """Why ready replicas still have the version before the last update."""
     failures = [
         (failure.next_try_s, address, failure)
-        for address in assigned
+        for address in {*assigned, *model.refusals(spec)}
         if model.failures and (failure := model.failure(address, spec)) is not None
     ]
     if not failures or not staying:
         return "serves the version before the last update until its turn comes"
-    _, address, failure = max(failures)
+    _, address, failure = max(failures, key=lambda failure: failure[:2])
+    why, until = f"the new version failed to load on {address}", "a retry works"
+    if failure.need is not None:
+        why, until = f"{address} has too little room for the new version", "there is more"
     return (
-        "serves the version before the last update: the update stopped, because the new version "
-        f"failed to load on {address} ({failure.reason}); {count(staying, 'replica')} "
-        f"{'stay' if staying > 1 else 'stays'} on the old version until a retry works, and "
-        f"`sax rollback {spec.model_id}` goes back to it"
+        f"serves the version before the last update: the update stopped, because {why} "
+        f"({failure.reason}); {count(staying, 'replica')} {'stay' if staying > 1 else 'stays'} on "
+        f"the old version until {until}, and `sax rollback {spec.model_id}` goes back to it"
     )
 
 
@@ -181,6 +185,10 @@ def _describe_failure(failure: Failure) -> str:
     return (
         f"load failed: {failure.reason}; retry {failure.count} at {clock_time(failure.next_try_s)}"
     )
+
+
+def _describe_refusal(failure: Failure) -> str:
+    return f"had no room: {failure.reason}; asked again at {clock_time(failure.next_try_s)}"
 
 
 def _why_not_loading(place: Place, intent: Intent, seen: Seen) -> str:

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 
 from admin_server.assigner import Assignment
+from admin_server.placement import devices_of
 from admin_server.seen import HELD, Seen, SeenModel, Unload, is_current, waits
 from admin_server.state import CellState
-from sax.types import ModelSpec, ServableStatus
+from sax.need import Need
+from sax.types import JoinedServer, ModelSpec, ServableStatus
 
 
 def unloads(
@@ -37,7 +39,7 @@ def unloads(
             going += [Unload(a, model_id, "it is not published any more") for a in places]
             continue
         assigned = assignment.addresses[model_id]
-        rolled = _next_to_roll(spec, model, assigned) if model_id not in awaited else None
+        rolled = _next_to_roll(spec, seen, assigned) if model_id not in awaited else None
         for address in places:
             if address in assigned:
                 why = _why_reload(spec, model, address, rolled, now)
@@ -74,12 +76,22 @@ def _why_reload(
     return "it is tried again" if failed and not waits(model.failure(address, spec), now) else ""
 
 
-def _next_to_roll(spec: ModelSpec, model: SeenModel, assigned: Sequence[str]) -> str | None:
+def _next_to_roll(spec: ModelSpec, seen: Seen, assigned: Sequence[str]) -> str | None:
     """The ready replica to reload for an update: one, and only while all others are ready."""
+    model, need = seen.model(spec.model_id), seen.need(spec)
     outdated = [address for address in assigned if not model.has_current(address, spec)]
+    if need is not None:  # once it was refused, nothing is given up for it that cannot hold it
+        outdated = [a for a in outdated if _has_room(seen.servers[a].joined, spec, need)]
     if not outdated or not all(model.is_ready(address) for address in assigned):
         return None
     return min(outdated)
+
+
+def _has_room(server: JoinedServer, spec: ModelSpec, need: Need) -> bool:
+    """Would the server do, with what it holds of this model gone?"""
+    others = sum(s.memory for s in server.servables if s.model_id != spec.model_id)
+    total = server.info.memory_total
+    return devices_of(server.info) >= need.devices and (not total or total - others >= need.memory)
 
 
 def _why_leave(model: SeenModel, address: str, assigned: Sequence[str]) -> str:
@@ -87,4 +99,6 @@ def _why_leave(model: SeenModel, address: str, assigned: Sequence[str]) -> str:
     ready = any(model.is_ready(other) for other in assigned)
     if assigned and not ready and model.is_ready(address):
         return ""
+    if (servable := model.held.get(address)) is not None and servable.need is not None:
+        return "this server has too little room for it"
     return "it is not wanted on this server any more"

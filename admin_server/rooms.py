@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import chain
 
 from admin_server.placement import Demand, bare, devices_of, stated_bytes
+from sax.need import Need
 from sax.types import JoinedServer, ModelSpec, ServableStatus
 
 _Key = tuple[int, int, str]
@@ -38,10 +39,14 @@ class Room:
 
     def has_loaded(self, model_id: str) -> bool:
         """Is the model in its memory now, in whatever version?"""
+        return self.loaded_bytes(model_id) is not None
+
+    def loaded_bytes(self, model_id: str) -> int | None:
+        """What the model takes of its memory now, in whatever version; None: it is not loaded."""
         for servable in self.server.servables:
             if servable.model_id == model_id:
-                return servable.status is ServableStatus.LOADED
-        return False
+                return servable.memory if servable.status is ServableStatus.LOADED else None
+        return None
 
 
 @dataclass(slots=True, eq=False)
@@ -202,11 +207,27 @@ class _Kinds:
 
 
 class Needs:
-    """How many bytes each model takes: as servers that loaded it told, else as was stated."""
+    """How many bytes each model takes: as servers that loaded it told, else as was stated, and no
+    less than its weights, as servers told that had too little room."""
 
-    def __init__(self, told: Mapping[str, int]) -> None:
+    def __init__(self, told: Mapping[str, int], learned: Mapping[str, Need] | None = None) -> None:
         self._told = told  # by model; 0 or absent: nobody has
+        self._learned = learned or {}
+
+    def learned(self, spec: ModelSpec) -> Need | None:
+        """What servers that had too little room said would be enough."""
+        return self._learned.get(spec.model_id)
 
     def of(self, spec: ModelSpec, devices: int) -> int | None:
         """Bytes of this version on a server with so many devices; None: not known."""
+        if told := self._told.get(spec.model_id):
+            return told
+        learned = self._learned.get(spec.model_id)
+        least = learned.weights if learned is not None else 0
+        return max(stated_bytes(spec, devices) or 0, least) or None
+
+    def of_loaded(self, spec: ModelSpec, room: Room, devices: int) -> int | None:
+        """Bytes of what a server has loaded of it, in whatever version."""
+        if spec.model_id in self._learned and (loaded := room.loaded_bytes(spec.model_id)):
+            return loaded
         return self._told.get(spec.model_id) or stated_bytes(spec, devices)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from admin_server.words import count
+from sax.need import Need
 from sax.types import JoinedServer, ModelSpec, ServableInfo, ServableStatus
 
 HELD = (ServableStatus.LOADING, ServableStatus.LOADED, ServableStatus.FAILED)  # can be unloaded
@@ -57,13 +58,14 @@ Place = tuple[str, str]  # address, model id
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A load that failed, and when it is tried again."""
+    """A load that failed, and when it is tried again. With a need, the server lacked the room."""
 
     version: str
     count: int
     reason: str
     next_try_s: float
     retrying: bool = False  # the next try is under way
+    need: Need | None = None  # what the server said would be enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,16 @@ class SeenModel:
         failure = self.failures.get(address)
         return failure if failure is not None and failure.version in ("", spec.version) else None
 
+    def refusal(self, address: str, spec: ModelSpec) -> Need | None:
+        """What the published version needs there, if that server lacked it when it last tried."""
+        failure = self.failure(address, spec)
+        return failure.need if failure is not None and not failure.retrying else None
+
+    def refusals(self, spec: ModelSpec) -> dict[str, Need]:
+        """Of every server that lacked the room for the published version, by address."""
+        needs = {address: self.refusal(address, spec) for address in self.failures}
+        return {address: need for address, need in needs.items() if need is not None}
+
     def has_stale_acls(self, address: str, spec: ModelSpec) -> bool:
         """Is the model loaded there with other access control lists than its spec's?"""
         servable = self.held.get(address)
@@ -179,6 +191,7 @@ class Seen:
     failures: Mapping[Place, Failure] = field(default_factory=dict[Place, Failure])
     gone: Sequence[str] = ()  # servers pruned lately, in words
     pushes: Mapping[Place, AclPush] = field(default_factory=dict[Place, AclPush])
+    needs: Mapping[str, tuple[str, Need]] = field(default_factory=dict[str, tuple[str, Need]])
     indexed: Mapping[str, SeenModel] | None = None  # `models`, where somebody kept it
 
     @cached_property
@@ -219,6 +232,11 @@ class Seen:
     def model(self, model_id: str) -> SeenModel:
         """What is known of one model."""
         return self.models.get(model_id, _UNHEARD_OF)
+
+    def need(self, spec: ModelSpec) -> Need | None:
+        """What servers that were too small, or too full, said of the published version."""
+        version, need = self.needs.get(spec.model_id, ("", None))
+        return need if version == spec.version else None
 
 
 def by_model(

@@ -18,6 +18,7 @@ from admin_server.model_index import ModelIndex
 from admin_server.seen import Action, Load, Place, Seen, SeenServer, Unload, UpdateAcls
 from admin_server.state import CellState
 from admin_server.words import clock_time
+from sax.need import Need
 from sax.types import JoinedServer, ServableStatus, ServerInfo, ServerStatus
 
 _UNLOAD_RETRY_S = 5.0
@@ -139,7 +140,9 @@ class Servers:
         if isinstance(action, Load):
             self._failures.retry((action.address, action.model_id))
 
-    def finish(self, action: Action, error: str | None, now: float) -> None:
+    def finish(
+        self, action: Action, error: str | None, now: float, need: Need | None = None
+    ) -> None:
         """Note that the RPC ended; what it did counts until a status asked for later comes in."""
         server = self._servers.get(action.address)
         place = (action.address, action.model_id)
@@ -149,7 +152,7 @@ class Servers:
                 pause = _UNLOAD_RETRY_S if error and isinstance(action, Unload) else 0.0
                 under_way.done_at_s = now + pause
                 if error is not None and isinstance(action, Load):
-                    self._failures.fail(place, action.spec.version, error, now)
+                    self._failures.fail(place, action.spec.version, error, now, need)
                 if isinstance(action, UpdateAcls):
                     self._pushes.sent(place, action.spec.acls, error, now)
         self.changes += 1
@@ -167,6 +170,7 @@ class Servers:
             failures=failures,
             gone=tuple(why for address, why in self._gone if address not in self._servers),
             pushes=pushes,
+            needs=self._failures.needs(),
             indexed=self._index.view(pending, failures, pushes),
         )
 
@@ -187,7 +191,8 @@ class Servers:
                 self._failures.heal(place)
                 loaded[servable.model_id] = servable.acls
             elif servable.status is ServableStatus.FAILED and not self._is_busy(place):
-                self._failures.fail(place, servable.version, servable.reason, now)
+                version, reason = servable.version, servable.reason
+                self._failures.fail(place, version, reason, now, servable.need)
         self._pushes.reported(address, loaded)
 
     def _is_busy(self, place: Place) -> bool:

@@ -7,10 +7,12 @@ an empty one to fill. Decides nothing.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
-from admin_server.placement import Demand
+from admin_server.placement import Demand, devices_of
 from admin_server.rooms import Fleet, Kind, Needs, Room
 from admin_server.words import count, describe_paths, human_bytes, listing
+from sax.need import Need
 from sax.types import ModelSpec
 
 
@@ -30,6 +32,9 @@ def why_short(
         return _no_tags(spec, demand, on_path)
     able = fleet.able(demand)
     if not able:
+        need = needs.learned(spec)
+        if need is not None and need.devices >= demand.devices:
+            return _too_small(demand, need, with_tags)
         return _no_devices(demand, with_tags)
     if len(chosen) == sum(len(kind.rooms) for kind in able):
         return _no_more_servers(spec, demand, len(chosen))
@@ -61,6 +66,29 @@ def _no_devices(demand: Demand, kinds: list[Kind]) -> str:
     return f"{reason}, and {count(silent, 'server')} did not tell" if silent else reason
 
 
+def _too_small(demand: Demand, need: Need, kinds: list[Kind]) -> str:
+    """No server has the devices that a server which refused the model said it needs."""
+    servers = [room.server.info for kind in kinds for room in kind.rooms.values()]
+    largest = max(servers, key=lambda info: (devices_of(info), info.memory_total))
+    silent = sum(not devices_of(info) for info in servers)
+    tagged = f" with the tags {', '.join(demand.tags)}" if demand.tags else ""
+    if not (devices := devices_of(largest)):
+        return f"{_needs(need)}; no server{tagged} tells how many devices it has"
+    reason = f"{_needs(need)}; the largest server{tagged} has {count(devices, 'device')}"
+    if each := largest.memory_total // devices:
+        reason += f" with {human_bytes(each)}{' each' if devices > 1 else ''}"
+    return f"{reason}, and {count(silent, 'server')} did not tell" if silent else reason
+
+
+def _needs(need: Need) -> str:
+    if need.devices < 2:
+        return f"needs {human_bytes(need.memory)} of memory"
+    return (
+        f"needs {count(need.devices, 'device')} with {human_bytes(need.memory_each)} each "
+        f"({human_bytes(need.memory)} in all)"
+    )
+
+
 def _no_more_servers(spec: ModelSpec, demand: Demand, able: int) -> str:
     one = able == 1
     have = "has" if one else "have"
@@ -76,9 +104,10 @@ def _no_more_servers(spec: ModelSpec, demand: Demand, able: int) -> str:
 def _no_memory(spec: ModelSpec, able: list[Kind], chosen: Collection[str], needs: Needs) -> str:
     rooms = [(room, kind) for kind in able if (room := kind.roomiest(chosen)) is not None]
     best, kind = max(rooms, key=lambda pair: (pair[0].free, pair[0].address))
-    need = needs.of(spec, kind.devices) or 0
+    learned = needs.learned(spec) or Need()
+    need = max(needs.of(spec, kind.devices) or 0, learned.memory)
     return (
-        f"needs {human_bytes(need)} of memory; the server with the most room, {best.address}, "
+        f"{_needs(replace(learned, memory=need))}; the server with the most room, {best.address}, "
         f"has {human_bytes(best.free)} of {human_bytes(best.server.info.memory_total)} "
         f"free{_beside(best)}"
     )

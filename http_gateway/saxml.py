@@ -152,15 +152,18 @@ class SaxmlRoutes:
 
 def listed(model: PublishedModel) -> dict[str, object]:
     """The reply of /listcell; active replicas are ready ones, and the most that there may be are
-    those published, or autoscaling's upper bound."""
+    those published, or autoscaling's upper bound. Why replicas are missing is a field of ours."""
     spec = model.spec
-    return {
+    short = model.ready_replicas < model.wanted_replicas
+    reasons = [replica.reason for replica in model.replicas if short and replica.reason]
+    reply: dict[str, object] = {
         "model": spec.model_id,
         "model_path": spec.model_path,
         "checkpoint": spec.checkpoint,
         "max_replicas": spec.autoscaling.max_replicas if spec.autoscaling else spec.replicas,
         "active_replicas": model.ready_replicas,
     }
+    return {**reply, "reason": "; ".join(dict.fromkeys(reasons))} if reasons else reply
 
 
 def pretty(content: object) -> Response:

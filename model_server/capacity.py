@@ -6,14 +6,15 @@ All bytes are of one device of the mesh. Decides before anything is allocated.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from model_server.config import ModelServerConfig
+from model_server.devices import Devices
 from model_server.engine.types import EngineLimits
-from model_server.kernels.pages import CacheShape
 from model_server.memory_plan import MemoryPlan, plan
 from model_server.models.recipe import Recipe
 from model_server.models.sharding import bytes_per_device, sharding_of
@@ -29,9 +30,8 @@ def plan_capacity(
     recipe: Recipe, module: Blueprint, mesh: Mesh, config: ModelServerConfig, in_use: int
 ) -> tuple[EngineLimits, MemoryPlan]:
     """The engine's limits and what one device will hold. Raises MemoryPlanError."""
-    slots = recipe.slots or config.slots
-    context = min(recipe.max_context, config.max_context or recipe.max_context)
-    page = _page_bytes(recipe.cache(mesh.shape["model"]), mesh, config.page_size, kv_dtype(recipe))
+    slots, context = recipe.slots or config.slots, _context(recipe, config)
+    page = _page_bytes(recipe, mesh, config)
     per_sequence = -(-context // config.page_size)
     planned = plan(
         weights=weight_bytes(module, mesh),
@@ -56,7 +56,25 @@ def plan_capacity(
     return limits, planned
 
 
-def weight_bytes(module: Blueprint, mesh: Mesh) -> int:
+def least_bytes(
+    recipe: Recipe, module: Blueprint, mesh: Mesh | AbstractMesh, config: ModelServerConfig
+) -> int:
+    """What one device must hold for the model to serve one whole sequence at a time."""
+    pages = -(-_context(recipe, config) // config.page_size) + 1  # and the scratch page
+    workspace = _workspace(recipe, recipe.slots or config.slots)
+    return weight_bytes(module, mesh) + workspace + pages * _page_bytes(recipe, mesh, config)
+
+
+def server_devices(config: ModelServerConfig) -> Devices:
+    """The devices of this server, those of all its hosts together."""
+    local = jax.local_devices()
+    if local[0].platform == "cpu":
+        return Devices(jax.device_count(), config.memory_limit * jax.process_count())
+    here = sum(_accelerator_limit(device, config) for device in local)
+    return Devices(jax.device_count(), here * jax.process_count())
+
+
+def weight_bytes(module: Blueprint, mesh: Mesh | AbstractMesh) -> int:
     """What one device holds of the weights."""
     return sum(
         bytes_per_device(leaf.shape, leaf.bits, sharding_of(leaf.shape, leaf.axes, mesh))
@@ -73,8 +91,13 @@ def kv_dtype(recipe: Recipe) -> jnp.dtype:
     return jnp.dtype("float32" if jax.default_backend() == "cpu" else recipe.dtype)
 
 
-def _page_bytes(cache: CacheShape, mesh: Mesh, page_size: int, dtype: jnp.dtype) -> int:
-    whole = cache.bytes_per_page(page_size, dtype)
+def _context(recipe: Recipe, config: ModelServerConfig) -> int:
+    return min(recipe.max_context, config.max_context or recipe.max_context)
+
+
+def _page_bytes(recipe: Recipe, mesh: Mesh | AbstractMesh, config: ModelServerConfig) -> int:
+    cache = recipe.cache(mesh.shape["model"])
+    whole = cache.bytes_per_page(config.page_size, kv_dtype(recipe))
     return whole // mesh.shape["model"] if cache.axis else whole
 
 
@@ -83,6 +106,10 @@ def device_limit(mesh: Mesh, config: ModelServerConfig) -> int:
     device = mesh.devices.flat[0]
     if device.platform == "cpu":
         return config.memory_limit // math.prod(mesh.devices.shape)
+    return _accelerator_limit(device, config)
+
+
+def _accelerator_limit(device: Any, config: ModelServerConfig) -> int:
     stats = device.memory_stats() or {}
     return config.memory_limit_bytes or stats.get("bytes_limit") or config.memory_limit
 

@@ -26,6 +26,7 @@ from model_server.memory_plan import human
 from model_server.models.recipe import Recipe
 from model_server.models.sharding import mesh_of
 from model_server.models.weight import Blueprint
+from model_server.needs import check_devices, telling_need
 from model_server.weights import random_weights, read_weights
 from sax.errors import MemoryPlanError
 from sax.types import ModelSpec, Progress
@@ -51,9 +52,13 @@ class LmLoad:
         self._spec = spec
         self._recipe = recipe
         self._checkpoint = checkpoint
+        check_devices(recipe, checkpoint, config)
         self.mesh = mesh_of(recipe.mesh_shape)
         self._module = recipe.blueprint(self.mesh.shape["model"], checkpoint)
-        self.limits, self.planned = plan_capacity(recipe, self._module, self.mesh, config, in_use)
+        with telling_need(recipe, checkpoint, config):
+            self.limits, self.planned = plan_capacity(
+                recipe, self._module, self.mesh, config, in_use
+            )
         if limits is not None:
             self._follow(limits)
         _warn_of_plain(spec, self._module)

@@ -13,13 +13,14 @@ from typing import Protocol
 
 import jax
 
-from model_server.capacity import device_limit
+from model_server.capacity import device_limit, server_devices
 from model_server.chat_template import ChatTemplate
 from model_server.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from model_server.compile_watch import CompileWatch
 from model_server.config import ModelServerConfig
 from model_server.custom import CustomModel
 from model_server.custom_loading import load_custom
+from model_server.devices import Devices
 from model_server.embed_loading import load_embedder
 from model_server.engine.runner import COMPILED_HERE, ModelRunner, Programs
 from model_server.engine.types import EngineLimits, Runner
@@ -117,6 +118,10 @@ class ModelLoader:
     def compiles_while_serving(self) -> int:
         """How many programs were compiled outside loads, ever."""
         return self.watch.while_serving
+
+    def devices(self) -> Devices:
+        """What this server has for models."""
+        return server_devices(self._config)
 
     def _open(self, spec: ModelSpec) -> AbstractContextManager[Checkpoint | None]:
         if spec.checkpoint == NO_CHECKPOINT:

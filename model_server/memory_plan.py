@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sax.errors import MemoryPlanError
+from sax.need import Need
 
 _UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
@@ -40,8 +41,10 @@ def plan(
     pages = fitting if wanted_pages is None else wanted_pages
     if max(pages, min_pages) > fitting:
         needed = (max(pages, min_pages) + 1) * kv_bytes_per_page
+        least = weights + workspace + (min_pages + 1) * kv_bytes_per_page
         raise MemoryPlanError(
-            _does_not_fit(weights, needed, workspace, limit, in_use, wanted_pages, min_pages)
+            _does_not_fit(weights, needed, workspace, limit, in_use, wanted_pages, min_pages),
+            need=Need(memory=least, weights=weights) if least > limit - in_use else None,
         )
     kv = (pages + 1) * kv_bytes_per_page
     return MemoryPlan(pages=pages, kv=kv, total=weights + kv + workspace)
@@ -62,7 +65,8 @@ class Room:
                 f"the model does not fit: weights {human(weights)} + workspace "
                 f"{human(workspace)} = {human(total)}, but of {human(self.limit)} memory "
                 f"{human(self.in_use)} is in use by other models and {human(free)} is free: "
-                f"{_more_room(total, self.in_use)}"
+                f"{_more_room(total, self.in_use)}",
+                need=Need(memory=total, weights=weights),
             )
         return total
 

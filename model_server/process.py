@@ -23,6 +23,7 @@ from model_server.admission import Admission
 from model_server.config import ModelServerConfig
 from model_server.custom_calls import CustomCalls
 from model_server.custom_service import CustomService
+from model_server.devices import Devices
 from model_server.embeddings import Embeddings
 from model_server.handler import Handler
 from model_server.join import Joiner
@@ -79,9 +80,13 @@ class ModelServer:
         *,
         model_paths: Callable[[], Sequence[str]],
         compiles_while_serving: Callable[[], int],
+        devices: Callable[[], Devices] | None = None,
     ) -> None:
+        """`devices` is asked at the start; without it the flags alone tell what there is."""
         self._config = config
         self._model_paths = model_paths
+        self._ask_devices = devices
+        self._devices = Devices(0, config.memory_limit)
         self.servables = Servables(loader, drain_s=config.drain_seconds)
         self._metrics = Metrics(self.servables.loaded, compiles_while_serving)
         self._admission = Admission()
@@ -101,6 +106,8 @@ class ModelServer:
         """Listen, then join. Raises OSError when a port is taken."""
         config = self._config
         self._tell_of_security()
+        if self._ask_devices is not None:
+            self._devices = self._ask_devices()
         self._add_services()
         self.address = self._listen()
         await self._server.start()
@@ -171,7 +178,8 @@ class ModelServer:
             model_paths=tuple(path for path in self._model_paths() if wanted.fullmatch(path)),
             tags=config.tags,
             incarnation=config.incarnation,
-            memory_total=config.memory_limit,
+            memory_total=self._devices.memory,
+            devices=self._devices.count,
         )
 
     async def _admin(self) -> str:
@@ -187,7 +195,7 @@ class ModelServer:
             self._admission,
             cell=config.cell,
             incarnation=config.incarnation,
-            memory=config.memory_limit,
+            memory=self._devices.memory,
             security=config.security,
         )
         modelet_pb2_grpc.add_ModeletServicer_to_server(modelet, server)

@@ -19,6 +19,7 @@ from model_server.servable import Servable, make_servable
 from model_server.status_machine import Event, transition
 from sax.acl import OPEN, MethodAcls, parse_acls
 from sax.errors import Cancelled, NotLoaded, ReplicaLost, SaxError, ShuttingDown
+from sax.need import Need
 from sax.types import ModelSpec, Progress, ServableInfo, ServableStatus
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class _Entry:
     acls: MethodAcls = OPEN  # in force, whatever is loaded
     spec: ModelSpec | None = None  # what the status is about
     reason: str = ""
+    need: Need | None = None  # of a load that failed for want of room
     progress: Progress | None = None
     load: LoadThread | None = None
     servable: Servable | None = None
@@ -227,7 +229,7 @@ class Servables:
                 outcome.runner.close()
                 outcome = as_load_error(exc)
         if isinstance(outcome, SaxError):
-            entry.reason = outcome.text
+            entry.reason, entry.need = outcome.text, outcome.need
             self._step(entry, Event.FAILED)
             return outcome
         self._step(entry, Event.LOADED)
@@ -238,7 +240,7 @@ class Servables:
     def _step(self, entry: _Entry, event: Event) -> None:
         entry.status = transition(entry.status, event)
         if entry.status is not ServableStatus.FAILED:
-            entry.reason = ""
+            entry.reason, entry.need = "", None
 
     def _not_loaded(self, model_id: str, entry: _Entry | None) -> str:
         if entry is not None and entry.status is not ServableStatus.NONE:
@@ -275,6 +277,7 @@ def _info(entry: _Entry) -> ServableInfo:
         status=entry.status,
         version=entry.spec.version if entry.spec else "",
         reason=entry.reason,
+        need=entry.need,
         progress=entry.progress,
         memory=entry.servable.memory if entry.servable else 0,
         methods=tuple(entry.servable.methods) if entry.servable else (),

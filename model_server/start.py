@@ -30,6 +30,7 @@ def serve(
             loader,
             model_paths=model_paths,
             compiles_while_serving=loader.compiles_while_serving,
+            devices=loader.devices,
         )
         return await server.serve_until_signalled(hosts)
 

@@ -29,6 +29,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from sax.need import Need
+
 
 class Retry(Enum):
     """Who may send the same request again."""
@@ -42,12 +44,18 @@ class SaxError(Exception):
     """Base of the tree. The text says what happened and what to do about it."""
 
     def __init__(
-        self, text: str, *, param: str | None = None, retry_after_s: float | None = None
+        self,
+        text: str,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        need: Need | None = None,
     ) -> None:
         super().__init__(text)
         self.text = text
         self.param = param  # the request field at fault, if one is
         self.retry_after_s = retry_after_s
+        self.need = need  # what a server must have, where this one lacks it
 
 
 class InvalidRequest(SaxError):
@@ -135,7 +143,10 @@ class CheckpointError(LoadFailed):
 
 
 class MemoryPlanError(LoadFailed):
-    """The model does not fit; the text says which number to change."""
+    """The model does not fit; the text says which number to change.
+
+    With a `need` the model is in order, and the server too small or too full.
+    """
 
 
 class DeadlineExceeded(SaxError):
@@ -203,7 +214,9 @@ def meaning(error: SaxError) -> Meaning:
 
 def fresh(error: SaxError) -> SaxError:
     """An equal error to raise a second time: a raised one carries its own traceback."""
-    return type(error)(error.text, param=error.param, retry_after_s=error.retry_after_s)
+    return type(error)(
+        error.text, param=error.param, retry_after_s=error.retry_after_s, need=error.need
+    )
 
 
 def wire_name(error: SaxError) -> str:
@@ -212,7 +225,12 @@ def wire_name(error: SaxError) -> str:
 
 
 def from_name(
-    name: str, text: str, *, param: str | None = None, retry_after_s: float | None = None
+    name: str,
+    text: str,
+    *,
+    param: str | None = None,
+    retry_after_s: float | None = None,
+    need: Need | None = None,
 ) -> SaxError:
     """Rebuild an error that crossed the wire; an unknown name becomes Internal."""
-    return BY_NAME.get(name, Internal)(text, param=param, retry_after_s=retry_after_s)
+    return BY_NAME.get(name, Internal)(text, param=param, retry_after_s=retry_after_s, need=need)

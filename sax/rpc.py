@@ -18,7 +18,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from sax import errors
+from sax import errors, need
 from sax.authentication import NO_AUTHENTICATION, Authentication
 from sax.credentials import Credentials, call_metadata
 from sax.errors import Internal, InvalidRequest, ReplicaLost, SaxError, UnsupportedParameter
@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # generic in the stubs only
 ERROR_KEY = "sax-error"
 PARAM_KEY = "sax-param"
 RETRY_AFTER_KEY = "sax-retry-after"
+NEED_KEY = "sax-need"
 # Bytes as they travel, percent-encoded: gRPC refuses headers of more than about 8 KiB in all.
 _MAX_TEXT = 4000
 _MAX_PARAM = 400
@@ -153,6 +154,7 @@ def to_sax_error(
             details,
             param=unquote(trailer[PARAM_KEY]) if PARAM_KEY in trailer else None,
             retry_after_s=float(retry_after) if retry_after else None,
+            need=need.from_text(trailer[NEED_KEY]) if NEED_KEY in trailer else None,
         )
     # Nobody cancels our calls from afar but a process that goes away.
     if err.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
@@ -188,6 +190,8 @@ def error_metadata(error: SaxError) -> tuple[tuple[str, str], ...]:
         pairs.append((PARAM_KEY, quote(_fit(error.param, _MAX_PARAM))))
     if error.retry_after_s is not None:
         pairs.append((RETRY_AFTER_KEY, repr(float(error.retry_after_s))))
+    if error.need is not None:
+        pairs.append((NEED_KEY, need.to_text(error.need)))
     return tuple(pairs)
 
 

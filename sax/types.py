@@ -8,6 +8,8 @@ from enum import StrEnum
 
 import msgspec
 
+from sax.need import Need
+
 
 class ServableStatus(StrEnum):
     """Where a model is in the life of one model server (Saxml's ModelStatus)."""
@@ -121,6 +123,7 @@ class ServableInfo:
     status: ServableStatus
     version: str = ""
     reason: str = ""
+    need: Need | None = None  # of one that failed for want of room
     progress: Progress | None = None
     memory: int = 0  # bytes of weights, KV pages and workspace
     methods: tuple[str, ...] = ()  # lm.generate, ...: what a loaded model serves

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from sax.errors import InvalidRequest
 
@@ -56,7 +56,9 @@ def spans_hosts(mesh: Mesh) -> bool:
     return any(device.process_index != jax.process_index() for device in mesh.devices.flat)
 
 
-def spec_of(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh) -> PartitionSpec:
+def spec_of(
+    shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh | AbstractMesh
+) -> PartitionSpec:
     """Which mesh axis divides each dimension; every mesh axis is used once at most."""
     used: set[str] = set()
     parts: list[str | None] = []
@@ -70,7 +72,9 @@ def spec_of(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh) -> Par
     return PartitionSpec(*parts)
 
 
-def sharding_of(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh) -> NamedSharding:
+def sharding_of(
+    shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh | AbstractMesh
+) -> NamedSharding:
     """The sharding of a weight with these logical axes."""
     return NamedSharding(mesh, spec_of(shape, axes, mesh))
 

@@ -45,16 +45,17 @@ def open_display() -> Generator[Display]:
 
 
 class PlainDisplay:
-    """A line whenever a stage enters another phase."""
+    """A line whenever a stage enters another phase, or waits for something else."""
 
     def __init__(self) -> None:
-        self._phases: dict[str, str] = {}
+        self._phases: dict[str, tuple[str, str]] = {}
 
     def show(self, stages: Sequence[Stage]) -> None:
         for stage in stages:
-            if self._phases.get(stage.name) != stage.phase:
-                self._phases[stage.name] = stage.phase
-                say(f"{stage.name}: {stage.text}")
+            phase = stage.phase, stage.reason
+            if self._phases.get(stage.name) != phase:
+                self._phases[stage.name] = phase
+                say(f"{stage.name}: {stage.told}")
 
     def note(self, text: str) -> None:
         say(text)
@@ -75,7 +76,7 @@ class BarDisplay:
         self._progress.console.print(Text(printable(text)))
 
     def _show(self, stage: Stage) -> None:
-        name, text = printable(stage.name), printable(stage.text)
+        name, text = printable(stage.name), printable(stage.told)
         if stage.name not in self._tasks:
             self._tasks[stage.name] = self._progress.add_task("", total=None, name=name, text=text)
         ready = stage.phase == "ready"

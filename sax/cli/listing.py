@@ -20,7 +20,7 @@ from sax.types import Autoscaling, JoinedServer, PublishedModel
 _GIB = 1 << 30
 _MODEL_HEADINGS = ("MODEL", "PATH", "CHECKPOINT", "READY", "STATE", "REASON")
 _REPLICA_HEADINGS = ("REPLICA", "STATE", "REASON")
-_SERVER_HEADINGS = ("SERVER", "CHIP", "TOPOLOGY", "MEMORY", "MODELS")
+_SERVER_HEADINGS = ("SERVER", "CHIP", "TOPOLOGY", "DEVICES", "MEMORY", "MODELS")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -174,7 +174,14 @@ def server_row(server: JoinedServer) -> tuple[str, ...]:
     """One server of `sax status`."""
     info = server.info
     models = ", ".join(f"{held.model_id} ({held.status.value})" for held in server.servables)
-    return (info.address, info.chip_type, info.chip_topology, memory(server), models or "-")
+    return (
+        info.address,
+        info.chip_type,
+        info.chip_topology,
+        str(info.devices or "-"),
+        memory(server),
+        models or "-",
+    )
 
 
 def memory(server: JoinedServer) -> str:

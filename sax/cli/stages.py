@@ -21,6 +21,7 @@ class Stage:
     done: int = 0
     total: int = 0
     unit: str = ""
+    reason: str = ""  # what it waits for, where only that will help
 
     @property
     def text(self) -> str:
@@ -30,6 +31,11 @@ class Stage:
         if self.unit == "bytes":
             return f"{self.phase} {self.done // _MIB} of {self.total // _MIB} MiB"
         return f"{self.phase} {self.done} of {self.total} {self.unit}".rstrip()
+
+    @property
+    def told(self) -> str:
+        """The text, and what is waited for."""
+        return f"{self.text}: {self.reason}" if self.reason else self.text
 
 
 def replica_stages(published: PublishedModel) -> list[Stage]:
@@ -47,7 +53,8 @@ def _stage(published: PublishedModel, number: int, replica: ReplicaStatus) -> St
     progress = replica.progress
     if replica.status is ServableStatus.LOADING and progress is not None:
         return Stage(name, progress.phase, progress.done, progress.total, progress.unit)
-    return Stage(name, phase(replica))
+    waits = replica.status is ServableStatus.NONE and not replica.address
+    return Stage(name, phase(replica), reason=replica.reason if waits else "")
 
 
 def phase(replica: ReplicaStatus) -> str:

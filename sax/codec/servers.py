@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sax.codec.chips import decode_chip, decode_topology, encode_chip, encode_topology
 from sax.codec.statuses import decode_progress, decode_state, encode_progress, encode_state
+from sax.need import Need
 from sax.proto import admin_pb2, common_pb2, modelet_pb2
 from sax.types import (
     CellStats,
@@ -188,6 +189,7 @@ def _encode_model(servable: ServableInfo) -> modelet_pb2.GetStatusResponse.Model
         running_requests=servable.running,
         arrived_requests=servable.arrived,
         acls=common_pb2.AccessControlLists(items=servable.acls),
+        need=_encode_need(servable.need),
     )
 
 
@@ -204,6 +206,24 @@ def _decode_model(msg: modelet_pb2.GetStatusResponse.ModelWithStatus) -> Servabl
         running=msg.running_requests,
         arrived=msg.arrived_requests,
         acls=dict(msg.acls.items),
+        need=_decode_need(msg.need) if msg.HasField("need") else None,
+    )
+
+
+def _encode_need(need: Need | None) -> modelet_pb2.Need | None:
+    if need is None:
+        return None
+    return modelet_pb2.Need(
+        devices=need.devices, memory_bytes=need.memory, weight_bytes=need.weights
+    )
+
+
+def _decode_need(msg: modelet_pb2.Need) -> Need:
+    # No number below 0 makes sense, and a server may send what it likes.
+    return Need(
+        devices=max(0, msg.devices),
+        memory=max(0, msg.memory_bytes),
+        weights=max(0, msg.weight_bytes),
     )
 
 

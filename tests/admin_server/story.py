@@ -5,9 +5,12 @@ lines below it are what then happens: what the admin server does, in order, and 
 stand, as far as that is news. Half a second passes at a time until nothing moves any more.
 
     join SERVER [paths:a,b] [memory:GiB] [tags:x,y] [devices:N] [topology:4x8]
+                [lean:GiB]   by its flags, models need so much less there
     publish MODEL [replicas:N] [path:P] [tags:x,y] [devices:N] [memory:GiB] [override:KEY=JSON]
     update MODEL ...the same, [checkpoint:C] [acl:METHOD=ACL]; what is not named stays
     rollback MODEL, unpublish MODEL
+    needs MODEL [devices:N] memory:GiB weights:GiB
+                          servers that have less refuse it and say so; without figures, none does
     size MODEL GiB        what servers will tell that it takes
     fail SERVER MODEL WHY...   its loads fail there; `heal SERVER MODEL` ends that
     refuse SERVER WHY...  it takes no access control lists; `accept SERVER` ends that
@@ -27,6 +30,7 @@ from admin_server.seen import Action, Load, Unload, UpdateAcls
 from admin_server.servers import Servers
 from admin_server.state import CellState
 from admin_server.words import human_bytes
+from sax.need import Need
 from sax.types import (
     ModelSpec,
     Placement,
@@ -55,6 +59,7 @@ class FakeServer:
     failing: dict[str, str] = field(default_factory=dict)  # by model, why loads fail
     refusing: str = ""  # why access control lists are not taken
     starts: int = 1
+    lean: int = 0  # bytes that models need less than elsewhere
 
 
 class Player:
@@ -66,6 +71,7 @@ class Player:
         self.fleet: dict[str, FakeServer] = {}
         self.servers = Servers(silence_s=10, jitter=random.Random(0))
         self.sizes: dict[str, int] = {}
+        self.needs: dict[str, Need] = {}
         self.before: dict[str, ModelSpec] = {}  # by model, the spec before the last reload
         self.versions = 0
         self.done: list[Action] = []  # since it was last told
@@ -96,7 +102,7 @@ class Player:
             chip_topology=told.get("topology", "unknown"),
             incarnation=f"{name} start 1",
         )
-        self.fleet[name] = FakeServer(info)
+        self.fleet[name] = FakeServer(info, lean=int(told.get("lean", 0)) * _GIB)
         self.servers.join(info, self.now)
 
     def _publish(self, name: str, *options: str) -> None:
@@ -113,6 +119,17 @@ class Player:
         del models[_PREFIX + name]
         self.told.pop(_PREFIX + name, None)
         self.wanted = CellState("/sax/test", models)
+
+    def _needs(self, name: str, *options: str) -> None:
+        told = {key: int(text) for key, text in _options(options).items()}
+        if not told:
+            del self.needs[_PREFIX + name]
+            return
+        self.needs[_PREFIX + name] = Need(
+            devices=told.get("devices", 0),
+            memory=told["memory"] * _GIB,
+            weights=told["weights"] * _GIB,
+        )
 
     def _size(self, name: str, gib: str) -> None:
         self.sizes[_PREFIX + name] = int(gib) * _GIB
@@ -213,7 +230,9 @@ class Player:
     def _check_memory(self) -> None:
         """No server ever holds more than it has."""
         for fake in self.fleet.values():
-            used = sum(self.sizes.get(held.model_id, 0) for held in fake.models.values())
+            # What a server refuses it never held.
+            held = [m for m in fake.models.values() if m.memory or m.model_id not in self.needs]
+            used = sum(self.sizes.get(model.model_id, 0) for model in held)
             assert not fake.info.memory_total or used <= fake.info.memory_total
 
     def _begin(self, fake: FakeServer, action: Action) -> None:
@@ -230,7 +249,9 @@ class Player:
         work, fake.work = fake.work, []
         for action in work:
             error = self._end(fake, action) if fake.answers else "it does not answer"
-            self.servers.finish(action, error, self.now - _TICK_S / 2)
+            held = fake.models.get(action.model_id)
+            need = held.need if held is not None and fake.answers else None
+            self.servers.finish(action, error, self.now - _TICK_S / 2, need)
 
     def _end(self, fake: FakeServer, action: Action) -> str | None:
         held = fake.models.get(action.model_id)
@@ -243,11 +264,26 @@ class Player:
             if not fake.refusing:
                 fake.models[action.model_id] = replace(held, acls=action.spec.acls)
             return fake.refusing or None
+        if (need := self._lacks(fake, action.model_id)) is not None:
+            why = f"the plan needs {human_bytes(need.memory)}"
+            fake.models[action.model_id] = replace(
+                held, status=ServableStatus.FAILED, reason=why, need=need
+            )
+            return why
         why, size = self._why_not(fake, action), self.sizes.get(action.model_id, 0)
         loaded = replace(held, status=ServableStatus.LOADED, memory=size)
         failed = replace(held, status=ServableStatus.FAILED, reason=why or "")
         fake.models[action.model_id] = failed if why else loaded
         return why
+
+    def _lacks(self, fake: FakeServer, model_id: str) -> Need | None:
+        """What the server would have to have for the model, if it has not."""
+        if (need := self.needs.get(model_id)) is None:
+            return None
+        need = replace(need, memory=need.memory - fake.lean)
+        used = sum(held.memory for held in fake.models.values() if held.status in _MEMORY)
+        enough = need.memory <= fake.info.memory_total - used
+        return None if enough and need.devices <= fake.info.devices else need
 
     def _why_not(self, fake: FakeServer, load: Load) -> str | None:
         """As a real server would: it plans its memory before it loads."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import queue
+from dataclasses import replace
 from pathlib import Path
 
+import jax
 import pytest
 
 from model_server.chat_template import ChatTemplate
 from model_server.config import ModelServerConfig
+from model_server.devices import Devices
 from model_server.engine.engine import Engine, Submission, Update
 from model_server.engine.types import Sampling
 from model_server.loading import ModelLoader, make_loader
+from model_server.memory_plan import human
 from sax.errors import CheckpointError, InvalidRequest, MemoryPlanError, ModelPathNotFound
 from sax.types import ModelSpec, Progress
 from tests.model_server.checkpoints.tiny_folder import write_tiny
@@ -122,10 +126,48 @@ def test_a_model_too_large_is_refused_before_it_is_read(loader: ModelLoader) -> 
         loader(huge, quiet)
 
 
-def test_a_mesh_larger_than_the_server_is_refused_with_both_numbers(loader: ModelLoader) -> None:
+def test_a_mesh_larger_than_the_server_is_refused_with_what_would_do(loader: ModelLoader) -> None:
     spread = spec(model_path="pax.lm.params.lm_cloud.LmCloudSpmd175B32Test", overrides={})
-    with pytest.raises(InvalidRequest, match=r"mesh \[1, 1, 32\] needs 32 devices"):
+    with pytest.raises(MemoryPlanError, match=r"needs 32 devices .* this server has 1") as caught:
         loader(spread, quiet)
+    need = caught.value.need
+    assert need is not None
+    assert need.devices == 32
+    assert need.memory_each > 5 * 2**30
+    assert 170e9 < need.weights < 180e9  # one byte for each of its 175 billion weights
+    assert human(need.memory) in caught.value.text
+
+
+def test_a_mesh_of_another_kind_is_no_matter_of_room(loader: ModelLoader) -> None:
+    with pytest.raises(InvalidRequest, match="three sizes"):
+        loader(spec(overrides={**SHRUNK, "ICI_MESH_SHAPE": "[1, 64]"}), quiet)
+
+
+def test_a_model_on_any_number_of_devices_needs_its_weights_once(loader: ModelLoader) -> None:
+    anywhere = spec(overrides={**SHRUNK, "ICI_MESH_SHAPE": "null"})
+    tight = replace(CONFIG, memory_limit_bytes=2**20)
+    with pytest.raises(MemoryPlanError) as caught:
+        ModelLoader(tight, loader.watch)(anywhere, quiet)
+    need = caught.value.need
+    assert need is not None
+    assert need.devices == 0
+    assert 0 < need.weights < need.memory
+    enough = replace(CONFIG, memory_limit_bytes=need.memory, kv_cache_bytes=2**30)
+    with pytest.raises(MemoryPlanError, match="lower --kv_cache_bytes") as caught:
+        ModelLoader(enough, loader.watch)(anywhere, quiet)
+    assert caught.value.need is None  # with less of a cache it would fit
+
+
+def test_a_cache_that_the_flags_make_too_small_needs_no_other_server(loader: ModelLoader) -> None:
+    flagged = replace(CONFIG, kv_cache_bytes=1)
+    with pytest.raises(MemoryPlanError, match="--kv_cache_bytes") as caught:
+        ModelLoader(flagged, loader.watch)(spec(), quiet)
+    assert caught.value.need is None
+
+
+def test_a_server_tells_its_devices_and_what_they_hold(loader: ModelLoader) -> None:
+    told = ModelLoader(ModelServerConfig(memory_limit_bytes=2**30), loader.watch).devices()
+    assert told == Devices(len(jax.devices()), 2**30)
 
 
 def test_an_unknown_path_is_named_before_a_missing_checkpoint(loader: ModelLoader) -> None:

@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from model_server.config import ModelServerConfig
+from model_server.devices import Devices
 from model_server.process import ModelServer, advertised_host
 from sax import rpc
 from tests.model_server.fake_model import MODEL_PATHS, FakeModels, answer_to
@@ -121,6 +122,21 @@ async def test_a_server_offers_the_paths_its_filter_lets_through() -> None:
     info = make_server(config).info()
     assert info.model_paths == ("fake", "fake.Held")
     assert (info.tags, info.memory_total, info.incarnation) == (("a",), 9, config.incarnation)
+
+
+async def test_a_server_says_what_its_devices_are() -> None:
+    server = ModelServer(
+        ModelServerConfig(port=0, metrics_port=-1, sax_cell="", memory_limit_bytes=9),
+        FakeModels(),
+        model_paths=lambda: MODEL_PATHS,
+        compiles_while_serving=lambda: 0,
+        devices=lambda: Devices(32, 2**40),
+    )
+    await server.start()
+    try:
+        assert (server.info().devices, server.info().memory_total) == (32, 2**40)
+    finally:
+        await server.stop()
 
 
 def test_a_server_that_listens_everywhere_says_where_it_is() -> None:

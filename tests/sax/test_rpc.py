@@ -22,6 +22,7 @@ from sax.errors import (
     SaxError,
     UnsupportedParameter,
 )
+from sax.need import Need
 from sax.proto import admin_pb2
 
 
@@ -110,13 +111,15 @@ async def peer() -> AsyncIterator[Peer]:
 
 @pytest.mark.parametrize("cls", TABLE)
 async def test_every_error_crosses_the_wire_whole(peer: Peer, cls: type[SaxError]) -> None:
-    peer.handler.error = cls("naïve text: 3 > 2\nsecond line", param="extra.é", retry_after_s=0.25)
+    text, need = "naïve text: 3 > 2\nsecond line", Need(devices=32, memory=2**40, weights=7)
+    peer.handler.error = cls(text, param="extra.é", retry_after_s=0.25, need=need)
     with pytest.raises(SaxError) as caught:
         await peer.unary()
     error = caught.value
     assert type(error) is cls
     assert error.text == "naïve text: 3 > 2\nsecond line"
     assert (error.param, error.retry_after_s) == ("extra.é", 0.25)
+    assert error.need == need
 
 
 async def test_the_status_code_is_the_tables_for_clients_that_know_only_grpc(peer: Peer) -> None:

@@ -66,3 +66,12 @@ def test_a_replica_that_waits_for_a_server_has_not_failed() -> None:
     waiting = ReplicaStatus("", ServableStatus.NONE, reason="no model server has joined")
     assert failure(published(waiting)) is None
     assert reason(published(waiting)) == "no model server has joined"
+
+
+def test_a_replica_without_a_server_tells_what_it_waits_for() -> None:
+    nowhere = ReplicaStatus("", ServableStatus.NONE, "needs 32 devices; the largest server has 8")
+    (stage,) = replica_stages(published(nowhere))
+    assert stage.told == ("waiting for a server: needs 32 devices; the largest server has 8")
+    assert stage.text == summary(published(nowhere)) == "waiting for a server"
+    (stage,) = replica_stages(published(READY))
+    assert stage.told == "ready"

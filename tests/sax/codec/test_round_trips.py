@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sax import codec
 from sax.errors import TABLE, InvalidRequest
+from sax.need import Need
 from sax.proto import admin_pb2, common_pb2, modelet_pb2, tokens_pb2
 from sax.types import (
     Autoscaling,
@@ -82,6 +83,7 @@ INFOS = st.builds(
     tags=TEXTS,
     incarnation=TEXT,
     memory_total=I64,
+    devices=I32,
 )
 LEAVES = st.builds(TokenLogprob, I32, TEXT, st.binary(max_size=4), F32)
 LOGPROBS = st.builds(
@@ -171,6 +173,19 @@ def test_a_joined_server_survives_the_wire_to_the_millisecond(
 ) -> None:
     server = JoinedServer(info, seen_ms / 1000, servables, used)
     assert codec.decode_joined(codec.encode_joined(server)) == server
+
+
+@given(st.none() | st.builds(Need, devices=I32, memory=I64, weights=I64))
+def test_what_a_refused_model_needs_survives_the_wire(need: Need | None) -> None:
+    refused = ServableInfo(model_id="/sax/test/m", status=ServableStatus.FAILED, need=need)
+    status = ServerStatus((refused,))
+    assert codec.decode_status(codec.encode_status(status)) == status
+
+
+def test_a_need_below_nothing_is_none_at_all() -> None:
+    msg = modelet_pb2.GetStatusResponse()
+    msg.models.add().need.devices = -1
+    assert codec.decode_status(msg).servables[0].need == Need()
 
 
 def test_a_saxml_admins_joined_server_gives_statuses_and_reasons() -> None:

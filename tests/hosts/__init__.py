@@ -1,0 +1,1 @@
+"""Hosts for tests: processes of one replica, networks to cut, and slow ways between them."""
