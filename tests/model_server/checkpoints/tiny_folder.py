@@ -103,10 +103,17 @@ def _shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         "self_attn.v_proj": (keys, width),
         "self_attn.o_proj": (width, queries),
         "post_attention_layernorm": (width,),
-        "mlp.gate_proj": (ffw, width),
-        "mlp.up_proj": (ffw, width),
-        "mlp.down_proj": (width, ffw),
     }
+    experts = config.get("num_local_experts")
+    if experts is None:
+        layer |= {"mlp.gate_proj": (ffw, width), "mlp.up_proj": (ffw, width)}
+        layer["mlp.down_proj"] = (width, ffw)
+    else:  # as Mixtral stores them
+        layer["block_sparse_moe.gate"] = (experts, width)
+        for number in range(experts):
+            expert = f"block_sparse_moe.experts.{number}"
+            layer |= {f"{expert}.w1": (ffw, width), f"{expert}.w3": (ffw, width)}
+            layer[f"{expert}.w2"] = (width, ffw)
     shapes = {"model.embed_tokens.weight": (config["vocab_size"], width)}
     for number in range(config["num_hidden_layers"]):
         shapes |= {f"model.layers.{number}.{name}.weight": s for name, s in layer.items()}
