@@ -105,13 +105,13 @@ def make_mesh(shape: Sequence[int]) -> Mesh:
             f"the mesh {list(shape)} needs {wanted} devices; this server has {there}: publish on a "
             "larger server or override ICI_MESH_SHAPE"
         )
-    return Mesh(np.asarray(_first_devices(wanted, shape)).reshape(tuple(shape)), AXES)
+    return Mesh(np.asarray(first_devices(jax.devices(), shape)).reshape(tuple(shape)), AXES)
 
 
-def _first_devices(wanted: int, shape: Sequence[int]) -> list[Any]:
-    """As many of each host, so that every host has a part in each step."""
-    hosts: dict[int, list[Any]] = {}
-    for device in jax.devices():
+def first_devices(devices: Sequence[Any], shape: Sequence[int]) -> list[Any]:
+    """As many of each host, so that every host has a part in each step. Raises InvalidRequest."""
+    wanted, hosts = math.prod(shape), dict[int, list[Any]]()
+    for device in devices:
         hosts.setdefault(device.process_index, []).append(device)
     share, rest = divmod(wanted, len(hosts))
     if rest:
