@@ -2,8 +2,8 @@
 
     python -m tests.model_server.draws_on_meshes PROCESS COORDINATOR RESULTS.npz
 
-The two load their models in opposite orders. RESULTS.npz holds under `LEAF:START,START` what a
-device of this process has of a leaf from there on. The number of devices comes from XLA_FLAGS.
+The first loads a model that the second never loads. RESULTS.npz holds under `LEAF:START,START` what
+a device of this process has of a leaf from there on. The number of devices comes from XLA_FLAGS.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ CONFIG = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 64,
+    "tie_word_embeddings": True,
 }
 PAGES = "pages"
+KINDS = ("float32", "int4")
 
 
 def recipe_of(kind: str) -> Recipe:
@@ -59,9 +61,8 @@ def arrays(kind: str, layout: Layout) -> Iterator[tuple[str, jax.Array]]:
 def main(process: str, coordinator: str, path: str) -> None:
     jax.distributed.initialize(coordinator, 2, int(process))
     layout = layout_of((1, 2, 2)).placed()
-    kinds = ["float32", "int4"]
     held: dict[str, np.ndarray] = {}
-    for kind in kinds if process == "0" else kinds[::-1]:
+    for kind in KINDS if process == "0" else KINDS[1:]:
         for name, array in arrays(kind, layout):
             for shard in array.addressable_shards:
                 begin = ",".join(str(part.start or 0) for part in shard.index)
