@@ -11,9 +11,13 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from jax.sharding import NamedSharding, PartitionSpec
-
-from model_server.capacity import PREFILL_BLOCKS, kv_dtype, plan_capacity
+from model_server.capacity import (
+    PREFILL_BLOCKS,
+    cache_of,
+    kv_dtype,
+    layout_for,
+    plan_capacity,
+)
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.embed_loading import NeededTensors
@@ -24,10 +28,10 @@ from model_server.kernels import xla
 from model_server.kernels.pages import allocate
 from model_server.memory_plan import human
 from model_server.models.recipe import Recipe
-from model_server.models.sharding import mesh_of
 from model_server.models.weight import Blueprint
 from model_server.needs import check_devices, telling_need
-from model_server.weights import random_weights, read_weights
+from model_server.random_weights import random_weights
+from model_server.weights import read_weights
 from sax.errors import MemoryPlanError
 from sax.types import ModelSpec, Progress
 
@@ -53,12 +57,11 @@ class LmLoad:
         self._recipe = recipe
         self._checkpoint = checkpoint
         check_devices(recipe, checkpoint, config)
-        self.mesh = mesh_of(recipe.mesh_shape)
-        self._module = recipe.blueprint(self.mesh.shape["model"], checkpoint)
+        layout = layout_for(recipe)
+        self._module = recipe.blueprint(layout, checkpoint)
         with telling_need(recipe, checkpoint, config):
-            self.limits, self.planned = plan_capacity(
-                recipe, self._module, self.mesh, config, in_use
-            )
+            self.limits, self.planned = plan_capacity(recipe, self._module, layout, config, in_use)
+        self.layout = layout.placed()
         if limits is not None:
             self._follow(limits)
         _warn_of_plain(spec, self._module)
@@ -67,18 +70,24 @@ class LmLoad:
             spec.model_id,
             human(self.planned.total),
             self.planned.pages,
-            dict(self.mesh.shape),
+            dict(self.layout.mesh.shape),
         )
 
     def build(self, programs: Programs, report: Report) -> ModelRunner:
         """Weights, pages and a program for every bucket; nothing has run yet."""
         leaves = self._weights(report)
-        cache = self._recipe.cache(self.mesh.shape["model"])
-        heads = NamedSharding(self.mesh, PartitionSpec(None, "model" if cache.axis else None))
-        limits = self.limits
-        pages = allocate(cache, limits.pages, limits.page_size, kv_dtype(self._recipe), heads)
-        buckets = closed_set(limits.slots, PREFILL_BLOCKS)
-        runner = ModelRunner(self._module, leaves, pages, limits, buckets, xla.paged_attention)
+        limits, cache = self.limits, cache_of(self._recipe, self.layout)
+        where = self.layout.pages(cache.axis)
+        pages = allocate(cache, limits.pages, limits.page_size, kv_dtype(self._recipe), where)
+        runner = ModelRunner(
+            self._module,
+            leaves,
+            pages,
+            limits,
+            closed_set(limits.slots, PREFILL_BLOCKS),
+            xla.paged_attention,
+            self.layout.row_split(),
+        )
         try:
             runner.compile(report, programs)
         except BaseException:
@@ -99,9 +108,9 @@ class LmLoad:
         declared = self._module.declarations
         if self._checkpoint is None:
             seed = zlib.crc32(self._spec.model_id.encode())
-            return random_weights(declared, seed, report, self.mesh)
+            return random_weights(declared, seed, report, self.layout)
         needed: Any = NeededTensors(self._checkpoint, self._recipe.unused)
-        return read_weights(declared, needed, report, self.mesh)
+        return read_weights(declared, needed, report, self.layout)
 
 
 def run_all(runner: ModelRunner, report: Report) -> None:

@@ -29,7 +29,7 @@ from model_server.loaded import AnyLoaded, Loaded, LoadedCustom, LoadedEmbedder
 from model_server.memory_plan import Room
 from model_server.models.recipe import Recipe
 from model_server.models.registry import find, make_recipe
-from model_server.models.sharding import make_mesh, spans_hosts
+from model_server.models.sharding import spans_hosts
 from model_server.tokenizer import ByteTokenizer
 from model_server.vocabulary_fit import check_fit
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
@@ -148,13 +148,13 @@ class ModelLoader:
             chat_queries=as_chat,
             defaults=recipe.defaults,
             samples=recipe.samples,
-            memory=load.planned.total * load.mesh.size,
+            memory=load.planned.total * load.layout.mesh.size,
             methods=_METHODS,
         )
 
     def _run(self, spec: ModelSpec, load: LmLoad, report: Report) -> Serving:
         """Here, or on all hosts that the mesh goes over."""
-        if self.hosts is not None and spans_hosts(load.mesh):
+        if self.hosts is not None and spans_hosts(load.layout):
             return self.hosts.load(
                 spec, load.limits, lambda programs: load.build(programs, report), report
             )
@@ -164,8 +164,7 @@ class ModelLoader:
 
     def _room(self) -> Room:
         """What a model on one device may fill."""
-        mesh = make_mesh((1, 1, len(jax.devices())))
-        return Room(device_limit(mesh, self._config), self._in_use())
+        return Room(device_limit(jax.local_devices(), self._config), self._in_use())
 
     def _keep(self, loaded: LoadedEmbedder | LoadedCustom) -> LoadedEmbedder | LoadedCustom:
         self._live.append((loaded.runner, loaded.memory))

@@ -32,8 +32,12 @@ def plan(
     in_use: int,
     wanted_pages: int | None,
     min_pages: int,
+    devices: int = 1,
 ) -> MemoryPlan:
-    """As many pages as wanted (None: as fit). Raises MemoryPlanError when they do not fit."""
+    """As many pages as wanted (None: as fit). Raises MemoryPlanError when they do not fit.
+
+    All bytes and pages are of one device; `devices`: how many share the model.
+    """
     if wanted_pages is not None and wanted_pages < min_pages:
         raise MemoryPlanError(_too_few_wanted(wanted_pages, min_pages, kv_bytes_per_page))
     free = limit - in_use - weights - workspace
@@ -43,7 +47,9 @@ def plan(
         needed = (max(pages, min_pages) + 1) * kv_bytes_per_page
         least = weights + workspace + (min_pages + 1) * kv_bytes_per_page
         raise MemoryPlanError(
-            _does_not_fit(weights, needed, workspace, limit, in_use, wanted_pages, min_pages),
+            _does_not_fit(
+                weights, needed, workspace, limit, in_use, wanted_pages, min_pages, devices
+            ),
             need=Need(memory=least, weights=weights) if least > limit - in_use else None,
         )
     kv = (pages + 1) * kv_bytes_per_page
@@ -71,6 +77,12 @@ class Room:
         return total
 
 
+def _on_each(devices: int, total: int) -> str:
+    if devices == 1:
+        return ""
+    return f" on each of {devices} devices ({human(devices * total)} in all)"
+
+
 def human(count: int) -> str:
     """Bytes as people say them: 1.50 GiB."""
     for size, unit in _UNITS:
@@ -95,12 +107,14 @@ def _does_not_fit(
     in_use: int,
     wanted: int | None,
     least: int,
+    devices: int,
 ) -> str:
     total = weights + kv + workspace
     text = (
         f"the model does not fit: weights {human(weights)} + KV cache {human(kv)} + workspace "
-        f"{human(workspace)} = {human(total)}, but of {human(limit)} memory {human(in_use)} is in "
-        f"use by other models and {human(max(0, limit - in_use))} is free"
+        f"{human(workspace)} = {human(total)}{_on_each(devices, total)}, but of {human(limit)} "
+        f"memory {human(in_use)} is in use by other models and {human(max(0, limit - in_use))} is "
+        "free"
     )
     if limit - in_use < weights + workspace:
         return f"{text}: {_more_room(total, in_use)}"

@@ -5,47 +5,44 @@ For refusals that whoever places models can act on. Allocates nothing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import jax
-from jax.sharding import AbstractMesh
 
-from model_server.capacity import least_bytes, weight_bytes
+from model_server.capacity import layout_for, least_bytes, weight_bytes
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.memory_plan import human
 from model_server.models.recipe import Recipe
-from model_server.models.sharding import AXES
+from model_server.models.sharding import ONE_DEVICE
 from sax.errors import MemoryPlanError
 from sax.need import Need
 
 
 def need_of(recipe: Recipe, checkpoint: Checkpoint | None, config: ModelServerConfig) -> Need:
     """The least that a server must have, with flags like these."""
-    shape = recipe.mesh_shape or (1, 1, len(jax.devices()))
-    mesh = AbstractMesh(tuple(shape), AXES)
-    module = recipe.blueprint(mesh.shape["model"], checkpoint)
-    memory = least_bytes(recipe, module, mesh, config) * mesh.size
+    layout = layout_for(recipe)
+    devices = layout.mesh.size
+    module = recipe.blueprint(layout, checkpoint)
+    memory = least_bytes(recipe, module, layout, config) * devices
     if recipe.mesh_shape:
-        weights = weight_bytes(module, mesh) * mesh.size
-        return Need(devices=mesh.size, memory=memory, weights=weights)
+        weights = weight_bytes(module, layout) * devices
+        return Need(devices=devices, memory=memory, weights=weights)
     # On fewer devices there are fewer copies.
-    return Need(memory=memory, weights=recipe.blueprint(1, checkpoint).bytes)
+    return Need(memory=memory, weights=recipe.blueprint(ONE_DEVICE, checkpoint).bytes)
 
 
 def check_devices(recipe: Recipe, checkpoint: Checkpoint | None, config: ModelServerConfig) -> None:
     """Raises MemoryPlanError for a mesh of more devices than this server has."""
-    shape = recipe.mesh_shape or ()
-    wanted, here = math.prod(shape), len(jax.devices())
-    if wanted <= here or len(shape) != len(AXES) or min(shape) < 1:
-        return  # what is malformed, `make_mesh` refuses
+    wanted, there = layout_for(recipe).mesh.size, len(jax.devices())
+    if wanted <= there:
+        return
     need = need_of(recipe, checkpoint, config)
     raise MemoryPlanError(
-        f"the mesh {list(shape)} needs {wanted} devices with "
-        f"{human(need.memory_each)} each ({human(need.memory)} in all) and this server has "
-        f"{here}: publish on a larger server or override ICI_MESH_SHAPE",
+        f"the model needs {wanted} devices with {human(need.memory_each)} each "
+        f"({human(need.memory)} in all); this server has {there}: publish on a larger server or "
+        "override ICI_MESH_SHAPE",
         param="overrides.ICI_MESH_SHAPE",
         need=need,
     )

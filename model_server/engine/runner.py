@@ -23,8 +23,10 @@ from model_server.engine.buckets import Bucket, choose
 from model_server.engine.sampler import RowSampling, sample
 from model_server.engine.step_arrays import Layout, StepArrays
 from model_server.engine.types import EngineLimits, PendingStep, RowResult, Step, StepResult
+from model_server.kernels.own_devices import full
 from model_server.kernels.paged import Kernel, PagedBatch
 from model_server.kernels.pages import LayerPages
+from model_server.kernels.row_split import RowSplit
 from model_server.models.nibbles import as_bytes, from_bytes
 from model_server.models.weight import Blueprint
 from sax.types import Progress
@@ -118,8 +120,10 @@ class ModelRunner:
         limits: EngineLimits,
         buckets: Sequence[Bucket],
         kernel: Kernel,
+        split: RowSplit | None = None,
     ) -> None:
         self._limits = limits
+        self._split = split
         self._buckets = tuple(buckets)
         self._kernel = kernel
         self._blueprint = blueprint
@@ -128,7 +132,7 @@ class ModelRunner:
         self._leaves = tuple(map(as_bytes, leaves))
         self._pages = tuple(pages)
         self._everywhere = _everywhere(self._leaves[0].sharding)
-        self._last_tokens = jnp.zeros(limits.slots + 1, jnp.int32, device=self._everywhere)
+        self._last_tokens = full((limits.slots + 1,), 0, jnp.int32, self._everywhere)
         self._arrays = StepArrays(limits)
         self._tops = [0] * limits.slots
         self._layouts = {bucket: Layout(bucket, limits) for bucket in self._buckets}
@@ -196,7 +200,8 @@ class ModelRunner:
     def _trace(self, layout: Layout) -> Callable[..., Any]:
         def step(leaves: Any, pages: Any, last_tokens: jax.Array, vector: jax.Array) -> Any:
             model = self._blueprint.assemble(list(map(from_bytes, leaves, self._dtypes)))
-            return run_step(model, pages, last_tokens, unpack(layout, vector), self._kernel)
+            parts = unpack(layout, vector)
+            return run_step(model, pages, last_tokens, parts, self._kernel, self._split)
 
         return step
 
@@ -256,13 +261,14 @@ def run_step(
     last_tokens: jax.Array,  # i32[B + 1]
     step: dict[str, jax.Array],
     kernel: Kernel,
+    split: RowSplit | None = None,
 ) -> tuple[Outputs, tuple[LayerPages, ...], jax.Array]:
     """One step, traced: tokens in, tokens out, pages and last tokens replaced."""
     decodes = step["decode_slots"].shape[0]
     fed = last_tokens.at[step["decode_slots"]].get(mode="promise_in_bounds")
     tokens = jnp.concatenate([fed, step["tokens"][decodes:]])
     places = {field: step[field] for field in _PLACES}
-    batch = PagedBatch(**places, kernel=kernel)
+    batch = PagedBatch(**places, kernel=kernel, split=split)
     hidden, written = model(tokens, step["positions"], pages, batch)
     rows = hidden.at[step["row_index"]].get(mode="promise_in_bounds")
     sampled = sample(model.logits(rows), _row_sampling(step))

@@ -49,10 +49,11 @@ class Decoder(nnx.Module):
     ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
         """Final hidden states f32[T, D], normalised, and the pages with the new tokens."""
         rotations = {rope: rope and rope.at(positions) for rope in dict.fromkeys(self.ropes)}
-        x = self.embed(tokens, positions)
+        x = batch.divided(self.embed(tokens, positions))
         written: list[LayerPages] = []
         for layer, rope, layer_pages in zip(self.layers, self.ropes, pages, strict=True):
             x, layer_pages = run_layer(layer, x, rotations[rope], layer_pages, batch)
+            x = batch.divided(x)
             written.append(layer_pages)
         return self.final_norm(x), tuple(written)
 
