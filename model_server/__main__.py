@@ -7,19 +7,18 @@ environment it reads is set.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
 from model_server.config import ModelServerConfig
-from model_server.process import ModelServer
+from model_server.multihost.membership import membership
 from sax.errors import SaxError
-from sax.event_loop import loop_factory
 from sax.security import Security, add_security_flags
 
 logger = logging.getLogger("model_server")
@@ -88,12 +87,26 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGINT):  # until the event loop takes them over
         signal.signal(number, lambda *_: sys.exit(0))
     try:
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_serve(config))
+        group = membership(config.hosts, config.host_ordinal, os.environ, socket.gethostname())
+    except SaxError as exc:
+        logger.error("%s", exc)
+        leave(2)
+    try:
+        if group.count > 1:
+            from model_server.multihost.gang import serve_together
+
+            serve_together(group, config)
+        _serve_alone(config)
     except (OSError, SaxError) as exc:
         logger.error("%s", exc)
         leave(1)
     leave(0)
+
+
+def _serve_alone(config: ModelServerConfig) -> None:
+    from model_server.start import prepare, serve
+
+    serve(config, prepare(config))
 
 
 def leave(status: int) -> NoReturn:
@@ -103,24 +116,6 @@ def leave(status: int) -> NoReturn:
         sys.stdout.flush()
         os._exit(status)
     sys.exit(status)
-
-
-async def _serve(config: ModelServerConfig) -> None:
-    from model_server.imports import import_modules
-
-    import_modules(config.imports)  # before all else: what is wrong there is told at once
-    from model_server.loading import make_loader
-    from model_server.models.registry import model_paths
-
-    loader = make_loader(config)
-    server = ModelServer(
-        config,
-        loader,
-        model_paths=model_paths,
-        compiles_while_serving=loader.compiles_while_serving,
-        devices=loader.devices,
-    )
-    await server.serve_until_signalled()
 
 
 def _add_network(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:

@@ -5,7 +5,6 @@ All bytes are of one device of the mesh. Decides before anything is allocated.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
@@ -102,11 +101,11 @@ def _page_bytes(recipe: Recipe, mesh: Mesh | AbstractMesh, config: ModelServerCo
 
 
 def device_limit(mesh: Mesh, config: ModelServerConfig) -> int:
-    """Bytes that one device may hold; CPU devices share the memory of the machine."""
-    device = mesh.devices.flat[0]
-    if device.platform == "cpu":
-        return config.memory_limit // math.prod(mesh.devices.shape)
-    return _accelerator_limit(device, config)
+    """Bytes that one device may hold; CPU devices share the memory of their host."""
+    here = mesh.local_devices
+    if not here or here[0].platform == "cpu":
+        return config.memory_limit // max(1, len(here))
+    return _accelerator_limit(here[0], config)
 
 
 def _accelerator_limit(device: Any, config: ModelServerConfig) -> int:

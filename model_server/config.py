@@ -5,13 +5,12 @@ Knows nothing of argparse, gRPC or jax; `__main__` builds it once and passes it 
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from sax.config import GROUP_PORT, MODEL_METRICS_PORT, MODEL_PORT, check_address
+from sax.machine import machine_memory
 from sax.names import CellId
 from sax.security import OPEN_TO_ALL, Security
 
@@ -94,22 +93,13 @@ class ModelServerConfig:
             # XLA:CPU sizes its threads by the cores; with fewer of them than devices that wait for
             # each other it stops for ever.
             wanted["NPROC"] = str(max(16, 4 * self.cpu_devices))
+            wanted["JAX_PLATFORMS"] = "cpu"
         if self.jax_cache_dir:
             wanted["JAX_COMPILATION_CACHE_DIR"] = self.jax_cache_dir
             # Every bucket is worth keeping: together they are the time to LOADED.
             wanted["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
             wanted["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
         return wanted
-
-
-def machine_memory(cgroup: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
-    """Bytes of memory of this machine, or of its container where that has less."""
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        limit = cgroup.read_text().strip()
-    except OSError:
-        return physical
-    return min(physical, int(limit)) if limit.isdigit() else physical
 
 
 def _check_positive(name: str, value: float) -> None:

@@ -15,10 +15,11 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from model_server.engine.engine import Engine, EngineStats, Submission, Update
+from model_server.engine.types import RowResult
 from model_server.load_thread import as_load_error
 from model_server.loaded import Loaded
 from model_server.method_stats import MethodStats
-from sax.errors import NotLoaded
+from sax.errors import NotLoaded, ReplicaLost
 
 logger = logging.getLogger(__name__)
 
@@ -40,11 +41,14 @@ class LmServable:
         self.cancelled = 0
         self._loop = asyncio.get_running_loop()
         self._receivers: dict[int, Receive] = {}
+        self._lost: ReplicaLost | None = None
         self._engine = Engine(loaded.runner, self._deliver)
 
     def submit(self, submission: Submission, receive: Receive) -> int:
         """Queue a sequence; `receive` gets its updates on the event loop, the last with a finish
-        or an error. Raises QueueFull, PromptTooLong, ShuttingDown."""
+        or an error. Raises QueueFull, PromptTooLong, ShuttingDown, ReplicaLost."""
+        if self._lost is not None:
+            raise self._lost
         sequence = self._engine.submit(submission)
         # No update can be lost: `_hand_out` cannot run before this callback returns.
         self._receivers[sequence] = receive
@@ -55,6 +59,16 @@ class LmServable:
         """Free the sequence's slot and pages; its receiver hears nothing more."""
         if self._receivers.pop(sequence, None) is not None:
             self._engine.cancel(sequence)
+
+    def lose(self, error: ReplicaLost) -> None:
+        """A host of this replica is lost: everyone who waits is told now, and nobody may come.
+
+        The engine may wait for that host for as long as this process lives; it is not asked.
+        """
+        self._lost = error
+        receivers, self._receivers = self._receivers, {}
+        for sequence, receive in receivers.items():
+            receive(Update(sequence, RowResult(), error=error))
 
     @property
     def memory(self) -> int:
@@ -74,7 +88,7 @@ class LmServable:
     @property
     def failure(self) -> str | None:
         """Why the engine stopped, if it did: nothing can be served any more."""
-        failed = self._engine.failed
+        failed = self._lost or self._engine.failed
         return f"the engine stopped: {as_load_error(failed).text}" if failed else None
 
     def stats(self) -> EngineStats:

@@ -1,27 +1,19 @@
-"""The real loader: recipe, memory plan, weights, pages, compiled buckets, in that order.
+"""The real loader: from a spec to a model in memory, whatever kind of model it is.
 
-Nothing is allocated before the plan holds.
+A language model may span the hosts of a replica; the other kinds live on one device of the primary.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from model_server.capacity import (
-    PREFILL_BLOCKS,
-    device_limit,
-    kv_dtype,
-    plan_capacity,
-    server_devices,
-)
+from model_server.capacity import device_limit, server_devices
 from model_server.chat_template import ChatTemplate
 from model_server.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from model_server.compile_watch import CompileWatch
@@ -29,22 +21,17 @@ from model_server.config import ModelServerConfig
 from model_server.custom import CustomModel
 from model_server.custom_loading import load_custom
 from model_server.devices import Devices
-from model_server.embed_loading import NeededTensors, load_embedder
-from model_server.engine.buckets import closed_set
-from model_server.engine.runner import ModelRunner
-from model_server.engine.types import EngineLimits
-from model_server.kernels import xla
-from model_server.kernels.pages import allocate
+from model_server.embed_loading import load_embedder
+from model_server.engine.runner import COMPILED_HERE, ModelRunner, Programs
+from model_server.engine.types import EngineLimits, Runner
+from model_server.lm_loading import LmLoad, run_all
 from model_server.loaded import AnyLoaded, Loaded, LoadedCustom, LoadedEmbedder
-from model_server.memory_plan import Room, human
+from model_server.memory_plan import Room
 from model_server.models.recipe import Recipe
 from model_server.models.registry import find, make_recipe
-from model_server.models.sharding import make_mesh
-from model_server.models.weight import Blueprint
-from model_server.needs import check_devices, telling_need
+from model_server.models.sharding import make_mesh, spans_hosts
 from model_server.tokenizer import ByteTokenizer
 from model_server.vocabulary_fit import check_fit
-from model_server.weights import random_weights, read_weights
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
 from sax.names import NO_CHECKPOINT
 from sax.types import ModelSpec, Progress
@@ -54,6 +41,27 @@ logger = logging.getLogger(__name__)
 _METHODS = ("lm.generate", "lm.generate_stream", "lm.score")
 
 Report = Callable[[Progress], None]
+
+
+class Hosts(Protocol):
+    """The hosts of this replica, where it has several; this is the primary."""
+
+    def load(
+        self,
+        spec: ModelSpec,
+        limits: EngineLimits,
+        build: Callable[[Programs], ModelRunner],
+        report: Report,
+    ) -> Serving:
+        """Have every host build its share, and run each bucket once."""
+        ...
+
+
+class Serving(Runner, Protocol):
+    """A runner; once closed it holds no memory."""
+
+    @property
+    def closed(self) -> bool: ...
 
 
 class _Closes(Protocol):
@@ -66,8 +74,12 @@ class _Closes(Protocol):
 class ModelLoader:
     """Loads models into this process's devices and remembers what they take up."""
 
-    def __init__(self, config: ModelServerConfig, watch: CompileWatch) -> None:
+    def __init__(
+        self, config: ModelServerConfig, watch: CompileWatch, hosts: Hosts | None = None
+    ) -> None:
+        """hosts: may be known only later, before the first load."""
         self._config = config
+        self.hosts = hosts
         self.watch = watch
         self._live: list[tuple[_Closes, int]] = []
 
@@ -89,6 +101,19 @@ class ModelLoader:
                         recipe, checkpoint, spec.checkpoint, self._config, self._room(), report
                     )
                 )
+
+    def share(
+        self, spec: ModelSpec, limits: EngineLimits, programs: Programs, report: Report
+    ) -> ModelRunner:
+        """This host's part of a language model that the primary loads. Raises as a load does."""
+        with self.watch.loading(), _named(spec.checkpoint), self._open(spec) as checkpoint:
+            config = checkpoint.config if checkpoint else None
+            recipe = make_recipe(spec.model_path, config, spec.overrides)
+            assert isinstance(recipe, Recipe), "only language models span hosts"
+            load = LmLoad(spec, recipe, checkpoint, self._config, self._in_use(), limits)
+            runner = load.build(programs, report)
+            self._live.append((runner, load.planned.total))
+            return runner
 
     def compiles_while_serving(self) -> int:
         """How many programs were compiled outside loads, ever."""
@@ -112,23 +137,9 @@ class ModelLoader:
             check_fit(checkpoint.tokenizer(), recipe.vocab, spec.checkpoint)
         template = checkpoint.chat_template() if checkpoint else None
         as_chat = chat_queries(recipe, template)
-        check_devices(recipe, checkpoint, self._config)
-        mesh = mesh_of(recipe)
-        module = recipe.blueprint(mesh.shape["model"], checkpoint)
-        with telling_need(recipe, checkpoint, self._config):
-            limits, planned = plan_capacity(recipe, module, mesh, self._config, self._in_use())
-        _warn_of_plain(spec, module)
-        logger.info(
-            "%s: %s planned per device, %d pages, mesh %s",
-            spec.model_id,
-            human(planned.total),
-            planned.pages,
-            dict(mesh.shape),
-        )
-        needed: Any = checkpoint and NeededTensors(checkpoint, recipe.unused)
-        leaves = _weights(spec, module, needed, mesh, report)
-        runner = _compiled(recipe, module, leaves, limits, mesh, report)
-        self._live.append((runner, planned.total))
+        load = LmLoad(spec, recipe, checkpoint, self._config, self._in_use())
+        runner = self._run(spec, load, report)
+        self._live.append((runner, load.planned.total))
         return Loaded(
             runner=runner,
             tokenizer=tokenizer,
@@ -137,9 +148,19 @@ class ModelLoader:
             chat_queries=as_chat,
             defaults=recipe.defaults,
             samples=recipe.samples,
-            memory=planned.total * mesh.size,
+            memory=load.planned.total * load.mesh.size,
             methods=_METHODS,
         )
+
+    def _run(self, spec: ModelSpec, load: LmLoad, report: Report) -> Serving:
+        """Here, or on all hosts that the mesh goes over."""
+        if self.hosts is not None and spans_hosts(load.mesh):
+            return self.hosts.load(
+                spec, load.limits, lambda programs: load.build(programs, report), report
+            )
+        runner = load.build(COMPILED_HERE, report)
+        run_all(runner, report)
+        return runner
 
     def _room(self) -> Room:
         """What a model on one device may fill."""
@@ -171,18 +192,6 @@ def _named(path: str) -> Iterator[None]:
         raise CheckpointError(f"{path}: {exc.text}", param=exc.param) from exc
 
 
-def _warn_of_plain(spec: ModelSpec, module: Blueprint) -> None:
-    left = [declared.path for declared in module.declarations if declared.left_plain]
-    if left:
-        logger.warning(
-            "%s: QUANTIZE fits neither shape nor checkpoint of %d matrices, which stay plain: %s%s",
-            spec.model_id,
-            len(left),
-            ", ".join(left[:3]),
-            ", ..." if len(left) > 3 else "",
-        )
-
-
 def check_offered(path: str, filter_regex: str) -> None:
     """Raises ModelPathNotFound for a path that this server was told not to offer."""
     if not re.fullmatch(filter_regex, path):
@@ -191,41 +200,6 @@ def check_offered(path: str, filter_regex: str) -> None:
             f"--model_filter_regex {filter_regex!r}",
             param="model_path",
         )
-
-
-def mesh_of(recipe: Recipe) -> Mesh:
-    """The mesh a recipe asks for; by default every device of this process shares the work."""
-    return make_mesh(recipe.mesh_shape or (1, 1, len(jax.devices())))
-
-
-def _weights(
-    spec: ModelSpec, module: Blueprint, checkpoint: Checkpoint | None, mesh: Mesh, report: Report
-) -> list[jax.Array]:
-    if checkpoint:
-        return read_weights(module.declarations, checkpoint, report, mesh)
-    return random_weights(module.declarations, zlib.crc32(spec.model_id.encode()), report, mesh)
-
-
-def _compiled(
-    recipe: Recipe,
-    module: Blueprint,
-    leaves: list[jax.Array],
-    limits: EngineLimits,
-    mesh: Mesh,
-    report: Report,
-) -> ModelRunner:
-    """Pages beside the weights, and every bucket compiled."""
-    cache = recipe.cache(mesh.shape["model"])
-    heads = NamedSharding(mesh, PartitionSpec(None, "model" if cache.axis else None))
-    pages = allocate(cache, limits.pages, limits.page_size, kv_dtype(recipe), heads)
-    buckets = closed_set(limits.slots, PREFILL_BLOCKS)
-    runner = ModelRunner(module, leaves, pages, limits, buckets, xla.paged_attention)
-    try:
-        runner.compile(report)
-    except BaseException:
-        runner.close()
-        raise
-    return runner
 
 
 def chat_queries(recipe: Recipe, template: ChatTemplate | None) -> bool:

@@ -13,6 +13,7 @@ import re
 import signal
 import socket
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -34,6 +35,7 @@ from model_server.servables import Servables
 from model_server.token_service import TokenService
 from sax.config import check_addresses
 from sax.credentials import Credentials
+from sax.errors import ReplicaLost
 from sax.exposure import open_warning
 from sax.location import find_admin
 from sax.proto import (
@@ -59,6 +61,13 @@ _SERVICES = (
     tokens_pb2.DESCRIPTOR.services_by_name["TokenService"].full_name,
 )
 _GRACE_S = 1.0  # for calls that end by themselves, once every request is answered
+
+
+class Hosts(Protocol):
+    """The other hosts of this replica; both are called from another thread."""
+
+    on_loss: Callable[[ReplicaLost], None] | None
+    on_leaving: Callable[[str], None] | None  # one of them was told to stop
 
 
 class ModelServer:
@@ -125,16 +134,37 @@ class ModelServer:
         await asyncio.gather(self._server.stop(_GRACE_S), asyncio.to_thread(self._metrics.close))
         logger.info("model server stopped")
 
-    async def serve_until_signalled(self) -> None:
-        """Start, wait for SIGTERM or SIGINT, stop."""
-        signalled = asyncio.Event()
+    async def serve_until_signalled(self, hosts: Hosts | None = None) -> ReplicaLost | None:
+        """Start, wait for SIGTERM or SIGINT on any host, stop. Returns why, if a host was lost."""
         loop = asyncio.get_running_loop()
+        ended: asyncio.Future[ReplicaLost | None] = loop.create_future()
+
+        def end(why: ReplicaLost | None) -> None:
+            if not ended.done():
+                ended.set_result(why)
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, signalled.set)
+            loop.add_signal_handler(number, end, None)
+        if hosts is not None:
+            hosts.on_loss = lambda error: _tell(loop, end, error)
+            hosts.on_leaving = lambda host: _tell(loop, end, None)
         await self.start()
-        await signalled.wait()
+        if (lost := await ended) is not None:
+            await self.lose(lost)
+            return lost
         logger.info("draining")
         await self.stop()
+        return None
+
+    async def lose(self, error: ReplicaLost) -> None:
+        """A host is lost: answer everyone at once; there is nothing to drain."""
+        if self._joining is not None:
+            self._joining.cancel()
+        await self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
+        self.servables.lose(error)
+        await self._admission.drain(_GRACE_S)
+        self._tokens.end()
+        await self._server.stop(_GRACE_S)
 
     def info(self) -> ServerInfo:
         """What this server says of itself when it joins."""
@@ -205,6 +235,13 @@ class ModelServer:
     async def _report(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for service in ("", *_SERVICES):
             await self._health.set(service, status)
+
+
+def _tell(
+    loop: asyncio.AbstractEventLoop, end: Callable[[ReplicaLost | None], None], why: Any
+) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended already
+        loop.call_soon_threadsafe(end, why)
 
 
 def advertised_host(host: str) -> str:

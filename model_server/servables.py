@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from model_server.access import tell_of_idle
+from model_server.lm_servable import LmServable
 from model_server.load_thread import LoadThread, as_load_error
 from model_server.loaded import AnyLoaded, Loader
 from model_server.servable import Servable, make_servable
 from model_server.status_machine import Event, transition
 from sax.acl import OPEN, MethodAcls, parse_acls
-from sax.errors import Cancelled, NotLoaded, SaxError, ShuttingDown
+from sax.errors import Cancelled, NotLoaded, ReplicaLost, SaxError, ShuttingDown
 from sax.need import Need
 from sax.types import ModelSpec, Progress, ServableInfo, ServableStatus
 
@@ -120,6 +121,13 @@ class Servables:
         """Each model and its status."""
         self._notice_failures()
         return tuple(_info(entry) for entry in self._entries.values())
+
+    def lose(self, error: ReplicaLost) -> None:
+        """A host of this replica is lost: whoever waits for tokens is told at once."""
+        self._closing = True
+        for servable in self.loaded():
+            if isinstance(servable, LmServable):
+                servable.lose(error)
 
     @property
     def memory_used(self) -> int:

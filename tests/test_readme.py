@@ -4,12 +4,17 @@ The shell runs in a folder laid out like a clone after `make demo` (`.venv/bin`,
 and the README's gateway and admin ports are replaced by the cell's. Blocks that only call make are
 checked against the Makefile with `make --dry-run`: what `make demo` does is run by
 tests/end_to_end/test_up.py, and `make test` is this suite.
+
+The section on more than one host has a cell of its own; its commands for a cluster are read as the
+hosts of that cluster would read them.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,8 +23,12 @@ from pathlib import Path
 
 import pytest
 
+from model_server.__main__ import make_config
+from model_server.multihost.membership import membership
+from sax.cli.cell_plan import CellPlan
 from tests.demo_model import FILE, ROOT, demo_model
 from tests.end_to_end.cell import Cell, local_plan
+from tests.end_to_end.command import options, sax
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -31,13 +40,26 @@ README = (ROOT / "README.md").read_text()
 class Block:
     language: str
     text: str
+    section: str
 
     @property
     def only_make(self) -> bool:
         return all(line.startswith("make ") for line in self.text.strip().splitlines())
 
 
-BLOCKS = [Block(match[1], match[2]) for match in FENCE.finditer(README)]
+BLOCKS = [
+    Block(match[1], match[2], section.partition("\n")[0])
+    for section in re.split(r"^## ", README, flags=re.MULTILINE)
+    for match in FENCE.finditer(section)
+]
+SEVERAL_HOSTS = [block.text for block in BLOCKS if block.section == "More than one host"]
+TPU_SLICE = {"TPU_WORKER_HOSTNAMES": "tpu-0,tpu-1,tpu-2,tpu-3", "TPU_WORKER_ID": "1"}
+LEADER_WORKER_SET = {
+    "LWS_LEADER_ADDRESS": "gemma-0.gemma",
+    "LWS_GROUP_SIZE": "4",
+    "LWS_WORKER_INDEX": "1",
+}
+JOB = {"JOB_COMPLETION_INDEX": "1"}
 
 
 @pytest.fixture
@@ -84,15 +106,8 @@ def test_every_file_that_the_readme_names_exists() -> None:
 def test_every_block_runs(demo_cell: Cell, clone: Path) -> None:
     script = clone / "readme.sh"
     script.write_text("set -eu\n" + "".join(_runnable(demo_cell, clone)))
-    environment = {
-        **os.environ,
-        "SAX_ADMIN": demo_cell.plan.admin_address,
-        "PYTHONPATH": str(ROOT),
-        "NO_PROXY": "127.0.0.1",
-    }
-    result = subprocess.run(
-        ["sh", str(script)], cwd=clone, env=environment, capture_output=True, text=True
-    )
+    environment = _environment(demo_cell.plan)
+    result = _run(script, environment)
     assert result.returncode == 0, f"{result.stdout}\n{result.stderr}\n{demo_cell.logs()}"
     assert result.stdout.count("Paris") >= 3, result.stdout
     # curl exits 0 whatever the gateway answers: an error would show as one of these.
@@ -101,7 +116,8 @@ def test_every_block_runs(demo_cell: Cell, clone: Path) -> None:
 
 
 def _runnable(cell: Cell, clone: Path) -> Iterator[str]:
-    for number, block in enumerate(block for block in BLOCKS if not block.only_make):
+    apart = [block for block in BLOCKS if block.only_make or block.text in SEVERAL_HOSTS]
+    for number, block in enumerate(block for block in BLOCKS if block not in apart):
         text = block.text.replace("8888", str(cell.plan.gateway_port))
         text = text.replace("127.0.0.1:10000", cell.plan.admin_address)
         yield f"echo '--- block {number}' >&2\n"
@@ -110,3 +126,60 @@ def _runnable(cell: Cell, clone: Path) -> Iterator[str]:
             continue
         (clone / f"block{number}.py").write_text(text)
         yield f".venv/bin/python block{number}.py\necho\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "environ", "hostname"),
+    [
+        (2, {}, "tpu-1"),
+        (3, TPU_SLICE, "gke-node"),
+        (3, LEADER_WORKER_SET, "gemma-0-1"),
+        (4, JOB, "gemma-server-0-1"),
+        (4, JOB, "gemma-1"),
+    ],
+)
+def test_the_commands_for_a_cluster_make_one_gang_of_its_hosts(
+    number: int, environ: dict[str, str], hostname: str
+) -> None:
+    words = shlex.split(SEVERAL_HOSTS[number])
+    command = words.index("python")
+    assert words[command : command + 3] == ["python", "-m", "model_server"]
+    config = make_config(words[command + 3 :])
+    environ = {**environ, **dict(word.split("=", 1) for word in words[:command])}
+    found = membership(config.hosts, config.host_ordinal, environ, hostname)
+    assert (found.count, found.ordinal) == (4, 1)
+
+
+@pytest.mark.slow
+def test_a_host_of_a_gang_is_killed_and_the_gang_comes_back(tmp_path: Path, clone: Path) -> None:
+    plan = local_plan(tmp_path / "cell", hosts=4, devices_per_host=2)
+    start, rest = SEVERAL_HOSTS[0].split(), SEVERAL_HOSTS[1]
+    assert start[:4] == ["sax", "up", "--dir", ".sax/hosts"]
+    script = clone / "hosts.sh"
+    # No other gang of this machine: those of other tests have a host 2 as well.
+    ours = f"'group_port={plan.group_port} .*host_ordinal=2'"
+    assert rest.count("host_ordinal=2") == 1
+    script.write_text("set -eu\n" + rest.replace("host_ordinal=2", ours))
+    flags = ("--", "--slots=8", "--max_context=2048")
+    with sax("up", *start[4:], *options(plan), *flags) as cell:
+        cell.until("is up")
+        result = _run(script, _environment(plan))
+        assert result.returncode == 0, f"{result.stdout}\n{result.stderr}\n{cell.output}"
+        assert result.stdout.count("Paris") == 2
+        cell.until("model server: host 2 died (killed by SIGKILL); restarting its 4 hosts in")
+        assert cell.end(signal.SIGINT) == 0, cell.output
+
+
+def _environment(plan: CellPlan) -> dict[str, str]:
+    return {
+        **os.environ,
+        "SAX_ADMIN": plan.admin_address,
+        "PYTHONPATH": str(ROOT),
+        "NO_PROXY": "127.0.0.1",
+    }
+
+
+def _run(script: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", str(script)], cwd=script.parent, env=environment, capture_output=True, text=True
+    )

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import Finish, Sequence, Submission, Update
 from model_server.engine.types import PendingStep, RowResult, Runner, Step
-from sax.errors import Internal, QueueFull, ShuttingDown
+from sax.errors import Internal, QueueFull, ReplicaLost, SaxError, ShuttingDown
 
 __all__ = ["Engine", "EngineStats", "Finish", "Submission", "Update"]
 
@@ -239,7 +239,9 @@ class Engine:
             log.exception("the engine could not say that it stopped")
 
 
-def _stopped(failure: BaseException) -> Internal:
+def _stopped(failure: BaseException) -> SaxError:
+    if isinstance(failure, ReplicaLost):
+        return failure  # says all there is to say
     return Internal(
         f"the engine stopped: {type(failure).__name__}: {failure}; unload and load the model again"
     )

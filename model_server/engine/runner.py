@@ -49,6 +49,24 @@ class LanguageModel(Protocol):
     def logits(self, hidden: jax.Array) -> jax.Array: ...
 
 
+class Programs(Protocol):
+    """Where compiled programs come from."""
+
+    def compiled(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Any:
+        """The program of this name; `lower` traces it, should it have to be compiled."""
+        ...
+
+
+class _CompiledHere:
+    """Compiled by this process, from jax's persistent cache where it has them."""
+
+    def compiled(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Any:
+        return lower().compile()
+
+
+COMPILED_HERE: Programs = _CompiledHere()
+
+
 class Outputs(NamedTuple):
     """What a step brings back to the host."""
 
@@ -127,8 +145,10 @@ class ModelRunner:
     def weight_bytes(self) -> int:
         return sum(leaf.nbytes for leaf in self._leaves)
 
-    def compile(self, report: Callable[[Progress], None]) -> None:
-        """Compile every bucket, from the persistent cache where it has them.
+    def compile(
+        self, report: Callable[[Progress], None], programs: Programs = COMPILED_HERE
+    ) -> None:
+        """Have a program for every bucket. Nothing runs yet: `warm` does that.
 
         Two at a time: tracing one, which is Python, beside compiling another, which is not.
         """
@@ -137,18 +157,17 @@ class ModelRunner:
         with ThreadPoolExecutor(_COMPILERS, thread_name_prefix="compile") as pool:
             # The caller's context says that compiling is what it expects.
             tasks = [
-                pool.submit(contextvars.copy_context().run, self._compile_one, bucket)
+                pool.submit(contextvars.copy_context().run, self._compile_one, bucket, programs)
                 for bucket in self._buckets
             ]
             try:
                 for done, (bucket, task) in enumerate(zip(self._buckets, tasks, strict=True), 1):
                     self._compiled[bucket] = task.result()
-                    self._run_empty(bucket)
                     report(Progress("compiling bucket", done, total))
             finally:
                 pool.shutdown(cancel_futures=True)
 
-    def _compile_one(self, bucket: Bucket) -> Any:
+    def _compile_one(self, bucket: Bucket, programs: Programs) -> Any:
         layout = self._layouts[bucket]
         vector = jax.ShapeDtypeStruct((layout.size,), jnp.int32, sharding=self._everywhere)
         pages = jax.tree.map(lambda array: array.sharding, self._shapes[1])
@@ -159,14 +178,20 @@ class ModelRunner:
             out_shardings=(self._everywhere, pages, self._everywhere),
         )
         started = time.monotonic()
-        compiled = jitted.lower(*self._shapes, vector).compile()
+        compiled = programs.compiled(str(bucket), lambda: jitted.lower(*self._shapes, vector))
         logger.info("compiled bucket %s in %.1f s", bucket, time.monotonic() - started)
         return compiled
 
-    def _run_empty(self, bucket: Bucket) -> None:
+    @property
+    def buckets(self) -> int:
+        """How many there are to `warm`."""
+        return len(self._buckets)
+
+    def warm(self, bucket: int) -> None:
         """The first run of a program links it, which takes as long as many steps."""
-        vector, _ = self._arrays.pack(Step(0, ()), self._layouts[bucket])
-        jax.block_until_ready(self.call(bucket, vector))
+        shape = self._buckets[bucket]
+        vector, _ = self._arrays.pack(Step(0, ()), self._layouts[shape])
+        jax.block_until_ready(self.call(shape, vector))
 
     def _trace(self, layout: Layout) -> Callable[..., Any]:
         def step(leaves: Any, pages: Any, last_tokens: jax.Array, vector: jax.Array) -> Any:

@@ -46,6 +46,16 @@ def make_mesh(shape: Sequence[int] = (1, 1, 1)) -> Mesh:
     return Mesh(np.asarray(devices[:wanted]).reshape(shape), AXES)
 
 
+def mesh_of(shape: Sequence[int] | None) -> Mesh:
+    """The mesh a recipe asks for; by default every device of the replica shares the work."""
+    return make_mesh(shape or (1, 1, len(jax.devices())))
+
+
+def spans_hosts(mesh: Mesh) -> bool:
+    """Are some of its devices on other hosts?"""
+    return any(device.process_index != jax.process_index() for device in mesh.devices.flat)
+
+
 def spec_of(
     shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh | AbstractMesh
 ) -> PartitionSpec:

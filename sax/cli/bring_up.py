@@ -10,10 +10,11 @@ import asyncio
 import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import httpx
 
-from sax.cli.cell_plan import ADMIN, GATEWAY, MODEL_SERVER, CellPlan, check_ports
+from sax.cli.cell_plan import ADMIN, GATEWAY, CellPlan, check_ports
 from sax.cli.display import Display, open_display
 from sax.cli.publication import Publication
 from sax.cli.stages import Stage
@@ -106,15 +107,19 @@ async def _work_then_idle(plan: CellPlan, supervisor: Supervisor, voice: Voice, 
 async def _until_up(
     plan: CellPlan, supervisor: Supervisor, client: AsyncClient, display: Display
 ) -> None:
+    # Of a gang only the primary joins, once all its hosts have met.
     checks = {
-        ADMIN: _admin_answers,
-        MODEL_SERVER: _model_server_joined,
-        GATEWAY: _gateway_answers,
+        ADMIN: partial(_admin_answers, plan, client),
+        **{
+            server.name: partial(_model_server_joined, plan, client, server.port)
+            for server in plan.model_servers
+        },
+        GATEWAY: partial(_gateway_answers, plan),
     }
     pending = set(checks)
     while pending:
         for name in sorted(pending):
-            if await checks[name](plan, client):
+            if await checks[name]():
                 supervisor.answered(name)
                 pending.discard(name)
         display.show([Stage(name, "starting" if name in pending else "ready") for name in checks])
@@ -128,14 +133,14 @@ async def _admin_answers(plan: CellPlan, client: AsyncClient) -> bool:
     return False
 
 
-async def _model_server_joined(plan: CellPlan, client: AsyncClient) -> bool:
+async def _model_server_joined(plan: CellPlan, client: AsyncClient, port: int) -> bool:
     with suppress(SaxError):
         servers = await client.servers(plan.cell)
-        return any(server.info.address.endswith(f":{plan.model_port}") for server in servers)
+        return any(server.info.address.endswith(f":{port}") for server in servers)
     return False
 
 
-async def _gateway_answers(plan: CellPlan, client: AsyncClient) -> bool:
+async def _gateway_answers(plan: CellPlan) -> bool:
     async with httpx.AsyncClient(trust_env=False, timeout=2.0) as http:
         with suppress(httpx.HTTPError):
             return (await http.get(f"{plan.gateway_url}/healthz")).is_success

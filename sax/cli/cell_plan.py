@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sax.cli.child import Child, Port
+from sax.cli.server_plan import ServerPlan, plan_servers
 from sax.config import (
     ADMIN_PORT,
     ADMIN_STATUS_PORT,
     GATEWAY_PORT,
+    GROUP_PORT,
     MODEL_METRICS_PORT,
     MODEL_PORT,
 )
@@ -23,28 +26,7 @@ from sax.names import CellId
 from sax.security import Security
 
 ADMIN = "admin server"
-MODEL_SERVER = "model server"
 GATEWAY = "gateway"
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    """One process of the cell."""
-
-    name: str
-    module: str
-    flags: tuple[str, ...]
-    log: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Port:
-    """A port the cell needs, and the flag that moves it."""
-
-    number: int
-    owner: str
-    flag: str
-    host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +42,11 @@ class CellPlan:
     gateway_port: int = GATEWAY_PORT
     status_port: int = ADMIN_STATUS_PORT
     metrics_port: int = MODEL_METRICS_PORT
+    group_port: int = GROUP_PORT  # where the hosts of the first model server meet
+    servers: int = 1  # model servers
+    hosts: int = 1  # processes of each
+    devices_per_host: int | None = None  # None: as many as it has
+    memory: int = 0  # bytes of this machine, for several processes to share; 0: nobody is told
     saxml_generation: int = 2
     imports: tuple[str, ...] = ()  # modules of the user's that register models
     tokens: Path | None = None  # None: nobody is asked who they are
@@ -69,9 +56,8 @@ class CellPlan:
 
     def __post_init__(self) -> None:
         CellId.parse(self.cell)
-        numbers = [port.number for port in self.ports]
-        if len(set(numbers)) != len(numbers):
-            raise InvalidRequest(f"every port must differ, these do not: {sorted(numbers)}")
+        _check_devices(self.devices_per_host)
+        _check_different(self.ports)
         Security(tokens=str(self.tokens or ""), admin_acl=self.admin_acl)
 
     @property
@@ -96,15 +82,32 @@ class CellPlan:
         return (
             Port(self.admin_port, ADMIN, "--admin-port"),
             Port(self.status_port, "admin status page", "--status-port"),
-            Port(self.model_port, MODEL_SERVER, "--model-port"),
-            Port(self.metrics_port, "model server metrics", "--metrics-port"),
+            *(port for server in self.model_servers for port in server.ports),
             Port(self.gateway_port, GATEWAY, "--port", self.host),
+        )
+
+    @property
+    def model_servers(self) -> tuple[ServerPlan, ...]:
+        """Each of them a process, or a gang of one process per host."""
+        return plan_servers(
+            servers=self.servers,
+            hosts=self.hosts,
+            model_port=self.model_port,
+            metrics_port=self.metrics_port,
+            group_port=self.group_port,
+            logs=self.logs,
         )
 
     @property
     def children(self) -> tuple[Child, ...]:
         """In starting order; draining goes the other way."""
-        return (self._admin(), self._model_server(), self._gateway())
+        shared = self._model_server_flags()
+        servers = (
+            child
+            for server in self.model_servers
+            for child in server.children(shared, self.model_server_flags)
+        )
+        return (self._admin(), *servers, self._gateway())
 
     def _admin(self) -> Child:
         flags = (
@@ -118,19 +121,26 @@ class CellPlan:
         )
         return Child(ADMIN, "admin_server", flags, self.logs / "admin_server.log")
 
-    def _model_server(self) -> Child:
-        flags = (
-            f"--port={self.model_port}",
+    def _model_server_flags(self) -> tuple[str, ...]:
+        """What every process of every model server is told."""
+        return (
             f"--sax_cell={self.cell}",
             f"--admin={self.admin_address}",
-            f"--metrics_port={self.metrics_port}",
             f"--jax_cache_dir={self.compile_cache.absolute()}",
+            *self._share(),
             *(f"--import={module}" for module in self.imports),
             *self._tokens(),
             *self._admin_acl(),
-            *self.model_server_flags,
         )
-        return Child(MODEL_SERVER, "model_server", flags, self.logs / "model_server.log")
+
+    def _share(self) -> tuple[str, ...]:
+        """Every process believes that the machine is its own, unless it is told its part."""
+        processes = self.servers * self.hosts
+        devices, memory = self.devices_per_host, self.memory
+        return (
+            *((f"--cpu_devices={devices}",) if devices else ()),
+            *((f"--memory_limit_bytes={memory // processes}",) if processes > 1 and memory else ()),
+        )
 
     def _gateway(self) -> Child:
         flags = (
@@ -153,6 +163,31 @@ def default_compile_cache(environ: Mapping[str, str] = os.environ) -> Path:
     """Compiled steps are kept per user, so that a new cell folder starts warm."""
     base = environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "sax" / "compiled"
+
+
+def _check_devices(devices_per_host: int | None) -> None:
+    if devices_per_host is not None and devices_per_host < 1:
+        raise InvalidRequest(
+            f"--devices-per-host is {devices_per_host}: give a number above 0",
+            param="--devices-per-host",
+        )
+
+
+def _check_different(ports: tuple[Port, ...]) -> None:
+    owners: dict[int, Port] = {}
+    for port in ports:
+        other = owners.setdefault(port.number, port)
+        if other is not port:
+            raise InvalidRequest(
+                f"every port must differ: {port.number} is for {other.owner} ({other.flag}) and "
+                f"for {port.owner} ({port.flag}); move one of them",
+                param=port.flag,
+            )
+        if not 0 < port.number < 65536:
+            raise InvalidRequest(
+                f"{port.number} ({port.owner}) is no port: choose another one with {port.flag}",
+                param=port.flag,
+            )
 
 
 def check_ports(ports: tuple[Port, ...]) -> None:

@@ -14,9 +14,12 @@ from sax.cli.publication import Publication, parse_publication
 from sax.cli.up import (
     AdminPort,
     CompileCache,
+    DevicesPerHost,
     Folder,
     GatewayPort,
+    GroupPort,
     Host,
+    Hosts,
     Imports,
     MetricsPort,
     ModelPort,
@@ -27,9 +30,11 @@ from sax.config import (
     ADMIN_PORT,
     ADMIN_STATUS_PORT,
     GATEWAY_PORT,
+    GROUP_PORT,
     MODEL_METRICS_PORT,
     MODEL_PORT,
 )
+from sax.machine import machine_memory
 from sax.types import GenerateRequest, Message, SamplingParams
 
 MODEL = "/sax/test/smollm2"
@@ -49,6 +54,9 @@ def demo(
     model_port: ModelPort = MODEL_PORT,
     status_port: StatusPort = ADMIN_STATUS_PORT,
     metrics_port: MetricsPort = MODEL_METRICS_PORT,
+    hosts: Hosts = 1,
+    devices_per_host: DevicesPerHost = None,
+    group_port: GroupPort = GROUP_PORT,
     imports: Imports = None,
 ) -> None:
     """Run a cell with the demo model.
@@ -69,6 +77,10 @@ def demo(
         gateway_port=port,
         status_port=status_port,
         metrics_port=metrics_port,
+        group_port=group_port,
+        hosts=hosts,
+        devices_per_host=devices_per_host,
+        memory=machine_memory(),
         imports=tuple(imports or ()),
         model_server_flags=tuple(ctx.args),
     )

@@ -3,13 +3,17 @@
 A child that once answered is restarted for ever, after a delay that doubles. A child that never
 answered is given up after a few tries: its flags, its port or its installation are wrong, and
 starting it again would only hide that.
+
+Children of one gang are one thing here: they have one record, and one of them gave the reason.
 """
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+GANG_LOST_EXIT = 75  # "another host of my gang is lost": not this process's own fault
 _USAGE_EXIT = 2  # argparse's exit code for a flag it does not know
 
 
@@ -52,6 +56,26 @@ class GiveUp:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The end of one process of a gang; a lone child is a gang of one."""
+
+    host: int
+    code: int  # negative for a signal, as subprocess has it
+    killed: bool = False  # by us, because it stayed when the others had left
+
+
+def cause(exits: Sequence[Exit]) -> Exit:
+    """Whose exit ended the gang; `exits` are in the order in which they were seen.
+
+    The first that had a reason of its own, else one that had to be killed: the others left it
+    because it had gone silent. Else the first of all.
+    """
+    own = (exit for exit in exits if not exit.killed and exit.code != GANG_LOST_EXIT)
+    silent = (exit for exit in exits if exit.killed)
+    return next(own, None) or next(silent, None) or exits[0]
+
+
 def after_exit(
     record: Record, *, code: int, lived_s: float, policy: RestartPolicy
 ) -> Restart | GiveUp:
@@ -68,6 +92,15 @@ def delay(failures: int, policy: RestartPolicy) -> float:
     """Seconds before restart number `failures`: doubling, bounded."""
     doublings = min(failures - 1, 32)  # 2**32 is past any sensible bound
     return min(policy.first_s * 2**doublings, policy.longest_s)
+
+
+def describe_death(exit: Exit) -> str:
+    """How a process of a gang went: "died (exit code 3)"."""
+    if exit.killed:
+        return "stopped answering (the others left it, so it was killed)"
+    if exit.code == GANG_LOST_EXIT:
+        return f"lost another host ({describe_exit(exit.code)})"
+    return f"died ({describe_exit(exit.code)})"
 
 
 def describe_exit(code: int) -> str:

@@ -1,6 +1,7 @@
 """Keeps the processes of a cell alive: starts, restarts with a delay, drains in order.
 
-Which process restarts and when is decided in `sax.cli.restarts`; what the processes are, in
+The hosts of a gang restart together. Which restarts and when is decided in `sax.cli.restarts`; how
+the processes of one gang begin and end is in `sax.cli.gang`; what they are, in
 `sax.cli.cell_plan`. Knows nothing of models.
 """
 
@@ -8,14 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import sys
 from collections.abc import Callable
-from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 
-from sax.cli.cell_plan import Child
-from sax.cli.restarts import GiveUp, Record, RestartPolicy, after_exit, describe_exit
+from sax.cli.child import Child
+from sax.cli.gang import Gang, Patience
+from sax.cli.restarts import (
+    Exit,
+    GiveUp,
+    Record,
+    RestartPolicy,
+    after_exit,
+    cause,
+    describe_death,
+    describe_exit,
+)
 from sax.errors import Unavailable
 
 _LOG_LINES = 8
@@ -30,32 +39,36 @@ class Supervisor:
         say: Callable[[str], None],
         *,
         policy: RestartPolicy | None = None,
-        drain_s: float = 30.0,
+        patience: Patience | None = None,
     ) -> None:
-        self._children = children
         self._say = say
         self._policy = policy or RestartPolicy()
-        self._drain_s = drain_s
-        self._records = {child.name: Record() for child in children}
-        self._processes: dict[str, asyncio.subprocess.Process] = {}
-        self._keepers: list[asyncio.Task[None]] = []
-        self._draining = False
         # Every child's standard input is the read end; we are the only writer, so that our
         # death, of whatever cause, is seen by all of them (see sax.cli.leash).
         self._leash, self._leash_writer = os.pipe()
+        self._gangs = [
+            Gang(tuple(members), self._leash, patience or Patience())
+            for _, members in groupby(children, key=lambda child: child.gang or child.name)
+        ]
+        self._records = {gang.name: Record() for gang in self._gangs}
+        self._keepers: list[asyncio.Task[None]] = []
+        self._draining = False
 
     def start(self) -> None:
         """Start every child and keep it alive until drain()."""
-        self._keepers = [asyncio.create_task(self._keep(child)) for child in self._children]
+        self._keepers = [asyncio.create_task(self._keep(gang)) for gang in self._gangs]
 
     def answered(self, name: str) -> None:
-        """Note that this child was seen to work: from now on it is always restarted."""
+        """Note that this child, or gang, was seen to work: from now on it is always restarted."""
         self._records[name] = Record(self._records[name].failures, answered=True)
 
     def pid(self, name: str) -> int | None:
         """The process id of a child, None while it is down."""
-        process = self._processes.get(name)
-        return process.pid if process and process.returncode is None else None
+        for gang in self._gangs:
+            for child in gang.children:
+                if child.name == name:
+                    return gang.pid(child)
+        return None
 
     async def failed(self) -> None:
         """Wait for a child that cannot be kept alive. Raises Unavailable with its reason."""
@@ -66,8 +79,8 @@ class Supervisor:
     async def drain(self) -> None:
         """Stop the children, the last started first, each after the one before has ended."""
         self._draining = True
-        for child in reversed(self._children):
-            await self._stop(child)
+        for gang in reversed(self._gangs):
+            await gang.drain(self._say)
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
@@ -77,77 +90,43 @@ class Supervisor:
     def kill(self) -> None:
         """End every child at once."""
         self._draining = True
-        for process in self._processes.values():
-            _signal_group(process, signal.SIGKILL)
+        for gang in self._gangs:
+            gang.kill()
 
-    async def _keep(self, child: Child) -> None:
+    async def _keep(self, gang: Gang) -> None:
         loop = asyncio.get_running_loop()
         while not self._draining:
             began = loop.time()
-            process = await self._spawn(child)
-            if self._draining:
-                _signal_group(process, signal.SIGTERM)
-            code = await process.wait()
+            await gang.start()
+            exits = await gang.ended()
             if self._draining:
                 return
-            record = self._records[child.name]
+            reason = cause(exits)
             decision = after_exit(
-                record, code=code, lived_s=loop.time() - began, policy=self._policy
+                self._records[gang.name],
+                code=reason.code,
+                lived_s=loop.time() - began,
+                policy=self._policy,
             )
             if isinstance(decision, GiveUp):
-                raise Unavailable(_last_words(child, code, decision.reason))
-            self._records[child.name] = decision.record
-            self._say(
-                f"{child.name} died ({describe_exit(code)}); "
-                f"restarting it in {decision.delay_s:g} s"
-            )
+                raise Unavailable(_last_words(gang, reason, decision.reason))
+            self._records[gang.name] = decision.record
+            self._say(_obituary(gang, reason, decision.delay_s))
             await asyncio.sleep(decision.delay_s)
 
-    async def _spawn(self, child: Child) -> asyncio.subprocess.Process:
-        child.log.parent.mkdir(parents=True, exist_ok=True)
-        with child.log.open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "sax.cli.leash",
-                child.module,
-                *child.flags,
-                stdin=self._leash,
-                stdout=log,
-                stderr=asyncio.subprocess.STDOUT,
-                # Its own group: Ctrl-C in the terminal reaches the supervisor only, which
-                # drains in order.
-                start_new_session=True,
-            )
-        self._processes[child.name] = process
-        return process
 
-    async def _stop(self, child: Child) -> None:
-        process = self._processes.get(child.name)
-        if process is None or process.returncode is not None:
-            return
-        self._say(f"draining the {child.name}")
-        with suppress(ProcessLookupError):
-            process.terminate()
-        try:
-            await asyncio.wait_for(process.wait(), self._drain_s)
-        except TimeoutError:
-            self._say(f"{child.name} did not end within {self._drain_s:g} s: killing it")
-            _signal_group(process, signal.SIGKILL)
-            await process.wait()
+def _obituary(gang: Gang, reason: Exit, delay_s: float) -> str:
+    death, hosts = describe_death(reason), len(gang.children)
+    if not gang.children[0].gang:
+        return f"{gang.name} {death}; restarting it in {delay_s:g} s"
+    return f"{gang.name}: host {reason.host} {death}; restarting its {hosts} hosts in {delay_s:g} s"
 
 
-def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)  # start_new_session: the group has the child's id
-
-
-def _last_words(child: Child, code: int, reason: str) -> str:
-    tail = _tail(child.log)
+def _last_words(gang: Gang, reason: Exit, why: str) -> str:
+    child = gang.children[reason.host]
     return (
-        f"the {child.name} does not start: {reason} ({describe_exit(code)}). "
-        f"The end of {child.log}:\n{tail}"
+        f"the {child.name} does not start: {why} ({describe_exit(reason.code)}). "
+        f"The end of {child.log}:\n{_tail(child.log)}"
     )
 
 

@@ -12,18 +12,21 @@ import typer
 from sax.cli.bring_up import Voice, publish_and_wait, run_cell
 from sax.cli.cell_plan import CellPlan, default_compile_cache
 from sax.cli.publication import Publication, parse_publication
+from sax.cli.server_plan import PORT_STRIDE, ServerPlan
 from sax.cli.terminal import say
 from sax.client import AsyncClient
 from sax.config import (
     ADMIN_PORT,
     ADMIN_STATUS_PORT,
     GATEWAY_PORT,
+    GROUP_PORT,
     MODEL_METRICS_PORT,
     MODEL_PORT,
 )
 from sax.credentials import Credentials
 from sax.errors import InvalidRequest, LoadFailed
 from sax.exposure import open_warning
+from sax.machine import machine_memory
 
 Folder = Annotated[Path, typer.Option("--dir", help="Where state and logs are kept.")]
 CompileCache = Annotated[
@@ -41,6 +44,23 @@ AdminPort = Annotated[int, typer.Option(help="The admin server's port.")]
 ModelPort = Annotated[int, typer.Option(help="The model server's port.")]
 StatusPort = Annotated[int, typer.Option(help="The admin server's status page.")]
 MetricsPort = Annotated[int, typer.Option(help="The model server's metrics.")]
+Servers = Annotated[
+    int,
+    typer.Option(min=1, help=f"Model servers; each adds {PORT_STRIDE} to the ports of the last."),
+]
+Hosts = Annotated[
+    int,
+    typer.Option(min=1, help="Processes of each model server, which serve as one replica."),
+]
+DevicesPerHost = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="CPU devices that each of these processes pretends to have.",
+        show_default="as many as it has",
+    ),
+]
+GroupPort = Annotated[int, typer.Option(help="Where the hosts of a model server meet.")]
 Imports = Annotated[
     list[str] | None,
     typer.Option(
@@ -86,6 +106,10 @@ def up(
     model_port: ModelPort = MODEL_PORT,
     status_port: StatusPort = ADMIN_STATUS_PORT,
     metrics_port: MetricsPort = MODEL_METRICS_PORT,
+    servers: Servers = 1,
+    hosts: Hosts = 1,
+    devices_per_host: DevicesPerHost = None,
+    group_port: GroupPort = GROUP_PORT,
     imports: Imports = None,
     saxml_generation: Generation = 2,
     tokens: Tokens = None,
@@ -93,15 +117,17 @@ def up(
 ) -> None:
     """Run a whole cell on this machine.
 
-    Admin server, model server and gateway run under one supervisor.
-    A process that dies is started again. What was published is still published at the next
-    start. Ctrl-C drains and stops; twice stops at once. Flags after -- go to the model server.
+    Admin server, model server and gateway run under one supervisor. With --hosts a model server is
+    a gang of that many processes, as on that many machines. A process that dies is started again,
+    and its gang with it. What was published is still published at the next start. Ctrl-C drains
+    and stops; twice stops at once. Flags after -- go to the model servers.
 
     \b
     Examples:
       sax up
       sax up --publish '/sax/test/smollm2 llama ./SmolLM2-135M-Instruct.Q4_1.gguf'
       SAX_TOKEN=$TOKEN sax up --host 0.0.0.0 --tokens tokens.txt --admin-acl me
+      sax up --hosts 4 --devices-per-host 2
       sax up --port 9000 --dir /var/lib/sax -- --slots 16 --max_context 4096
     """
     plan = CellPlan(
@@ -114,6 +140,11 @@ def up(
         gateway_port=port,
         status_port=status_port,
         metrics_port=metrics_port,
+        group_port=group_port,
+        servers=servers,
+        hosts=hosts,
+        devices_per_host=devices_per_host,
+        memory=machine_memory(),
         saxml_generation=saxml_generation,
         imports=tuple(imports or ()),
         model_server_flags=tuple(ctx.args),
@@ -161,13 +192,25 @@ class _Serving:
 
 def announcement(plan: CellPlan) -> str:
     """Where everything is, for the person who started the cell."""
+    places = [
+        ("gateway", f"{plan.gateway_url}   OpenAI clients: {plan.gateway_url}/v1"),
+        ("admin server", f"{plan.admin_address}   status: http://127.0.0.1:{plan.status_port}/"),
+        *((server.name, _server_place(plan, server)) for server in plan.model_servers),
+        ("logs", str(plan.logs)),
+    ]
+    width = max(len(name) for name, _ in places)
     return "\n".join(
         (
             f"cell {plan.cell} is up; Ctrl-C drains and stops it",
-            f"  gateway       {plan.gateway_url}   OpenAI clients: {plan.gateway_url}/v1",
-            f"  admin server  {plan.admin_address}   status: http://127.0.0.1:{plan.status_port}/",
-            f"  model server  127.0.0.1:{plan.model_port}   "
-            f"metrics: http://127.0.0.1:{plan.metrics_port}/metrics",
-            f"  logs          {plan.logs}",
+            *(f"  {name:<{width}}  {place}" for name, place in places),
         )
     )
+
+
+def _server_place(plan: CellPlan, server: ServerPlan) -> str:
+    place = f"{server.address}   metrics: {server.metrics_url}"
+    if server.hosts == 1:
+        return place
+    devices = plan.devices_per_host
+    of_each = f" of {devices} devices" if devices else ""
+    return f"{place}   {server.hosts} hosts{of_each} meet at {server.meeting_point}"

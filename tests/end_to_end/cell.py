@@ -10,14 +10,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 import httpx
 
-from sax.cli.cell_plan import ADMIN, GATEWAY, MODEL_SERVER, CellPlan, Child
+from sax.cli.cell_plan import ADMIN, GATEWAY, CellPlan, check_ports
+from sax.cli.child import Child
+from sax.cli.server_plan import MODEL_SERVER
+from sax.errors import InvalidRequest
+from sax.machine import machine_memory
 from tests.demo_model import ROOT
+
+__all__ = ["ADMIN", "GATEWAY", "MODEL_SERVER", "Cell", "free_ports", "local_plan"]
 
 COMPILE_CACHE = ROOT / ".cache" / "compiled"  # shared, so that a suite compiles once
 READY_S = 240.0  # a cold compile on two busy cores
@@ -44,32 +52,52 @@ def local_plan(
     saxml_generation: int = 2,
     tokens: Path | None = None,
     admin_acl: str = "",
+    servers: int = 1,
+    hosts: int = 1,
+    devices_per_host: int | None = None,
 ) -> CellPlan:
     """A cell in this folder on free ports."""
-    gateway, admin, model, status, metrics = free_ports(5)
-    return CellPlan(
-        folder=folder,
-        compile_cache=COMPILE_CACHE,
-        gateway_port=gateway,
-        admin_port=admin,
-        model_port=model,
-        status_port=status,
-        metrics_port=metrics,
-        saxml_generation=saxml_generation,
-        model_server_flags=model_server_flags,
-        tokens=tokens,
-        admin_acl=admin_acl,
-    )
+    while True:
+        gateway, admin, model, status, metrics, group = free_ports(6)
+        plan = CellPlan(
+            folder=folder,
+            compile_cache=COMPILE_CACHE,
+            gateway_port=gateway,
+            admin_port=admin,
+            model_port=model,
+            status_port=status,
+            metrics_port=metrics,
+            group_port=group,
+            saxml_generation=saxml_generation,
+            model_server_flags=model_server_flags,
+            tokens=tokens,
+            admin_acl=admin_acl,
+        )
+        with suppress(InvalidRequest):  # a port of a further server is taken: draw again
+            plan = replace(
+                plan,
+                servers=servers,
+                hosts=hosts,
+                devices_per_host=devices_per_host,
+                memory=machine_memory(),
+            )
+            check_ports(plan.ports)
+            return plan
 
 
 class Cell:
-    """The three processes of one cell. Their flags are those that `sax up` gives them."""
+    """The processes of one cell, unsupervised. Their flags are those that `sax up` gives them.
+
+    They have the names of the plan's children: "model server", or "model server host 2" in a gang.
+    """
 
     def __init__(self, plan: CellPlan) -> None:
         self.plan = plan
         self.url = plan.gateway_url
         self.http = httpx.Client(base_url=self.url, timeout=READY_S, trust_env=False)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._paused: set[str] = set()
+        self._disturbed: set[str] = set()  # gangs, or lone processes, that may well be dead
         # Held open while we live: children end when it closes (see sax.cli.leash).
         self._leash, self._leash_writer = os.pipe()
 
@@ -94,15 +122,17 @@ class Cell:
     def close(self) -> None:
         """End every process, gently first; afterwards none is left."""
         self.http.close()
+        for name in self._paused:
+            self._processes[name].kill()
+        # A primary tells the other hosts to end; they have nothing of their own to drain.
+        others = {name for gang in self.gangs() for name in gang[1:]}
+        first = [process for name, process in self._processes.items() if name not in others]
+        for process in first:
+            process.terminate()
+        for process in first:
+            _end(process, 30)
         for process in self._processes.values():
-            if process.poll() is None:
-                process.terminate()
-        for process in self._processes.values():
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            _end(process, 5)
         os.close(self._leash)
         os.close(self._leash_writer)
 
@@ -111,6 +141,7 @@ class Cell:
     def start(self, name: str) -> None:
         """Start one process, with the flags and the log it always has."""
         child = self._child(name)
+        self._disturbed.discard(child.gang or name)
         child.log.parent.mkdir(parents=True, exist_ok=True)
         with child.log.open("ab") as log:
             self._processes[name] = subprocess.Popen(
@@ -123,14 +154,48 @@ class Cell:
             )
 
     def kill(self, name: str) -> None:
-        """kill -9, and wait for the body."""
-        self._processes[name].kill()
+        """kill -9, and wait for the body. The other hosts of its gang will end by themselves."""
+        self._signal(name, signal.SIGKILL)
         self._processes[name].wait()
+        self._paused.discard(name)
 
     def stop(self, name: str) -> int:
         """SIGTERM; returns the exit code."""
-        self._processes[name].send_signal(signal.SIGTERM)
+        self._signal(name, signal.SIGTERM)
         return self._processes[name].wait(60)
+
+    def pause(self, name: str) -> None:
+        """SIGSTOP: the process is there and answers nobody."""
+        self._signal(name, signal.SIGSTOP)
+        self._paused.add(name)
+
+    def resume(self, name: str) -> None:
+        """SIGCONT after a pause."""
+        self._signal(name, signal.SIGCONT)
+        self._paused.discard(name)
+
+    def ended(self, name: str, within_s: float = 60) -> int:
+        """Wait for a process to end by itself; returns its exit code."""
+        return self._processes[name].wait(within_s)
+
+    def gangs(self) -> list[tuple[str, ...]]:
+        """The hosts of every model server by name, the primary first; a lone one is one host."""
+        servers: dict[str, list[str]] = {}
+        for child in self.plan.children:
+            if child.module == "model_server":
+                servers.setdefault(child.gang or child.name, []).append(child.name)
+        return [tuple(names) for names in servers.values()]
+
+    def restart(self, gang: tuple[str, ...]) -> None:
+        """What a supervisor does once a host is lost: all of them end, all start again."""
+        for name in gang:
+            self.kill(name)
+        for name in gang:
+            self.start(name)
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        self._disturbed.add(self._child(name).gang or name)
+        self._processes[name].send_signal(number)
 
     def pid(self, name: str) -> int:
         return self._processes[name].pid
@@ -153,24 +218,32 @@ class Cell:
             value = look()
             if value:
                 return value
-            dead = [name for name in self._processes if not self.alive(name)]
+            dead = [
+                child.name
+                for child in self.plan.children
+                if (child.gang or child.name) not in self._disturbed
+                and child.name in self._processes
+                and not self.alive(child.name)
+            ]
             assert not dead, f"{dead} died while waiting for {what}\n{self.logs()}"
             time.sleep(0.1)
         raise AssertionError(f"not within {within_s} s: {what}\n{self.logs()}")
 
     def logs(self) -> str:
-        names = (ADMIN, MODEL_SERVER, GATEWAY)
+        names = [name for name in self._processes if self._child(name).log.exists()]
         tails = (f"--- {name}\n" + "\n".join(self.log(name).splitlines()[-15:]) for name in names)
         return "\n".join(tails)
 
     def wait_until_up(self) -> None:
-        """All three answer, and the model server has joined."""
+        """All answer, and every model server has joined."""
         self.eventually(lambda: self._answers("/healthz"), "the gateway answers")
-        self.eventually(self.joined, "the model server has joined")
+        self.eventually(self.joined, "every model server has joined")
 
     def joined(self) -> bool:
         result = self.sax("status", "--json")
-        return result.returncode == 0 and bool(json.loads(result.stdout)["servers"])
+        if result.returncode != 0:
+            return False
+        return len(json.loads(result.stdout)["servers"]) >= self.plan.servers
 
     def _answers(self, path: str) -> bool:
         try:
@@ -236,3 +309,11 @@ class Cell:
         """All figures of the model server."""
         url = f"http://127.0.0.1:{self.plan.metrics_port}/metrics"
         return httpx.get(url, trust_env=False).text
+
+
+def _end(process: subprocess.Popen[bytes], within_s: float) -> None:
+    try:
+        process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -8,10 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -20,86 +17,10 @@ import pytest
 from sax.cli.cell_plan import CellPlan
 from tests.demo_model import ROOT
 from tests.end_to_end.cell import READY_S, SMOLLM2, local_plan
+from tests.end_to_end.command import options, sax
 from tests.end_to_end.conftest import FLAGS
 
 pytestmark = pytest.mark.timeout(900)
-
-
-class Command:
-    """A running `sax` whose output is collected line by line."""
-
-    def __init__(self, *words: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "sax.cli", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=ROOT,
-        )
-        self.lines: list[str] = []
-        self._changed = threading.Condition()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._changed:
-                self.lines.append(line)
-                self._changed.notify_all()
-        with self._changed:
-            self._changed.notify_all()
-
-    @property
-    def output(self) -> str:
-        return "".join(self.lines)
-
-    def until(self, text: str) -> None:
-        """Wait until the output contains this."""
-
-        def over() -> bool:
-            return text in self.output or self.process.poll() is not None
-
-        with self._changed:
-            self._changed.wait_for(over, READY_S)
-        assert text in self.output, self.output
-
-    def end(self, number: signal.Signals) -> int:
-        """Send a signal; returns the exit code."""
-        self.process.send_signal(number)
-        code = self.process.wait(120)
-        self._reader.join()
-        return code
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        self._reader.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-
-@contextmanager
-def sax(*words: str) -> Iterator[Command]:
-    command = Command(*words)
-    try:
-        yield command
-    finally:
-        command.close()
-
-
-def options(plan: CellPlan) -> list[str]:
-    return [
-        f"--dir={plan.folder}",
-        f"--compile-cache={plan.compile_cache}",
-        f"--port={plan.gateway_port}",
-        f"--admin-port={plan.admin_port}",
-        f"--model-port={plan.model_port}",
-        f"--status-port={plan.status_port}",
-        f"--metrics-port={plan.metrics_port}",
-    ]
 
 
 def ask(plan: CellPlan) -> str:
@@ -207,9 +128,12 @@ def test_the_demo_answers_and_prints_commands_that_work(gguf: Path, tmp_path: Pa
 
 
 def test_a_killed_supervisor_leaves_no_process_behind(tmp_path: Path) -> None:
-    plan = local_plan(tmp_path / "cell")
+    plan = local_plan(tmp_path / "cell", servers=2)
     with sax("up", *options(plan)) as command:
         command.until("is up")
+        assert all(
+            f"{server.name}  {server.address}" in command.output for server in plan.model_servers
+        )
         os.kill(command.process.pid, signal.SIGKILL)
         assert _free_within(plan, 60)
 

@@ -1,12 +1,11 @@
 """Flags become one checked value; a wrong one is refused in words."""
 
-from pathlib import Path
-
 import pytest
 
 from model_server.__main__ import make_config, make_parser
-from model_server.config import ModelServerConfig, machine_memory
+from model_server.config import ModelServerConfig
 from sax.errors import InvalidName
+from sax.machine import machine_memory
 from sax.security import Security
 
 
@@ -99,11 +98,6 @@ def test_jax_never_takes_sigterm_from_us() -> None:
     assert ModelServerConfig().environment()["JAX_ENABLE_PREEMPTION_SERVICE"] == "false"
 
 
-def test_memory_is_the_containers_where_that_is_less(tmp_path: Path) -> None:
-    cgroup = tmp_path / "memory.max"
-    physical = machine_memory(cgroup)
-    cgroup.write_text("1048576\n")
-    assert machine_memory(cgroup) == 1048576
-    cgroup.write_text("max\n")
-    assert machine_memory(cgroup) == physical > 1048576
+def test_the_memory_limit_is_the_machines_unless_told() -> None:
+    assert ModelServerConfig().memory_limit == machine_memory()
     assert ModelServerConfig(memory_limit_bytes=7).memory_limit == 7

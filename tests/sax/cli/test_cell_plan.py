@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from model_server.__main__ import make_config
+from model_server.multihost.membership import membership
 from sax.cli.cell_plan import (
     ADMIN,
     GATEWAY,
-    MODEL_SERVER,
     CellPlan,
-    Port,
     check_ports,
     default_compile_cache,
 )
+from sax.cli.child import Child, Port
+from sax.cli.server_plan import MODEL_SERVER
 from sax.errors import InvalidName, InvalidRequest
 
 
@@ -54,6 +56,86 @@ def test_the_users_modules_are_imported_by_the_model_server_alone() -> None:
 def test_two_processes_on_one_port_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="differ"):
         plan(admin_port=8888)
+
+
+def test_one_server_on_one_host_is_told_nothing_of_hosts(tmp_path: Path) -> None:
+    server = plan(folder=tmp_path, memory=1 << 30).children[1]
+    assert (server.name, server.gang) == (MODEL_SERVER, "")
+    assert server.log == tmp_path / "logs" / "model_server.log"
+    told = ("--hosts", "--host_ordinal", "--group_port", "--cpu_devices", "--memory_limit_bytes")
+    assert [flag for flag in server.flags if flag.startswith(told)] == []
+
+
+def gang(**changes: object) -> list[Child]:
+    return [child for child in plan(**changes).children if child.module == "model_server"]
+
+
+def test_the_hosts_of_a_server_are_one_gang_of_which_the_primary_shows_metrics() -> None:
+    hosts = gang(hosts=3, devices_per_host=2, model_server_flags=("--slots=4",))
+    assert [host.name for host in hosts] == [f"model server host {i}" for i in range(3)]
+    assert {host.gang for host in hosts} == {MODEL_SERVER}
+    for ordinal, host in enumerate(hosts):
+        assert "--hosts=127.0.0.1,127.0.0.1,127.0.0.1" in host.flags
+        assert f"--host_ordinal={ordinal}" in host.flags
+        assert "--group_port=10101" in host.flags
+        assert "--cpu_devices=2" in host.flags
+        assert f"--metrics_port={-1 if ordinal else 10003}" in host.flags
+        assert host.flags[-1] == "--slots=4"
+        assert host.log == Path(f"/f/logs/model_server-0-host-{ordinal}.log")
+
+
+def test_all_model_server_processes_share_the_memory_of_the_machine() -> None:
+    for host in gang(hosts=4, servers=2, memory=80):
+        assert "--memory_limit_bytes=10" in host.flags
+    ours, theirs = gang(hosts=2, memory=80, model_server_flags=("--memory_limit_bytes=7",))
+    for host in (ours, theirs):  # argparse takes the last
+        limits = [flag for flag in host.flags if flag.startswith("--memory_limit_bytes")]
+        assert limits == ["--memory_limit_bytes=40", "--memory_limit_bytes=7"]
+
+
+def test_the_model_server_understands_what_its_hosts_are_told() -> None:
+    told = [make_config(host.flags) for host in gang(hosts=2, devices_per_host=2, memory=80)]
+    assert [config.host_ordinal for config in told] == [0, 1]
+    members = [membership(each.hosts, each.host_ordinal, {}, "here") for each in told]
+    assert [(member.count, member.primary) for member in members] == [(2, "127.0.0.1")] * 2
+    assert {config.memory_limit for config in told} == {40}
+
+
+def test_further_servers_have_ports_and_logs_of_their_own() -> None:
+    first, second = gang(servers=2)
+    assert (first.name, second.name) == ("model server 0", "model server 1")
+    assert (first.gang, second.gang) == ("", "")
+    assert "--port=10001" in first.flags
+    assert {"--port=10011", "--metrics_port=10013"} < set(second.flags)
+    assert second.log == Path("/f/logs/model_server-1-host-0.log")
+
+
+@pytest.mark.parametrize("hosts", [1, 4])
+def test_the_default_ports_of_ten_servers_do_not_meet(hosts: int) -> None:
+    ports = [port.number for port in plan(servers=10, hosts=hosts).ports]
+    assert len(set(ports)) == len(ports)
+
+
+def test_a_port_that_meets_another_is_named_with_both_flags() -> None:
+    with pytest.raises(InvalidRequest, match=r"10011.*--status-port.*model server 1.*--model-port"):
+        plan(servers=2, status_port=10011)
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        ({"hosts": 0}, "--hosts"),
+        ({"servers": -1}, "--servers"),
+        ({"devices_per_host": 0}, "--devices-per-host"),
+        ({"servers": 2, "model_port": 65530}, "--model-port"),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_by_its_flag(
+    changes: dict[str, object], flag: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=flag) as refused:
+        plan(**changes)
+    assert refused.value.param == flag
 
 
 def test_a_malformed_cell_is_refused() -> None:

@@ -7,12 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sax.cli.restarts import (
+    Exit,
     GiveUp,
     Record,
     Restart,
     RestartPolicy,
     after_exit,
+    cause,
     delay,
+    describe_death,
     describe_exit,
 )
 
@@ -66,3 +69,32 @@ def test_a_policy_that_cannot_work_is_refused() -> None:
         RestartPolicy(first_s=5, longest_s=1)
     with pytest.raises(ValueError, match="early_deaths"):
         RestartPolicy(early_deaths=0)
+
+
+def test_the_first_host_with_a_reason_of_its_own_ended_its_gang() -> None:
+    left = [Exit(0, 75), Exit(2, -9), Exit(1, 1), Exit(3, 75)]
+    assert cause(left) == Exit(2, -9)
+
+
+def test_a_host_that_had_to_be_killed_is_the_silent_one() -> None:
+    silent = Exit(1, -9, killed=True)
+    assert cause([Exit(0, 75), Exit(2, 75), silent]) == silent
+    assert cause([Exit(0, 75), silent, Exit(2, 3)]) == Exit(2, 3)
+
+
+def test_when_all_lost_each_other_the_first_speaks() -> None:
+    assert cause([Exit(3, 75), Exit(0, 75)]) == Exit(3, 75)
+
+
+@given(st.lists(st.builds(Exit, st.integers(0, 7), st.sampled_from([0, 1, 2, 75, -9])), min_size=1))
+def test_a_loss_of_a_host_is_never_the_reason_while_there_is_another(exits: list[Exit]) -> None:
+    reason = cause(exits)
+    assert reason in exits
+    assert (reason.code == 75) == all(each.code == 75 for each in exits)
+
+
+def test_a_death_in_a_gang_is_told_in_words() -> None:
+    assert describe_death(Exit(1, 3)) == "died (exit code 3)"
+    assert describe_death(Exit(1, -9)) == "died (killed by SIGKILL)"
+    assert "stopped answering" in describe_death(Exit(1, -9, killed=True))
+    assert "lost another host" in describe_death(Exit(1, 75))

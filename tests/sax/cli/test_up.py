@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sax.cli.cell_plan import CellPlan
-from sax.cli.up import check_security
+from sax.cli.up import announcement, check_security
 from sax.errors import InvalidRequest
 
 
@@ -53,3 +53,23 @@ def test_an_open_gateway_that_others_reach_is_told_of_where_the_person_looks(
 ) -> None:
     check_security(plan(tmp_path, host=host))
     assert ("OPEN TO EVERYONE" in capsys.readouterr().err) == warns
+
+
+def test_the_announcement_says_where_everything_is(tmp_path: Path) -> None:
+    assert announcement(plan(tmp_path)).splitlines() == [
+        "cell /sax/test is up; Ctrl-C drains and stops it",
+        "  gateway       http://127.0.0.1:8888   OpenAI clients: http://127.0.0.1:8888/v1",
+        "  admin server  127.0.0.1:10000   status: http://127.0.0.1:10002/",
+        "  model server  127.0.0.1:10001   metrics: http://127.0.0.1:10003/metrics",
+        f"  logs          {tmp_path / 'logs'}",
+    ]
+
+
+def test_the_announcement_shows_every_model_server_and_its_hosts(tmp_path: Path) -> None:
+    text = announcement(plan(tmp_path, servers=2, hosts=4, devices_per_host=2))
+    assert text.splitlines()[3:5] == [
+        "  model server 0  127.0.0.1:10001   metrics: http://127.0.0.1:10003/metrics   "
+        "4 hosts of 2 devices meet at 127.0.0.1:10101",
+        "  model server 1  127.0.0.1:10011   metrics: http://127.0.0.1:10013/metrics   "
+        "4 hosts of 2 devices meet at 127.0.0.1:10111",
+    ]

@@ -1,0 +1,126 @@
+"""A language model on its way into memory: planned, then this process's share of it built.
+
+Nothing is allocated before the plan holds. The same on one host and on each of many; the hosts of a
+replica differ only in who made the plan.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from jax.sharding import NamedSharding, PartitionSpec
+
+from model_server.capacity import PREFILL_BLOCKS, kv_dtype, plan_capacity
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.config import ModelServerConfig
+from model_server.embed_loading import NeededTensors
+from model_server.engine.buckets import closed_set
+from model_server.engine.runner import ModelRunner, Programs
+from model_server.engine.types import EngineLimits
+from model_server.kernels import xla
+from model_server.kernels.pages import allocate
+from model_server.memory_plan import human
+from model_server.models.recipe import Recipe
+from model_server.models.sharding import mesh_of
+from model_server.models.weight import Blueprint
+from model_server.needs import check_devices, telling_need
+from model_server.weights import random_weights, read_weights
+from sax.errors import MemoryPlanError
+from sax.types import ModelSpec, Progress
+
+logger = logging.getLogger(__name__)
+
+Report = Callable[[Progress], None]
+
+
+class LmLoad:
+    """Made with a plan that holds; raises MemoryPlanError, InvalidRequest where there is none."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        recipe: Recipe,
+        checkpoint: Checkpoint | None,
+        config: ModelServerConfig,
+        in_use: int,
+        limits: EngineLimits | None = None,
+    ) -> None:
+        """limits: as another host of this replica planned them; None: this host plans."""
+        self._spec = spec
+        self._recipe = recipe
+        self._checkpoint = checkpoint
+        check_devices(recipe, checkpoint, config)
+        self.mesh = mesh_of(recipe.mesh_shape)
+        self._module = recipe.blueprint(self.mesh.shape["model"], checkpoint)
+        with telling_need(recipe, checkpoint, config):
+            planned = plan_capacity(recipe, self._module, self.mesh, config, in_use)
+        self.limits, self.planned = planned
+        if limits is not None:
+            self._follow(limits)
+        _warn_of_plain(spec, self._module)
+        logger.info(
+            "%s: %s planned per device, %d pages, mesh %s",
+            spec.model_id,
+            human(self.planned.total),
+            self.planned.pages,
+            dict(self.mesh.shape),
+        )
+
+    def build(self, programs: Programs, report: Report) -> ModelRunner:
+        """Weights, pages and a program for every bucket; nothing has run yet."""
+        leaves = self._weights(report)
+        cache = self._recipe.cache(self.mesh.shape["model"])
+        heads = NamedSharding(self.mesh, PartitionSpec(None, "model" if cache.axis else None))
+        limits = self.limits
+        pages = allocate(cache, limits.pages, limits.page_size, kv_dtype(self._recipe), heads)
+        buckets = closed_set(limits.slots, PREFILL_BLOCKS)
+        runner = ModelRunner(self._module, leaves, pages, limits, buckets, xla.paged_attention)
+        try:
+            runner.compile(report, programs)
+        except BaseException:
+            runner.close()
+            raise
+        return runner
+
+    def _follow(self, limits: EngineLimits) -> None:
+        """Take over the plan of the primary, if there is room for it here."""
+        if limits.pages > self.limits.pages:
+            raise MemoryPlanError(
+                f"there is room for {self.limits.pages} KV pages, and the plan of the primary has "
+                f"{limits.pages}: give every host the same memory, or lower --kv_cache_bytes"
+            )
+        self.limits = limits
+
+    def _weights(self, report: Report) -> list[Any]:
+        declared = self._module.declarations
+        if self._checkpoint is None:
+            seed = zlib.crc32(self._spec.model_id.encode())
+            return random_weights(declared, seed, report, self.mesh)
+        needed: Any = NeededTensors(self._checkpoint, self._recipe.unused)
+        return read_weights(declared, needed, report, self.mesh)
+
+
+def run_all(runner: ModelRunner, report: Report) -> None:
+    """Run every bucket once, so that no request is the first."""
+    try:
+        for index in range(runner.buckets):
+            report(Progress("running bucket", index, runner.buckets))
+            runner.warm(index)
+    except BaseException:
+        runner.close()
+        raise
+
+
+def _warn_of_plain(spec: ModelSpec, module: Blueprint) -> None:
+    left = [declared.path for declared in module.declarations if declared.left_plain]
+    if left:
+        logger.warning(
+            "%s: QUANTIZE fits neither shape nor checkpoint of %d matrices, which stay plain: %s%s",
+            spec.model_id,
+            len(left),
+            ", ".join(left[:3]),
+            ", ..." if len(left) > 3 else "",
+        )

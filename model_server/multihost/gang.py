@@ -1,0 +1,178 @@
+"""Several hosts become one replica: what `python -m model_server` runs where there are several.
+
+The primary goes on as a model server whose loader reaches all hosts; a secondary does what it is
+told until the end. Statuses with which a process ends: 0 after a drain, 2 when it was turned away,
+75 when the replica lost a host and must be started again as a whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import NoReturn, TypeVar
+
+import zmq
+
+from model_server.config import ModelServerConfig
+from model_server.multihost import jax_group
+from model_server.multihost.hello import hello
+from model_server.multihost.meeting import say_hello
+from model_server.multihost.membership import Membership
+from model_server.multihost.primary import Primary
+from model_server.multihost.secondary import Secondary
+from model_server.multihost.vote import Shares
+from model_server.start import prepare, serve
+from sax.errors import InvalidRequest, SaxError
+
+Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
+
+LOST = 75  # EX_TEMPFAIL: try again
+TURNED_AWAY = 2
+
+
+def lead(membership: Membership, config: ModelServerConfig) -> tuple[Primary, Shares]:
+    """On the primary: wait for the other hosts and join their devices.
+
+    Raises InvalidRequest for hosts that are no replica, Unavailable, OSError.
+    """
+    bind = own_address(membership.primary)
+    own = hello(membership, config)
+    primary = Primary(
+        membership,
+        own,
+        bind=bind,
+        port=config.group_port,
+        timeout_s=config.host_timeout_seconds,
+        bring_up_s=config.bring_up_seconds,
+    )
+    primary.on_loss = lambda error: end(LOST)  # until somebody is there to answer for
+    coordinator = jax_group.free_port(bind)
+    machines = primary.bring_up(coordinator)
+    jax_group.join(membership, f"{membership.primary}:{coordinator}", config.bring_up_seconds)
+    if problem := jax_group.uneven(membership):
+        raise InvalidRequest(problem, param="--hosts")
+    logger.info("%d hosts are one replica", membership.count)
+    salt = f"{sorted(machines.items())} {own.versions}"
+    folder = jax_group.take_cache_folder()
+    return primary, Shares(primary, folder, salt=salt, alike=len(set(machines.values())) == 1)
+
+
+def follow(membership: Membership, config: ModelServerConfig) -> Secondary:
+    """On another host: meet the primary and join the devices.
+
+    Raises InvalidRequest when this host is turned away, Unavailable.
+    """
+    own = hello(membership, config)
+    deadline_s = time.monotonic() + config.bring_up_seconds
+    with zmq.Context() as context:
+        welcome = say_hello(context, own, membership.primary, config.group_port, deadline_s)
+    primary_name = membership.names[0]
+    secondary = Secondary(
+        membership.ordinal, own.name, welcome, config.host_timeout_seconds, primary_name
+    )
+    secondary.on_loss = lose
+    secondary.start()
+    jax_group.join(membership, f"{welcome.host}:{welcome.coordinator}", config.bring_up_seconds)
+    if problem := jax_group.uneven(membership):
+        raise InvalidRequest(problem, param="--hosts")
+    jax_group.take_cache_folder()
+    return secondary
+
+
+def serve_together(group: Membership, config: ModelServerConfig) -> NoReturn:
+    """Serve as one of several hosts until the end of the process."""
+    logger.info("host %d of %d, as %s says", group.ordinal, group.count, group.source)
+    try:
+        status = (_serve_share if group.ordinal else _serve_replica)(group, config)
+    except InvalidRequest as error:
+        logger.error("%s", error)
+        status = TURNED_AWAY
+    except (OSError, SaxError) as exc:
+        logger.error("%s", exc)
+        status = 1
+    except SystemExit:  # a signal, before there was anything to drain
+        status = 0
+    except BaseException:
+        logger.exception("this host cannot serve")
+        status = 1
+    end(status)
+
+
+def _serve_replica(group: Membership, config: ModelServerConfig) -> int:
+    loader = prepare(config)
+    primary, loader.hosts = _interruptible(lambda: lead(group, config))
+    lost = serve(config, loader, primary)
+    primary.close()
+    return LOST if lost else 0
+
+
+def _serve_share(group: Membership, config: ModelServerConfig) -> int:
+    """Do what the primary says until it says that this is all."""
+    loader = prepare(config)
+    secondary = _interruptible(lambda: follow(group, config))
+
+    def on_signal(*_: object) -> None:
+        # Not here: the thread that was interrupted may be the one that is sending.
+        threading.Thread(target=secondary.leave, daemon=True).start()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    reason = ""
+    try:
+        secondary.run(loader.share)
+    except SaxError as error:
+        reason = error.text
+    except Exception as exc:
+        logger.exception("this host cannot go on")
+        reason = f"{type(exc).__name__}: {exc}"[:500]
+    secondary.end(reason)
+    return LOST if reason else 0
+
+
+def _interruptible(work: Callable[[], Result]) -> Result:
+    """Run it while signals are heard: jax waits for other hosts without listening to them."""
+    done: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as exc:
+            done.set_exception(exc)
+
+    threading.Thread(target=run, name="bring-up", daemon=True).start()
+    return done.result()
+
+
+def own_address(primary: str) -> str:
+    """The address of this host under which the others know it; any, where that is not to be had."""
+    try:
+        address = socket.gethostbyname(primary)
+        jax_group.free_port(address)
+    except OSError as exc:
+        logger.warning(
+            "%s is no address of this host (%s): listening on every address", primary, exc
+        )
+        return "0.0.0.0"
+    return address
+
+
+def lose(reason: str) -> NoReturn:
+    """The replica is lost: leave for a new start."""
+    logger.error("%s", reason)
+    end(LOST)
+
+
+def end(status: int) -> NoReturn:
+    """End at once: jax would wait for the other hosts."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(status)

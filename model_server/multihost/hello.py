@@ -1,0 +1,182 @@
+"""What the hosts of a replica say to each other when they meet, and who is turned away.
+
+Pure: a host is checked against the primary and against those that are there already. A refusal
+names the host, what is wrong and what would be right. Knows nothing of sockets or of jax.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from model_server.config import ModelServerConfig
+from model_server.multihost.membership import Membership
+
+_ROOT = Path(__file__).parents[2]
+_ROOMS = ("sax", "model_server")
+# What every host must have been told alike: it shapes the programs that they run together.
+_ALIKE = (
+    "slots",
+    "page_size",
+    "max_context",
+    "kv_cache_bytes",
+    "queue",
+    "cpu_devices",
+    "imports",
+    "model_filter_regex",
+    "prefill_servers",
+)
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """A host to the primary: who it is, and what it would compute with."""
+
+    count: int  # hosts of the replica, as it was told
+    ordinal: int
+    name: str
+    nonce: str  # of this process
+    versions: Mapping[str, str]
+    machine: str  # hosts with the same machine can run each other's programs
+    flags: Mapping[str, str]
+
+
+class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
+    """Everybody is there: where to go on."""
+
+    gang: str  # new at every bring-up
+    host: str  # of the primary, as the secondaries reach it
+    coordinator: int  # port of jax's coordination service
+    commands: int  # port that commands come from
+    replies: int  # port that acknowledgements, votes and beats go to
+    nonce: str  # of the primary
+
+
+class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
+    """Not everybody is there yet."""
+
+    missing: str  # in words
+
+
+class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
+    """The host cannot be one of them."""
+
+    reason: str
+
+
+class Probe(msgspec.Struct, frozen=True, tag="probe"):
+    """A primary to whoever answers at the primary's address: is that me?"""
+
+    nonce: str
+
+
+class Found(msgspec.Struct, frozen=True, tag="found"):
+    """The primary that answers there."""
+
+    nonce: str
+    name: str
+
+
+Greeting = Hello | Welcome | Waiting | Refusal | Probe | Found
+
+
+def hello(membership: Membership, config: ModelServerConfig) -> Hello:
+    """What this process says of itself."""
+    return Hello(
+        count=membership.count,
+        ordinal=membership.ordinal,
+        name=membership.names[membership.ordinal],
+        nonce=config.incarnation,
+        versions=versions(),
+        machine=machine(),
+        flags={f"--{name}": str(getattr(config, name)) for name in _ALIKE},
+    )
+
+
+def versions() -> dict[str, str]:
+    """Of all that must be the same on every host; of the program also what it consists of."""
+    from importlib.metadata import version
+
+    return {
+        "sax": f"{version('sax')} ({source_digest()})",
+        "jax": version("jax"),
+        "jaxlib": version("jaxlib"),
+        "Python": ".".join(platform.python_version_tuple()[:2]),
+    }
+
+
+def source_digest(root: Path = _ROOT) -> str:
+    """Tells programs apart that call themselves by the same version."""
+    digest = hashlib.sha256()
+    for room in _ROOMS:
+        for path in sorted((root / room).rglob("*.py")):
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Which instructions this machine has, in short."""
+    try:
+        text = cpuinfo.read_text()
+    except OSError:
+        text = platform.processor()
+    flags = next((line for line in text.splitlines() if line.startswith(("flags", "Features"))), "")
+    digest = hashlib.sha256(flags.encode()).hexdigest()[:12]
+    return f"{platform.system()} {platform.machine()} {digest}"
+
+
+def why_not(primary: Hello, host: Hello, present: Mapping[int, Hello]) -> str | None:
+    """Why this host cannot be one of the primary's; None: it can."""
+    who = f"host {host.ordinal} ({host.name})"
+    if host.count != primary.count:
+        return (
+            f"{who} was told of {host.count} hosts, the primary ({primary.name}) of "
+            f"{primary.count}: give every host the same --hosts"
+        )
+    if host.ordinal == 0:
+        return (
+            f"two primaries: {host.name} says that it is host 0, which {primary.name} is: give "
+            "every host its own --host_ordinal"
+        )
+    if not 0 < host.ordinal < primary.count:
+        return f"{who} is none of hosts 1 to {primary.count - 1}: give it one of them"
+    other = present.get(host.ordinal)
+    if other is not None and other.nonce != host.nonce:
+        return (
+            f"two hosts {host.ordinal}: {other.name} is it already and {host.name} says the same: "
+            "give every host its own --host_ordinal"
+        )
+    return _differs(primary, host, who)
+
+
+def _differs(primary: Hello, host: Hello, who: str) -> str | None:
+    for name, wanted in primary.versions.items():
+        has = host.versions.get(name, "no version")
+        if has != wanted:
+            return (
+                f"{who} runs {name} {has}, the primary ({primary.name}) {wanted}: start every "
+                "host from the same image"
+            )
+    for flag, wanted in primary.flags.items():
+        if (has := host.flags.get(flag)) != wanted:
+            return (
+                f"{who} was started with {flag} {has}, the primary ({primary.name}) with "
+                f"{wanted}: give every host the same flags"
+            )
+    return None
+
+
+def why_uneven(devices: Mapping[int, tuple[int, str]], names: tuple[str, ...]) -> str | None:
+    """Which host has other devices than the primary; `devices` are (number, kind) by ordinal."""
+    wanted = devices.get(0, (0, ""))
+    for ordinal, name in enumerate(names):
+        has = devices.get(ordinal, (0, "none"))
+        if has != wanted:
+            return (
+                f"host {ordinal} ({name}) has {has[0]} devices ({has[1]}), the primary "
+                f"({names[0]}) {wanted[0]} ({wanted[1]}): a replica is made of equal hosts"
+            )
+    return None

@@ -1,0 +1,58 @@
+"""jax.distributed for the hosts of one replica: started here, never stopped but with the process.
+
+Gloo joins CPUs, NCCL GPUs, their own network TPUs. The only file of this folder that changes jax's
+settings.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections import Counter
+from pathlib import Path
+
+import jax
+
+from model_server.multihost.hello import why_uneven
+from model_server.multihost.membership import Membership
+
+logger = logging.getLogger(__name__)
+
+# The replica's own heartbeat names a lost host within seconds, and jax would end the process before
+# it has answered anybody: it is to be the last to notice.
+_HEARTBEAT_S = 600
+
+
+def free_port(host: str) -> int:
+    """A port that nobody holds now. New at every start: no host of an earlier one can meddle."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def join(membership: Membership, coordinator: str, timeout_s: float) -> None:
+    """Make the devices of all hosts known to jax. Blocks until all have joined."""
+    jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM
+    jax.distributed.initialize(
+        coordinator,
+        membership.count,
+        membership.ordinal,
+        initialization_timeout=max(1, round(timeout_s)),
+        heartbeat_timeout_seconds=_HEARTBEAT_S,
+    )
+
+
+def take_cache_folder() -> Path | None:
+    """Where compiled programs are kept; jax's own cache is switched off (see `programs`)."""
+    folder = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    jax.config.update("jax_compilation_cache_dir", None)
+    return Path(folder) / "hosts" if folder and "://" not in folder else None
+
+
+def uneven(membership: Membership) -> str | None:
+    """Which host has other devices than the primary, in words; None: all are alike."""
+    devices = jax.devices()
+    numbers = Counter(device.process_index for device in devices)
+    kinds = {device.process_index: device.device_kind for device in devices}
+    found = {ordinal: (count, kinds[ordinal]) for ordinal, count in numbers.items()}
+    return why_uneven(found, membership.names)

@@ -1,0 +1,100 @@
+"""A Runner on several hosts: each step is told to the others, then run here like anywhere.
+
+Wraps the runner that every host has. Holds the order: the engines of several models launch from
+several threads, and programs in which hosts wait for each other must start in one order everywhere.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, Protocol
+
+from model_server.engine.types import EngineLimits, PendingStep, Step, StepResult
+from model_server.multihost.commands import Call, Drop, Launch, Warm
+from model_server.multihost.primary import Primary
+from sax.errors import ReplicaLost, Unavailable
+
+_CALL_S = 60.0
+
+
+class LocalRunner(Protocol):
+    """What this host holds of the model."""
+
+    @property
+    def limits(self) -> EngineLimits: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def buckets(self) -> int: ...
+
+    def launch(self, step: Step) -> PendingStep: ...
+
+    def warm(self, bucket: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Pending:
+    """A step of all hosts. An error between them becomes the name of the host that is lost."""
+
+    def __init__(self, pending: PendingStep, hosts: Primary) -> None:
+        self._pending = pending
+        self._hosts = hosts
+
+    def result(self) -> StepResult:
+        try:
+            return self._pending.result()
+        except Exception:
+            self._hosts.wait_for_loss()
+            raise
+
+
+class Lockstep:
+    """The primary's Runner. Raises ReplicaLost once a host is lost."""
+
+    def __init__(self, runner: LocalRunner, servable: int, hosts: Primary) -> None:
+        self._runner = runner
+        self._servable = servable
+        self._hosts = hosts
+
+    @property
+    def limits(self) -> EngineLimits:
+        return self._runner.limits
+
+    @property
+    def closed(self) -> bool:
+        return self._runner.closed
+
+    def launch(self, step: Step) -> PendingStep:
+        with self._hosts.order:
+            self._hosts.publish(Launch(self._servable, step))
+            return _Pending(self._runner.launch(step), self._hosts)
+
+    def warm(self, bucket: int) -> None:
+        """Run an empty step on every host."""
+        with self._hosts.order:
+            self._hosts.publish(Warm(self._servable, bucket))
+            try:
+                self._runner.warm(bucket)
+            except Exception:
+                self._hosts.wait_for_loss()
+                raise
+
+    def call(self, method: str, key: str, **arguments: Any) -> None:
+        """Call a method of the runner on every host, this one included, and wait for all.
+
+        Raises what it raised here, Unavailable with the reason of a host where it did not work.
+        """
+        arguments = {"key": key, **arguments}
+        self._hosts.publish(Call(self._servable, method, arguments))
+        getattr(self._runner, method)(**arguments)
+        for reply in self._hosts.replies(self._servable, key, _CALL_S):
+            if reply.reason:
+                raise Unavailable(f"{self._hosts.name(reply.ordinal)}: {reply.reason}")
+
+    def close(self) -> None:
+        with suppress(ReplicaLost), self._hosts.order:
+            self._hosts.publish(Drop(self._servable))
+        self._runner.close()

@@ -1,0 +1,191 @@
+"""Where the hosts of a replica meet: each says hello to the primary until all are there.
+
+The primary's side listens at one port from the first hello to the end of the process, so that a
+host that comes late or twice gets an answer in words. Who is turned away is decided in
+`model_server.multihost.hello`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import zmq
+
+from model_server.multihost.hello import (
+    Found,
+    Greeting,
+    Hello,
+    Probe,
+    Refusal,
+    Waiting,
+    Welcome,
+    why_not,
+)
+from sax.errors import InvalidRequest, Unavailable
+
+logger = logging.getLogger(__name__)
+
+_AGAIN_S = 0.5  # how often a host says hello
+_SILENT_S = 2.0  # who is waiting and silent for so long is not there any more
+_PROBE_S = 3.0
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Greeting).decode
+
+
+@dataclass(frozen=True, slots=True)
+class _Guest:
+    hello: Hello
+    route: bytes  # ZeroMQ's name of the connection
+    heard_at_s: float
+
+
+class Reception:
+    """The primary's side; one thread calls it."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        own: Hello,
+        names: tuple[str, ...],
+        host: str,
+        port: int,
+    ) -> None:
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.LINGER, 1000)
+        self._own = own
+        self._names = names
+        self._present: dict[int, _Guest] = {}
+        self._welcome: Welcome | None = None
+        self._refused: set[str] = set()  # nonces, so that each is told once in the log
+        try:
+            self.socket.bind(f"tcp://{host}:{port}")
+        except zmq.ZMQError as exc:
+            context.destroy()
+            raise OSError(
+                f"cannot listen on {host}:{port} (--group_port) for the other hosts: {exc}; "
+                "another primary may be running here"
+            ) from exc
+
+    @property
+    def complete(self) -> bool:
+        """Is everybody here?"""
+        return not self._missing()
+
+    @property
+    def missing(self) -> str:
+        """Who is not here yet, in words."""
+        return ", ".join(f"host {each} ({self._names[each]})" for each in self._missing())
+
+    @property
+    def machines(self) -> dict[int, str]:
+        """What each of the others runs on."""
+        return {ordinal: guest.hello.machine for ordinal, guest in self._present.items()}
+
+    def _missing(self) -> list[int]:
+        now_s = time.monotonic()
+        if self._welcome is None:
+            self._present = {
+                ordinal: guest
+                for ordinal, guest in self._present.items()
+                if now_s - guest.heard_at_s < _SILENT_S
+            }
+        return [each for each in range(1, self._own.count) if each not in self._present]
+
+    def answer(self) -> None:
+        """Answer one greeting, if one is there."""
+        try:
+            route, body = self.socket.recv_multipart(zmq.NOBLOCK)
+            greeting = _decode(body)
+        except (zmq.Again, ValueError):  # nothing there, or nobody of ours
+            return
+        if isinstance(greeting, Probe):
+            self._send(route, Found(self._own.nonce, self._own.name))
+        elif isinstance(greeting, Hello):
+            self._meet(route, greeting)
+
+    def welcome(self, welcome: Welcome) -> None:
+        """Tell everybody where to go on."""
+        self._welcome = welcome
+        for guest in self._present.values():
+            self._send(guest.route, welcome)
+
+    def _meet(self, route: bytes, host: Hello) -> None:
+        self._missing()  # forget who went away
+        present = {ordinal: guest.hello for ordinal, guest in self._present.items()}
+        if (reason := why_not(self._own, host, present)) is not None:
+            if host.nonce not in self._refused:
+                logger.error("turned away: %s", reason)
+            self._refused.add(host.nonce)
+            self._send(route, Refusal(reason))
+            return
+        if host.ordinal not in present:
+            logger.info("host %d (%s) is here", host.ordinal, host.name)
+        self._present[host.ordinal] = _Guest(host, route, time.monotonic())
+        self._send(route, self._welcome or Waiting(self.missing))
+
+    def _send(self, route: bytes, greeting: Greeting) -> None:
+        self.socket.send_multipart([route, _encode(greeting)])
+
+
+def say_hello(
+    context: zmq.Context[zmq.Socket[bytes]], own: Hello, host: str, port: int, deadline_s: float
+) -> Welcome:
+    """A secondary's side: wait until all are there.
+
+    Raises InvalidRequest when it is turned away, Unavailable when the time is over.
+    """
+    with context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(f"tcp://{host}:{port}")
+        missing = None
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            socket.send(_encode(own))
+            if not socket.poll(round(1000 * min(_AGAIN_S, left_s))):
+                continue
+            reply = _decode(socket.recv())
+            if isinstance(reply, Refusal):
+                raise InvalidRequest(f"turned away by the primary: {reply.reason}")
+            if isinstance(reply, Welcome):
+                return reply
+            if isinstance(reply, Waiting) and reply.missing != missing:
+                missing = reply.missing
+                logger.info("waiting with the primary for %s", missing)
+        if missing is not None:
+            raise Unavailable(f"these hosts did not come in time: {missing}")
+        raise Unavailable(f"the primary at {host}:{port} does not answer: is it running?")
+
+
+def check_alone(
+    context: zmq.Context[zmq.Socket[bytes]],
+    own: Hello,
+    host: str,
+    port: int,
+    answer: Callable[[], None],
+) -> None:
+    """Ask who the primary is at the primary's address. Raises InvalidRequest if it is another.
+
+    `answer` lets our own reception answer, should it be us.
+    """
+    with context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(f"tcp://{host}:{port}")
+        socket.send(_encode(Probe(own.nonce)))
+        deadline_s = time.monotonic() + _PROBE_S
+        while time.monotonic() < deadline_s:
+            answer()
+            if socket.poll(50):
+                found = _decode(socket.recv())
+                if isinstance(found, Found) and found.nonce != own.nonce:
+                    raise InvalidRequest(
+                        f"two primaries: this process ({own.name}) was told that it is host 0, but "
+                        f"at {host}:{port} {found.name} is it: give every host its own "
+                        "--host_ordinal",
+                        param="--host_ordinal",
+                    )
+                return
+        logger.warning("nothing answers at %s:%d, where the other hosts will look", host, port)

@@ -1,0 +1,237 @@
+"""Who the hosts of this replica are, and which of them this is: read from flags and environment.
+
+A replica is one slice: its hosts are one gang, host 0 is the primary. The first of these that
+tells wins, and where two of them contradict each other both are named and refused:
+
+1. `--hosts a,b,c` with `--host_ordinal`: who they are, the primary first. One machine may be
+   named several times. A list of loopback names is this very machine, and of that a cluster's
+   variables (4 to 7) tell nothing.
+2. `--hosts 3`: how many; who and which comes from the environment.
+3. Our own variables, for any machine:
+     SAX_HOSTS             as --hosts: a list or a count
+     SAX_HOST_ORDINAL      as --host_ordinal
+     SAX_PRIMARY           host name or address of host 0 (a JobSet's coordinator, say)
+4. TPU, as GKE and LeaderWorkerSet set them:
+     TPU_WORKER_HOSTNAMES  every host of the slice, with commas
+     TPU_PROCESS_ADDRESSES the same as host:port
+     TPU_WORKER_ID         which of them this is
+5. LeaderWorkerSet:
+     LWS_LEADER_ADDRESS    host 0
+     LWS_GROUP_SIZE        how many
+     LWS_WORKER_INDEX      which of them this is
+6. JobSet, one per replica. It tells nobody how many pods a job has, so SAX_HOSTS (or --hosts N)
+   must. The primary is SAX_PRIMARY, else made from the host name `<js>-<rj>-<job>-<pod>`:
+     JOB_COMPLETION_INDEX  which of them this is
+     SAX_SUBDOMAIN         the subdomain of the pods, else
+     JOBSET_NAME           the JobSet's name, which is its subdomain unless it says otherwise
+7. An indexed Job by itself: as 6, with the host name `<job>-<index>` and SAX_SUBDOMAIN.
+
+Nothing of all that: one host. JOB_COMPLETION_INDEX alone is one host too: the pods of a Job may
+well be replicas of their own. An empty variable is one that is not set. MEGASCALE_NUM_SLICES,
+MEGASCALE_SLICE_ID and MEGASCALE_COORDINATOR_ADDRESS make no gang larger: they join slices to one
+job, and a replica is one slice.
+
+Pure: no sockets, no jax, no process; the caller brings the environment and the host's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from model_server.multihost.cluster import Told, told
+from model_server.multihost.hostnames import (
+    check_count,
+    is_loopback,
+    read_host,
+    read_hosts,
+    read_number,
+    siblings,
+)
+from sax.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """One host's place in its gang."""
+
+    count: int
+    ordinal: int  # of this host; 0 is the primary
+    primary: str  # host name or address of the primary, no port and no brackets
+    names: tuple[str, ...]  # of every host, in order, for messages
+    source: str  # in words, where it was read
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What our own words say: how many, and who where they name them."""
+
+    count: int
+    names: tuple[str, ...]
+    where: str
+
+
+def membership(
+    hosts: str, ordinal: int | None, environ: Mapping[str, str], hostname: str
+) -> Membership:
+    """The gang of this process; `hostname` is this host's own.
+
+    Raises InvalidRequest that names the flag or variable at fault.
+    """
+    wanted = _wanted(hosts, environ)
+    cluster = _cluster(wanted, environ, hostname)
+    count = wanted.count if wanted else len(cluster.names) if cluster else 1
+    ordinals = _ordinals(ordinal, environ, cluster)
+    if count == 1:
+        return _alone(wanted, ordinals, environ, hostname)
+    ours, ordinal_in = _ordinal(ordinals, count, wanted)
+    names, names_in = _names(count, wanted, cluster, environ)
+    source = " and ".join(dict.fromkeys((names_in, ordinal_in))) + _slices(environ)
+    return Membership(count, ours, names[0], names, source)
+
+
+def _wanted(hosts: str, environ: Mapping[str, str]) -> _Wanted | None:
+    given = [_parse(hosts, "--hosts")] if hosts else []
+    if text := environ.get("SAX_HOSTS", "").strip():
+        given.append(_parse(text, "SAX_HOSTS"))
+    if len(given) == 2:
+        flag, variable = given
+        if flag.count != variable.count:
+            raise _counts_differ(flag, variable.count, "SAX_HOSTS")
+        if flag.names and variable.names and flag.names != variable.names:
+            raise InvalidRequest(
+                "--hosts and SAX_HOSTS name different hosts: give only one of them",
+                param="SAX_HOSTS",
+            )
+    return next((each for each in given if each.names), given[0] if given else None)
+
+
+def _parse(text: str, where: str) -> _Wanted:
+    text = text.strip()
+    sign, digits = text[:1] == "-", text.removeprefix("-")
+    if digits.isascii() and digits.isdigit():
+        return _Wanted(check_count(-int(digits) if sign else int(digits[:9]), where), (), where)
+    names = read_hosts(text, where)
+    return _Wanted(len(names), names, where)
+
+
+def _cluster(wanted: _Wanted | None, environ: Mapping[str, str], host: str) -> Told | None:
+    if wanted and wanted.names and all(map(is_loopback, wanted.names)):
+        return None
+    cluster = told(environ, host, wanted.count if wanted else None)
+    if wanted and cluster and cluster.names and len(cluster.names) != wanted.count:
+        raise _counts_differ(wanted, len(cluster.names), cluster.names_in)
+    return cluster
+
+
+def _counts_differ(wanted: _Wanted, count: int, where: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{wanted.where} says {wanted.count} hosts, {where} says {count}: make them agree, or give "
+        "only one of them",
+        param=wanted.where,
+    )
+
+
+def _ordinals(
+    flag: int | None, environ: Mapping[str, str], cluster: Told | None
+) -> list[tuple[int, str]]:
+    """Every word on which host this is, the first the strongest. Raises where two differ."""
+    said = (
+        (flag, "--host_ordinal"),
+        (read_number(environ, "SAX_HOST_ORDINAL"), "SAX_HOST_ORDINAL"),
+        (cluster.ordinal, cluster.ordinal_in) if cluster else (None, ""),
+    )
+    ordinals = [(value, where) for value, where in said if value is not None]
+    for value, where in ordinals[1:]:
+        if value != ordinals[0][0]:
+            raise InvalidRequest(
+                f"{ordinals[0][1]} says that this is host {ordinals[0][0]}, {where} that it is "
+                f"host {value}: make them agree, or give only one of them",
+                param=ordinals[0][1],
+            )
+    return ordinals
+
+
+def _alone(
+    wanted: _Wanted | None,
+    ordinals: list[tuple[int, str]],
+    environ: Mapping[str, str],
+    host: str,
+) -> Membership:
+    said = [*ordinals, (0, "SAX_PRIMARY")] if environ.get("SAX_PRIMARY", "").strip() else ordinals
+    for value, where in said:
+        if value != 0 or (where == "SAX_PRIMARY" and wanted is None):
+            raise InvalidRequest(
+                f"{where} is set, but nothing says that there are several hosts: give --hosts "
+                f"or SAX_HOSTS, or leave {where} out",
+                param=where,
+            )
+    name = wanted.names[0] if wanted and wanted.names else host
+    source = wanted.where if wanted else "nothing tells of other hosts"
+    return Membership(1, 0, name, (name,), source + _slices(environ))
+
+
+def _ordinal(
+    ordinals: list[tuple[int, str]], count: int, wanted: _Wanted | None
+) -> tuple[int, str]:
+    if not ordinals:
+        raise InvalidRequest(
+            f"there are {count} hosts, but nothing says which of them this is: give --host_ordinal "
+            f"or SAX_HOST_ORDINAL, 0 for the primary to {count - 1}",
+            param="--host_ordinal",
+        )
+    value, where = ordinals[0]
+    if not 0 <= value < count:
+        said = f"{wanted.where} says {count} hosts" if wanted else f"there are {count} hosts"
+        raise InvalidRequest(
+            f"{where} is {value}, but {said}: they are numbered from 0 to {count - 1}", param=where
+        )
+    return value, where
+
+
+def _names(
+    count: int, wanted: _Wanted | None, cluster: Told | None, environ: Mapping[str, str]
+) -> tuple[tuple[str, ...], str]:
+    text = environ.get("SAX_PRIMARY", "").strip()
+    primary = read_host(text, "SAX_PRIMARY") if text else ""
+    if wanted and wanted.names:
+        if primary and primary != wanted.names[0]:
+            raise InvalidRequest(
+                f"{wanted.where} begins with {wanted.names[0]}, but SAX_PRIMARY is {primary}: host "
+                "0 is the primary, so make them agree or leave SAX_PRIMARY out",
+                param="SAX_PRIMARY",
+            )
+        return wanted.names, wanted.where
+    known = cluster.names if cluster else ()
+    if primary:
+        _check_same_job(primary, known)
+        return (primary, *(known or siblings(primary, count))[1:]), "SAX_PRIMARY"
+    if cluster and known:
+        return known, cluster.names_in
+    raise InvalidRequest(
+        f"there are {count} hosts, but nothing says which is the primary: set SAX_PRIMARY to its "
+        "host name; in a Job whose pods keep their own host names SAX_SUBDOMAIN, the name of "
+        "their headless Service, is enough; or name all hosts with --hosts",
+        param="SAX_PRIMARY",
+    )
+
+
+def _check_same_job(primary: str, known: tuple[str, ...]) -> None:
+    """A JobSet has one coordinator: with several jobs in it, all of them would take that one."""
+    if not known:
+        return
+    theirs, ours = (name.partition(".")[0].rsplit("-", 2) for name in (primary, known[0]))
+    if len(theirs) == len(ours) == 3 and theirs[0] == ours[0] and theirs[1] != ours[1]:
+        raise InvalidRequest(
+            f"SAX_PRIMARY is {primary}, a pod of another job of this JobSet than that of "
+            f"{known[0]}: every replica has a primary of its own, so make one JobSet per replica, "
+            "or leave SAX_PRIMARY out and set SAX_SUBDOMAIN",
+            param="SAX_PRIMARY",
+        )
+
+
+def _slices(environ: Mapping[str, str]) -> str:
+    count = environ.get("MEGASCALE_NUM_SLICES", "").strip()
+    if count in ("", "1"):
+        return ""
+    return f" (MEGASCALE_NUM_SLICES={count} makes the gang no larger: a replica is one slice)"

@@ -1,0 +1,278 @@
+"""The primary's view of the other hosts: brings them together, tells them what to do, misses them.
+
+One thread listens (hellos, beats, acknowledgements, votes), one beats. Any thread may publish.
+Knows nothing of models: what the answers to commands mean is for whoever asks.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+
+import zmq
+
+from model_server.multihost.channel import AnswerCollector, CommandPublisher
+from model_server.multihost.commands import (
+    Beat,
+    Bye,
+    Command,
+    Gone,
+    Leaving,
+    Lost,
+    Reply,
+    Vote,
+)
+from model_server.multihost.hello import Hello, Welcome
+from model_server.multihost.meeting import Reception, check_alone
+from model_server.multihost.membership import Membership
+from model_server.multihost.pulse import Pulse
+from sax.errors import ReplicaLost, Unavailable
+
+logger = logging.getLogger(__name__)
+
+BEAT_S = 0.5
+_AHEAD = 64  # commands that a host may be behind: it confirms every sixteenth, and twice a second
+_LEAVE_S = 3.0  # for the others to leave after a Bye
+_EXIT_S = 0.3  # from their last word to their end; jax on a host that outlives this one complains
+_LOG_S = 10.0
+
+OnLoss = Callable[[ReplicaLost], None]
+OnLeaving = Callable[[str], None]
+
+
+class Primary:
+    """Bring it up, use it, close it. `order` is held by whoever publishes what runs on devices."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        own: Hello,
+        *,
+        bind: str,
+        port: int,
+        timeout_s: float,
+        bring_up_s: float,
+    ) -> None:
+        """bind: the address of this host that the others reach. Raises OSError."""
+        self.membership = membership
+        self.order = threading.Lock()  # programs start in the order of their commands, everywhere
+        self.lost: ReplicaLost | None = None
+        self._own = own
+        self._host, self._port = bind, port
+        self._timeout_s = timeout_s
+        self._deadline_s = time.monotonic() + bring_up_s
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._reception = Reception(self._context, own, membership.names, bind, port)
+        self._commands = CommandPublisher(self._context, bind)
+        self._answers = AnswerCollector(self._context, bind)
+        self._changed = threading.Condition()  # guards all below
+        self._pulse: Pulse | None = None
+        self._votes: dict[int, dict[int, Vote]] = {}  # by servable, by host
+        self._replies: dict[tuple[int, str], dict[int, Reply]] = {}
+        self._beating: set[int] = set()
+        self._gone: set[int] = set()
+        self._closing = False  # no host can be lost any more
+        self._ended = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.on_loss: OnLoss | None = None
+        self.on_leaving: OnLeaving | None = None
+
+    def bring_up(self, coordinator: int) -> dict[int, str]:
+        """Wait for every host; then all know where to go on. Returns the machine of each.
+
+        coordinator: port of jax's coordination service. Raises InvalidRequest where another process
+        is the primary, Unavailable when not all came in time.
+        """
+        check_alone(
+            self._context, self._own, self.membership.primary, self._port, self._reception.answer
+        )
+        self._wait_for_all()
+        machines = {0: self._own.machine, **self._reception.machines}
+        self._pulse = Pulse(range(1, self._own.count), self._timeout_s, time.monotonic())
+        self._reception.welcome(
+            Welcome(
+                gang=secrets.token_hex(8),
+                host=self.membership.primary,
+                coordinator=coordinator,
+                commands=self._commands.port,
+                replies=self._answers.port,
+                nonce=self._own.nonce,
+            )
+        )
+        self._threads = [
+            threading.Thread(target=work, name=name, daemon=True)
+            for work, name in ((self._listen, "hosts"), (self._beat, "beat"))
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._wait_for_first_beats()
+        return machines
+
+    def publish(self, command: Command) -> None:
+        """Tell every host; waits while one of them is far behind. Raises ReplicaLost."""
+        if self._commands.published - self._done() >= _AHEAD:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self.lost or self._commands.published - self._done() < _AHEAD
+                )
+        self.check()
+        self._commands.publish(command)
+
+    def check(self) -> None:
+        """Raises ReplicaLost once a host is lost."""
+        if self.lost is not None:
+            raise ReplicaLost(self.lost.text)
+
+    def wait_for_loss(self) -> None:
+        """Something went wrong between hosts: who is it? Raises ReplicaLost if one is lost."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.lost, self._timeout_s + 2 * BEAT_S)
+        self.check()
+
+    def votes(self, servable: int, look: Callable[[], None]) -> list[Vote]:
+        """Wait for all votes on a model; `look` is called now and then, and may raise."""
+        others = self.membership.count - 1
+
+        def given() -> list[Vote]:
+            return list(self._votes.get(servable, {}).values())
+
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self.lost or len(given()) == others or any(v.reason for v in given()),
+                    BEAT_S,
+                )
+                self.check()
+                found = given()
+            if len(found) == others or any(vote.reason for vote in found):
+                return found
+            look()
+
+    def waiting_for(self, servable: int) -> str:
+        """The hosts that have not voted on a model."""
+        with self._changed:
+            voted = self._votes.get(servable, {})
+            missing = [n for n in range(1, self.membership.count) if n not in voted]
+        return ", ".join(self.name(ordinal) for ordinal in missing)
+
+    def replies(self, servable: int, call: str, timeout_s: float) -> list[Reply]:
+        """Wait for what every host made of a Call. Raises ReplicaLost, Unavailable."""
+        others = self.membership.count - 1
+        key = (servable, call)
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.lost or len(self._replies.get(key, {})) == others, timeout_s
+            )
+            self.check()
+            found = list(self._replies.pop(key, {}).values())
+        if len(found) < others:
+            raise Unavailable(f"not every host answered {call} within {timeout_s:.0f} s")
+        return found
+
+    def name(self, ordinal: int) -> str:
+        """What a host is called in messages."""
+        return f"host {ordinal} ({self.membership.names[ordinal]})"
+
+    def lose(self, ordinal: int, why: str) -> None:
+        """A host is lost, and the replica with it: everyone who waits hears of it, once."""
+        with self._changed:
+            if self.lost is not None or self._closing:
+                return
+            self.lost = ReplicaLost(
+                f"{self.name(ordinal)} of this replica is lost: {why}; the replica starts again"
+            )
+            self._changed.notify_all()
+        logger.error("%s", self.lost.text)
+        self._commands.publish(Lost(self.lost.text))
+        if self.on_loss is not None:
+            self.on_loss(self.lost)
+
+    def close(self) -> None:
+        """Let the other hosts leave, then end. Idempotent."""
+        with self._changed:
+            if self._closing:
+                return
+            self._closing = True
+        if self._pulse is not None and self.lost is None:
+            self._commands.publish(Bye())
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: len(self._gone) == self.membership.count - 1, _LEAVE_S
+                )
+            time.sleep(_EXIT_S)
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+        self._context.destroy()
+
+    def _done(self) -> int:
+        return self._pulse.done if self._pulse is not None else 0
+
+    def _wait_for_all(self) -> None:
+        told_s = 0.0
+        while not self._reception.complete:
+            now_s = time.monotonic()
+            if now_s > self._deadline_s:
+                raise Unavailable(
+                    f"these hosts did not come in time (--bring_up_seconds): "
+                    f"{self._reception.missing}"
+                )
+            if now_s - told_s > _LOG_S:
+                logger.info("waiting for %s", self._reception.missing)
+                told_s = now_s
+            self._reception.socket.poll(100)
+            self._reception.answer()
+
+    def _wait_for_first_beats(self) -> None:
+        """A host that beats hears commands, too: before that they would be lost."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.lost or len(self._beating) == self.membership.count - 1
+            )
+        self.check()
+
+    # The listening thread
+
+    def _listen(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._reception.socket, zmq.POLLIN)
+        poller.register(self._answers.socket, zmq.POLLIN)
+        while not self._ended.is_set():
+            poller.poll(round(1000 * BEAT_S / 2))
+            self._reception.answer()
+            while (answer := self._answers.take()) is not None:
+                self._note(answer)
+            self._look_for_losses()
+
+    def _note(self, answer: Beat | Vote | Reply | Leaving | Gone) -> None:
+        assert self._pulse is not None
+        done = answer.done if isinstance(answer, Beat) else 0
+        with self._changed:
+            self._pulse.heard(answer.ordinal, done, time.monotonic())
+            self._beating.add(answer.ordinal)
+            if isinstance(answer, Vote):
+                self._votes.setdefault(answer.servable, {})[answer.ordinal] = answer
+            elif isinstance(answer, Reply):
+                replies = self._replies.setdefault((answer.servable, answer.call), {})
+                replies[answer.ordinal] = answer
+            elif isinstance(answer, Gone):
+                self._gone.add(answer.ordinal)
+            self._changed.notify_all()
+        if isinstance(answer, Leaving) and self.on_leaving is not None:
+            self.on_leaving(self.name(answer.ordinal))
+        if isinstance(answer, Gone) and not self._closing:
+            self.lose(answer.ordinal, answer.reason or "it left")
+
+    def _look_for_losses(self) -> None:
+        assert self._pulse is not None
+        with self._changed:
+            found = self._pulse.lost(self._commands.published, time.monotonic())
+        if found is not None and not self._closing:
+            self.lose(*found)
+
+    def _beat(self) -> None:
+        while not self._ended.wait(BEAT_S):
+            self._commands.beat()

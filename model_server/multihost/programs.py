@@ -1,0 +1,129 @@
+"""Compiled programs that one host makes for all: a replica compiles once, not once per host.
+
+The primary compiles (or finds what it compiled before), keeps the program in a file and sends it to
+the hosts that run the same instructions; the others, and who cannot read it, compile themselves.
+JAX's own cache does not serve here: its keys differ from host to host on CPUs, only the first host
+writes, and XLA:CPU cannot serialise a program again that was read from it. Serialised programs are
+code: they are taken from the primary alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental import serialize_executable
+
+from sax.errors import Cancelled
+
+logger = logging.getLogger(__name__)
+
+Lower = Callable[[], "jax.stages.Lowered"]
+
+
+class ProgramFiles:
+    """Serialised programs in a folder, by what they were made from."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def get(self, key: str) -> bytes | None:
+        """What was kept under this key."""
+        try:
+            return (self._folder / key).read_bytes() if self._folder else None
+        except OSError:
+            return None
+
+    def put(self, key: str, body: bytes) -> None:
+        """Keep it; a folder that cannot be written only costs time."""
+        if self._folder is None:
+            return
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            temporary = self._folder / f"{key}.{os.getpid()}"
+            temporary.write_bytes(body)
+            temporary.replace(self._folder / key)
+        except OSError as exc:
+            logger.warning("compiled programs cannot be kept in %s: %s", self._folder, exc)
+
+
+class SharedPrograms:
+    """The primary's: compiles, keeps and sends."""
+
+    def __init__(
+        self, files: ProgramFiles, send: Callable[[str, bytes | None], None], salt: str
+    ) -> None:
+        """salt: what else a program depends on, such as the machine and the hosts."""
+        self._files = files
+        self._send = send
+        self._salt = salt
+
+    def compiled(self, name: str, lower: Lower) -> Any:
+        """The program, compiled now or before."""
+        lowered = lower()
+        key = hashlib.sha256(f"{self._salt}\n{lowered.as_text()}".encode()).hexdigest()
+        body = self._files.get(key)
+        program = _load(body) if body is not None else None
+        if program is None:
+            program = lowered.compile()
+            body = _serialised(program)
+            if body is not None:
+                self._files.put(key, body)
+        self._send(name, body)
+        return program
+
+
+class ReceivedPrograms:
+    """A secondary's: waits for what the primary sends. Any thread."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._bodies: dict[str, bytes | None] = {}
+        self._closed = False
+
+    def put(self, name: str, body: bytes | None) -> None:
+        """Arrived from the primary; None: it could not be sent."""
+        with self._changed:
+            self._bodies[name] = body
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def compiled(self, name: str, lower: Lower) -> Any:
+        """The program as the primary made it, or made here. Raises Cancelled once closed."""
+        with self._changed:
+            # Not for ever: the primary's heartbeat ends this process when the primary is lost, and
+            # a failed load ends in a Drop, which closes this.
+            self._changed.wait_for(lambda: self._closed or name in self._bodies)
+            if name not in self._bodies:
+                raise Cancelled("the load was given up")
+            body = self._bodies.pop(name)
+        program = _load(body) if body is not None else None
+        return program if program is not None else lower().compile()
+
+
+def _serialised(program: Any) -> bytes | None:
+    try:
+        return pickle.dumps(serialize_executable.serialize(program))
+    except Exception as exc:  # a backend that cannot: every host compiles
+        logger.warning("programs of this backend cannot be sent to other hosts: %s", exc)
+        return None
+
+
+def _load(body: bytes) -> Any:
+    try:
+        return serialize_executable.deserialize_and_load(*pickle.loads(body))
+    except Exception as exc:
+        logger.warning("a compiled program cannot be read here, compiling it: %s", exc)
+        return None

@@ -1,0 +1,246 @@
+"""A host that is not the primary: does what it is told, in order, and says that it lives.
+
+The main thread performs commands; each load has a thread of its own, so that models go on serving
+meanwhile; one thread beats. Ends when the primary says so or is not heard of any more. Computes
+with the same runners as the primary does; results stay on the devices.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+import zmq
+
+from model_server.engine.types import EngineLimits, PendingStep, Step
+from model_server.load_thread import as_load_error
+from model_server.multihost.channel import AnswerSender, CommandReceiver
+from model_server.multihost.commands import (
+    Beat,
+    Bye,
+    Call,
+    Command,
+    Drop,
+    Gone,
+    Launch,
+    Leaving,
+    Load,
+    Lost,
+    Program,
+    Reply,
+    Vote,
+    Warm,
+)
+from model_server.multihost.hello import Welcome
+from model_server.multihost.primary import BEAT_S
+from model_server.multihost.programs import ReceivedPrograms
+from model_server.multihost.pulse import Pulse
+from sax.errors import ReplicaLost, SaxError
+from sax.types import ModelSpec, Progress
+
+logger = logging.getLogger(__name__)
+
+_CONFIRM = 16  # commands after which it says how far it is, beside its beats
+_IN_FLIGHT = 2  # steps; as the engine on the primary has
+_PRIMARY = 0
+
+
+class HostRunner(Protocol):
+    """What a host holds of a model; the same class on every host."""
+
+    def launch(self, step: Step) -> PendingStep: ...
+
+    def warm(self, bucket: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+# Blocking: builds this host's share of a model.
+Build = Callable[[ModelSpec, EngineLimits, ReceivedPrograms, Callable[[Progress], None]], Any]
+
+
+class _Dropped(BaseException):
+    """Unwinds a load that nobody wants any more."""
+
+
+@dataclass(slots=True, eq=False)
+class _Share:
+    """This host's part of one model."""
+
+    programs: ReceivedPrograms
+    runner: HostRunner | None = None
+    dropped: bool = False
+    in_flight: deque[PendingStep] = field(default_factory=deque)
+
+
+class Secondary:
+    """`run` returns the exit status of the process: 0 after a Bye, else the replica is lost."""
+
+    def __init__(
+        self, ordinal: int, name: str, welcome: Welcome, timeout_s: float, primary_name: str
+    ) -> None:
+        self._ordinal = ordinal
+        self._name = name
+        self._primary_name = primary_name
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._commands = CommandReceiver(self._context, welcome.host, welcome.commands)
+        self._answers = AnswerSender(welcome.host, welcome.replies)
+        self._pulse = Pulse([_PRIMARY], timeout_s, time.monotonic())
+        self._heard = threading.Event()
+        self._done = 0
+        self._ended = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._queue: SimpleQueue[tuple[int, Command] | SaxError] = SimpleQueue()
+        self._shares: dict[int, _Share] = {}
+        self.on_loss: Callable[[str], None] = lambda reason: None
+
+    def start(self) -> None:
+        """Listen and beat, before there is anything to do."""
+        self._threads = [
+            threading.Thread(target=work, name=name, daemon=True)
+            for work, name in ((self._listen, "commands"), (self._beat, "beat"))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def leave(self) -> None:
+        """This host was told to stop: the replica drains, then the primary says Bye."""
+        self._answers.send(Leaving(self._ordinal))
+
+    def end(self, reason: str) -> None:
+        """Tell the primary that this host is going, and stop listening."""
+        self._answers.send(Gone(self._ordinal, reason))
+        self._answers.close()
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+        self._context.destroy()
+
+    def run(self, build: Build) -> None:
+        """Perform commands until a Bye. Raises SaxError, or what a command raised."""
+        while True:
+            received = self._queue.get()
+            if isinstance(received, SaxError):
+                raise received
+            number, command = received
+            if isinstance(command, Bye):
+                return
+            self._perform(command, build)
+            self._done = number
+            if number % _CONFIRM == 0:
+                self._answers.send(Beat(self._ordinal, number))
+
+    # Commands
+
+    def _perform(self, command: Command, build: Build) -> None:
+        if isinstance(command, Launch):
+            self._launch(self._shares[command.servable], command.step)
+        elif isinstance(command, Load):
+            self._load(command, build)
+        elif isinstance(command, Program):
+            self._shares[command.servable].programs.put(command.name, command.body)
+        elif isinstance(command, Warm):
+            self._runner(command.servable).warm(command.bucket)
+        elif isinstance(command, Call):
+            self._call(command)
+        elif isinstance(command, Drop):
+            self._drop(command.servable)
+
+    def _launch(self, share: _Share, step: Step) -> None:
+        """Launch; what went wrong on the device comes up when an earlier step is looked at."""
+        assert share.runner is not None, "a step comes after all votes"
+        if len(share.in_flight) == _IN_FLIGHT:
+            share.in_flight.popleft().result()
+        share.in_flight.append(share.runner.launch(step))
+
+    def _load(self, command: Load, build: Build) -> None:
+        share = _Share(ReceivedPrograms())
+        self._shares[command.servable] = share
+
+        def report(progress: Progress) -> None:
+            if share.dropped:
+                raise _Dropped
+
+        def work() -> None:
+            vote = Vote(self._ordinal, command.servable, "")
+            try:
+                share.runner = build(command.spec, command.limits, share.programs, report)
+                logger.info("loaded this host's share of %s", command.spec.model_id)
+            except _Dropped:
+                return
+            except BaseException as exc:  # whatever it is, the primary must hear of it
+                logger.exception("loading failed for key: %s", command.spec.model_id)
+                error = as_load_error(exc)
+                vote = Vote(self._ordinal, command.servable, error.text, type(error).__name__)
+            if share.dropped and share.runner is not None:
+                share.runner.close()
+                return
+            self._answers.send(vote)
+
+        threading.Thread(target=work, name=f"load {command.spec.model_id}", daemon=True).start()
+
+    def _call(self, command: Call) -> None:
+        reason = ""
+        try:
+            method = getattr(self._runner(command.servable), command.method)
+            method(**command.arguments)
+        except SaxError as error:
+            reason = error.text
+        call = str(command.arguments.get("key", command.method))
+        self._answers.send(Reply(self._ordinal, command.servable, call, reason))
+
+    def _drop(self, servable: int) -> None:
+        share = self._shares.pop(servable, None)
+        if share is None:
+            return
+        share.dropped = True
+        share.programs.close()
+        if share.runner is not None:
+            share.runner.close()
+            logger.info("freed this host's share of a model")
+
+    def _runner(self, servable: int) -> Any:
+        runner = self._shares[servable].runner
+        assert runner is not None, "comes after all votes"
+        return runner
+
+    # Other threads
+
+    def _listen(self) -> None:
+        try:
+            while not self._ended.is_set():
+                if (received := self._commands.receive(self._hear)) is None:
+                    continue
+                if isinstance(received[1], Lost):
+                    self._lose(received[1].reason)
+                    return
+                self._queue.put(received)
+                if isinstance(received[1], Bye):
+                    return
+        except SaxError as error:
+            self._queue.put(error)
+
+    def _lose(self, reason: str) -> None:
+        """The main thread may wait for a device that waits for the host that is lost."""
+        self._queue.put(ReplicaLost(reason))
+        self.on_loss(reason)
+
+    def _hear(self) -> None:
+        self._pulse.heard(_PRIMARY, 0, time.monotonic())
+        self._heard.set()
+
+    def _beat(self) -> None:
+        """Beat from the first sign of the primary on; without one it is lost."""
+        while not self._ended.is_set():
+            if self._heard.is_set():
+                self._answers.send(Beat(self._ordinal, self._done))
+            if found := self._pulse.lost(0, time.monotonic()):
+                self._lose(f"host 0 ({self._primary_name}), the primary, is lost: {found[1]}")
+                return
+            self._ended.wait(BEAT_S)

@@ -1,0 +1,82 @@
+"""Loading a model on all hosts of a replica: every host builds its share, then says so or why not.
+
+A model is loaded when all hosts have loaded it. If one cannot, the reason names it and every host
+frees what it has. Knows the loader as a function that builds this host's share.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import sax.errors
+from model_server.engine.runner import ModelRunner, Programs
+from model_server.engine.types import EngineLimits
+from model_server.multihost.commands import Drop, Load, Program, Vote
+from model_server.multihost.lockstep import Lockstep
+from model_server.multihost.primary import Primary
+from model_server.multihost.programs import ProgramFiles, SharedPrograms
+from sax.errors import LoadFailed, SaxError
+from sax.types import ModelSpec, Progress
+
+Report = Callable[[Progress], None]
+Build = Callable[[Programs], ModelRunner]  # this host's share
+
+
+class Shares:
+    """The loads of one primary."""
+
+    def __init__(self, hosts: Primary, folder: Path | None, *, salt: str, alike: bool) -> None:
+        """alike: every host runs the same instructions, so programs can be sent."""
+        self._hosts = hosts
+        self._files = ProgramFiles(folder)
+        self._salt = salt
+        self._alike = alike
+        self._numbers = itertools.count(1)
+        self._counting = threading.Lock()
+
+    def load(self, spec: ModelSpec, limits: EngineLimits, build: Build, report: Report) -> Lockstep:
+        """Build everywhere, count the votes, run every bucket once. Raises LoadFailed and its kin.
+
+        build: makes this host's share.
+        """
+        with self._counting:
+            servable = next(self._numbers)
+
+        def send(name: str, body: bytes | None) -> None:
+            self._hosts.publish(Program(servable, name, body if self._alike else None))
+
+        self._hosts.publish(Load(servable, spec, limits))
+        runner: ModelRunner | None = None
+        try:
+            runner = build(SharedPrograms(self._files, send, self._salt))
+            self._count_votes(servable, report)
+            lockstep = Lockstep(runner, servable, self._hosts)
+            for bucket in range(runner.buckets):
+                report(Progress("running bucket", bucket, runner.buckets))
+                lockstep.warm(bucket)
+            return lockstep
+        except BaseException:
+            if self._hosts.lost is None:
+                self._hosts.publish(Drop(servable))
+            if runner is not None:
+                runner.close()
+            raise
+
+    def _count_votes(self, servable: int, report: Report) -> None:
+        def look() -> None:
+            waiting = self._hosts.waiting_for(servable)
+            report(Progress(f"waiting for {waiting}" if waiting else "all hosts are ready"))
+
+        for vote in self._hosts.votes(servable, look):
+            if vote.reason:
+                raise self._refusal(vote)
+
+    def _refusal(self, vote: Vote) -> SaxError:
+        """The host's own kind of error, with its name before the reason."""
+        kind = getattr(sax.errors, vote.error, LoadFailed)
+        if not (isinstance(kind, type) and issubclass(kind, SaxError)):
+            kind = LoadFailed
+        return kind(f"{self._hosts.name(vote.ordinal)}: {vote.reason}")

@@ -1,0 +1,171 @@
+"""The processes of one gang: started together, and gone together whatever ends one of them.
+
+A lone child is a gang of one. The shell around `asyncio.subprocess`; when to start again is the
+supervisor's, by `sax.cli.restarts`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from sax.cli.child import Child
+from sax.cli.restarts import Exit
+
+_Waits = dict["asyncio.Task[int]", int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long processes get to end by themselves before they are killed."""
+
+    drain_s: float = 30.0  # a drain: running streams may end
+    # One of a gang has ended: the others must notice, which takes a silent host's timeout
+    # (--host_timeout_seconds, 3 s unless told), and the primary must answer its streams.
+    gang_s: float = 6.0
+    last_s: float = 2.0  # the primary has ended too: nobody has anything left to say
+
+
+class Gang:
+    """Owns the processes of some children, the primary first."""
+
+    def __init__(self, children: tuple[Child, ...], leash: int, patience: Patience) -> None:
+        self.children = children
+        self.name = children[0].gang or children[0].name
+        self._leash = leash
+        self._patience = patience
+        self._processes: list[asyncio.subprocess.Process] = []
+        self._starting = asyncio.Lock()
+        self._draining = False
+
+    @property
+    def alive(self) -> bool:
+        return any(map(_runs, self._processes))
+
+    def pid(self, child: Child) -> int | None:
+        """The process id of one of the children, None while it is down."""
+        for known, process in zip(self.children, self._processes, strict=False):
+            if known is child and _runs(process):
+                return process.pid
+        return None
+
+    async def start(self) -> None:
+        """Start every process; none once the gang drains."""
+        async with self._starting:
+            self._processes = []
+            for child in self.children:
+                if self._draining:
+                    return
+                self._processes.append(await _spawn(child, self._leash))
+
+    async def ended(self) -> list[Exit]:
+        """Wait for one process to end, give the others their time, kill those who stay.
+
+        Exits come in the order in which they were seen. While the gang drains nobody is killed.
+        """
+        waits: _Waits = {
+            asyncio.create_task(process.wait()): host
+            for host, process in enumerate(self._processes)
+        }
+        try:
+            return await self._see_out(waits)
+        finally:
+            for task in waits:
+                task.cancel()
+
+    async def drain(self, say: Callable[[str], None]) -> None:
+        """SIGTERM to the primary, which tells the others; kill those who stay."""
+        self._draining = True
+        async with self._starting:  # whatever was being started is there now
+            pass
+        if not self.alive:
+            return
+        say(f"draining the {self.name}")
+        with suppress(ProcessLookupError):
+            self._processes[0].terminate()
+        await self._leave(self._processes[:1], self._patience.drain_s, say)
+        await self._leave(self._processes[1:], self._patience.gang_s, say)
+
+    def kill(self) -> None:
+        """End every process at once."""
+        self._draining = True
+        for process in self._processes:
+            _kill(process)
+
+    async def _see_out(self, waits: _Waits) -> list[Exit]:
+        clock = asyncio.get_running_loop().time
+        exits: list[Exit] = []
+        killed: set[int] = set()
+        deadline: float | None = None
+        pending = set(waits)
+        while pending:
+            left = None if deadline is None else max(0.0, deadline - clock())
+            done, pending = await asyncio.wait(
+                pending, timeout=left, return_when=asyncio.FIRST_COMPLETED
+            )
+            exits += [
+                Exit(waits[task], task.result(), waits[task] in killed)
+                for task in sorted(done, key=waits.__getitem__)
+            ]
+            deadline = self._deadline(exits, deadline, clock()) if done else None
+            if not done and not self._draining:
+                killed = {waits[task] for task in pending}
+                for host in killed:
+                    _kill(self._processes[host])
+        return exits
+
+    def _deadline(self, exits: list[Exit], earlier: float | None, now: float) -> float:
+        """When those who stay are killed: sooner once the primary has ended."""
+        primary_ended = any(exit.host == 0 for exit in exits)
+        latest = now + (self._patience.last_s if primary_ended else self._patience.gang_s)
+        return latest if earlier is None else min(earlier, latest)
+
+    async def _leave(
+        self,
+        processes: list[asyncio.subprocess.Process],
+        within_s: float,
+        say: Callable[[str], None],
+    ) -> None:
+        waits = [asyncio.create_task(process.wait()) for process in processes]
+        if not waits:
+            return
+        await asyncio.wait(waits, timeout=within_s)
+        for process in filter(_runs, processes):
+            name = self.children[self._processes.index(process)].name
+            say(f"{name} did not end within {within_s:g} s: killing it")
+            _kill(process)
+        await asyncio.gather(*waits)
+
+
+async def _spawn(child: Child, leash: int) -> asyncio.subprocess.Process:
+    child.log.parent.mkdir(parents=True, exist_ok=True)
+    with child.log.open("ab") as log:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "sax.cli.leash",
+            child.module,
+            *child.flags,
+            stdin=leash,
+            stdout=log,
+            stderr=asyncio.subprocess.STDOUT,
+            # Its own group: Ctrl-C in the terminal reaches the supervisor only, which drains in
+            # order.
+            start_new_session=True,
+        )
+
+
+def _runs(process: asyncio.subprocess.Process) -> bool:
+    return process.returncode is None
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    """SIGKILL, which a stopped process cannot put off either."""
+    if _runs(process):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # start_new_session: its group has its id

@@ -1,0 +1,176 @@
+"""Hosts in lockstep: each is told what the primary does, in its order, or the primary knows."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from model_server.engine.engine import Engine, Submission, Update
+from model_server.engine.types import EngineLimits, Row, Sampling, Step
+from model_server.multihost.commands import Launch, encode
+from model_server.multihost.lockstep import Lockstep
+from sax.errors import MemoryPlanError, ReplicaLost, Unavailable
+from sax.types import Progress
+from tests.model_server.engine.fake_runner import GREEDY, next_token
+from tests.model_server.multihost.hosts_here import LIMITS, SPEC, FakeShare, HostsHere
+
+
+def load(hosts: HostsHere) -> tuple[Lockstep, FakeShare]:
+    """A model on every host, and the primary's share of it."""
+    built: list[FakeShare] = []
+
+    def build(programs: object) -> FakeShare:
+        built.append(FakeShare(LIMITS))
+        return built[0]
+
+    lockstep = hosts.loads.load(SPEC, LIMITS, build, lambda progress: None)  # pyright: ignore
+    return lockstep, built[0]
+
+
+def asked(prompt: tuple[int, ...], sampling: Sampling, most: int) -> Submission:
+    return Submission(prompt=prompt, sampling=sampling, max_tokens=most, stop_ids=frozenset())
+
+
+def eventually(look) -> None:
+    deadline_s = time.monotonic() + 20
+    while not look():
+        assert time.monotonic() < deadline_s, "it never came true"
+        time.sleep(0.01)
+
+
+def test_every_host_is_told_the_same_steps_in_the_same_order() -> None:
+    with HostsHere(4) as hosts:
+        runners = [load(hosts) for _ in range(2)]
+        arrived: list[Update] = []
+        engines = [Engine(lockstep, arrived.extend) for lockstep, _ in runners]
+        for engine in engines:
+            for seed in range(6):
+                engine.submit(asked((5, 8, seed), Sampling(1.0, 0, 1.0, seed=seed), 12))
+        eventually(lambda: sum(update.finish is not None for update in arrived) == 12)
+        for engine in engines:
+            assert engine.drain(10)
+        told = [[own.told for own in hosts.shares[host]] for host in (1, 2, 3)]
+        eventually(lambda: all(len(t[0]) == len(runners[0][1].told) for t in told))
+        eventually(lambda: all(len(t[1]) == len(runners[1][1].told) for t in told))
+        for index, (_, own) in enumerate(runners):
+            assert own.told[:2] == [0, 1]  # warmed first
+            assert len(own.told) > 12
+            assert all(each[index] == own.told for each in told)
+        for engine in engines:
+            engine.close()
+
+
+def test_tokens_are_those_of_one_host() -> None:
+    with HostsHere(3) as hosts:
+        lockstep, _ = load(hosts)
+        arrived: list[Update] = []
+        engine = Engine(lockstep, arrived.extend)
+        engine.submit(asked((5, 8), GREEDY, 5))
+        eventually(lambda: any(update.finish for update in arrived))
+        tokens = [5, 8]
+        for _ in range(5):
+            tokens.append(next_token(tokens))
+        assert [update.result.token for update in arrived] == tokens[2:]
+        engine.close()
+        eventually(lambda: all(shares[0].closed for shares in hosts.shares.values()))
+
+
+def test_a_host_that_cannot_load_is_named_and_all_free_what_they_have() -> None:
+    def build(ordinal: int, limits: EngineLimits) -> FakeShare:
+        if ordinal == 2:
+            raise MemoryPlanError("there is room for 3 KV pages")
+        return FakeShare(limits)
+
+    with HostsHere(4, build=build) as hosts:
+        with pytest.raises(MemoryPlanError, match=r"host 2 \(node-2\): there is room for 3 KV"):
+            load(hosts)
+        eventually(lambda: all(share.closed for each in hosts.shares.values() for share in each))
+
+
+def test_a_load_that_is_cancelled_on_the_primary_ends_everywhere() -> None:
+    class Stop(BaseException):
+        pass
+
+    slow = threading.Event()
+
+    def build(ordinal: int, limits: EngineLimits) -> FakeShare:
+        slow.wait(20)
+        return FakeShare(limits)
+
+    def report(progress: Progress) -> None:
+        if "waiting for host" in progress.phase:
+            assert "node-1" in progress.phase
+            raise Stop
+
+    own = FakeShare(LIMITS)
+    with HostsHere(2, build=build) as hosts:
+        with pytest.raises(Stop):
+            hosts.loads.load(SPEC, LIMITS, lambda programs: own, report)  # pyright: ignore
+        assert own.closed
+        slow.set()
+        eventually(lambda: hosts.shares[1] and hosts.shares[1][0].closed)
+
+
+def test_a_call_reaches_every_host_and_its_failure_names_one() -> None:
+    with HostsHere(3) as hosts:
+        lockstep, own = load(hosts)
+        lockstep.call("note", "k1", words="hello")
+        assert own.told[-1] == ("k1", "hello")
+        assert all(shares[0].told[-1] == ("k1", "hello") for shares in hosts.shares.values())
+
+        def refuse(key: str, words: str) -> None:
+            raise Unavailable("no such page")
+
+        hosts.shares[2][0].note = refuse  # type: ignore[method-assign]
+        with pytest.raises(Unavailable, match=r"host 2 \(node-2\): no such page"):
+            lockstep.call("note", "k2", words="again")
+
+
+def test_a_command_may_be_of_any_length() -> None:
+    with HostsHere(2) as hosts:
+        lockstep, _ = load(hosts)
+        words = "x" * 50_000_000
+        lockstep.call("note", "long", words=words)
+        assert hosts.shares[1][0].told[-1] == ("long", words)
+
+
+def test_a_host_whose_runner_breaks_says_why() -> None:
+    def build(ordinal: int, limits: EngineLimits) -> FakeShare:
+        share = FakeShare(limits)
+        share.fail_launch = 1
+        return share
+
+    with HostsHere(2, build=build) as hosts:
+        lost: list[ReplicaLost] = []
+        hosts.primary.on_loss = lost.append
+        lockstep, _ = load(hosts)
+        lockstep.launch(Step(1, ()))
+        eventually(lambda: lost)
+        assert "host 1 (node-1)" in lost[0].text
+        assert "launch 1" in lost[0].text
+        with pytest.raises(ReplicaLost, match="host 1"):
+            lockstep.launch(Step(2, ()))
+
+
+def test_a_silent_host_is_lost_and_whoever_waits_hears_of_it() -> None:
+    with HostsHere(3, timeout_s=1.0) as hosts:
+        lockstep, _ = load(hosts)
+        hosts.secondaries[2]._answers.send = lambda answer: None  # type: ignore[method-assign]
+        with pytest.raises(ReplicaLost, match=r"host 2 \(node-2\) .* nothing was heard"):
+            lockstep.call("note", "k", words="anyone?")
+
+
+def test_a_host_that_was_told_to_stop_tells_the_primary() -> None:
+    with HostsHere(3) as hosts:
+        told: list[str] = []
+        hosts.primary.on_leaving = told.append
+        hosts.secondaries[2].leave()
+        eventually(lambda: told == ["host 2 (node-2)"])
+    assert hosts.ended == {1: None, 2: None}  # the primary's Bye ends them
+
+
+def test_a_step_of_sixty_four_decodes_is_small() -> None:
+    rows = tuple(Row(10**6 + slot, slot, 30_000 + slot, (), True) for slot in range(64))
+    assert len(encode(Launch(1, Step(10**6, rows)))) <= 4096
