@@ -13,9 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from sax.cli.cell_plan import MODEL_SERVER
 from tests.demo_model import ROOT
-from tests.end_to_end.cell import Cell, local_plan
+from tests.end_to_end.cell import MODEL_SERVER, Cell, local_plan
 from tests.end_to_end.test_random_weights import PATH, SMALL
 from tests.hosts.gang import Gang
 
