@@ -135,7 +135,8 @@ class SaxmlRoutes:
     async def listcell(self, request: Request) -> Response:
         """One model; with a body (GET too) or a query string."""
         body = await _body_or_query(request, ModelBody)
-        return pretty(listed(await self._client.list(body.model)))
+        model = await self._client.list(body.model)
+        return pretty({**listed(model), **_shortage(model)})
 
     async def listall(self, request: Request) -> Response:
         """The full names of a cell's models."""
@@ -152,18 +153,23 @@ class SaxmlRoutes:
 
 def listed(model: PublishedModel) -> dict[str, object]:
     """The reply of /listcell; active replicas are ready ones, and the most that there may be are
-    those published, or autoscaling's upper bound. Why replicas are missing is a field of ours."""
+    those published, or autoscaling's upper bound."""
     spec = model.spec
-    short = model.ready_replicas < model.wanted_replicas
-    reasons = [replica.reason for replica in model.replicas if short and replica.reason]
-    reply: dict[str, object] = {
+    return {
         "model": spec.model_id,
         "model_path": spec.model_path,
         "checkpoint": spec.checkpoint,
         "max_replicas": spec.autoscaling.max_replicas if spec.autoscaling else spec.replicas,
         "active_replicas": model.ready_replicas,
     }
-    return {**reply, "reason": "; ".join(dict.fromkeys(reasons))} if reasons else reply
+
+
+def _shortage(model: PublishedModel) -> dict[str, object]:
+    """Why replicas are missing: a field of ours, and only while some are."""
+    if model.ready_replicas >= model.wanted_replicas:
+        return {}
+    reasons = dict.fromkeys(replica.reason for replica in model.replicas if replica.reason)
+    return {"reason": "; ".join(reasons)} if reasons else {}
 
 
 def pretty(content: object) -> Response:

@@ -13,9 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from sax.cli.cell_plan import MODEL_SERVER
 from tests.demo_model import ROOT
-from tests.end_to_end.cell import Cell, local_plan
+from tests.end_to_end.cell import MODEL_SERVER, Cell, local_plan
 from tests.end_to_end.test_random_weights import PATH, SMALL
 from tests.hosts.gang import Gang
 
@@ -90,6 +89,7 @@ def test_waiting_for_it_tells_what_is_missing(small: Cell) -> None:
     small.sax("unpublish", "/sax/test/waits")
 
 
+@pytest.mark.slow  # compiles for four devices; the stories of the planner tell the same in a moment
 def test_it_is_placed_by_itself_when_a_larger_server_joins(small: Cell, tmp_path: Path) -> None:
     model = "/sax/test/wide"
     words = [f"{key}={value}" for key, value in SMALL.items()]

@@ -79,6 +79,13 @@ async def test_listcell_takes_a_body_or_a_query_and_counts_ready_replicas(
     assert (answer.status_code, answer.text) == (200, LISTED)
 
 
+async def test_listcell_says_why_replicas_are_missing(cell: FakeCell, http: httpx.AsyncClient):
+    short = published("/sax/test/m", ready=1, replicas=3, reason="needs 32 devices")
+    cell.models["/sax/test/m"] = short
+    answer = await http.request("GET", "/listcell", json={"model": "/sax/test/m"})
+    assert answer.json()["reason"] == "needs 32 devices"
+
+
 @pytest.mark.parametrize(
     ("verb", "arguments"),
     [
