@@ -40,8 +40,8 @@ HOST = """
 import os, pathlib, signal, sys, time
 ordinal, count, folder, *refuse = sys.argv[1:]
 ordinal, count, folder = int(ordinal), int(count), pathlib.Path(folder)
-def write(name, text, mode="a"):
-    with (folder / name).open(mode) as f:
+def write(name, text):
+    with (folder / name).open("a") as f:
         f.write(text + "\\n")
 if refuse:
     print(f"host {ordinal} has other devices")
@@ -55,7 +55,8 @@ signal.signal(signal.SIGTERM, end)
 write(f"host {ordinal}.pids", str(os.getpid()))
 seen, first = {}, {}
 while True:
-    write(f"beat {ordinal}", f"{os.getpid()} {time.monotonic()}", "w")
+    (folder / f"new {ordinal}").write_text(f"{os.getpid()} {time.monotonic()}")
+    (folder / f"new {ordinal}").rename(folder / f"beat {ordinal}")  # never seen half written
     if ordinal and (folder / "end").exists():
         write("ended", f"host {ordinal}")
         sys.exit(0)
@@ -64,9 +65,9 @@ while True:
         text = beat.read_text() if beat.exists() else ""
         if first.setdefault(peer, text) == text:
             continue  # not there yet, or left by the one before it
-        if seen.get(peer, ("", 0))[0] != text:
+        if seen.get(peer, ("",))[0] != text:
             seen[peer] = (text, time.monotonic())
-        elif time.monotonic() - seen[peer][1] > 1.5:
+        elif time.monotonic() - seen[peer][1] > 2:
             print(f"host {peer} is silent")
             sys.exit(75)
     time.sleep(0.05)

@@ -49,10 +49,10 @@ async def until_they_beat(folder: Path, generation: int) -> None:
     """Until every host of this generation, the first is 1, is there and has seen the others."""
     await until(lambda: lives(folder) == [generation] * HOSTS)
     now = [str(pids(folder, f"host {each}")[-1]) for each in range(HOSTS)]
+    beats = [folder / f"beat {each}" for each in range(HOSTS)]
+    await until(lambda: all(beat.exists() for beat in beats))
     await until(
-        lambda: all(
-            (folder / f"beat {each}").read_text().startswith(pid) for each, pid in enumerate(now)
-        )
+        lambda: all(beat.read_text().startswith(pid) for beat, pid in zip(beats, now, strict=True))
     )
     await asyncio.sleep(0.3)  # some beats: each must have seen the others at work
 
