@@ -28,6 +28,7 @@ _MEANINGS = {
     "KV_CACHE_DTYPE": '`"float32"`, `"bfloat16"` or `"int8"` (a scale per head and token); null: '
     "float32 on a CPU, elsewhere as `DTYPE`",
     "ICI_MESH_SHAPE": "devices on the axes replica, data, model; null: every device, on model",
+    "NUM_STAGES": "groups of hosts that hold the layers in turn; each has the mesh above",
     "MAX_CONTEXT": "tokens of a prompt and its answer; null: the model's own",
     "NUM_CACHE_SLOTS": "sequences that decode at once; null: the server's `--slots`",
     "NUM_SAMPLES": "answers of one Saxml Generate call",
