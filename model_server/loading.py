@@ -34,6 +34,7 @@ from model_server.models.recipe import Recipe
 from model_server.models.registry import find, make_recipe
 from model_server.models.sharding import make_mesh
 from model_server.models.weight import Blueprint
+from model_server.multihost.place import place_of
 from model_server.tokenizer import ByteTokenizer
 from model_server.vocabulary_fit import check_fit
 from model_server.weights import random_weights, read_weights
@@ -100,6 +101,7 @@ class ModelLoader:
             check_fit(checkpoint.tokenizer(), recipe.vocab, spec.checkpoint)
         template = checkpoint.chat_template() if checkpoint else None
         as_chat = chat_queries(recipe, template)
+        place_of(1, 0, recipe.stages)  # this is one host
         mesh = mesh_of(recipe)
         module = recipe.blueprint(mesh.shape["model"], checkpoint)
         limits, planned = plan_capacity(recipe, module, mesh, self._config, self._in_use())

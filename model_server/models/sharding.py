@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,8 +28,8 @@ RULES = {
 }
 
 
-def make_mesh(shape: Sequence[int] = (1, 1, 1)) -> Mesh:
-    """A mesh over the first devices of this process. Raises InvalidRequest."""
+def make_mesh(shape: Sequence[int] = (1, 1, 1), among: Sequence[Any] | None = None) -> Mesh:
+    """A mesh over the first devices of `among`, by default all there are. Raises InvalidRequest."""
     param = "overrides.ICI_MESH_SHAPE"
     if len(shape) != len(AXES) or any(type(size) is not int or size < 1 for size in shape):
         raise InvalidRequest(
@@ -36,7 +37,7 @@ def make_mesh(shape: Sequence[int] = (1, 1, 1)) -> Mesh:
             f"{', '.join(AXES)}",
             param=param,
         )
-    wanted, devices = math.prod(shape), jax.devices()
+    wanted, devices = math.prod(shape), among or jax.devices()
     if wanted > len(devices):
         raise InvalidRequest(
             f"the mesh {list(shape)} needs {wanted} devices and this server has {len(devices)}: "
