@@ -96,14 +96,15 @@ class PipelineRunner:
         return self._start(step, choose(self.buckets, decodes, blocks, block))
 
     def close(self) -> None:
-        """Steps in flight end with LinkClosed. Not to be called by `on_failure`."""
-        if self.closed:
-            return
+        """Steps in flight end with LinkClosed. Not to be called by `on_failure`.
+
+        Waits for no other host and for no other pipeline of the thread.
+        """
         self.closed = True
         self._link.close()
         if self._feedback:
             self._feedback.close()
-        self._thread.submit(self._programs.close).result()  # behind the steps that were launched
+        self._programs.close()
 
     def _start(self, step: Step, bucket: Bucket) -> PendingStep:
         if self._failure:
@@ -126,6 +127,8 @@ class PipelineRunner:
 
     def _guarded(self, part: Callable[..., Any], *arguments: Any) -> Any:
         try:
+            if self.closed:
+                raise LinkClosed("the pipeline was closed")
             return part(*arguments)
         except BaseException as failure:
             self._fail(failure)

@@ -6,6 +6,7 @@ states where a neighbour is, tokens at the ends. No collective leaves the mesh. 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
@@ -52,6 +53,7 @@ class StagePrograms:
         self._pages = tuple(pages)
         self._everywhere = everywhere(self._leaves[0].sharding)
         self._compiled: dict[Bucket, Any] = {}
+        self._pages_are_whole = threading.Lock()  # while a call replaces them they are not
 
     @property
     def weight_bytes(self) -> int:
@@ -72,14 +74,16 @@ class StagePrograms:
         hidden: what the stage before gave; None on the first. The pages are replaced.
         """
         given = () if hidden is None else (hidden,)
-        made, self._pages = self._compiled[bucket](self._leaves, self._pages, vector, *given)
+        with self._pages_are_whole:
+            made, self._pages = self._compiled[bucket](self._leaves, self._pages, vector, *given)
         return made
 
     def close(self) -> None:
-        """Free device memory."""
-        for array in jax.tree.leaves((self._leaves, self._pages)):
-            array.delete()
-        self._compiled.clear()
+        """Free device memory. Another thread that runs something gets an error."""
+        with self._pages_are_whole:
+            self._compiled.clear()
+            for array in jax.tree.leaves((self._leaves, self._pages)):
+                array.delete()
 
     def _compile_one(self, bucket: Bucket) -> Any:
         layout = self.layouts[bucket]

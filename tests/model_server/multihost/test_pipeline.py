@@ -194,3 +194,13 @@ def test_pipelines_that_share_a_thread_compute_in_the_order_of_their_launches() 
     assert (others[0].runs, others[1].runs) == (1, 1)
     for runner in (*firsts, *seconds):
         runner.close()
+
+
+def test_closing_one_pipeline_does_not_wait_for_another_one_of_the_thread() -> None:
+    thread, links = StageThread(), [ring(2), ring(2)]
+    busy, idle = (PipelineRunner(fake_stages(2)[1], each[1], thread) for each in links)
+    pending = busy.launch(FIRST)  # holds the thread: nothing comes from its first stage
+    idle.close()
+    busy.close()
+    with pytest.raises(LinkClosed):
+        pending.result()
