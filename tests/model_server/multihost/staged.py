@@ -28,7 +28,7 @@ from model_server.multihost.pipeline import PipelineRunner, StageThread
 from model_server.multihost.pipeline_loading import own_tensors
 from model_server.multihost.stage_programs import StagePrograms
 from model_server.weights import random_weights, read_weights
-from tests.model_server.models.family_cases import F32, checkpoint_of, config_of
+from tests.model_server.models.family_cases import F32, checkpoint_of
 from tests.model_server.multihost.played import BUCKETS, LIMITS
 from tests.model_server.multihost.queue_link import ring
 from tests.model_server.tiny import PAGE
@@ -71,7 +71,7 @@ class Case:
         if name != "lm_cloud":
             opened = open_checkpoint(str(checkpoint_of(name)))
             self.checkpoint = self.closes.enter_context(closing(opened))
-            path, config, overrides = "auto", config_of(name), F32
+            path, config, overrides = "auto", self.checkpoint.config, F32
         recipe = make_recipe(path, config, overrides)
         assert isinstance(recipe, Recipe)
         self.recipe = recipe
