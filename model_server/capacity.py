@@ -5,18 +5,18 @@ All bytes are of one device of the mesh. Decides before anything is allocated.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
 
 from model_server.config import ModelServerConfig
 from model_server.engine.types import EngineLimits
 from model_server.kernels.pages import CacheShape
-from model_server.memory_plan import MemoryPlan, plan
+from model_server.memory_plan import Devices, MemoryPlan, plan
 from model_server.models.recipe import Recipe
-from model_server.models.sharding import bytes_per_device, sharding_of
+from model_server.models.sharding import Layout, bytes_per_device, layout_of, make_mesh
 from model_server.models.weight import Blueprint
 
 PREFILL_BLOCK = 32  # tokens of one prompt that attend together
@@ -26,21 +26,31 @@ _CPU_KV_BYTES = 2**30
 
 
 def plan_capacity(
-    recipe: Recipe, module: Blueprint, mesh: Mesh, config: ModelServerConfig, in_use: int
+    recipe: Recipe,
+    module: Blueprint,
+    layout: Layout,
+    config: ModelServerConfig,
+    in_use: int,
+    own: Sequence[Any] | None = None,
 ) -> tuple[EngineLimits, MemoryPlan]:
-    """The engine's limits and what one device will hold. Raises MemoryPlanError."""
+    """The engine's limits and what one device will hold. Raises MemoryPlanError.
+
+    layout: of sizes alone; it may want more devices than this server has. own: devices of this
+    process that it takes, where they are not the first of every host.
+    """
     slots = recipe.slots or config.slots
     context = min(recipe.max_context, config.max_context or recipe.max_context)
-    page = _page_bytes(recipe.cache(mesh.shape["model"]), mesh, config.page_size, kv_dtype(recipe))
+    page = _page_bytes(recipe, layout, config.page_size)
     per_sequence = -(-context // config.page_size)
     planned = plan(
-        weights=weight_bytes(module, mesh),
+        weights=weight_bytes(module, layout),
         kv_bytes_per_page=page,
         workspace=_workspace(recipe, slots),
-        limit=device_limit(mesh, config),
+        limit=device_limit(own or _of_this_process(layout), config),
         in_use=in_use,
         wanted_pages=_wanted_pages(config, page, per_sequence, slots),
         min_pages=per_sequence,
+        devices=Devices(layout.mesh.size, len(jax.devices())),
     )
     limits = EngineLimits(
         slots=slots,
@@ -56,10 +66,18 @@ def plan_capacity(
     return limits, planned
 
 
-def weight_bytes(module: Blueprint, mesh: Mesh) -> int:
+def layout_for(recipe: Recipe) -> Layout:
+    """What a recipe asks for; by default every device of the replica shares the work.
+
+    Of sizes alone: whether they are there is part of the plan. Raises InvalidRequest.
+    """
+    return layout_of(recipe.mesh_shape or (1, 1, len(jax.devices())), recipe.rules)
+
+
+def weight_bytes(module: Blueprint, layout: Layout) -> int:
     """What one device holds of the weights."""
     return sum(
-        bytes_per_device(leaf.shape, leaf.bits, sharding_of(leaf.shape, leaf.axes, mesh))
+        bytes_per_device(leaf.shape, leaf.bits, layout.sharding(leaf.shape, leaf.axes, leaf.bits))
         for weight in module.declarations
         for leaf in weight.leaves
     )
@@ -73,16 +91,29 @@ def kv_dtype(recipe: Recipe) -> jnp.dtype:
     return jnp.dtype("float32" if jax.default_backend() == "cpu" else recipe.dtype)
 
 
-def _page_bytes(cache: CacheShape, mesh: Mesh, page_size: int, dtype: jnp.dtype) -> int:
-    whole = cache.bytes_per_page(page_size, dtype)
-    return whole // mesh.shape["model"] if cache.axis else whole
+def cache_of(recipe: Recipe, layout: Layout) -> CacheShape:
+    """What is cached of a token on these devices."""
+    return recipe.cache(layout.shards("heads"))
 
 
-def device_limit(mesh: Mesh, config: ModelServerConfig) -> int:
-    """Bytes that one device may hold; CPU devices share the memory of the machine."""
-    device = mesh.devices.flat[0]
+def _page_bytes(recipe: Recipe, layout: Layout, page_size: int) -> int:
+    cache = cache_of(recipe, layout)
+    return cache.bytes_per_page(page_size, kv_dtype(recipe)) // layout.shards(cache.axis)
+
+
+def _of_this_process(layout: Layout) -> list[Any]:
+    """The devices of this process that the layout takes; all, where it wants more."""
+    if layout.mesh.size >= len(jax.devices()):
+        return jax.local_devices()
+    devices = make_mesh(tuple(layout.mesh.shape.values())).devices.flat
+    return [device for device in devices if device.process_index == jax.process_index()]
+
+
+def device_limit(devices: Sequence[Any], config: ModelServerConfig) -> int:
+    """Bytes that one of these may hold; a process's CPU devices share the machine's memory."""
+    device = devices[0]
     if device.platform == "cpu":
-        return config.memory_limit // math.prod(mesh.devices.shape)
+        return config.memory_limit // len(devices)
     stats = device.memory_stats() or {}
     return config.memory_limit_bytes or stats.get("bytes_limit") or config.memory_limit
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model_server.models.sharding import make_mesh, sharding_of
+from model_server.models.sharding import own_device
 from model_server.models.weight import Blueprint
 from sax.types import Progress
 
@@ -91,10 +91,10 @@ class EmbedPrograms:
                 pool.shutdown(cancel_futures=True)
 
     def _compile_one(self, rows: int, length: int) -> jax.stages.Compiled:
-        mesh = make_mesh()
+        layout = own_device()
         leaves = [
             jax.ShapeDtypeStruct(
-                each.shape, each.dtype, sharding=sharding_of(each.shape, each.axes, mesh)
+                each.shape, each.dtype, sharding=layout.sharding(each.shape, each.axes)
             )
             for each in self._module.declarations
         ]

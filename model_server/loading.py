@@ -13,9 +13,15 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from typing import Any, Protocol
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from model_server.capacity import PREFILL_BLOCKS, device_limit, kv_dtype, plan_capacity
+from model_server.capacity import (
+    PREFILL_BLOCKS,
+    cache_of,
+    device_limit,
+    kv_dtype,
+    layout_for,
+    plan_capacity,
+)
 from model_server.chat_template import ChatTemplate
 from model_server.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from model_server.compile_watch import CompileWatch
@@ -32,12 +38,13 @@ from model_server.loaded import AnyLoaded, Loaded, LoadedCustom, LoadedEmbedder
 from model_server.memory_plan import Room, human
 from model_server.models.recipe import Recipe
 from model_server.models.registry import find, make_recipe
-from model_server.models.sharding import make_mesh
+from model_server.models.sharding import Layout
 from model_server.models.weight import Blueprint
 from model_server.multihost.place import place_of
+from model_server.random_weights import random_weights
 from model_server.tokenizer import ByteTokenizer
 from model_server.vocabulary_fit import check_fit
-from model_server.weights import random_weights, read_weights
+from model_server.weights import read_weights
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
 from sax.names import NO_CHECKPOINT
 from sax.types import ModelSpec, Progress
@@ -102,20 +109,21 @@ class ModelLoader:
         template = checkpoint.chat_template() if checkpoint else None
         as_chat = chat_queries(recipe, template)
         place_of(1, 0, recipe.stages)  # this is one host
-        mesh = mesh_of(recipe)
-        module = recipe.blueprint(mesh.shape["model"], checkpoint)
-        limits, planned = plan_capacity(recipe, module, mesh, self._config, self._in_use())
+        layout = layout_for(recipe)
+        module = recipe.blueprint(layout, checkpoint)
+        limits, planned = plan_capacity(recipe, module, layout, self._config, self._in_use())
+        layout = layout.placed()
         _warn_of_plain(spec, module)
         logger.info(
             "%s: %s planned per device, %d pages, mesh %s",
             spec.model_id,
             human(planned.total),
             planned.pages,
-            dict(mesh.shape),
+            dict(layout.mesh.shape),
         )
         needed: Any = checkpoint and NeededTensors(checkpoint, recipe.unused)
-        leaves = _weights(spec, module, needed, mesh, report)
-        runner = _compiled(recipe, module, leaves, limits, mesh, report)
+        leaves = _weights(spec, module, needed, layout, report)
+        runner = _compiled(recipe, module, leaves, limits, layout, report)
         self._live.append((runner, planned.total))
         return Loaded(
             runner=runner,
@@ -125,14 +133,13 @@ class ModelLoader:
             chat_queries=as_chat,
             defaults=recipe.defaults,
             samples=recipe.samples,
-            memory=planned.total * mesh.size,
+            memory=planned.total * layout.mesh.size,
             methods=_METHODS,
         )
 
     def _room(self) -> Room:
         """What a model on one device may fill."""
-        mesh = make_mesh((1, 1, len(jax.devices())))
-        return Room(device_limit(mesh, self._config), self._in_use())
+        return Room(device_limit(jax.local_devices(), self._config), self._in_use())
 
     def _keep(self, loaded: LoadedEmbedder | LoadedCustom) -> LoadedEmbedder | LoadedCustom:
         self._live.append((loaded.runner, loaded.memory))
@@ -181,17 +188,16 @@ def check_offered(path: str, filter_regex: str) -> None:
         )
 
 
-def mesh_of(recipe: Recipe) -> Mesh:
-    """The mesh a recipe asks for; by default every device of this process shares the work."""
-    return make_mesh(recipe.mesh_shape or (1, 1, len(jax.devices())))
-
-
 def _weights(
-    spec: ModelSpec, module: Blueprint, checkpoint: Checkpoint | None, mesh: Mesh, report: Report
+    spec: ModelSpec,
+    module: Blueprint,
+    checkpoint: Checkpoint | None,
+    layout: Layout,
+    report: Report,
 ) -> list[jax.Array]:
     if checkpoint:
-        return read_weights(module.declarations, checkpoint, report, mesh)
-    return random_weights(module.declarations, zlib.crc32(spec.model_id.encode()), report, mesh)
+        return read_weights(module.declarations, checkpoint, report, layout)
+    return random_weights(module.declarations, zlib.crc32(spec.model_id.encode()), report, layout)
 
 
 def _compiled(
@@ -199,15 +205,16 @@ def _compiled(
     module: Blueprint,
     leaves: list[jax.Array],
     limits: EngineLimits,
-    mesh: Mesh,
+    layout: Layout,
     report: Report,
 ) -> ModelRunner:
     """Pages beside the weights, and every bucket compiled."""
-    cache = recipe.cache(mesh.shape["model"])
-    heads = NamedSharding(mesh, PartitionSpec(None, "model" if cache.axis else None))
+    cache = cache_of(recipe, layout)
+    heads = layout.pages(cache.axis)
     pages = allocate(cache, limits.pages, limits.page_size, kv_dtype(recipe), heads)
     buckets = closed_set(limits.slots, PREFILL_BLOCKS)
-    runner = ModelRunner(module, leaves, pages, limits, buckets, xla.paged_attention)
+    split = layout.row_split()
+    runner = ModelRunner(module, leaves, pages, limits, buckets, xla.paged_attention, split)
     try:
         runner.compile(report)
     except BaseException:

@@ -14,6 +14,17 @@ _UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 @dataclass(frozen=True, slots=True)
+class Devices:
+    """How many devices share a model, each of which takes up the bytes of a plan."""
+
+    wanted: int = 1
+    there: int = 1  # that the server has
+
+
+ONE = Devices()
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """What one model may fill."""
 
@@ -36,8 +47,15 @@ def plan(
     in_use: int,
     wanted_pages: int | None,
     min_pages: int,
+    devices: Devices = ONE,
 ) -> MemoryPlan:
-    """As many pages as wanted (None: as fit). Raises MemoryPlanError when they do not fit."""
+    """As many pages as wanted (None: as fit). Raises MemoryPlanError when they do not fit.
+
+    All bytes and pages are of one device.
+    """
+    if devices.wanted > devices.there:
+        least = weights + workspace + (min_pages + 1) * kv_bytes_per_page
+        raise MemoryPlanError(_too_few_devices(devices, least))
     if wanted_pages is not None and wanted_pages < min_pages:
         raise MemoryPlanError(_too_few_wanted(wanted_pages, min_pages, kv_bytes_per_page))
     free = limit - in_use - weights - workspace
@@ -46,7 +64,9 @@ def plan(
     if max(pages, min_pages) > fitting:
         needed = (max(pages, min_pages) + 1) * kv_bytes_per_page
         raise MemoryPlanError(
-            _does_not_fit(weights, needed, workspace, limit, in_use, wanted_pages, min_pages)
+            _does_not_fit(
+                weights, needed, workspace, limit, in_use, wanted_pages, min_pages, devices
+            )
         )
     kv = (pages + 1) * kv_bytes_per_page
     return MemoryPlan(pages=pages, kv=kv, total=weights + kv + workspace)
@@ -70,6 +90,20 @@ class Room:
                 f"{_more_room(total, self.in_use)}"
             )
         return total
+
+
+def _too_few_devices(devices: Devices, each: int) -> str:
+    return (
+        f"the model needs {devices.wanted} devices with {human(each)} each "
+        f"({human(devices.wanted * each)} in all); this server has {devices.there}: publish on a "
+        "larger server or override ICI_MESH_SHAPE"
+    )
+
+
+def _on_each(devices: Devices, total: int) -> str:
+    if devices.wanted == 1:
+        return ""
+    return f" on each of {devices.wanted} devices ({human(devices.wanted * total)} in all)"
 
 
 def human(count: int) -> str:
@@ -96,12 +130,14 @@ def _does_not_fit(
     in_use: int,
     wanted: int | None,
     least: int,
+    devices: Devices,
 ) -> str:
     total = weights + kv + workspace
     text = (
         f"the model does not fit: weights {human(weights)} + KV cache {human(kv)} + workspace "
-        f"{human(workspace)} = {human(total)}, but of {human(limit)} memory {human(in_use)} is in "
-        f"use by other models and {human(max(0, limit - in_use))} is free"
+        f"{human(workspace)} = {human(total)}{_on_each(devices, total)}, but of {human(limit)} "
+        f"memory {human(in_use)} is in use by other models and {human(max(0, limit - in_use))} is "
+        "free"
     )
     if limit - in_use < weights + workspace:
         return f"{text}: {_more_room(total, in_use)}"

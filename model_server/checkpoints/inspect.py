@@ -90,7 +90,7 @@ def _fit(report: Report, checkpoint: Checkpoint) -> None:
     config = checkpoint.config
     recipe = make_recipe(_AUTO, config, {})
     if isinstance(recipe, Recipe):
-        module = recipe.blueprint(1, checkpoint)
+        module = recipe.blueprint(checkpoint=checkpoint)
         report.context = recipe.max_context
     else:
         module = recipe.blueprint()
@@ -120,7 +120,11 @@ def _blueprint(
     config: dict[str, Any], checkpoint: Checkpoint, overrides: dict[str, str]
 ) -> Blueprint:
     recipe = make_recipe(_AUTO, config, overrides)
-    return recipe.blueprint(1, checkpoint) if isinstance(recipe, Recipe) else recipe.blueprint()
+    return (
+        recipe.blueprint(checkpoint=checkpoint)
+        if isinstance(recipe, Recipe)
+        else recipe.blueprint()
+    )
 
 
 def _tokenizer(report: Report, checkpoint: Checkpoint) -> None:

@@ -21,8 +21,10 @@ from model_server.engine.compiling import compiled_in_turn
 from model_server.engine.sampler import RowSampling, sample
 from model_server.engine.step_arrays import Layout, StepArrays
 from model_server.engine.types import EngineLimits, PendingStep, RowResult, Step, StepResult
+from model_server.kernels.own_devices import full
 from model_server.kernels.paged import Kernel, PagedBatch
 from model_server.kernels.pages import LayerPages
+from model_server.kernels.row_split import RowSplit
 from model_server.models.nibbles import as_bytes, from_bytes
 from model_server.models.weight import Blueprint
 from sax.types import Progress
@@ -95,8 +97,10 @@ class ModelRunner:
         limits: EngineLimits,
         buckets: Sequence[Bucket],
         kernel: Kernel,
+        split: RowSplit | None = None,
     ) -> None:
         self._limits = limits
+        self._split = split
         self._buckets = tuple(buckets)
         self._kernel = kernel
         self._blueprint = blueprint
@@ -105,7 +109,7 @@ class ModelRunner:
         self._leaves = tuple(map(as_bytes, leaves))
         self._pages = tuple(pages)
         self._everywhere = everywhere(self._leaves[0].sharding)
-        self._last_tokens = jnp.zeros(limits.slots + 1, jnp.int32, device=self._everywhere)
+        self._last_tokens = full((limits.slots + 1,), 0, jnp.int32, self._everywhere)
         self._arrays = StepArrays(limits)
         self._tops = [0] * limits.slots
         self._layouts = {bucket: Layout(bucket, limits) for bucket in self._buckets}
@@ -152,7 +156,8 @@ class ModelRunner:
     def _trace(self, layout: Layout) -> Callable[..., Any]:
         def step(leaves: Any, pages: Any, last_tokens: jax.Array, vector: jax.Array) -> Any:
             model = self._blueprint.assemble(list(map(from_bytes, leaves, self._dtypes)))
-            return run_step(model, pages, last_tokens, unpack(layout, vector), self._kernel)
+            parts = unpack(layout, vector)
+            return run_step(model, pages, last_tokens, parts, self._kernel, self._split)
 
         return step
 
@@ -213,21 +218,22 @@ def run_step(
     last_tokens: jax.Array,  # i32[B + 1]
     step: dict[str, jax.Array],
     kernel: Kernel,
+    split: RowSplit | None = None,
 ) -> tuple[Outputs, tuple[LayerPages, ...], jax.Array]:
     """One step, traced: tokens in, tokens out, pages and last tokens replaced."""
     decodes = step["decode_slots"].shape[0]
     fed = last_tokens.at[step["decode_slots"]].get(mode="promise_in_bounds")
     tokens = jnp.concatenate([fed, step["tokens"][decodes:]])
-    hidden, written = model(tokens, step["positions"], pages, paged_batch(step, kernel))
+    hidden, written = model(tokens, step["positions"], pages, paged_batch(step, kernel, split))
     outputs = chosen(model, hidden, step)
     # Scratch rows all write the scratch slot; real slots appear once.
     slots = last_tokens.at[step["row_slot"]]
     return outputs, written, slots.set(outputs.numbers[0], mode="promise_in_bounds")
 
 
-def paged_batch(step: dict[str, jax.Array], kernel: Kernel) -> PagedBatch:
+def paged_batch(step: dict[str, jax.Array], kernel: Kernel, split: RowSplit | None) -> PagedBatch:
     """Where the tokens of a step live."""
-    return PagedBatch(**{field: step[field] for field in _PLACES}, kernel=kernel)
+    return PagedBatch(**{field: step[field] for field in _PLACES}, kernel=kernel, split=split)
 
 
 def chosen(model: LanguageModel, hidden: jax.Array, step: dict[str, jax.Array]) -> Outputs:

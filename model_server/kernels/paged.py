@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from model_server.kernels.pages import LayerPages, write
+from model_server.kernels.row_split import RowSplit
 
 # q, pages of the layer, tables, limits -> attended; all equal to reference.paged_attention.
 Kernel = Callable[..., jax.Array]
@@ -29,6 +30,11 @@ class PagedBatch:
     block_tables: jax.Array  # i32[N, S/G]
     block_limits: jax.Array  # i32[N, C]
     kernel: Kernel = field(metadata={"static": True})
+    split: RowSplit | None = field(default=None, metadata={"static": True})
+
+    def divided(self, x: jax.Array) -> jax.Array:
+        """[T, D] as its rows are to lie between layers."""
+        return x if self.split is None else self.split.rows(x)
 
     def attend(
         self,
@@ -45,10 +51,14 @@ class PagedBatch:
 
         window: how many tokens each query sees, itself included; None: all.
         """
+        if self.split is not None:
+            k, v = jax.tree.map(self.split.gathered, (k, v))
         layer = write(layer, k, v, self.pages, self.offsets)
         decodes = self.decode_tables.shape[0]
 
         def run(queries: jax.Array, tables: jax.Array, limits: jax.Array) -> jax.Array:
+            if self.split is not None:
+                queries, tables, limits = map(self.split.queries, (queries, tables, limits))
             attended = self.kernel(
                 queries, layer, tables, limits, scale=scale, softcap=softcap, window=window
             )

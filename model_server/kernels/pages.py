@@ -11,6 +11,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from model_server.kernels.own_devices import full
+
 
 class LayerPages(NamedTuple):
     """The pages of one layer; in int8 with a scale for every head of every token."""
@@ -49,7 +51,7 @@ def allocate(
     count, heads = pages + 1, cache.kv_heads
 
     def zeros(shape: tuple[int, ...], of: jnp.dtype) -> jax.Array:
-        return jnp.zeros(shape, of, device=sharding)
+        return jnp.zeros(shape, of) if sharding is None else full(shape, 0, of, sharding)
 
     def scales() -> jax.Array | None:
         return zeros((count, heads, page_size), jnp.float32) if dtype == jnp.int8 else None

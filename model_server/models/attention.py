@@ -74,7 +74,7 @@ class Attention(nnx.Module):
         k_norm: nnx.Module | None = None,
     ) -> None:
         s, self.shape = shape, shape
-        split = split_heads(s.heads, s.kv_heads, form.shards)
+        split = split_heads(s.heads, s.kv_heads, form.layout.shards("heads"))
 
         def copied(source: Names) -> Source:
             found = source_of(source)

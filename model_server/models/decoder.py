@@ -59,9 +59,11 @@ class Decoder(nnx.Module):
     ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
         """f32[T, D] through the layers, and their pages with the new tokens."""
         rotations = {rope: rope and rope.at(positions) for rope in dict.fromkeys(self.ropes)}
+        x = batch.divided(x)
         written: list[LayerPages] = []
         for layer, rope, layer_pages in zip(self.layers, self.ropes, pages, strict=True):
             x, layer_pages = run_layer(layer, x, rotations[rope], layer_pages, batch)
+            x = batch.divided(x)
             written.append(layer_pages)
         return x, tuple(written)
 

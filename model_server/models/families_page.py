@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from model_server.models.axis_rules import DEFAULT_RULES, LOGICAL
 from model_server.models.embedder import EMBEDDER_DEFAULTS, EmbedderFamily
 from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass
 from model_server.models.registry import families, find, make_recipe, model_paths
@@ -29,6 +30,8 @@ _MEANINGS = {
     "float32 on a CPU, elsewhere as `DTYPE`",
     "ICI_MESH_SHAPE": "devices on the axes replica, data, model; null: every device, on model",
     "NUM_STAGES": "groups of hosts that hold the layers in turn; each has the mesh above",
+    "SHARDING_RULES": "which mesh axis divides each logical axis of the model: an object, as "
+    '`{"experts": "data", "tokens": "data"}`; null as a value: never divided (see below)',
     "MAX_CONTEXT": "tokens of a prompt and its answer; null: the model's own",
     "NUM_CACHE_SLOTS": "sequences that decode at once; null: the server's `--slots`",
     "NUM_SAMPLES": "answers of one Saxml Generate call",
@@ -56,6 +59,16 @@ _MEANINGS = {
     "MAX_POSITION_EMBEDDINGS": "positions that the model was made for: the longest context",
     "TRAINABLE_PE_MAX_SEQ_LEN": "positions that the model has learned vectors for",
 }
+
+_LOGICAL = {
+    "vocab": "the rows of the embedding and of the head",
+    "heads": "queries, keys and values, and the pages that hold them",
+    "ffw": "the width of feed-forwards, and of each expert",
+    "experts": "the experts of a layer",
+    "embed": "the model's width, in every matrix",
+    "tokens": "the rows of a step: decoding sequences and tokens of prompts",
+}
+assert tuple(_LOGICAL) == LOGICAL, "say what each logical axis divides"
 
 ROOT = Path(__file__).parents[2]
 _SAXML = "saxml.server.pax.lm.params."
@@ -98,6 +111,13 @@ def page() -> str:
             _class_rows(classes),
         ),
         "overrides": _overrides_table(classes),
+        "rules": _table(
+            ("logical axis", "divides", "by default over"),
+            (
+                (f"`{name}`", meaning, f"`{DEFAULT_RULES.of(name) or 'null'}`")
+                for name, meaning in _LOGICAL.items()
+            ),
+        ),
     }
     text = Path(__file__).with_suffix(".md").read_text()
     return re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found[1]], text)

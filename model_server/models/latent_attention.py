@@ -51,7 +51,7 @@ class LatentAttention(nnx.Module):
 
     def __init__(self, shape: LatentShape, prefix: str, form: WeightForm) -> None:
         s, self.shape = shape, shape
-        axis = split_heads(s.heads, s.heads, form.shards).axis
+        axis = split_heads(s.heads, s.heads, form.layout.shards("heads")).axis
 
         def linear(
             name: str, outputs: int, inputs: int, axes: tuple[Any, Any], biased: bool = False

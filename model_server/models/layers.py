@@ -67,7 +67,7 @@ class Linear(nnx.Module):
 class Branches(nnx.Module):
     """Several projections of one input: a single product where nothing is sharded.
 
-    On a mesh each has its own kernel, so that every device holds whole heads of each.
+    Where their rows are divided each has its own kernel, so that every device holds whole heads.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Branches(nnx.Module):
         self.outputs = tuple(outputs)
         kernels = [source_of(source) for source in sources]
         offsets = None if biases is None else [source_of(bias) for bias in biases]
-        if form.shards == 1:
+        if all(form.layout.axis(of_rows) is None for of_rows, _ in axes):
             kernels = [Joined(tuple(kernels), sizes=self.outputs)]
             offsets = offsets and [Joined(tuple(offsets), sizes=self.outputs)]
             outputs, axes = [sum(outputs)], axes[:1]

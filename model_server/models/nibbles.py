@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
+
+from model_server.kernels.own_devices import parts_of, whole
 
 
 def as_bytes(array: jax.Array) -> jax.Array:
     """int4[..., n] as u8[..., n / 2], where it is; any other array as it stands."""
     if array.dtype != jnp.int4:
         return array
-    return jax.jit(_packed, out_shardings=_halved(array))(array)
+    parts = parts_of(array)
+    packed = jax.jit(_packed, out_shardings=parts.sharding)(parts)
+    return whole(packed, (*array.shape[:-1], array.shape[-1] // 2), array.sharding)
 
 
 def from_bytes(array: jax.Array, dtype: jnp.dtype) -> jax.Array:
@@ -27,13 +30,3 @@ def from_bytes(array: jax.Array, dtype: jnp.dtype) -> jax.Array:
 
 def _packed(array: jax.Array) -> jax.Array:
     return jax.lax.bitcast_convert_type(array.reshape(*array.shape[:-1], -1, 2), jnp.uint8)
-
-
-def _halved(array: jax.Array) -> jax.sharding.Sharding:
-    """The same devices hold the same numbers, unless that would cut a byte in two."""
-    sharding = array.sharding
-    if not isinstance(sharding, NamedSharding):
-        return sharding
-    last = sharding.shard_shape(array.shape)[-1]
-    spec = [*sharding.spec, *[None] * (array.ndim - len(sharding.spec))]
-    return NamedSharding(sharding.mesh, PartitionSpec(*spec[:-1], None if last % 2 else spec[-1]))

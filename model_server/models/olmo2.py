@@ -67,7 +67,7 @@ class AllHeadsNorm(nnx.Module):
 
 
 def _attention(keys: ConfigKeys, name: str, shape: AttentionShape, form: WeightForm) -> Attention:
-    split = split_heads(shape.heads, shape.kv_heads, form.shards)
+    split = split_heads(shape.heads, shape.kv_heads, form.layout.shards("heads"))
     epsilon, biased = keys.number("rms_norm_eps"), keys.flag("attention_bias")
     # Every KV head is there equally often, so copies leave the mean as it is.
     k_scale = RepeatedGroups(Tensor(f"{name}.k_norm.weight"), shape.head_dim, split.copies)

@@ -12,9 +12,10 @@ from flax import nnx
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.kernels.pages import CacheShape
+from model_server.models.axis_rules import Rules, parse_rules
 from model_server.models.decoder import Decoder
 from model_server.models.quantization import Quantization, Scheme, Stored, parse_quantize
-from model_server.models.sharding import split_heads
+from model_server.models.sharding import ONE_DEVICE, Layout, split_heads
 from model_server.models.stage import Stage, stages_of
 from model_server.models.weight import Blueprint, WeightForm, blueprint
 from sax.errors import InvalidRequest
@@ -29,6 +30,8 @@ SERVING_DEFAULTS: Mapping[str, Any] = {
     "KV_CACHE_DTYPE": None,
     "ICI_MESH_SHAPE": None,  # devices on the axes replica, data, model; null: all on model
     "NUM_STAGES": 1,  # groups of hosts that hold the layers in turn, each with a mesh of its own
+    # Logical axis of the model -> mesh axis or null, where not as in `Rules`; null: all as there.
+    "SHARDING_RULES": None,
     "MAX_CONTEXT": None,  # prompt plus answer, tokens; null: the model's own
     "NUM_CACHE_SLOTS": None,  # sequences that decode at once; null: the server's flag
     "NUM_SAMPLES": 1,  # answers of one Saxml Generate call
@@ -48,7 +51,7 @@ class Recipe:
     """One model, configured but not in memory."""
 
     build: Callable[[WeightForm], nnx.Module]
-    cache: Callable[[int], CacheShape]  # of the number of devices on the model axis
+    cache: Callable[[int], CacheShape]  # of the number of devices that share the heads
     embed: int
     vocab: int
     max_context: int
@@ -57,6 +60,7 @@ class Recipe:
     kv_cache_dtype: str | None  # None: what suits the platform
     mesh_shape: tuple[int, ...] | None  # of one stage; None: every device, on the model axis
     stages: int
+    rules: Rules
     slots: int | None  # None: the server's flag
     samples: int
     query_format: str | None  # chat, raw; None: chat where there is a template
@@ -75,15 +79,17 @@ class Recipe:
 
         return replace(self, cache=cache, stage=stage)
 
-    def blueprint(self, shards: int = 1, checkpoint: Checkpoint | None = None) -> Blueprint:
-        """The module without its weights, for so many devices on the model axis.
+    def blueprint(
+        self, layout: Layout = ONE_DEVICE, checkpoint: Checkpoint | None = None
+    ) -> Blueprint:
+        """The module without its weights, as it is divided over the devices of a mesh.
 
         `checkpoint` is asked how its tensors are quantised, where the recipe keeps them so. Raises
         InvalidRequest where QUANTIZE would change nothing in the whole model, and where the model
         cannot be cut into stages.
         """
         quantization = self._quantization(checkpoint)
-        form = WeightForm(dtype=jnp.dtype(self.dtype), shards=shards, quantization=quantization)
+        form = WeightForm(dtype=jnp.dtype(self.dtype), layout=layout, quantization=quantization)
         made = blueprint(lambda: self.build(form))
         if quantization is not None:
             quantization.check(each.packing for each in made.declarations if each.packing)
@@ -191,6 +197,7 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
         "kv_cache_dtype": values["KV_CACHE_DTYPE"],
         "mesh_shape": _mesh_shape(values["ICI_MESH_SHAPE"]),
         "stages": values["NUM_STAGES"],
+        "rules": parse_rules(values["SHARDING_RULES"]),
         "max_context": wanted or own_context,
         "slots": values["NUM_CACHE_SLOTS"],
         "samples": values["NUM_SAMPLES"],

@@ -1,69 +1,130 @@
-"""From logical axes to devices: the mesh, the rules, and how attention divides.
+"""From logical axes to devices: a mesh with its rules, and how attention divides.
 
-A mesh has Saxml's three axes: `replica`, `data` (data_mdl2 there) and `model` (mdl). A dimension
-that its mesh axis does not divide evenly stays whole on every device: slower, never wrong.
+A dimension that its mesh axis does not divide evenly stays whole on every device: slower, never
+wrong. A layout over an abstract mesh says what each device would hold of a model that no device
+of this server has to hold.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from sax.errors import InvalidRequest
+from model_server.kernels.row_split import RowSplit
+from model_server.models.axis_rules import AXES, DEFAULT_RULES, Rules
+from sax.errors import InvalidRequest, MemoryPlanError
 
-AXES = ("replica", "data", "model")
-# Logical axis of a weight -> mesh axis. Axes not listed are never divided.
-RULES = {
-    "vocab": "model",
-    "heads": "model",
-    "ffw": "model",
-    "experts": "model",
-    "embed": "data",
-}
+_PARAM = "overrides.ICI_MESH_SHAPE"
 
 
-def make_mesh(shape: Sequence[int] = (1, 1, 1), among: Sequence[Any] | None = None) -> Mesh:
-    """A mesh over the first devices of `among`, by default all there are. Raises InvalidRequest."""
-    param = "overrides.ICI_MESH_SHAPE"
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a model is divided: a mesh, of devices or of sizes alone, and the rules."""
+
+    mesh: Mesh | AbstractMesh
+    rules: Rules = DEFAULT_RULES
+
+    def axis(self, logical: str | None) -> str | None:
+        """The mesh axis that divides dimensions of this name; None: they stay whole."""
+        axis = self.rules.of(logical)
+        return None if axis is None or self.mesh.shape[axis] == 1 else axis
+
+    def shards(self, logical: str | None) -> int:
+        """Into how many parts dimensions of this name are divided."""
+        axis = self.axis(logical)
+        return 1 if axis is None else self.mesh.shape[axis]
+
+    def spec(
+        self, shape: Sequence[int], axes: Sequence[str | None], bits: int = 8
+    ) -> PartitionSpec:
+        """Which mesh axis divides each dimension; every mesh axis is used once at most.
+
+        `embed`, which every matrix has, gives way to the others. bits: of a number; a part of a row
+        is whole bytes, so that a process can pack what it holds.
+        """
+        parts: list[str | None] = [None] * len(shape)
+        for place in sorted(range(len(shape)), key=lambda place: axes[place] == "embed"):
+            unit = 8 // bits if bits < 8 and place == len(shape) - 1 else 1
+            axis, count = self.axis(axes[place]), self.shards(axes[place])
+            if axis not in (None, *parts) and shape[place] % (count * unit) == 0:
+                parts[place] = axis
+        return PartitionSpec(*parts)
+
+    def sharding(
+        self, shape: Sequence[int], axes: Sequence[str | None], bits: int = 8
+    ) -> NamedSharding:
+        """The sharding of an array with these logical axes."""
+        return NamedSharding(self.mesh, self.spec(shape, axes, bits))
+
+    def pages(self, heads: str | None) -> NamedSharding:
+        """The sharding of pages, [P, K, ...]; heads: the logical axis of their KV heads."""
+        return NamedSharding(self.mesh, PartitionSpec(None, self.axis(heads)))
+
+    def row_split(self) -> RowSplit | None:
+        """How the rows of a step are divided; None: they lie whole on every device."""
+        axis = self.axis("tokens")
+        if axis is None or not isinstance(self.mesh, Mesh):
+            return None
+        return RowSplit(self.mesh, axis, attention=axis != self.axis("heads"))
+
+    def placed(self, among: Sequence[Any] | None = None) -> Layout:
+        """The same over devices: of `among`, or of all hosts.
+
+        Raises InvalidRequest, MemoryPlanError.
+        """
+        return replace(self, mesh=make_mesh(tuple(self.mesh.shape.values()), among))
+
+
+def layout_of(shape: Sequence[int] = (1, 1, 1), rules: Rules = DEFAULT_RULES) -> Layout:
+    """A layout of sizes alone. Raises InvalidRequest."""
     if len(shape) != len(AXES) or any(type(size) is not int or size < 1 for size in shape):
         raise InvalidRequest(
             f"ICI_MESH_SHAPE is {list(shape)}: give three sizes of at least 1 for the axes "
             f"{', '.join(AXES)}",
-            param=param,
+            param=_PARAM,
         )
-    wanted, devices = math.prod(shape), among or jax.devices()
-    if wanted > len(devices):
+    return Layout(AbstractMesh(tuple(shape), AXES), rules)
+
+
+ONE_DEVICE = layout_of()
+
+
+def own_device() -> Layout:
+    """For models on one device: this process's first, whatever the other hosts have."""
+    return Layout(Mesh(np.asarray(jax.local_devices()[:1]).reshape(1, 1, 1), AXES))
+
+
+def make_mesh(shape: Sequence[int], among: Sequence[Any] | None = None) -> Mesh:
+    """A mesh over the first devices of every host. Raises InvalidRequest, MemoryPlanError."""
+    devices = jax.devices() if among is None else among
+    wanted, there = layout_of(shape).mesh.size, len(devices)
+    if wanted > there:
+        raise MemoryPlanError(
+            f"the mesh {list(shape)} needs {wanted} devices; this server has {there}: publish on a "
+            "larger server or override ICI_MESH_SHAPE"
+        )
+    return Mesh(np.asarray(first_devices(devices, shape)).reshape(tuple(shape)), AXES)
+
+
+def first_devices(devices: Sequence[Any], shape: Sequence[int]) -> list[Any]:
+    """As many of each host, so that every host has a part in each step. Raises InvalidRequest."""
+    wanted, hosts = math.prod(shape), dict[int, list[Any]]()
+    for device in devices:
+        hosts.setdefault(device.process_index, []).append(device)
+    share, rest = divmod(wanted, len(hosts))
+    if rest:
         raise InvalidRequest(
-            f"the mesh {list(shape)} needs {wanted} devices and this server has {len(devices)}: "
-            "publish on a larger server or override ICI_MESH_SHAPE",
-            param=param,
+            f"ICI_MESH_SHAPE {list(shape)} has {wanted} devices, which the {len(hosts)} hosts of "
+            "this server cannot share evenly: every host takes part in each step",
+            param=_PARAM,
         )
-    return Mesh(np.asarray(devices[:wanted]).reshape(shape), AXES)
-
-
-def spec_of(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh) -> PartitionSpec:
-    """Which mesh axis divides each dimension; every mesh axis is used once at most."""
-    used: set[str] = set()
-    parts: list[str | None] = []
-    for size, logical in zip(shape, axes, strict=True):
-        axis = RULES.get(logical) if logical else None
-        if axis is None or axis in used or mesh.shape[axis] == 1 or size % mesh.shape[axis]:
-            parts.append(None)
-        else:
-            used.add(axis)
-            parts.append(axis)
-    return PartitionSpec(*parts)
-
-
-def sharding_of(shape: Sequence[int], axes: Sequence[str | None], mesh: Mesh) -> NamedSharding:
-    """The sharding of a weight with these logical axes."""
-    return NamedSharding(mesh, spec_of(shape, axes, mesh))
+    return [device for number in sorted(hosts) for device in hosts[number][:share]]
 
 
 def bytes_per_device(shape: Sequence[int], bits: int, sharding: NamedSharding) -> int:
@@ -73,7 +134,7 @@ def bytes_per_device(shape: Sequence[int], bits: int, sharding: NamedSharding) -
 
 @dataclass(frozen=True, slots=True)
 class HeadSplit:
-    """How the heads of an attention lie on the devices of the model axis."""
+    """How the heads of an attention lie on the devices that share them."""
 
     kv_heads: int  # that are computed and cached, copies included
     copies: int  # of every KV head of the checkpoint

@@ -18,6 +18,7 @@ from flax import nnx
 from model_server.checkpoints.packed import Packing
 from model_server.models.quantization import Quantization, Stored
 from model_server.models.quantized import Quantized, placeholder
+from model_server.models.sharding import ONE_DEVICE, Layout
 from model_server.models.source import Source, source_of
 
 
@@ -26,7 +27,7 @@ class WeightForm:
     """How the weights of a module are held on the devices; families pass it through."""
 
     dtype: Any = jnp.bfloat16  # of matrices; vectors are float32
-    shards: int = 1  # devices on the model axis
+    layout: Layout = ONE_DEVICE
     quantization: Quantization | None = None  # of matrices
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
-from model_server.capacity import PREFILL_BLOCKS, kv_dtype, plan_capacity
+from model_server.capacity import PREFILL_BLOCKS, cache_of, kv_dtype, plan_capacity
 from model_server.checkpoints.bare_names import with_whole_names
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
@@ -24,13 +24,14 @@ from model_server.kernels import xla
 from model_server.kernels.pages import LayerPages, allocate
 from model_server.memory_plan import MemoryPlan
 from model_server.models.recipe import Recipe
-from model_server.models.sharding import make_mesh
+from model_server.models.sharding import Layout, layout_of
 from model_server.models.weight import Blueprint
 from model_server.multihost.link import Link
 from model_server.multihost.pipeline import PipelineRunner, StageThread
 from model_server.multihost.place import Place
 from model_server.multihost.stage_programs import StagePrograms
-from model_server.weights import mismatches, random_weights, read_weights
+from model_server.random_weights import random_weights
+from model_server.weights import mismatches, read_weights
 from sax.errors import CheckpointError, MemoryPlanError
 from sax.types import Progress
 
@@ -43,40 +44,38 @@ class StagePlan:
 
     recipe: Recipe  # of its stage
     blueprint: Blueprint
-    mesh: Mesh
+    layout: Layout
     limits: EngineLimits  # the same on every host
     memory: MemoryPlan  # of one device
 
-    @property
-    def shards(self) -> int:
-        """Devices on the model axis."""
-        return self.mesh.shape["model"]
 
+def stage_layout(recipe: Recipe, place: Place) -> Layout:
+    """Over the devices of the hosts of one stage; the n-th host is the n-th process of jax.
 
-def stage_mesh(recipe: Recipe, place: Place) -> Mesh:
-    """Over the devices of the hosts of one stage; the n-th host is the n-th process of jax."""
+    Raises InvalidRequest, MemoryPlanError.
+    """
     devices = [each for each in jax.devices() if each.process_index in place.members]
-    return make_mesh(recipe.mesh_shape or (1, 1, len(devices)), devices)
+    return layout_of(recipe.mesh_shape or (1, 1, len(devices)), recipe.rules).placed(devices)
 
 
 def plan_stage(
     recipe: Recipe,
     checkpoint: Checkpoint | None,
     index: int,
-    mesh: Mesh,
+    layout: Layout,
     config: ModelServerConfig,
     in_use: int,
     decided: EngineLimits | None = None,
 ) -> StagePlan:
-    """The plan of one stage, on the mesh of this host's.
+    """The plan of one stage, on the devices of this host's.
 
     decided: by the primary, and checked here; None: this host decides. As many pages as the stage
-    with the least room has: the other meshes are taken to be like this one. Raises MemoryPlanError,
-    InvalidRequest.
+    with the least room has: the devices of the others are taken to be like these. Raises
+    MemoryPlanError, InvalidRequest.
     """
     parts = recipe.cut()
     plans = {
-        each: _alone(parts[each], checkpoint, mesh, config, in_use)
+        each: _alone(parts[each], checkpoint, layout, config, in_use)
         for each in ([index] if decided else range(len(parts)))
     }
     own = plans[index]
@@ -114,6 +113,7 @@ def build_stage(
         closed_set(plan.limits.slots, PREFILL_BLOCKS),
         xla.paged_attention,
         plan.recipe.embed,
+        plan.layout.row_split(),
     )
     runner = PipelineRunner(programs, link, thread, on_failure)
     try:
@@ -131,17 +131,23 @@ def _pages_of(limits: EngineLimits) -> int:
 def _alone(
     part: Recipe,
     checkpoint: Checkpoint | None,
-    mesh: Mesh,
+    layout: Layout,
     config: ModelServerConfig,
     in_use: int,
 ) -> StagePlan:
     """As if there were no other stages."""
-    module = part.blueprint(mesh.shape["model"], checkpoint)
+    module = part.blueprint(layout, checkpoint)
     try:
-        limits, planned = plan_capacity(part, module, mesh, config, in_use)
+        limits, planned = plan_capacity(part, module, layout, config, in_use, _own(layout))
     except MemoryPlanError as exc:
         raise MemoryPlanError(f"{part.stage}: {exc.text}", param=exc.param) from exc
-    return StagePlan(part, module, mesh, limits, planned)
+    return StagePlan(part, module, layout, limits, planned)
+
+
+def _own(layout: Layout) -> list[Any]:
+    assert isinstance(layout.mesh, Mesh), "a stage is planned where it will lie"
+    devices = layout.mesh.devices.flat
+    return [each for each in devices if each.process_index == jax.process_index()]
 
 
 def _weights(
@@ -149,18 +155,20 @@ def _weights(
 ) -> list[jax.Array]:
     declared = plan.blueprint.declarations
     if checkpoint is None:
-        return random_weights(declared, seed, report, plan.mesh)
-    own = own_tensors(plan.recipe, plan.blueprint, plan.shards, checkpoint)
-    return read_weights(declared, own, report, plan.mesh)
+        return random_weights(declared, seed, report, plan.layout)
+    own = own_tensors(plan.recipe, plan.blueprint, plan.layout, checkpoint)
+    return read_weights(declared, own, report, plan.layout)
 
 
-def own_tensors(part: Recipe, module: Blueprint, shards: int, checkpoint: Checkpoint) -> Checkpoint:
+def own_tensors(
+    part: Recipe, module: Blueprint, layout: Layout, checkpoint: Checkpoint
+) -> Checkpoint:
     """The checkpoint without the tensors of other stages. Raises CheckpointError.
 
     Every host checks the whole of it, so that all say the same of a wrong one.
     """
     needed: Any = NeededTensors(checkpoint, part.unused)
-    whole = replace(part, stage=None).blueprint(shards, checkpoint)
+    whole = replace(part, stage=None).blueprint(layout, checkpoint)
     if found := next(mismatches(whole.declarations, needed), None):
         raise CheckpointError(found)
     everything = set(_names(whole))
@@ -188,6 +196,6 @@ class _Without:
 
 
 def _pages(plan: StagePlan) -> tuple[LayerPages, ...]:
-    cache, limits = plan.recipe.cache(plan.shards), plan.limits
-    heads = NamedSharding(plan.mesh, PartitionSpec(None, "model" if cache.axis else None))
+    cache, limits = cache_of(plan.recipe, plan.layout), plan.limits
+    heads = plan.layout.pages(cache.axis)
     return allocate(cache, limits.pages, limits.page_size, kv_dtype(plan.recipe), heads)

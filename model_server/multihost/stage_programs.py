@@ -22,6 +22,7 @@ from model_server.engine.step_arrays import Layout
 from model_server.engine.types import EngineLimits
 from model_server.kernels.paged import Kernel
 from model_server.kernels.pages import LayerPages
+from model_server.kernels.row_split import RowSplit
 from model_server.models.nibbles import as_bytes, from_bytes
 from model_server.models.stage import Stage
 from model_server.models.weight import Blueprint
@@ -41,6 +42,7 @@ class StagePrograms:
         buckets: Sequence[Bucket],
         kernel: Kernel,
         embed: int,
+        split: RowSplit | None = None,
     ) -> None:
         self.stage = stage
         self.limits = limits
@@ -48,6 +50,7 @@ class StagePrograms:
         self.layouts = {bucket: Layout(bucket, limits) for bucket in buckets}
         self._blueprint = blueprint
         self._kernel = kernel
+        self._split = split
         self._dtypes = tuple(leaf.dtype for leaf in leaves)
         self._leaves = tuple(map(as_bytes, leaves))
         self._pages = tuple(pages)
@@ -106,7 +109,7 @@ class StagePrograms:
         def step(leaves: Any, pages: Any, vector: jax.Array, *given: jax.Array) -> Any:
             model = self._blueprint.assemble(list(map(from_bytes, leaves, self._dtypes)))
             parts = unpack(layout, vector)
-            return run_stage(model, self.stage, pages, parts, self._kernel, *given)
+            return run_stage(model, self.stage, pages, parts, self._kernel, self._split, *given)
 
         return step
 
@@ -117,12 +120,13 @@ def run_stage(
     pages: Sequence[LayerPages],
     step: dict[str, jax.Array],
     kernel: Kernel,
+    split: RowSplit | None,
     hidden: jax.Array | None = None,  # f32[T, D]; None on the first stage
 ) -> tuple[jax.Array | Outputs, tuple[LayerPages, ...]]:
     """One stage of one step, traced. The first stage takes every token from the step itself."""
     positions = step["positions"]
     x = model.embed(step["tokens"], positions) if hidden is None else hidden
-    x, written = model.run(x, positions, pages, paged_batch(step, kernel))
+    x, written = model.run(x, positions, pages, paged_batch(step, kernel, split))
     if not stage.is_last:
         return x, written
     return chosen(model, model.final_norm(x), step), written

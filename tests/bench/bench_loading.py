@@ -140,7 +140,7 @@ def _loading_s(path: Path, quantize: str) -> float:
     began_s = time.perf_counter()
     with closing(open_checkpoint(str(path))) as checkpoint:
         recipe = make_recipe("auto", checkpoint.config, {"QUANTIZE": quantize})
-        module = recipe.blueprint(1, checkpoint)
+        module = recipe.blueprint(checkpoint=checkpoint)
         prepared_s = time.perf_counter()
         leaves = read_weights(module.declarations, checkpoint, lambda _: None)
         jax.block_until_ready(leaves)

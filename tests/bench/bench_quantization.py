@@ -71,7 +71,7 @@ def _log_probs(ids: np.ndarray, quantize: str, dtype: str) -> tuple[np.ndarray, 
     with closing(open_checkpoint(str(demo_model()))) as checkpoint:
         overrides = {"QUANTIZE": quantize, "DTYPE": f'"{dtype}"'}
         recipe = make_recipe("auto", checkpoint.config, overrides)
-        module = recipe.blueprint(1, checkpoint)
+        module = recipe.blueprint(checkpoint=checkpoint)
         leaves = read_weights(module.declarations, checkpoint, lambda _: None)
     logits = logits_of(module.assemble(leaves), recipe, ids)
     return np.asarray(jax.nn.log_softmax(logits.astype(jnp.float32))), module.bytes

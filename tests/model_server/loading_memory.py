@@ -58,7 +58,7 @@ def _measured(path: str, overrides: dict[str, str]) -> Taken:
 
     with closing(open_checkpoint(path)) as checkpoint:
         recipe: Any = make_recipe("auto", checkpoint.config, overrides)
-        declared = recipe.blueprint(1, checkpoint).declarations
+        declared = recipe.blueprint(checkpoint=checkpoint).declarations
         jax.device_put(0.0).block_until_ready()  # the device's own memory is not the weights'
         before = _status("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew

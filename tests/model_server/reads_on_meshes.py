@@ -19,7 +19,7 @@ from flax import nnx
 from model_server.checkpoints.packed import Packing
 from model_server.checkpoints.region import Region, deliver, explicit
 from model_server.models.quantization import Scheme
-from model_server.models.sharding import make_mesh
+from model_server.models.sharding import layout_of
 from model_server.models.source import Joined, Tensor
 from model_server.models.weight import blueprint, weight
 from model_server.weights import read_weights
@@ -80,7 +80,9 @@ def main(mesh: str, *group: str) -> None:
     sizes = [int(size) for size in mesh.split("x")]
     checkpoint: Any = Counted()
     module = blueprint(_Weights)
-    leaves = read_weights(module.declarations, checkpoint, lambda progress: None, make_mesh(sizes))
+    leaves = read_weights(
+        module.declarations, checkpoint, lambda progress: None, layout_of(sizes).placed()
+    )
     _check(module.assemble(leaves))
     json.dump(checkpoint.reads, sys.stdout)
 

@@ -35,7 +35,7 @@ def best(checkpoint: Checkpoint) -> Any:
     """The model as a function: the likeliest next token after each token of a sequence."""
     recipe = make_recipe("auto", checkpoint.config, {"DTYPE": '"float32"'})
     assert isinstance(recipe, Recipe)
-    module = recipe.blueprint(1, checkpoint)
+    module = recipe.blueprint(checkpoint=checkpoint)
     model = module.assemble(read_weights(module.declarations, checkpoint, lambda _: None))
 
     def best(ids: list[int]) -> list[int]:

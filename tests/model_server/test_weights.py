@@ -14,7 +14,8 @@ from safetensors.numpy import load_file, save_file
 from model_server.checkpoints.checkpoint import open_checkpoint
 from model_server.models.registry import make_recipe
 from model_server.models.weight import Blueprint
-from model_server.weights import random_weights, read_weights
+from model_server.random_weights import random_weights
+from model_server.weights import read_weights
 from sax.errors import CheckpointError
 from sax.types import Progress
 from tests.model_server.models.family_cases import checkpoint_of

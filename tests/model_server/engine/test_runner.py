@@ -20,7 +20,7 @@ from model_server.engine.types import (
 )
 from model_server.kernels import xla
 from model_server.models.registry import make_recipe
-from model_server.weights import random_weights
+from model_server.random_weights import random_weights
 from tests.model_server.tiny import PAGE, empty_pages, logits_of
 
 TINY = {

@@ -22,14 +22,14 @@ from model_server.models.experts import Experts, ExpertSources
 from model_server.models.quantization import parse_quantize, quantize
 from model_server.models.registry import make_recipe
 from model_server.models.routing import Routes
-from model_server.models.sharding import make_mesh, sharding_of
+from model_server.models.sharding import Layout, layout_of
 from model_server.models.weight import Blueprint, WeightForm, blueprint
 from tests.model_server.models.family_cases import config_of
 from tests.model_server.models.test_experts import some_kernels, some_routes
 from tests.model_server.tiny import PAGE, one_prompt
 
-MESH = make_mesh((1, 1, 4))
-EVERYWHERE = NamedSharding(MESH, PartitionSpec())
+LAYOUT = layout_of((1, 1, 4)).placed()
+EVERYWHERE = NamedSharding(LAYOUT.mesh, PartitionSpec())
 TOKENS, EMBED = 9, 12
 _COLLECTIVE = re.compile(
     r" (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
@@ -39,8 +39,8 @@ _COLLECTIVE = re.compile(
 def collectives(case: str) -> list[str]:
     """What the devices exchange in the last layer of a golden case, over a prompt of 32 tokens."""
     recipe: Any = make_recipe("auto", config_of(case), {"DTYPE": '"float32"'})
-    module, cache = recipe.blueprint(4), recipe.cache(4)
-    heads = NamedSharding(MESH, PartitionSpec(None, "model" if cache.axis else None))
+    module, cache = recipe.blueprint(LAYOUT), recipe.cache(4)
+    heads = LAYOUT.pages(cache.axis)
     pages = allocate(cache, 32 // PAGE, PAGE, jnp.dtype("float32"), heads)[-1]
 
     def last_layer(leaves: Any, pages: LayerPages, x: jax.Array) -> Any:
@@ -49,7 +49,7 @@ def collectives(case: str) -> list[str]:
         return model.layers[-1](x, rotation, pages, one_prompt(32, xla.paged_attention))
 
     shapes = [
-        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding_of(x.shape, x.axes, MESH))
+        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=LAYOUT.sharding(x.shape, x.axes))
         for declared in module.declarations
         for x in declared.leaves
     ]
@@ -65,9 +65,10 @@ def difference(experts: int, form: str) -> float:
 
 
 def _made(experts: int, form: str, shards: int) -> np.ndarray:
-    module = _module(experts, form, shards)
+    layout = layout_of((1, 1, shards)).placed()
+    module = _module(experts, form, layout)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(TOKENS, EMBED)), jnp.float32)
-    leaves = _leaves(module, _width(experts), form, make_mesh((1, 1, shards)))
+    leaves = _leaves(module, _width(experts), form, layout)
 
     def run(leaves: Any, x: jax.Array, routes: Routes) -> jax.Array:
         return module.assemble(leaves)(x, routes)
@@ -79,7 +80,7 @@ def _width(experts: int) -> int:
     return 15 if experts == 5 else 16
 
 
-def _module(experts: int, form: str, shards: int) -> Blueprint:
+def _module(experts: int, form: str, layout: Layout) -> Blueprint:
     quantization: Any = None if form == "float32" else parse_quantize(form)
     parts = [(f"{expert}",) for expert in range(experts)]
 
@@ -89,13 +90,13 @@ def _module(experts: int, form: str, shards: int) -> Blueprint:
             _width(experts),
             ExpertSources(gate=parts, up=parts, down=parts),
             activation=jax.nn.silu,
-            form=WeightForm(dtype=jnp.float32, shards=shards, quantization=quantization),
+            form=WeightForm(dtype=jnp.float32, layout=layout, quantization=quantization),
         )
 
     return blueprint(build)
 
 
-def _leaves(module: Blueprint, width: int, form: str, mesh: Any) -> list[jax.Array]:
+def _leaves(module: Blueprint, width: int, form: str, layout: Layout) -> list[jax.Array]:
     """The numbers of `some_kernels`, put where the loader puts them."""
     experts = module.declarations[0].shape[0]
     kernels = some_kernels(experts, EMBED, width)._asdict()
@@ -105,13 +106,13 @@ def _leaves(module: Blueprint, width: int, form: str, mesh: Any) -> list[jax.Arr
         packed: Any = declared.packing and quantize(numbers, declared.packing)
         for leaf in declared.leaves:
             array = jnp.asarray(getattr(packed, leaf.part) if packed else numbers, leaf.dtype)
-            placed.append(jax.device_put(array, sharding_of(leaf.shape, leaf.axes, mesh)))
+            placed.append(jax.device_put(array, layout.sharding(leaf.shape, leaf.axes)))
     return placed
 
 
 def held(experts: int) -> list[int]:
     """Of the gates' kernel, by the first device."""
-    leaves = _leaves(_module(experts, "float32", 4), _width(experts), "float32", MESH)
+    leaves = _leaves(_module(experts, "float32", LAYOUT), _width(experts), "float32", LAYOUT)
     gate = next(x for x in leaves if x.shape[1:] == (_width(experts), EMBED))
     return list(gate.addressable_shards[0].data.shape)
 

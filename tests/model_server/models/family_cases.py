@@ -20,10 +20,11 @@ from safetensors.numpy import save_file
 
 from model_server.checkpoints.checkpoint import open_checkpoint
 from model_server.embed_loading import NeededTensors
+from model_server.models.axis_rules import DEFAULT_RULES, Rules
 from model_server.models.embedder import EmbedRecipe
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
-from model_server.models.sharding import make_mesh
+from model_server.models.sharding import layout_of
 from model_server.weights import read_weights
 from tests.golden.random_tensor import random_tensor
 
@@ -70,19 +71,21 @@ def checkpoint_of(name: str) -> Path:
     return folder
 
 
-def load(name: str, mesh_shape: tuple[int, int, int] = (1, 1, 1)) -> tuple[Any, Recipe]:
+def load(
+    name: str, mesh_shape: tuple[int, int, int] = (1, 1, 1), rules: Rules = DEFAULT_RULES
+) -> tuple[Any, Recipe]:
     """The model with its weights on a mesh, and its recipe: the way the server loads them.
 
     Saxml's classes take no checkpoints; their weights are put where their declarations look.
     """
-    mesh, path = make_mesh(mesh_shape), config_of(name).get("model_path")
+    layout, path = layout_of(mesh_shape, rules).placed(), config_of(name).get("model_path")
     with closing(open_checkpoint(str(checkpoint_of(name)))) as checkpoint:
         config = None if path else checkpoint.config
         recipe = make_recipe(path or "auto", config, F32 | _overrides(name))
         assert isinstance(recipe, Recipe)
-        module = recipe.blueprint(mesh.shape["model"], checkpoint)
+        module = recipe.blueprint(layout, checkpoint)
         needed: Any = NeededTensors(checkpoint, recipe.unused)
-        leaves = read_weights(module.declarations, needed, lambda _: None, mesh)
+        leaves = read_weights(module.declarations, needed, lambda _: None, layout)
     return module.assemble(leaves), recipe
 
 

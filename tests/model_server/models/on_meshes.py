@@ -18,12 +18,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.kernels import xla
 from model_server.kernels.pages import LayerPages, allocate
 from model_server.models.recipe import Recipe
-from model_server.models.sharding import make_mesh
+from model_server.models.sharding import layout_of
 from tests.model_server.models.family_cases import golden_of, load
 from tests.model_server.models.quick import quick
 from tests.model_server.tiny import PAGE, one_prompt
@@ -48,10 +47,9 @@ def mesh_logits(model: Any, name: str, recipe: Recipe, shape: tuple[int, int, in
 
 
 def _pages(recipe: Recipe, shape: tuple[int, int, int], count: int) -> tuple[LayerPages, ...]:
-    mesh = make_mesh(shape)
-    cache = recipe.cache(mesh.shape["model"])
-    heads = NamedSharding(mesh, PartitionSpec(None, "model" if cache.axis else None))
-    return allocate(cache, count, PAGE, jnp.dtype("float32"), heads)
+    layout = layout_of(shape).placed()
+    cache = recipe.cache(layout.shards("heads"))
+    return allocate(cache, count, PAGE, jnp.dtype("float32"), layout.pages(cache.axis))
 
 
 def largest_share(model: Any) -> float:

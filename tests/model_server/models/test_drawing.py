@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from model_server.models.drawing import rows_of
 from model_server.models.registry import make_recipe
+from model_server.models.sharding import layout_of
 from model_server.models.source import Joined, RepeatedGroups, Tensor, cut
-from model_server.weights import random_weights
+from model_server.random_weights import random_weights
 
 SMALL = {
     "NUM_LAYERS": "2",
@@ -25,7 +26,7 @@ ATTENTION = "layers.1.attention.qkv.linears"
 
 
 def drawn(path: str, shards: int, overrides: dict[str, str]) -> dict[str, np.ndarray]:
-    module = make_recipe(path, None, SMALL | overrides).blueprint(shards)
+    module = make_recipe(path, None, SMALL | overrides).blueprint(layout_of((1, 1, shards)))
     paths = [weight.path for weight in module.declarations for _ in weight.leaves]
     leaves = random_weights(module.declarations, 5, lambda _: None)
     return {path: np.asarray(leaf) for path, leaf in zip(paths, leaves, strict=True)}

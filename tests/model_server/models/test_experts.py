@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_server.models.experts import Kernels, in_blocks
+from model_server.models.expert_blocks import Kernels, in_blocks
 from model_server.models.quantized import Quantized
 from model_server.models.routing import Routes
 

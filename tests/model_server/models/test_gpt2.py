@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from model_server.models.registry import make_recipe
-from model_server.weights import random_weights
+from model_server.random_weights import random_weights
 from sax.errors import CheckpointError, InvalidRequest
 from tests.model_server.tiny import logits_of
 

@@ -12,6 +12,7 @@ from model_server.kernels import reference
 from model_server.kernels.pages import CacheShape, allocate
 from model_server.models.latent_attention import LatentAttention, LatentShape, latent_cache
 from model_server.models.rope import rope_of
+from model_server.models.sharding import layout_of
 from model_server.models.weight import Blueprint, WeightForm, blueprint
 from tests.model_server.tiny import PAGE, one_prompt
 
@@ -30,7 +31,7 @@ TOKENS = 11
 
 
 def attention(shape: LatentShape = SHAPE, shards: int = 1) -> Blueprint:
-    form = WeightForm(dtype=jnp.float32, shards=shards)
+    form = WeightForm(dtype=jnp.float32, layout=layout_of((1, 1, shards)))
     return blueprint(lambda: LatentAttention(shape, "attn", form))
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from model_server.models.lm_cloud import model_classes
 from model_server.models.registry import make_recipe
+from model_server.models.sharding import layout_of
 
 PACKAGE = "saxml.server.pax.lm.params.lm_cloud."
 MESHES = {
@@ -46,7 +47,9 @@ def test_the_recipe_serves_as_saxml_declares_it() -> None:
 
 def test_the_tutorials_model_takes_a_byte_for_each_of_its_parameters() -> None:
     """175B on 32 chips of 16 GB: 174.3 billion parameters in int8, and scales."""
-    module = make_recipe(f"{PACKAGE}LmCloudSpmd175B32Test", None, {}).blueprint(32)
+    module = make_recipe(f"{PACKAGE}LmCloudSpmd175B32Test", None, {}).blueprint(
+        layout_of((1, 1, 32))
+    )
     assert sum(math.prod(weight.shape) for weight in module.declarations) == pytest.approx(
         174.3e9, rel=1e-3
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from model_server.models.nibbles import as_bytes, from_bytes
-from model_server.models.sharding import make_mesh, sharding_of
+from model_server.models.sharding import own_device
 
 NUMBERS = np.random.default_rng(0).integers(-8, 8, (3, 4, 6))
 
@@ -18,7 +18,7 @@ NUMBERS = np.random.default_rng(0).integers(-8, 8, (3, 4, 6))
 def test_bytes_hold_the_same_numbers(shape: tuple[int, ...]) -> None:
     numbers = NUMBERS.reshape(shape)
     placed = jax.device_put(
-        numbers.astype(ml_dtypes.int4), sharding_of(shape, (None,) * len(shape), make_mesh())
+        numbers.astype(ml_dtypes.int4), own_device().sharding(shape, (None,) * len(shape))
     )
     carried = as_bytes(placed)
     assert carried.dtype == jnp.uint8

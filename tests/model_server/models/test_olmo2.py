@@ -10,6 +10,7 @@ import numpy as np
 from model_server.checkpoints.region import deliver
 from model_server.models.olmo2 import AllHeadsNorm
 from model_server.models.registry import make_recipe
+from model_server.models.sharding import layout_of
 from model_server.models.source import Tensor
 from tests.model_server.models.layer_shapes import TINY
 
@@ -36,7 +37,7 @@ def test_one_mean_is_taken_over_all_heads() -> None:
 
 
 def test_scales_of_copied_heads_are_copied_with_them() -> None:
-    declared = make_recipe("auto", OLMO2, {}).blueprint(4).declarations
+    declared = make_recipe("auto", OLMO2, {}).blueprint(layout_of((1, 1, 4))).declarations
     scale = next(d for d in declared if d.path == "layers.0.attention.k_norm.scale")
     assert scale.shape == (32,)
     assert scale.axes == ("heads",)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from model_server.models.registry import make_recipe
-from model_server.weights import random_weights
+from model_server.random_weights import random_weights
 from tests.model_server.tiny import logits_of
 
 LM_CLOUD = "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest"

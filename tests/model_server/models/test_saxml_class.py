@@ -121,6 +121,7 @@ UNSAID = {
     "QUANTIZE": "int8",
     "PER_EXAMPLE_MAX_DECODE_STEPS": 3,
     "KV_CACHE_DTYPE": "int8",
+    "SHARDING_RULES": {"tokens": "data"},
 }
 
 
@@ -156,6 +157,7 @@ def facts(path: str, overrides: dict[str, str]) -> Any:
         recipe.kv_cache_dtype,
         recipe.quantize,
         recipe.mesh_shape,
+        recipe.rules,
         recipe.slots,
         recipe.samples,
         recipe.query_format,

@@ -10,7 +10,7 @@ import pytest
 from model_server.models.registry import make_recipe
 from model_server.models.rope import rope_of
 from model_server.models.saxml_llama import model_classes
-from model_server.weights import random_weights
+from model_server.random_weights import random_weights
 from tests.model_server.tiny import logits_of
 
 PACKAGE = "saxml.server.pax.lm.params.lm_cloud."

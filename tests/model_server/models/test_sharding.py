@@ -2,35 +2,56 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_server.models.sharding import make_mesh, spec_of, split_heads
-from sax.errors import InvalidRequest
+from model_server.models.axis_rules import parse_rules
+from model_server.models.sharding import layout_of, make_mesh, split_heads
+from sax.errors import InvalidRequest, MemoryPlanError
 
 
-def mesh(replica: int, data: int, model: int) -> Any:
-    """Only the sizes matter to the rules."""
-    return SimpleNamespace(shape={"replica": replica, "data": data, "model": model})
+def spec(
+    shape: tuple[int, ...],
+    axes: tuple[str | None, ...],
+    mesh: tuple[int, int, int],
+    rules: dict[str, str | None] | None = None,
+    bits: int = 8,
+) -> tuple[str | None, ...]:
+    return tuple(layout_of(mesh, parse_rules(rules)).spec(shape, axes, bits))
 
 
 def test_heads_go_to_the_model_axis_and_embed_to_data() -> None:
-    assert tuple(spec_of((64, 32), ("heads", "embed"), mesh(1, 2, 4))) == ("model", "data")
+    assert spec((64, 32), ("heads", "embed"), (1, 2, 4)) == ("model", "data")
 
 
 def test_a_dimension_that_does_not_divide_stays_whole() -> None:
-    assert tuple(spec_of((9, 32), ("heads", "embed"), mesh(1, 1, 4))) == (None, None)
+    assert spec((9, 32), ("heads", "embed"), (1, 1, 4)) == (None, None)
 
 
 def test_a_mesh_axis_divides_one_dimension_only() -> None:
-    spec = spec_of((8, 64, 32), ("experts", "ffw", "embed"), mesh(1, 1, 4))
-    assert tuple(spec) == ("model", None, None)
-    spec = spec_of((6, 64, 32), ("experts", "ffw", "embed"), mesh(1, 1, 4))
-    assert tuple(spec) == (None, "model", None)
+    axes = ("experts", "ffw", "embed")
+    assert spec((8, 64, 32), axes, (1, 1, 4)) == ("model", None, None)
+    assert spec((6, 64, 32), axes, (1, 1, 4)) == (None, "model", None)
+
+
+def test_rules_move_a_logical_axis_and_leave_the_others() -> None:
+    axes = ("experts", "embed", "ffw")
+    rules = {"experts": "data"}
+    assert spec((8, 32, 64), axes, (1, 2, 4), rules) == ("data", None, "model")
+    assert spec((8, 32, 64), axes, (1, 2, 4), rules | {"ffw": None}) == ("data", None, None)
+
+
+def test_embed_gives_its_axis_to_whatever_else_wants_it() -> None:
+    assert spec((32, 64), ("embed", "ffw"), (1, 2, 4), {"ffw": "data"}) == (None, "data")
+
+
+def test_a_byte_of_two_numbers_is_not_cut() -> None:
+    assert spec((4, 12), (None, "ffw"), (1, 1, 4), bits=4) == (None, None)
+    assert spec((4, 12), (None, "ffw"), (1, 1, 2), bits=4) == (None, "model")
+    assert spec((12, 4), ("ffw", None), (1, 1, 4), bits=4) == ("model", None)
 
 
 @given(
@@ -60,5 +81,5 @@ def test_a_mesh_of_a_strange_shape_is_refused(shape: Any) -> None:
 
 
 def test_a_mesh_larger_than_the_server_is_refused_with_both_numbers() -> None:
-    with pytest.raises(InvalidRequest, match="needs 4096 devices and this server has"):
+    with pytest.raises(MemoryPlanError, match="needs 4096 devices; this server has"):
         make_mesh((1, 64, 64))

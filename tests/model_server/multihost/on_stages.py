@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.model_server.multihost.played import numbers_of, play, steps, tokens_of
-from tests.model_server.multihost.staged import Case, meshes_of
+from tests.model_server.multihost.staged import Case, layouts_of
 
 
 def compared(name: str, stages: int, sizes: tuple[int, int, int]) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def compared(name: str, stages: int, sizes: tuple[int, int, int]) -> dict[str, A
     with case.closes:
         runners = {
             "whole": case.whole(sizes),
-            "staged": case.staged(stages, meshes_of(stages, sizes)),
+            "staged": case.staged(stages, layouts_of(stages, sizes)),
         }
         results = {kind: play(runner, steps()) for kind, runner in runners.items()}
         for runner in runners.values():

@@ -24,9 +24,9 @@ import msgspec
 
 from model_server.config import ModelServerConfig
 from model_server.engine.types import EngineLimits
-from model_server.models.sharding import make_mesh
+from model_server.models.sharding import layout_of
 from model_server.multihost.pipeline import StageThread
-from model_server.multihost.pipeline_loading import build_stage, plan_stage, stage_mesh
+from model_server.multihost.pipeline_loading import build_stage, plan_stage, stage_layout
 from model_server.multihost.place import place_of
 from model_server.multihost.zmq_link import ZmqLink
 from tests.model_server.multihost.played import numbers_of, play, steps, tokens_of
@@ -57,14 +57,15 @@ def main() -> None:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(coordinator[0], hosts, ordinal)
     place, recipe = place_of(hosts, ordinal, stages), replace(case.recipe, stages=stages)
-    mesh = stage_mesh(recipe, place) if coordinator else make_mesh((1, 1, jax.device_count()))
+    alone = layout_of((1, 1, jax.device_count())).placed()
+    layout = stage_layout(recipe, place) if coordinator else alone
     link = ZmqLink(LOOPBACK, bind=LOOPBACK)
-    planned = plan_stage(recipe, case.checkpoint, place.stage, mesh, CONFIG, 0)
+    planned = plan_stage(recipe, case.checkpoint, place.stage, layout, CONFIG, 0)
     tell(offer=link.offer, limits=msgspec.to_builtins(planned.limits))
     said = told()
     link.connect(said["offer"])
     limits = msgspec.convert(said["limits"], EngineLimits)
-    plan = plan_stage(recipe, case.checkpoint, place.stage, mesh, CONFIG, 0, limits)
+    plan = plan_stage(recipe, case.checkpoint, place.stage, layout, CONFIG, 0, limits)
     runner = build_stage(plan, case.checkpoint, SEED, link, StageThread(), lambda _: None)
     tell(built=runner.weight_bytes)
     told()

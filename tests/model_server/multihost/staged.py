@@ -5,6 +5,7 @@ The link is a queue, and one object launches every step on every stage, as the h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -12,8 +13,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from model_server.capacity import cache_of
 from model_server.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from model_server.embed_loading import NeededTensors
 from model_server.engine.runner import ModelRunner
@@ -22,12 +23,13 @@ from model_server.kernels import xla
 from model_server.kernels.pages import LayerPages, allocate
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
-from model_server.models.sharding import make_mesh
+from model_server.models.sharding import Layout, layout_of
 from model_server.models.weight import Blueprint
 from model_server.multihost.pipeline import PipelineRunner, StageThread
 from model_server.multihost.pipeline_loading import own_tensors
 from model_server.multihost.stage_programs import StagePrograms
-from model_server.weights import random_weights, read_weights
+from model_server.random_weights import random_weights
+from model_server.weights import read_weights
 from tests.model_server.models.family_cases import F32, checkpoint_of
 from tests.model_server.multihost.played import BUCKETS, LIMITS
 from tests.model_server.multihost.queue_link import ring
@@ -77,13 +79,13 @@ class Case:
         self.recipe = recipe
 
     def whole(self, sizes: tuple[int, int, int] = (1, 1, 1)) -> ModelRunner:
-        mesh = make_mesh(sizes)
-        module = self.recipe.blueprint(mesh.shape["model"], self.checkpoint)
+        layout = layout_of(sizes).placed(jax.devices()[: math.prod(sizes)])
+        module = self.recipe.blueprint(layout, self.checkpoint)
         needed: Any = self.checkpoint and NeededTensors(self.checkpoint, self.recipe.unused)
         runner = ModelRunner(
             module,
-            leaves_of(module, needed, mesh),
-            pages_of(self.recipe, mesh),
+            leaves_of(module, needed, layout),
+            pages_of(self.recipe, layout),
             LIMITS,
             BUCKETS,
             xla.paged_attention,
@@ -91,26 +93,25 @@ class Case:
         runner.compile(lambda _: None)
         return runner
 
-    def staged(self, stages: int, meshes: Sequence[Mesh]) -> Hosts:
+    def staged(self, stages: int, layouts: Sequence[Layout]) -> Hosts:
         parts = replace(self.recipe, stages=stages).cut()
         runners = [
-            PipelineRunner(self._programs(part, mesh), link, StageThread())
-            for part, mesh, link in zip(parts, meshes, ring(stages), strict=True)
+            PipelineRunner(self._programs(part, layout), link, StageThread())
+            for part, layout, link in zip(parts, layouts, ring(stages), strict=True)
         ]
         for runner in runners:
             runner.compile(lambda _: None)
         return Hosts(runners)
 
-    def _programs(self, part: Recipe, mesh: Mesh) -> StagePrograms:
-        shards = mesh.shape["model"]
-        module = part.blueprint(shards, self.checkpoint)
-        checkpoint = self.checkpoint and own_tensors(part, module, shards, self.checkpoint)
+    def _programs(self, part: Recipe, layout: Layout) -> StagePrograms:
+        module = part.blueprint(layout, self.checkpoint)
+        checkpoint = self.checkpoint and own_tensors(part, module, layout, self.checkpoint)
         assert part.stage
         return StagePrograms(
             part.stage,
             module,
-            leaves_of(module, checkpoint, mesh),
-            pages_of(part, mesh),
+            leaves_of(module, checkpoint, layout),
+            pages_of(part, layout),
             LIMITS,
             BUCKETS,
             xla.paged_attention,
@@ -118,21 +119,18 @@ class Case:
         )
 
 
-def leaves_of(module: Blueprint, checkpoint: Checkpoint | None, mesh: Mesh) -> list[jax.Array]:
+def leaves_of(module: Blueprint, checkpoint: Checkpoint | None, layout: Layout) -> list[jax.Array]:
     if checkpoint is None:
-        return random_weights(module.declarations, SEED, lambda _: None, mesh)
-    return read_weights(module.declarations, checkpoint, lambda _: None, mesh)
+        return random_weights(module.declarations, SEED, lambda _: None, layout)
+    return read_weights(module.declarations, checkpoint, lambda _: None, layout)
 
 
-def pages_of(recipe: Recipe, mesh: Mesh) -> tuple[LayerPages, ...]:
-    cache = recipe.cache(mesh.shape["model"])
-    heads = NamedSharding(mesh, PartitionSpec(None, "model" if cache.axis else None))
-    return allocate(cache, LIMITS.pages, PAGE, jnp.dtype("float32"), heads)
+def pages_of(recipe: Recipe, layout: Layout) -> tuple[LayerPages, ...]:
+    cache = cache_of(recipe, layout)
+    return allocate(cache, LIMITS.pages, PAGE, jnp.dtype("float32"), layout.pages(cache.axis))
 
 
-def meshes_of(stages: int, sizes: tuple[int, int, int]) -> list[Mesh]:
-    """Disjoint ones where there are devices enough; else all on the first devices."""
-    size, devices = sizes[0] * sizes[1] * sizes[2], jax.devices()
-    if len(devices) < size * stages:
-        return [make_mesh(sizes)] * stages
-    return [make_mesh(sizes, devices[index * size :]) for index in range(stages)]
+def layouts_of(stages: int, sizes: tuple[int, int, int]) -> list[Layout]:
+    """On devices of their own."""
+    size, devices = math.prod(sizes), jax.devices()
+    return [layout_of(sizes).placed(devices[index * size :]) for index in range(stages)]

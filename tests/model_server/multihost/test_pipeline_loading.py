@@ -15,20 +15,20 @@ from model_server.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from model_server.config import ModelServerConfig
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
-from model_server.models.sharding import make_mesh
+from model_server.models.sharding import layout_of
 from model_server.multihost.pipeline_loading import StagePlan, own_tensors, plan_stage
 from sax.errors import CheckpointError, InvalidRequest, MemoryPlanError
 from tests.model_server.models.family_cases import F32, checkpoint_of
 from tests.model_server.multihost.staged import LM, TINY
 
 CONFIG = ModelServerConfig(slots=4, page_size=8, max_context=64, kv_cache_bytes=2**19)
-MESH = make_mesh()
+LAYOUT = layout_of().placed()
 # Three layers: two in the first stage, one in the second.
 RECIPE: Any = make_recipe(LM, None, TINY | {"NUM_STAGES": "2"})
 
 
 def plan(index: int, config: ModelServerConfig = CONFIG, **rest: Any) -> StagePlan:
-    return plan_stage(RECIPE, None, index, MESH, config, rest.pop("in_use", 0), **rest)
+    return plan_stage(RECIPE, None, index, LAYOUT, config, rest.pop("in_use", 0), **rest)
 
 
 def test_the_stage_with_the_least_room_decides_for_all() -> None:
@@ -63,7 +63,7 @@ def test_a_stage_that_does_not_fit_is_named() -> None:
 def test_more_stages_than_layers_are_refused() -> None:
     four: Any = make_recipe(LM, None, TINY | {"NUM_STAGES": "4"})
     with pytest.raises(InvalidRequest, match="NUM_STAGES is 4 and this model has 3 layers"):
-        plan_stage(four, None, 0, MESH, CONFIG, 0)
+        plan_stage(four, None, 0, LAYOUT, CONFIG, 0)
 
 
 def test_a_stage_sees_its_own_tensors_only() -> None:
@@ -113,7 +113,7 @@ def _seen(folder: str, stages: Any = (0, 1)) -> list[list[str]]:
 
 
 def _own(part: Recipe, checkpoint: Checkpoint) -> Checkpoint:
-    return own_tensors(part, part.blueprint(1, checkpoint), 1, checkpoint)
+    return own_tensors(part, part.blueprint(LAYOUT, checkpoint), LAYOUT, checkpoint)
 
 
 def _changed(folder: Path, change: Any) -> str:

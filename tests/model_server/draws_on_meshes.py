@@ -1,0 +1,74 @@
+"""What a process draws for its own devices when no other process helps it; one of a group of two.
+
+    python -m tests.model_server.draws_on_meshes PROCESS COORDINATOR RESULTS.npz
+
+The first loads a model that the second never loads. RESULTS.npz holds under `LEAF:START,START` what
+a device of this process has of a leaf from there on. The number of devices comes from XLA_FLAGS.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from model_server.capacity import cache_of
+from model_server.kernels.pages import allocate
+from model_server.models.nibbles import as_bytes
+from model_server.models.recipe import Recipe
+from model_server.models.registry import make_recipe
+from model_server.models.sharding import Layout, layout_of
+from model_server.random_weights import random_weights
+
+CONFIG = {
+    "model_type": "llama",
+    "vocab_size": 96,
+    "hidden_size": 160,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": True,
+}
+PAGES = "pages"
+KINDS = ("float32", "int4")
+
+
+def recipe_of(kind: str) -> Recipe:
+    """kind: float32 or a quantisation."""
+    quantize = "null" if kind == "float32" else f'"{kind}"'
+    made = make_recipe("auto", CONFIG, {"DTYPE": '"float32"', "QUANTIZE": quantize})
+    assert isinstance(made, Recipe)
+    return made
+
+
+def arrays(kind: str, layout: Layout) -> Iterator[tuple[str, jax.Array]]:
+    """Everything that a load puts on devices, by name; int4 as the bytes that a step takes."""
+    recipe = recipe_of(kind)
+    module = recipe.blueprint(layout)
+    names = [f"{kind} {d.path} {leaf.part}" for d in module.declarations for leaf in d.leaves]
+    leaves = random_weights(module.declarations, 5, lambda _: None, layout)
+    yield from zip(names, map(as_bytes, leaves), strict=True)
+    cache = cache_of(recipe, layout)
+    pages = allocate(cache, 3, 8, jnp.dtype("float32"), layout.pages(cache.axis))
+    yield f"{kind} {PAGES}", pages[0].keys
+
+
+def main(process: str, coordinator: str, path: str) -> None:
+    jax.distributed.initialize(coordinator, 2, int(process))
+    layout = layout_of((1, 2, 2)).placed()
+    held: dict[str, np.ndarray] = {}
+    for kind in KINDS if process == "0" else KINDS[1:]:
+        for name, array in arrays(kind, layout):
+            for shard in array.addressable_shards:
+                begin = ",".join(str(part.start or 0) for part in shard.index)
+                held[f"{name}:{begin}"] = np.asarray(shard.data)
+    np.savez(path, **held)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
