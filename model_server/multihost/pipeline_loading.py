@@ -6,7 +6,7 @@ offers of their links, is not known here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from model_server.checkpoints.bare_names import with_whole_names
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.embed_loading import NeededTensors
-from model_server.engine.buckets import closed_set
+from model_server.engine.buckets import Bucket, closed_set
 from model_server.engine.types import EngineLimits
 from model_server.kernels import xla
 from model_server.kernels.pages import LayerPages, allocate
@@ -96,10 +96,12 @@ def build_stage(
     thread: StageThread,
     report: Report,
     on_failure: Callable[[BaseException], None] = lambda failure: None,
+    buckets: Sequence[Bucket] | None = None,
 ) -> PipelineRunner:
     """Weights, pages and compiled buckets; every host then warms them. The runner owns the link.
 
-    seed: of random weights, for checkpoint None. Raises CheckpointError.
+    seed: of random weights, for checkpoint None. buckets: None: those of every server. Raises
+    CheckpointError.
     """
     leaves = _weights(plan, checkpoint, seed, report)
     stage = plan.recipe.stage
@@ -110,7 +112,7 @@ def build_stage(
         leaves,
         _pages(plan),
         plan.limits,
-        closed_set(plan.limits.slots, PREFILL_BLOCKS),
+        buckets or closed_set(plan.limits.slots, PREFILL_BLOCKS),
         xla.paged_attention,
         plan.recipe.embed,
         plan.layout.row_split(),

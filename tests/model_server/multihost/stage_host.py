@@ -29,7 +29,7 @@ from model_server.multihost.pipeline import StageThread
 from model_server.multihost.pipeline_loading import build_stage, plan_stage, stage_layout
 from model_server.multihost.place import place_of
 from model_server.multihost.zmq_link import ZmqLink
-from tests.model_server.multihost.played import numbers_of, play, steps, tokens_of
+from tests.model_server.multihost.played import BUCKETS, numbers_of, play, steps, tokens_of
 from tests.model_server.multihost.staged import SEED, Case
 
 LOOPBACK = "127.0.0.1"
@@ -66,7 +66,11 @@ def main() -> None:
     link.connect(said["offer"])
     limits = msgspec.convert(said["limits"], EngineLimits)
     plan = plan_stage(recipe, case.checkpoint, place.stage, layout, CONFIG, 0, limits)
-    runner = build_stage(plan, case.checkpoint, SEED, link, StageThread(), lambda _: None)
+    # Compiling is slow: two hosts, which every run of the suite has, do with one.
+    buckets = BUCKETS if hosts == 2 else None
+    runner = build_stage(
+        plan, case.checkpoint, SEED, link, StageThread(), lambda _: None, buckets=buckets
+    )
     tell(built=runner.weight_bytes)
     told()
     for bucket in runner.buckets:
