@@ -27,11 +27,17 @@ _CPU_KV_BYTES = 2**30
 
 
 def plan_capacity(
-    recipe: Recipe, module: Blueprint, layout: Layout, config: ModelServerConfig, in_use: int
+    recipe: Recipe,
+    module: Blueprint,
+    layout: Layout,
+    config: ModelServerConfig,
+    in_use: int,
+    own: Sequence[Any] | None = None,
 ) -> tuple[EngineLimits, MemoryPlan]:
     """The engine's limits and what one device will hold. Raises MemoryPlanError.
 
-    layout: of sizes alone; it may want more devices than this server has.
+    layout: of sizes alone; it may want more devices than this server has. own: devices of this
+    process that it takes, where they are not the first of every host.
     """
     slots, context = recipe.slots or config.slots, _context(recipe, config)
     page = _page_bytes(recipe, layout, config.page_size)
@@ -40,7 +46,7 @@ def plan_capacity(
         weights=weight_bytes(module, layout),
         kv_bytes_per_page=page,
         workspace=_workspace(recipe, slots),
-        limit=device_limit(_of_this_process(layout), config),
+        limit=device_limit(own or _of_this_process(layout), config),
         in_use=in_use,
         wanted_pages=_wanted_pages(config, page, per_sequence, slots),
         min_pages=per_sequence,

@@ -22,6 +22,11 @@ class MemoryPlan:
     kv: int  # bytes of the page pool, scratch page included
     total: int  # bytes of weights, page pool and workspace
 
+    def with_pages(self, pages: int) -> MemoryPlan:
+        """The same model with another number of pages."""
+        kv = self.kv // (self.pages + 1) * (pages + 1)
+        return MemoryPlan(pages=pages, kv=kv, total=self.total - self.kv + kv)
+
 
 def plan(
     *,

@@ -6,12 +6,9 @@ Every bucket is compiled before the first step; a compiled call cannot compile a
 
 from __future__ import annotations
 
-import contextvars
-import logging
 import math
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -20,6 +17,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.engine.buckets import Bucket, choose
+from model_server.engine.compiling import compiled_in_turn
 from model_server.engine.sampler import RowSampling, sample
 from model_server.engine.step_arrays import Layout, StepArrays
 from model_server.engine.types import EngineLimits, PendingStep, RowResult, Step, StepResult
@@ -31,9 +29,6 @@ from model_server.models.nibbles import as_bytes, from_bytes
 from model_server.models.weight import Blueprint
 from sax.types import Progress
 
-logger = logging.getLogger(__name__)
-
-_COMPILERS = 2  # programs in the making at once: each takes up hundreds of MB while it is made
 _PLACES = ("pages", "offsets", "decode_tables", "decode_limits", "block_tables", "block_limits")
 
 
@@ -77,7 +72,7 @@ class Outputs(NamedTuple):
     top_logprobs: jax.Array  # f32[R, 20]
 
 
-class _Pending:
+class Launched:
     """A launched step; reading it waits for the device."""
 
     def __init__(
@@ -131,13 +126,13 @@ class ModelRunner:
         self._dtypes = tuple(leaf.dtype for leaf in leaves)
         self._leaves = tuple(map(as_bytes, leaves))
         self._pages = tuple(pages)
-        self._everywhere = _everywhere(self._leaves[0].sharding)
+        self._everywhere = everywhere(self._leaves[0].sharding)
         self._last_tokens = full((limits.slots + 1,), 0, jnp.int32, self._everywhere)
         self._arrays = StepArrays(limits)
         self._tops = [0] * limits.slots
         self._layouts = {bucket: Layout(bucket, limits) for bucket in self._buckets}
         # Arrays are donated away while other buckets still compile; their shapes stay.
-        self._shapes = jax.tree.map(_shape, (self._leaves, self._pages, self._last_tokens))
+        self._shapes = jax.tree.map(shape_of, (self._leaves, self._pages, self._last_tokens))
         self._compiled: dict[Bucket, Any] = {}
         self.closed = False
 
@@ -152,24 +147,17 @@ class ModelRunner:
     def compile(
         self, report: Callable[[Progress], None], programs: Programs = COMPILED_HERE
     ) -> None:
-        """Have a program for every bucket. Nothing runs yet: `warm` does that.
+        """Have a program for every bucket. Nothing runs yet: `warm` does that."""
 
-        Two at a time: tracing one, which is Python, beside compiling another, which is not.
-        """
+        def program_of(bucket: Bucket) -> Any:
+            return self._compile_one(bucket, programs)
+
         total = len(self._buckets)
         report(Progress("compiling bucket", 0, total))
-        with ThreadPoolExecutor(_COMPILERS, thread_name_prefix="compile") as pool:
-            # The caller's context says that compiling is what it expects.
-            tasks = [
-                pool.submit(contextvars.copy_context().run, self._compile_one, bucket, programs)
-                for bucket in self._buckets
-            ]
-            try:
-                for done, (bucket, task) in enumerate(zip(self._buckets, tasks, strict=True), 1):
-                    self._compiled[bucket] = task.result()
-                    report(Progress("compiling bucket", done, total))
-            finally:
-                pool.shutdown(cancel_futures=True)
+        with closing(compiled_in_turn(self._buckets, program_of)) as made:
+            for done, (bucket, program) in enumerate(made, 1):
+                self._compiled[bucket] = program
+                report(Progress("compiling bucket", done, total))
 
     def _compile_one(self, bucket: Bucket, programs: Programs) -> Any:
         layout = self._layouts[bucket]
@@ -181,10 +169,7 @@ class ModelRunner:
             # Every device samples the same tokens; pages stay where they are.
             out_shardings=(self._everywhere, pages, self._everywhere),
         )
-        started = time.monotonic()
-        compiled = programs.compiled(str(bucket), lambda: jitted.lower(*self._shapes, vector))
-        logger.info("compiled bucket %s in %.1f s", bucket, time.monotonic() - started)
-        return compiled
+        return programs.compiled(str(bucket), lambda: jitted.lower(*self._shapes, vector))
 
     @property
     def buckets(self) -> int:
@@ -212,7 +197,7 @@ class ModelRunner:
         vector, ranges = self._arrays.pack(step, self._layouts[bucket])
         outputs = self.call(bucket, vector)
         tops = [self._tops[row.slot] for row in step.rows]
-        return _Pending(step, outputs, ranges, tops)
+        return Launched(step, outputs, ranges, tops)
 
     def bucket(self, step: Step) -> Bucket:
         """The compiled shape that this step is padded to."""
@@ -235,14 +220,15 @@ class ModelRunner:
         self._compiled.clear()
 
 
-def _everywhere(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
+def everywhere(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
     """A copy on each device that holds the weights."""
     if isinstance(sharding, NamedSharding):
         return NamedSharding(sharding.mesh, PartitionSpec())
     return sharding
 
 
-def _shape(array: jax.Array) -> jax.ShapeDtypeStruct:
+def shape_of(array: jax.Array) -> jax.ShapeDtypeStruct:
+    """What a program is compiled for where the array itself may be gone by then."""
     return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
 
 
@@ -267,20 +253,25 @@ def run_step(
     decodes = step["decode_slots"].shape[0]
     fed = last_tokens.at[step["decode_slots"]].get(mode="promise_in_bounds")
     tokens = jnp.concatenate([fed, step["tokens"][decodes:]])
-    places = {field: step[field] for field in _PLACES}
-    batch = PagedBatch(**places, kernel=kernel, split=split)
-    hidden, written = model(tokens, step["positions"], pages, batch)
+    hidden, written = model(tokens, step["positions"], pages, paged_batch(step, kernel, split))
+    outputs = chosen(model, hidden, step)
+    # Scratch rows all write the scratch slot; real slots appear once.
+    slots = last_tokens.at[step["row_slot"]]
+    return outputs, written, slots.set(outputs.numbers[0], mode="promise_in_bounds")
+
+
+def paged_batch(step: dict[str, jax.Array], kernel: Kernel, split: RowSplit | None) -> PagedBatch:
+    """Where the tokens of a step live."""
+    return PagedBatch(**{field: step[field] for field in _PLACES}, kernel=kernel, split=split)
+
+
+def chosen(model: LanguageModel, hidden: jax.Array, step: dict[str, jax.Array]) -> Outputs:
+    """From the final hidden states f32[T, D] to the tokens of the rows that yield."""
     rows = hidden.at[step["row_index"]].get(mode="promise_in_bounds")
     sampled = sample(model.logits(rows), _row_sampling(step))
-    # Scratch rows all write the scratch slot; real slots appear once.
-    last_tokens = last_tokens.at[step["row_slot"]].set(sampled.tokens, mode="promise_in_bounds")
     bits = jax.lax.bitcast_convert_type(sampled.logprobs, jnp.int32)
     numbers = jnp.stack([sampled.tokens, bits])
-    return (
-        Outputs(numbers, sampled.top_tokens, sampled.top_logprobs),
-        written,
-        last_tokens,
-    )
+    return Outputs(numbers, sampled.top_tokens, sampled.top_logprobs)
 
 
 def _row_sampling(step: dict[str, jax.Array]) -> RowSampling:

@@ -13,12 +13,15 @@ from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
 from model_server.models.layers import Embedding, Linear, run_layer
 from model_server.models.rope import Rope
+from model_server.models.stage import Stage
 
 
 class Decoder(nnx.Module):
     """Tokens to hidden states, hidden states to logits.
 
-    A layer is called as layer(x, rotation, pages, batch) and gives (x, pages).
+    A layer is called as layer(x, rotation, pages, batch) and gives (x, pages). A stage of a
+    pipeline is the same module without the parts of other stages: its runner calls `embed`,
+    `run`, `final_norm` and `logits` where it has them.
     """
 
     def __init__(
@@ -48,14 +51,21 @@ class Decoder(nnx.Module):
         batch: PagedBatch,
     ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
         """Final hidden states f32[T, D], normalised, and the pages with the new tokens."""
+        x, written = self.run(self.embed(tokens, positions), positions, pages, batch)
+        return self.final_norm(x), written
+
+    def run(
+        self, x: jax.Array, positions: jax.Array, pages: Sequence[LayerPages], batch: PagedBatch
+    ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
+        """f32[T, D] through the layers, and their pages with the new tokens."""
         rotations = {rope: rope and rope.at(positions) for rope in dict.fromkeys(self.ropes)}
-        x = batch.divided(self.embed(tokens, positions))
+        x = batch.divided(x)
         written: list[LayerPages] = []
         for layer, rope, layer_pages in zip(self.layers, self.ropes, pages, strict=True):
             x, layer_pages = run_layer(layer, x, rotations[rope], layer_pages, batch)
             x = batch.divided(x)
             written.append(layer_pages)
-        return self.final_norm(x), tuple(written)
+        return x, tuple(written)
 
     def embed(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
         """f32[T, D]: what the first layer sees."""
@@ -67,3 +77,13 @@ class Decoder(nnx.Module):
         made: Any = self.embedding.logits(hidden) if self.head is None else self.head(hidden)
         cap = self.logits_softcap
         return made if cap is None else cap * jnp.tanh(made / cap)
+
+    def keep(self, stage: Stage) -> None:
+        """Let go of what other stages hold; a tied embedding is held by the first and the last."""
+        self.layers = nnx.List(self.layers[stage.layers])
+        self.ropes = self.ropes[stage.layers]
+        tied = self.head is None
+        if not (stage.is_first or (stage.is_last and tied)):
+            del self.embedding
+        if not stage.is_last:
+            del self.final_norm, self.head

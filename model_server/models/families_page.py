@@ -29,6 +29,7 @@ _MEANINGS = {
     "KV_CACHE_DTYPE": '`"float32"`, `"bfloat16"` or `"int8"` (a scale per head and token); null: '
     "float32 on a CPU, elsewhere as `DTYPE`",
     "ICI_MESH_SHAPE": "devices on the axes replica, data, model; null: every device, on model",
+    "NUM_STAGES": "groups of hosts that hold the layers in turn; each has the mesh above",
     "SHARDING_RULES": "which mesh axis divides each logical axis of the model: an object, as "
     '`{"experts": "data", "tokens": "data"}`; null as a value: never divided (see below)',
     "MAX_CONTEXT": "tokens of a prompt and its answer; null: the model's own",

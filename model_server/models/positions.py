@@ -10,6 +10,7 @@ from flax import nnx
 
 from model_server.models.decoder import Decoder
 from model_server.models.layers import Names
+from model_server.models.stage import Stage
 from model_server.models.weight import WeightForm, weight
 
 
@@ -50,3 +51,9 @@ class PositionedDecoder(Decoder):
     def embed(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
         """f32[T, D]."""
         return super().embed(tokens, positions) + self.positions(positions)
+
+    def keep(self, stage: Stage) -> None:
+        """Only the first stage sees tokens."""
+        super().keep(stage)
+        if not stage.is_first:
+            del self.positions

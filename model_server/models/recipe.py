@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,8 +13,10 @@ from flax import nnx
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.kernels.pages import CacheShape
 from model_server.models.axis_rules import Rules, parse_rules
+from model_server.models.decoder import Decoder
 from model_server.models.quantization import Quantization, Scheme, Stored, parse_quantize
 from model_server.models.sharding import ONE_DEVICE, Layout, split_heads
+from model_server.models.stage import Stage, stages_of
 from model_server.models.weight import Blueprint, WeightForm, blueprint
 from sax.errors import InvalidRequest
 from sax.types import SamplingParams
@@ -27,6 +29,7 @@ SERVING_DEFAULTS: Mapping[str, Any] = {
     # float32, bfloat16 or int8 (a scale per head and token); null: float32 on a CPU, else DTYPE
     "KV_CACHE_DTYPE": None,
     "ICI_MESH_SHAPE": None,  # devices on the axes replica, data, model; null: all on model
+    "NUM_STAGES": 1,  # groups of hosts that hold the layers in turn, each with a mesh of its own
     # Logical axis of the model -> mesh axis or null, where not as in `Rules`; null: all as there.
     "SHARDING_RULES": None,
     "MAX_CONTEXT": None,  # prompt plus answer, tokens; null: the model's own
@@ -55,7 +58,8 @@ class Recipe:
     dtype: str
     quantize: Scheme | str | None  # a scheme; "stored"; None: plain numbers
     kv_cache_dtype: str | None  # None: what suits the platform
-    mesh_shape: tuple[int, ...] | None  # None: every device, on the model axis
+    mesh_shape: tuple[int, ...] | None  # of one stage; None: every device, on the model axis
+    stages: int
     rules: Rules
     slots: int | None  # None: the server's flag
     samples: int
@@ -63,6 +67,17 @@ class Recipe:
     defaults: SamplingParams
     # checkpoint tensors that the model knowingly leaves aside, by prefix
     unused: tuple[str, ...] = ()
+    stage: Stage | None = None  # that this is the recipe of; None: of the whole model
+
+    def cut(self) -> tuple[Recipe, ...]:
+        """A recipe per stage. Raises InvalidRequest where there are more stages than layers."""
+        return tuple(map(self._of_stage, stages_of(self.cache(1).layers, self.stages)))
+
+    def _of_stage(self, stage: Stage) -> Recipe:
+        def cache(shards: int) -> CacheShape:
+            return replace(self.cache(shards), layers=stage.end - stage.first)
+
+        return replace(self, cache=cache, stage=stage)
 
     def blueprint(
         self, layout: Layout = ONE_DEVICE, checkpoint: Checkpoint | None = None
@@ -70,14 +85,16 @@ class Recipe:
         """The module without its weights, as it is divided over the devices of a mesh.
 
         `checkpoint` is asked how its tensors are quantised, where the recipe keeps them so. Raises
-        InvalidRequest where QUANTIZE would change nothing.
+        InvalidRequest where QUANTIZE would change nothing in the whole model, and where the model
+        cannot be cut into stages.
         """
         quantization = self._quantization(checkpoint)
         form = WeightForm(dtype=jnp.dtype(self.dtype), layout=layout, quantization=quantization)
         made = blueprint(lambda: self.build(form))
         if quantization is not None:
             quantization.check(each.packing for each in made.declarations if each.packing)
-        return made
+        stage = self.stage
+        return made if stage is None else blueprint(lambda: _kept(self.build(form), stage))
 
     def _quantization(self, checkpoint: Checkpoint | None) -> Quantization | None:
         if isinstance(self.quantize, Scheme) or self.quantize is None:
@@ -89,6 +106,17 @@ class Recipe:
                 param="overrides.QUANTIZE",
             )
         return Stored(checkpoint.packing)
+
+
+def _kept(module: nnx.Module, stage: Stage) -> nnx.Module:
+    if not isinstance(module, Decoder):
+        raise InvalidRequest(
+            f"NUM_STAGES is {stage.count}, but this model ({type(module).__name__}) is not a stack "
+            "of layers that can be cut: leave it out",
+            param="overrides.NUM_STAGES",
+        )
+    module.keep(stage)
+    return module
 
 
 def head_cache(
@@ -153,7 +181,9 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
             f"{values['KV_CACHE_DTYPE']!r}",
             param="overrides.KV_CACHE_DTYPE",
         )
-    _check_positive(values, "MAX_CONTEXT", "NUM_CACHE_SLOTS", "NUM_SAMPLES", "MAX_DECODE_STEPS")
+    _check_positive(
+        values, "MAX_CONTEXT", "NUM_CACHE_SLOTS", "NUM_SAMPLES", "MAX_DECODE_STEPS", "NUM_STAGES"
+    )
     _check_sampling(values)
     wanted = values["MAX_CONTEXT"]
     if wanted is not None and wanted > own_context:
@@ -166,6 +196,7 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
         "quantize": parse_quantize(values["QUANTIZE"]),
         "kv_cache_dtype": values["KV_CACHE_DTYPE"],
         "mesh_shape": _mesh_shape(values["ICI_MESH_SHAPE"]),
+        "stages": values["NUM_STAGES"],
         "rules": parse_rules(values["SHARDING_RULES"]),
         "max_context": wanted or own_context,
         "slots": values["NUM_CACHE_SLOTS"],

@@ -73,9 +73,12 @@ class Layout:
             return None
         return RowSplit(self.mesh, axis, attention=axis != self.axis("heads"))
 
-    def placed(self) -> Layout:
-        """The same over devices of this server. Raises InvalidRequest, MemoryPlanError."""
-        return replace(self, mesh=make_mesh(tuple(self.mesh.shape.values())))
+    def placed(self, among: Sequence[Any] | None = None) -> Layout:
+        """The same over devices: of `among`, or of all hosts.
+
+        Raises InvalidRequest, MemoryPlanError.
+        """
+        return replace(self, mesh=make_mesh(tuple(self.mesh.shape.values()), among))
 
 
 def layout_of(shape: Sequence[int] = (1, 1, 1), rules: Rules = DEFAULT_RULES) -> Layout:
@@ -97,15 +100,16 @@ def own_device() -> Layout:
     return Layout(Mesh(np.asarray(jax.local_devices()[:1]).reshape(1, 1, 1), AXES))
 
 
-def make_mesh(shape: Sequence[int]) -> Mesh:
+def make_mesh(shape: Sequence[int], among: Sequence[Any] | None = None) -> Mesh:
     """A mesh over the first devices of every host. Raises InvalidRequest, MemoryPlanError."""
-    wanted, there = layout_of(shape).mesh.size, len(jax.devices())
+    devices = jax.devices() if among is None else among
+    wanted, there = layout_of(shape).mesh.size, len(devices)
     if wanted > there:
         raise MemoryPlanError(
             f"the mesh {list(shape)} needs {wanted} devices; this server has {there}: publish on a "
             "larger server or override ICI_MESH_SHAPE"
         )
-    return Mesh(np.asarray(first_devices(jax.devices(), shape)).reshape(tuple(shape)), AXES)
+    return Mesh(np.asarray(first_devices(devices, shape)).reshape(tuple(shape)), AXES)
 
 
 def first_devices(devices: Sequence[Any], shape: Sequence[int]) -> list[Any]:

@@ -99,6 +99,12 @@ def test_prompts_longer_than_the_largest_bucket_are_served(loader: ModelLoader) 
         engine.close()
 
 
+def test_stages_want_as_many_groups_of_hosts(loader: ModelLoader) -> None:
+    with pytest.raises(InvalidRequest, match="NUM_STAGES is 2, .* 1 host, which cannot") as caught:
+        loader(spec(overrides=SHRUNK | {"NUM_LAYERS": "2", "NUM_STAGES": "2"}), quiet)
+    assert caught.value.param == "overrides.NUM_STAGES"
+
+
 def test_the_same_name_gets_the_same_random_weights(loader: ModelLoader) -> None:
     tokens = []
     for _ in range(2):

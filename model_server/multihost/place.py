@@ -1,0 +1,51 @@
+"""Where a host stands in a pipeline. Pure: ordinals in, ordinals out; knows no device or socket.
+
+The hosts of a replica are divided in order into groups of one size, one per stage. Host i of a
+stage sends to host i of the next one, and host i of the last stage to host i of the first: the
+hosts form rings, and each has one neighbour before it and one after.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sax.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One host's."""
+
+    hosts: int  # of the replica
+    stages: int
+    ordinal: int  # this host's
+
+    @property
+    def per_stage(self) -> int:
+        return self.hosts // self.stages
+
+    @property
+    def stage(self) -> int:
+        return self.ordinal // self.per_stage
+
+    @property
+    def members(self) -> range:
+        """The hosts of this one's stage."""
+        return range(self.stage * self.per_stage, (self.stage + 1) * self.per_stage)
+
+    @property
+    def next(self) -> int:
+        """The host that this one sends to."""
+        return (self.ordinal + self.per_stage) % self.hosts
+
+
+def place_of(hosts: int, ordinal: int, stages: int) -> Place:
+    """Raises InvalidRequest where the hosts do not divide into the stages."""
+    if hosts % stages:
+        raise InvalidRequest(
+            f"NUM_STAGES is {stages}, but this replica has {hosts} "
+            f"{'host' if hosts == 1 else 'hosts'}, which cannot be divided into so many groups of "
+            "one size: give a divisor of the number of hosts, or publish on a replica with more",
+            param="overrides.NUM_STAGES",
+        )
+    return Place(hosts, stages, ordinal)

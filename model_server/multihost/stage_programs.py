@@ -1,0 +1,132 @@
+"""One stage's weights, pages and compiled buckets on the devices of its own mesh.
+
+The counterpart of `ModelRunner` for a part of the layers: what goes in and out of a step are hidden
+states where a neighbour is, tokens at the ends. No collective leaves the mesh. Knows no link.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from model_server.engine.buckets import Bucket
+from model_server.engine.compiling import compiled_in_turn
+from model_server.engine.runner import Outputs, chosen, everywhere, paged_batch, shape_of, unpack
+from model_server.engine.step_arrays import Layout
+from model_server.engine.types import EngineLimits
+from model_server.kernels.paged import Kernel
+from model_server.kernels.pages import LayerPages
+from model_server.kernels.row_split import RowSplit
+from model_server.models.nibbles import as_bytes, from_bytes
+from model_server.models.stage import Stage
+from model_server.models.weight import Blueprint
+from sax.types import Progress
+
+
+class StagePrograms:
+    """Compiled ahead; a call of a compiled bucket cannot compile again."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        blueprint: Blueprint,
+        leaves: Sequence[jax.Array],
+        pages: Sequence[LayerPages],
+        limits: EngineLimits,
+        buckets: Sequence[Bucket],
+        kernel: Kernel,
+        embed: int,
+        split: RowSplit | None = None,
+    ) -> None:
+        self.stage = stage
+        self.limits = limits
+        self.embed = embed  # D
+        self.layouts = {bucket: Layout(bucket, limits) for bucket in buckets}
+        self._blueprint = blueprint
+        self._kernel = kernel
+        self._split = split
+        self._dtypes = tuple(leaf.dtype for leaf in leaves)
+        self._leaves = tuple(map(as_bytes, leaves))
+        self._pages = tuple(pages)
+        self._everywhere = everywhere(self._leaves[0].sharding)
+        self._compiled: dict[Bucket, Any] = {}
+        self._pages_are_whole = threading.Lock()  # while a call replaces them they are not
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(leaf.nbytes for leaf in self._leaves)
+
+    def compile(self, report: Callable[[Progress], None]) -> None:
+        """Every bucket. Runs nothing."""
+        total = len(self.layouts)
+        report(Progress("compiling bucket", 0, total))
+        with closing(compiled_in_turn(tuple(self.layouts), self._compile_one)) as programs:
+            for done, (bucket, program) in enumerate(programs, 1):
+                self._compiled[bucket] = program
+                report(Progress("compiling bucket", done, total))
+
+    def run(self, bucket: Bucket, vector: np.ndarray, hidden: np.ndarray | None) -> Any:
+        """One device call: hidden states f32[T, D], or `Outputs` of the last stage.
+
+        hidden: what the stage before gave; None on the first. The pages are replaced.
+        """
+        given = () if hidden is None else (hidden,)
+        with self._pages_are_whole:
+            made, self._pages = self._compiled[bucket](self._leaves, self._pages, vector, *given)
+        return made
+
+    def close(self) -> None:
+        """Free device memory. Another thread that runs something gets an error."""
+        with self._pages_are_whole:
+            self._compiled.clear()
+            for array in jax.tree.leaves((self._leaves, self._pages)):
+                array.delete()
+
+    def _compile_one(self, bucket: Bucket) -> Any:
+        layout = self.layouts[bucket]
+        held = jax.tree.map(shape_of, (self._leaves, self._pages))
+        given = [self._input((layout.size,), jnp.int32)]
+        if not self.stage.is_first:
+            given.append(self._input((layout.tokens, self.embed), jnp.float32))
+        jitted = jax.jit(
+            self._trace(layout),
+            donate_argnums=1,
+            # Every host passes on a copy of its own; pages stay where they are.
+            out_shardings=(self._everywhere, jax.tree.map(lambda page: page.sharding, held[1])),
+        )
+        return jitted.lower(*held, *given).compile()
+
+    def _input(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=self._everywhere)
+
+    def _trace(self, layout: Layout) -> Callable[..., Any]:
+        def step(leaves: Any, pages: Any, vector: jax.Array, *given: jax.Array) -> Any:
+            model = self._blueprint.assemble(list(map(from_bytes, leaves, self._dtypes)))
+            parts = unpack(layout, vector)
+            return run_stage(model, self.stage, pages, parts, self._kernel, self._split, *given)
+
+        return step
+
+
+def run_stage(
+    model: Any,
+    stage: Stage,
+    pages: Sequence[LayerPages],
+    step: dict[str, jax.Array],
+    kernel: Kernel,
+    split: RowSplit | None,
+    hidden: jax.Array | None = None,  # f32[T, D]; None on the first stage
+) -> tuple[jax.Array | Outputs, tuple[LayerPages, ...]]:
+    """One stage of one step, traced. The first stage takes every token from the step itself."""
+    positions = step["positions"]
+    x = model.embed(step["tokens"], positions) if hidden is None else hidden
+    x, written = model.run(x, positions, pages, paged_batch(step, kernel, split))
+    if not stage.is_last:
+        return x, written
+    return chosen(model, model.final_norm(x), step), written

@@ -1,0 +1,61 @@
+"""A stage that is arithmetic: what PipelineRunner asks of StagePrograms, without a device.
+
+The first stage makes (token, position) of every token, every other one adds 1 to the token, and the
+last one chooses for each logit row  token + position  mod 97. So after token t at position p a
+pipeline of n stages gives  t + n - 1 + p  mod 97, and a lost or doubled stage changes the answer.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from model_server.engine.runner import Outputs
+from model_server.engine.sampler import TOP_LOGPROBS
+from model_server.engine.step_arrays import Layout
+from model_server.models.stage import Stage, stages_of
+from tests.model_server.multihost.played import BUCKETS, LIMITS
+
+VOCAB = 97
+
+
+class FakePrograms:
+    """`gate` holds every run back until it is set."""
+
+    limits = LIMITS
+    embed = 2
+    weight_bytes = 0
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.layouts = {bucket: Layout(bucket, LIMITS) for bucket in BUCKETS}
+        self.gate = threading.Event()
+        self.gate.set()
+        self.runs = 0
+        self.closed = False
+
+    def run(self, bucket: Any, vector: np.ndarray, hidden: np.ndarray | None) -> Any:
+        assert not self.closed
+        assert self.gate.wait(30)
+        self.runs += 1
+        step = self.layouts[bucket].views(vector)
+        if hidden is None:
+            return np.stack([step["tokens"], step["positions"]], axis=1).astype(np.float32)
+        hidden = hidden + np.array([1, 0], np.float32)
+        return _chosen(hidden[step["row_index"]]) if self.stage.is_last else hidden
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def fake_stages(count: int) -> list[FakePrograms]:
+    return [FakePrograms(stage) for stage in stages_of(count, count)]
+
+
+def _chosen(rows: np.ndarray) -> Outputs:
+    tokens = rows.sum(-1).astype(np.int32) % VOCAB
+    numbers: Any = np.stack([tokens, np.full_like(tokens, -1.0, np.float32).view(np.int32)])
+    rivals: Any = tokens[:, None] + np.arange(TOP_LOGPROBS, dtype=np.int32)
+    return Outputs(numbers, rivals, np.zeros_like(rivals, dtype=np.float32))

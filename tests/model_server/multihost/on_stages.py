@@ -1,0 +1,53 @@
+"""Plays the same steps on one mesh and on stages of fake devices; a process of its own.
+
+The number of devices is fixed before jax starts, so tests call this as a script:
+
+    python -m tests.model_server.multihost.on_stages RESULTS.json CASE:STAGES:1x1x2 ...
+
+RESULTS.json holds, under each of these names, the tokens and log-probabilities of both; or why
+there are none.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from tests.model_server.multihost.played import numbers_of, play, steps, tokens_of
+from tests.model_server.multihost.staged import Case, layouts_of
+
+
+def compared(name: str, stages: int, sizes: tuple[int, int, int]) -> dict[str, Any]:
+    case = Case(name)
+    with case.closes:
+        runners = {
+            "whole": case.whole(sizes),
+            "staged": case.staged(stages, layouts_of(stages, sizes)),
+        }
+        results = {kind: play(runner, steps()) for kind, runner in runners.items()}
+        for runner in runners.values():
+            runner.close()
+    return {
+        kind: {"tokens": tokens_of(each), "numbers": numbers_of(each).tolist()}
+        for kind, each in results.items()
+    }
+
+
+def main() -> None:
+    path, *runs = sys.argv[1:]
+    found: dict[str, Any] = {}
+    for run in runs:
+        name, stages, sizes = run.split(":")
+        replica, data, inner = map(int, sizes.split("x"))
+        try:
+            found[run] = compared(name, int(stages), (replica, data, inner))
+        except Exception:
+            found[run] = {"error": traceback.format_exc()}
+    Path(path).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

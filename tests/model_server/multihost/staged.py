@@ -1,0 +1,136 @@
+"""Models whole and in stages, all in one process: each stage on a mesh of devices of its own.
+
+The link is a queue, and one object launches every step on every stage, as the hosts' lockstep does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from model_server.capacity import cache_of
+from model_server.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from model_server.embed_loading import NeededTensors
+from model_server.engine.runner import ModelRunner
+from model_server.engine.types import PendingStep, Step
+from model_server.kernels import xla
+from model_server.kernels.pages import LayerPages, allocate
+from model_server.models.recipe import Recipe
+from model_server.models.registry import make_recipe
+from model_server.models.sharding import Layout, layout_of
+from model_server.models.weight import Blueprint
+from model_server.multihost.pipeline import PipelineRunner, StageThread
+from model_server.multihost.pipeline_loading import own_tensors
+from model_server.multihost.stage_programs import StagePrograms
+from model_server.random_weights import random_weights
+from model_server.weights import read_weights
+from tests.model_server.models.family_cases import F32, checkpoint_of
+from tests.model_server.multihost.played import BUCKETS, LIMITS
+from tests.model_server.multihost.queue_link import ring
+from tests.model_server.tiny import PAGE
+
+LM = "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest"
+TINY = F32 | {
+    "NUM_LAYERS": "3",
+    "MODEL_DIMS": "32",
+    "HIDDEN_DIMS": "64",
+    "NUM_HEADS": "4",
+    "DIMS_PER_HEAD": "8",
+    "VOCAB_SIZE": "97",
+}
+SEED = 3
+
+
+class Hosts:
+    """Every host of a pipeline: what is launched is launched on all of them."""
+
+    limits = LIMITS
+
+    def __init__(self, runners: Sequence[PipelineRunner]) -> None:
+        self.runners = runners
+
+    def launch(self, step: Step) -> PendingStep:
+        return [runner.launch(step) for runner in self.runners][0]
+
+    def close(self) -> None:
+        for runner in self.runners:
+            runner.close()
+
+
+class Case:
+    """A golden case with its checkpoint, or a class of Saxml with random weights."""
+
+    def __init__(self, name: str) -> None:
+        self.closes = ExitStack()
+        self.checkpoint: Checkpoint | None = None
+        path, config, overrides = LM, None, TINY
+        if name != "lm_cloud":
+            opened = open_checkpoint(str(checkpoint_of(name)))
+            self.checkpoint = self.closes.enter_context(closing(opened))
+            path, config, overrides = "auto", self.checkpoint.config, F32
+        recipe = make_recipe(path, config, overrides)
+        assert isinstance(recipe, Recipe)
+        self.recipe = recipe
+
+    def whole(self, sizes: tuple[int, int, int] = (1, 1, 1)) -> ModelRunner:
+        layout = layout_of(sizes).placed(jax.devices()[: math.prod(sizes)])
+        module = self.recipe.blueprint(layout, self.checkpoint)
+        needed: Any = self.checkpoint and NeededTensors(self.checkpoint, self.recipe.unused)
+        runner = ModelRunner(
+            module,
+            leaves_of(module, needed, layout),
+            pages_of(self.recipe, layout),
+            LIMITS,
+            BUCKETS,
+            xla.paged_attention,
+        )
+        runner.compile(lambda _: None)
+        return runner
+
+    def staged(self, stages: int, layouts: Sequence[Layout]) -> Hosts:
+        parts = replace(self.recipe, stages=stages).cut()
+        runners = [
+            PipelineRunner(self._programs(part, layout), link, StageThread())
+            for part, layout, link in zip(parts, layouts, ring(stages), strict=True)
+        ]
+        for runner in runners:
+            runner.compile(lambda _: None)
+        return Hosts(runners)
+
+    def _programs(self, part: Recipe, layout: Layout) -> StagePrograms:
+        module = part.blueprint(layout, self.checkpoint)
+        checkpoint = self.checkpoint and own_tensors(part, module, layout, self.checkpoint)
+        assert part.stage
+        return StagePrograms(
+            part.stage,
+            module,
+            leaves_of(module, checkpoint, layout),
+            pages_of(part, layout),
+            LIMITS,
+            BUCKETS,
+            xla.paged_attention,
+            part.embed,
+        )
+
+
+def leaves_of(module: Blueprint, checkpoint: Checkpoint | None, layout: Layout) -> list[jax.Array]:
+    if checkpoint is None:
+        return random_weights(module.declarations, SEED, lambda _: None, layout)
+    return read_weights(module.declarations, checkpoint, lambda _: None, layout)
+
+
+def pages_of(recipe: Recipe, layout: Layout) -> tuple[LayerPages, ...]:
+    cache = cache_of(recipe, layout)
+    return allocate(cache, LIMITS.pages, PAGE, jnp.dtype("float32"), layout.pages(cache.axis))
+
+
+def layouts_of(stages: int, sizes: tuple[int, int, int]) -> list[Layout]:
+    """On devices of their own."""
+    size, devices = math.prod(sizes), jax.devices()
+    return [layout_of(sizes).placed(devices[index * size :]) for index in range(stages)]

@@ -1,0 +1,84 @@
+"""Stages give the tokens of one host: real models, each stage on fake devices of its own."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.model_server.models.family_cases import first_of_each_family, is_encoder
+from tests.model_server.multihost.played import DECODES
+
+ROOT = Path(__file__).parents[3]
+# Experts, an untied head, tensor parallelism inside a stage; a tied head and random weights are in
+# test_stage_hosts.py.
+QUICK = ("mixtral:2:1x1x2",)
+MORE = (
+    "lm_cloud:3:1x1x2",
+    "llama_tied:3:1x1x2",
+    "deepseek_v3:3:1x1x2",
+    "qwen3_moe:2:1x1x4",
+    "gemma3:4:1x1x2",
+    "llama_untied_mqa:2:1x2x2",
+)
+SAXML = ("lm_cloud", "c4_spmd_gpt3")  # take no checkpoint; the same module as each other
+EVERY = tuple(
+    f"{name}:2:1x1x1"
+    for name in first_of_each_family()
+    if not is_encoder(name) and name not in SAXML
+)
+
+
+@functools.cache
+def computed(runs: tuple[str, ...]) -> dict[str, Any]:
+    """What one process with 8 fake devices gives for all of them."""
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        # Small models spend their time in the compiler: it may leave out what only makes them fast.
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8 "
+        "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+        "NPROC": "32",  # threads: fewer than devices can wait for each other for ever
+        "PYTHONPATH": str(ROOT),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "results.json"
+        command = [sys.executable, "-m", "tests.model_server.multihost.on_stages", path, *runs]
+        subprocess.run(command, env=environment, cwd=ROOT, check=True, timeout=900)
+        return json.loads(path.read_text())
+
+
+def check(found: dict[str, Any]) -> None:
+    if "error" in found:
+        pytest.fail(found["error"])
+    staged, whole = found["staged"], found["whole"]
+    assert staged["tokens"] == whole["tokens"]
+    # They say something: a Gemma of random weights repeats its tokens, but not how likely they are.
+    assert len(set(np.round(whole["numbers"], 4))) > DECODES
+    np.testing.assert_allclose(staged["numbers"], whole["numbers"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("run", QUICK)
+def test_stages_give_the_tokens_of_one_host(run: str) -> None:
+    check(computed(QUICK)[run])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+@pytest.mark.parametrize("run", MORE)
+def test_more_stages_with_more_devices_each_do_too(run: str) -> None:
+    check(computed(MORE)[run])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+@pytest.mark.parametrize("run", EVERY)
+def test_every_family_can_be_cut(run: str) -> None:
+    check(computed(EVERY)[run])
