@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from model_server.capacity import (
     PREFILL_BLOCKS,
@@ -28,6 +28,7 @@ from model_server.kernels import xla
 from model_server.kernels.pages import allocate
 from model_server.memory_plan import human
 from model_server.models.recipe import Recipe
+from model_server.models.sharding import spans_hosts
 from model_server.models.weight import Blueprint
 from model_server.needs import check_devices, telling_need
 from model_server.random_weights import random_weights
@@ -38,6 +39,17 @@ from sax.types import ModelSpec, Progress
 logger = logging.getLogger(__name__)
 
 Report = Callable[[Progress], None]
+
+
+class Warmed(Protocol):
+    """A runner whose buckets can be run before there is a step."""
+
+    @property
+    def buckets(self) -> int: ...
+
+    def warm(self, bucket: int) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class LmLoad:
@@ -62,6 +74,9 @@ class LmLoad:
         with telling_need(recipe, checkpoint, config):
             self.limits, self.planned = plan_capacity(recipe, self._module, layout, config, in_use)
         self.layout = layout.placed()
+        self.total = self.planned.total  # bytes on one device
+        self.memory = self.total * layout.mesh.size
+        self.spans_hosts = spans_hosts(self.layout)
         if limits is not None:
             self._follow(limits)
         _warn_of_plain(spec, self._module)
@@ -113,7 +128,7 @@ class LmLoad:
         return read_weights(declared, needed, report, self.layout)
 
 
-def run_all(runner: ModelRunner, report: Report) -> None:
+def run_all(runner: Warmed, report: Report) -> None:
     """Run every bucket once, so that no request is the first."""
     try:
         for index in range(runner.buckets):

@@ -22,14 +22,14 @@ from model_server.custom import CustomModel
 from model_server.custom_loading import load_custom
 from model_server.devices import Devices
 from model_server.embed_loading import load_embedder
-from model_server.engine.runner import COMPILED_HERE, ModelRunner, Programs
+from model_server.engine.runner import COMPILED_HERE, Programs
 from model_server.engine.types import EngineLimits, Runner
 from model_server.lm_loading import LmLoad, run_all
 from model_server.loaded import AnyLoaded, Loaded, LoadedCustom, LoadedEmbedder
 from model_server.memory_plan import Room
 from model_server.models.recipe import Recipe
 from model_server.models.registry import find, make_recipe
-from model_server.models.sharding import spans_hosts
+from model_server.multihost.host_stage import StageHost, StageLoad
 from model_server.tokenizer import ByteTokenizer
 from model_server.vocabulary_fit import check_fit
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
@@ -50,7 +50,7 @@ class Hosts(Protocol):
         self,
         spec: ModelSpec,
         limits: EngineLimits,
-        build: Callable[[Programs], ModelRunner],
+        build: Callable[[Programs], Share],
         report: Report,
     ) -> Serving:
         """Have every host build its share, and run each bucket once."""
@@ -62,6 +62,15 @@ class Serving(Runner, Protocol):
 
     @property
     def closed(self) -> bool: ...
+
+
+class Share(Serving, Protocol):
+    """What this host holds of a model."""
+
+    @property
+    def buckets(self) -> int: ...
+
+    def warm(self, bucket: int) -> None: ...
 
 
 class _Closes(Protocol):
@@ -80,6 +89,7 @@ class ModelLoader:
         """hosts: may be known only later, before the first load."""
         self._config = config
         self.hosts = hosts
+        self.stage_host = StageHost()  # likewise
         self.watch = watch
         self._live: list[tuple[_Closes, int]] = []
 
@@ -104,15 +114,15 @@ class ModelLoader:
 
     def share(
         self, spec: ModelSpec, limits: EngineLimits, programs: Programs, report: Report
-    ) -> ModelRunner:
+    ) -> Share:
         """This host's part of a language model that the primary loads. Raises as a load does."""
         with self.watch.loading(), _named(spec.checkpoint), self._open(spec) as checkpoint:
             config = checkpoint.config if checkpoint else None
             recipe = make_recipe(spec.model_path, config, spec.overrides)
             assert isinstance(recipe, Recipe), "only language models span hosts"
-            load = LmLoad(spec, recipe, checkpoint, self._config, self._in_use(), limits)
+            load = self._planned(spec, recipe, checkpoint, limits)
             runner = load.build(programs, report)
-            self._live.append((runner, load.planned.total))
+            self._live.append((runner, load.total))
             return runner
 
     def compiles_while_serving(self) -> int:
@@ -137,9 +147,9 @@ class ModelLoader:
             check_fit(checkpoint.tokenizer(), recipe.vocab, spec.checkpoint)
         template = checkpoint.chat_template() if checkpoint else None
         as_chat = chat_queries(recipe, template)
-        load = LmLoad(spec, recipe, checkpoint, self._config, self._in_use())
+        load = self._planned(spec, recipe, checkpoint)
         runner = self._run(spec, load, report)
-        self._live.append((runner, load.planned.total))
+        self._live.append((runner, load.total))
         return Loaded(
             runner=runner,
             tokenizer=tokenizer,
@@ -148,13 +158,26 @@ class ModelLoader:
             chat_queries=as_chat,
             defaults=recipe.defaults,
             samples=recipe.samples,
-            memory=load.planned.total * load.layout.mesh.size,
+            memory=load.memory,
             methods=_METHODS,
         )
 
-    def _run(self, spec: ModelSpec, load: LmLoad, report: Report) -> Serving:
-        """Here, or on all hosts that the mesh goes over."""
-        if self.hosts is not None and spans_hosts(load.layout):
+    def _planned(
+        self,
+        spec: ModelSpec,
+        recipe: Recipe,
+        checkpoint: Checkpoint | None,
+        limits: EngineLimits | None = None,
+    ) -> LmLoad | StageLoad:
+        """The whole of every layer, or some of the layers where hosts are stages of a pipeline."""
+        how = (spec, recipe, checkpoint, self._config, self._in_use())
+        if recipe.stages > 1:
+            return StageLoad(*how, self.stage_host, limits)
+        return LmLoad(*how, limits)
+
+    def _run(self, spec: ModelSpec, load: LmLoad | StageLoad, report: Report) -> Serving:
+        """Here, or on all hosts that the model goes over."""
+        if self.hosts is not None and load.spans_hosts:
             return self.hosts.load(
                 spec, load.limits, lambda programs: load.build(programs, report), report
             )

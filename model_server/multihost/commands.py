@@ -86,6 +86,8 @@ class Vote(msgspec.Struct, frozen=True, array_like=True, tag=2):
     servable: int
     reason: str  # empty: it has
     error: str = ""  # name of the SaxError
+    need: str = ""  # what would have been enough room, as `sax.need` writes it
+    offer: str = ""  # address of this host's end of a pipeline
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True, tag=3):

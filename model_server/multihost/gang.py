@@ -23,9 +23,11 @@ import zmq
 from model_server.config import ModelServerConfig
 from model_server.multihost import jax_group
 from model_server.multihost.hello import hello
+from model_server.multihost.host_stage import StageHost
 from model_server.multihost.meeting import say_hello
 from model_server.multihost.membership import Membership
 from model_server.multihost.primary import Primary
+from model_server.multihost.programs import KeptPrograms, ProgramFiles
 from model_server.multihost.secondary import Secondary
 from model_server.multihost.vote import Shares
 from model_server.start import prepare, serve
@@ -39,7 +41,7 @@ LOST = 75  # EX_TEMPFAIL: try again
 TURNED_AWAY = 2
 
 
-def lead(membership: Membership, config: ModelServerConfig) -> tuple[Primary, Shares]:
+def lead(membership: Membership, config: ModelServerConfig) -> tuple[Primary, Shares, KeptPrograms]:
     """On the primary: wait for the other hosts and join their devices.
 
     Raises InvalidRequest for hosts that are no replica, Unavailable, OSError.
@@ -61,12 +63,12 @@ def lead(membership: Membership, config: ModelServerConfig) -> tuple[Primary, Sh
     if problem := jax_group.uneven(membership):
         raise InvalidRequest(problem, param="--hosts")
     logger.info("%d hosts are one replica", membership.count)
-    salt = f"{sorted(machines.items())} {own.versions}"
-    folder = jax_group.take_cache_folder()
-    return primary, Shares(primary, folder, salt=salt, alike=len(set(machines.values())) == 1)
+    salt = f"{sorted(machines.items())} {own.versions} host 0"
+    kept = KeptPrograms(ProgramFiles(jax_group.take_cache_folder()), salt)
+    return primary, Shares(primary, kept, alike=len(set(machines.values())) == 1), kept
 
 
-def follow(membership: Membership, config: ModelServerConfig) -> Secondary:
+def follow(membership: Membership, config: ModelServerConfig) -> tuple[Secondary, KeptPrograms]:
     """On another host: meet the primary and join the devices.
 
     Raises InvalidRequest when this host is turned away, Unavailable.
@@ -84,8 +86,8 @@ def follow(membership: Membership, config: ModelServerConfig) -> Secondary:
     jax_group.join(membership, f"{welcome.host}:{welcome.coordinator}", config.bring_up_seconds)
     if problem := jax_group.uneven(membership):
         raise InvalidRequest(problem, param="--hosts")
-    jax_group.take_cache_folder()
-    return secondary
+    salt = f"{membership.count} {own.machine} {own.versions} host {membership.ordinal}"
+    return secondary, KeptPrograms(ProgramFiles(jax_group.take_cache_folder()), salt)
 
 
 def serve_together(group: Membership, config: ModelServerConfig) -> NoReturn:
@@ -109,7 +111,10 @@ def serve_together(group: Membership, config: ModelServerConfig) -> NoReturn:
 
 def _serve_replica(group: Membership, config: ModelServerConfig) -> int:
     loader = prepare(config)
-    primary, loader.hosts = _interruptible(lambda: lead(group, config))
+    primary, loader.hosts, kept = _interruptible(lambda: lead(group, config))
+    loader.stage_host = StageHost(
+        membership=group, address=own_address(group.primary), programs=kept
+    )
     lost = serve(config, loader, primary)
     primary.close()
     return LOST if lost else 0
@@ -118,7 +123,13 @@ def _serve_replica(group: Membership, config: ModelServerConfig) -> int:
 def _serve_share(group: Membership, config: ModelServerConfig) -> int:
     """Do what the primary says until it says that this is all."""
     loader = prepare(config)
-    secondary = _interruptible(lambda: follow(group, config))
+    secondary, kept = _interruptible(lambda: follow(group, config))
+    loader.stage_host = StageHost(
+        membership=group,
+        address=address_towards(group.primary, config.group_port),
+        programs=kept,
+        on_failure=secondary.fail,
+    )
 
     def on_signal(*_: object) -> None:
         # Not here: the thread that was interrupted may be the one that is sending.
@@ -163,6 +174,14 @@ def own_address(primary: str) -> str:
         )
         return "0.0.0.0"
     return address
+
+
+def address_towards(host: str, port: int) -> str:
+    """The address of this host from which it reaches another, and is reached."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)  # sends nothing: it only chooses a way
+        return str(probe.getsockname()[0])
 
 
 def lose(reason: str) -> NoReturn:

@@ -62,6 +62,9 @@ class Membership:
     source: str  # in words, where it was read
 
 
+ALONE = Membership(1, 0, "127.0.0.1", ("127.0.0.1",), "nothing")
+
+
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     """What our own words say: how many, and who where they name them."""

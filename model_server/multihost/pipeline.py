@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from model_server.engine.buckets import Bucket, choose
-from model_server.engine.runner import Launched, Outputs
+from model_server.engine.runner import COMPILED_HERE, Launched, Outputs, Programs
 from model_server.engine.step_arrays import StepArrays
 from model_server.engine.types import EngineLimits, PendingStep, Step, StepResult
 from model_server.multihost.feedback import Feedback, Owed, fill
@@ -80,9 +80,11 @@ class PipelineRunner:
     def buckets(self) -> tuple[Bucket, ...]:
         return tuple(self._programs.layouts)
 
-    def compile(self, report: Callable[[Progress], None]) -> None:
+    def compile(
+        self, report: Callable[[Progress], None], programs: Programs = COMPILED_HERE
+    ) -> None:
         """Compile every bucket; nothing runs, and no other host is needed."""
-        self._programs.compile(report)
+        self._programs.compile(report, programs)
 
     def warm(self, bucket: Bucket) -> None:
         """Run a bucket once, empty; all hosts do so in the same order. Raises LinkError."""

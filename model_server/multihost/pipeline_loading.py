@@ -19,6 +19,7 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.embed_loading import NeededTensors
 from model_server.engine.buckets import Bucket, closed_set
+from model_server.engine.runner import COMPILED_HERE, Programs
 from model_server.engine.types import EngineLimits
 from model_server.kernels import xla
 from model_server.kernels.pages import LayerPages, allocate
@@ -97,11 +98,12 @@ def build_stage(
     report: Report,
     on_failure: Callable[[BaseException], None] = lambda failure: None,
     buckets: Sequence[Bucket] | None = None,
+    compiled: Programs = COMPILED_HERE,
 ) -> PipelineRunner:
     """Weights, pages and compiled buckets; every host then warms them. The runner owns the link.
 
-    seed: of random weights, for checkpoint None. buckets: None: those of every server. Raises
-    CheckpointError.
+    seed: of random weights, for checkpoint None. buckets: None: those of every server. compiled:
+    where this stage's programs come from. Raises CheckpointError.
     """
     leaves = _weights(plan, checkpoint, seed, report)
     stage = plan.recipe.stage
@@ -119,7 +121,7 @@ def build_stage(
     )
     runner = PipelineRunner(programs, link, thread, on_failure)
     try:
-        runner.compile(report)
+        runner.compile(report, compiled)
     except BaseException:
         runner.close()
         raise

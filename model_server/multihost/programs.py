@@ -54,20 +54,20 @@ class ProgramFiles:
             logger.warning("compiled programs cannot be kept in %s: %s", self._folder, exc)
 
 
-class SharedPrograms:
-    """The primary's: compiles, keeps and sends."""
+class KeptPrograms:
+    """Compiles and keeps, for one host."""
 
-    def __init__(
-        self, files: ProgramFiles, send: Callable[[str, bytes | None], None], salt: str
-    ) -> None:
+    def __init__(self, files: ProgramFiles, salt: str) -> None:
         """salt: what else a program depends on, such as the machine and the hosts."""
         self._files = files
-        self._send = send
         self._salt = salt
 
     def compiled(self, name: str, lower: Lower) -> Any:
         """The program, compiled now or before."""
-        lowered = lower()
+        return self.found(lower())[0]
+
+    def found(self, lowered: jax.stages.Lowered) -> tuple[Any, bytes | None]:
+        """The program, and the bytes it is kept as; None where this backend has none."""
         key = hashlib.sha256(f"{self._salt}\n{lowered.as_text()}".encode()).hexdigest()
         body = self._files.get(key)
         program = _load(body) if body is not None else None
@@ -76,6 +76,19 @@ class SharedPrograms:
             body = _serialised(program)
             if body is not None:
                 self._files.put(key, body)
+        return program, body
+
+
+class SharedPrograms:
+    """The primary's: compiles, keeps and sends."""
+
+    def __init__(self, kept: KeptPrograms, send: Callable[[str, bytes | None], None]) -> None:
+        self._kept = kept
+        self._send = send
+
+    def compiled(self, name: str, lower: Lower) -> Any:
+        """The program, compiled now or before."""
+        program, body = self._kept.found(lower())
         self._send(name, body)
         return program
 
@@ -115,15 +128,26 @@ class ReceivedPrograms:
 
 def _serialised(program: Any) -> bytes | None:
     try:
-        return pickle.dumps(serialize_executable.serialize(program))
+        devices = [device.id for device in _devices(program)]
+        return pickle.dumps((devices, serialize_executable.serialize(program)))
     except Exception as exc:  # a backend that cannot: every host compiles
         logger.warning("programs of this backend cannot be sent to other hosts: %s", exc)
         return None
 
 
+def _devices(program: Any) -> list[Any]:
+    """Those it runs on, in its order: a mesh may take some of all there are."""
+    sharding = jax.tree.leaves(program.input_shardings)[0]
+    mesh = getattr(sharding, "mesh", None)
+    return list(sharding.device_set) if mesh is None else list(mesh.devices.flat)
+
+
 def _load(body: bytes) -> Any:
     try:
-        return serialize_executable.deserialize_and_load(*pickle.loads(body))
+        ids, serialized = pickle.loads(body)
+        by_id = {device.id: device for device in jax.devices()}
+        devices = [by_id[each] for each in ids]
+        return serialize_executable.deserialize_and_load(*serialized, execution_devices=devices)
     except Exception as exc:
         logger.warning("a compiled program cannot be read here, compiling it: %s", exc)
         return None

@@ -41,7 +41,8 @@ from model_server.multihost.hello import Welcome
 from model_server.multihost.primary import BEAT_S
 from model_server.multihost.programs import ReceivedPrograms
 from model_server.multihost.pulse import Pulse
-from sax.errors import ReplicaLost, SaxError
+from sax.errors import ReplicaLost, SaxError, Unavailable
+from sax.need import to_text
 from sax.types import ModelSpec, Progress
 
 logger = logging.getLogger(__name__)
@@ -113,6 +114,10 @@ class Secondary:
         """This host was told to stop: the replica drains, then the primary says Bye."""
         self._answers.send(Leaving(self._ordinal))
 
+    def fail(self, failure: BaseException) -> None:
+        """Something outside the commands went wrong: this host cannot go on."""
+        self._queue.put(Unavailable(f"{type(failure).__name__}: {failure}"))
+
     def end(self, reason: str) -> None:
         """Tell the primary that this host is going, and stop listening."""
         self._answers.send(Gone(self._ordinal, reason))
@@ -168,22 +173,26 @@ class Secondary:
                 raise _Dropped
 
         def work() -> None:
-            vote = Vote(self._ordinal, command.servable, "")
             try:
                 share.runner = build(command.spec, command.limits, share.programs, report)
+                offer = getattr(share.runner, "offer", "")
+                vote = Vote(self._ordinal, command.servable, "", offer=offer)
                 logger.info("loaded this host's share of %s", command.spec.model_id)
             except _Dropped:
                 return
             except BaseException as exc:  # whatever it is, the primary must hear of it
                 logger.exception("loading failed for key: %s", command.spec.model_id)
-                error = as_load_error(exc)
-                vote = Vote(self._ordinal, command.servable, error.text, type(error).__name__)
+                vote = self._refusal(command.servable, as_load_error(exc))
             if share.dropped and share.runner is not None:
                 share.runner.close()
                 return
             self._answers.send(vote)
 
         threading.Thread(target=work, name=f"load {command.spec.model_id}", daemon=True).start()
+
+    def _refusal(self, servable: int, error: SaxError) -> Vote:
+        need = to_text(error.need) if error.need is not None else ""
+        return Vote(self._ordinal, servable, error.text, type(error).__name__, need)
 
     def _call(self, command: Call) -> None:
         reason = ""

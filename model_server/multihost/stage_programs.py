@@ -17,7 +17,16 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import compiled_in_turn
-from model_server.engine.runner import Outputs, chosen, everywhere, paged_batch, shape_of, unpack
+from model_server.engine.runner import (
+    COMPILED_HERE,
+    Outputs,
+    Programs,
+    chosen,
+    everywhere,
+    paged_batch,
+    shape_of,
+    unpack,
+)
 from model_server.engine.step_arrays import Layout
 from model_server.engine.types import EngineLimits
 from model_server.kernels.paged import Kernel
@@ -62,12 +71,18 @@ class StagePrograms:
     def weight_bytes(self) -> int:
         return sum(leaf.nbytes for leaf in self._leaves)
 
-    def compile(self, report: Callable[[Progress], None]) -> None:
+    def compile(
+        self, report: Callable[[Progress], None], programs: Programs = COMPILED_HERE
+    ) -> None:
         """Every bucket. Runs nothing."""
+
+        def program_of(bucket: Bucket) -> Any:
+            return self._compile_one(bucket, programs)
+
         total = len(self.layouts)
         report(Progress("compiling bucket", 0, total))
-        with closing(compiled_in_turn(tuple(self.layouts), self._compile_one)) as programs:
-            for done, (bucket, program) in enumerate(programs, 1):
+        with closing(compiled_in_turn(tuple(self.layouts), program_of)) as made:
+            for done, (bucket, program) in enumerate(made, 1):
                 self._compiled[bucket] = program
                 report(Progress("compiling bucket", done, total))
 
@@ -88,7 +103,7 @@ class StagePrograms:
             for array in jax.tree.leaves((self._leaves, self._pages)):
                 array.delete()
 
-    def _compile_one(self, bucket: Bucket) -> Any:
+    def _compile_one(self, bucket: Bucket, programs: Programs) -> Any:
         layout = self.layouts[bucket]
         held = jax.tree.map(shape_of, (self._leaves, self._pages))
         given = [self._input((layout.size,), jnp.int32)]
@@ -100,7 +115,7 @@ class StagePrograms:
             # Every host passes on a copy of its own; pages stay where they are.
             out_shardings=(self._everywhere, jax.tree.map(lambda page: page.sharding, held[1])),
         )
-        return jitted.lower(*held, *given).compile()
+        return programs.compiled(str(bucket), lambda: jitted.lower(*held, *given))
 
     def _input(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self._everywhere)

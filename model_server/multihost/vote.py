@@ -9,30 +9,29 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import sax.errors
-from model_server.engine.runner import ModelRunner, Programs
+from model_server.engine.runner import Programs
 from model_server.engine.types import EngineLimits
 from model_server.multihost.commands import Drop, Load, Program, Vote
-from model_server.multihost.lockstep import Lockstep
+from model_server.multihost.lockstep import LocalRunner, Lockstep
 from model_server.multihost.primary import Primary
-from model_server.multihost.programs import ProgramFiles, SharedPrograms
+from model_server.multihost.programs import KeptPrograms, SharedPrograms
 from sax.errors import LoadFailed, SaxError
+from sax.need import from_text
 from sax.types import ModelSpec, Progress
 
 Report = Callable[[Progress], None]
-Build = Callable[[Programs], ModelRunner]  # this host's share
+Build = Callable[[Programs], LocalRunner]  # this host's share
 
 
 class Shares:
     """The loads of one primary."""
 
-    def __init__(self, hosts: Primary, folder: Path | None, *, salt: str, alike: bool) -> None:
+    def __init__(self, hosts: Primary, kept: KeptPrograms, *, alike: bool) -> None:
         """alike: every host runs the same instructions, so programs can be sent."""
         self._hosts = hosts
-        self._files = ProgramFiles(folder)
-        self._salt = salt
+        self._kept = kept
         self._alike = alike
         self._numbers = itertools.count(1)
         self._counting = threading.Lock()
@@ -49,11 +48,13 @@ class Shares:
             self._hosts.publish(Program(servable, name, body if self._alike else None))
 
         self._hosts.publish(Load(servable, spec, limits))
-        runner: ModelRunner | None = None
+        runner: LocalRunner | None = None
         try:
-            runner = build(SharedPrograms(self._files, send, self._salt))
-            self._count_votes(servable, report)
+            runner = build(SharedPrograms(self._kept, send))
+            offers = self._count_votes(servable, report)
             lockstep = Lockstep(runner, servable, self._hosts)
+            if any(offers):
+                lockstep.call("connect", "connect", offers=[getattr(runner, "offer", ""), *offers])
             for bucket in range(runner.buckets):
                 report(Progress("running bucket", bucket, runner.buckets))
                 lockstep.warm(bucket)
@@ -65,18 +66,23 @@ class Shares:
                 runner.close()
             raise
 
-    def _count_votes(self, servable: int, report: Report) -> None:
+    def _count_votes(self, servable: int, report: Report) -> list[str]:
+        """What the others offer, in their order."""
+
         def look() -> None:
             waiting = self._hosts.waiting_for(servable)
             report(Progress(f"waiting for {waiting}" if waiting else "all hosts are ready"))
 
-        for vote in self._hosts.votes(servable, look):
+        votes = self._hosts.votes(servable, look)
+        for vote in votes:
             if vote.reason:
                 raise self._refusal(vote)
+        return [vote.offer for vote in sorted(votes, key=lambda vote: vote.ordinal)]
 
     def _refusal(self, vote: Vote) -> SaxError:
         """The host's own kind of error, with its name before the reason."""
         kind = getattr(sax.errors, vote.error, LoadFailed)
         if not (isinstance(kind, type) and issubclass(kind, SaxError)):
             kind = LoadFailed
-        return kind(f"{self._hosts.name(vote.ordinal)}: {vote.reason}")
+        text = f"{self._hosts.name(vote.ordinal)}: {vote.reason}"
+        return kind(text, need=from_text(vote.need) if vote.need else None)

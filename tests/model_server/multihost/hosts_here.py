@@ -19,6 +19,7 @@ from model_server.multihost.hello import Hello
 from model_server.multihost.meeting import say_hello
 from model_server.multihost.membership import Membership
 from model_server.multihost.primary import Primary
+from model_server.multihost.programs import KeptPrograms, ProgramFiles
 from model_server.multihost.secondary import Secondary
 from model_server.multihost.vote import Shares
 from sax.types import ModelSpec, Progress
@@ -95,7 +96,7 @@ class HostsHere:
             timeout_s=timeout_s,
             bring_up_s=30.0,
         )
-        self.loads = Shares(self.primary, None, salt="", alike=True)
+        self.loads = Shares(self.primary, KeptPrograms(ProgramFiles(None), ""), alike=True)
         self._threads = [
             threading.Thread(target=self._follow, args=(each,), daemon=True)
             for each in range(1, count)

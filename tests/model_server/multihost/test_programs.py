@@ -11,7 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model_server.multihost.programs import ProgramFiles, ReceivedPrograms, SharedPrograms
+from model_server.multihost.programs import (
+    KeptPrograms,
+    ProgramFiles,
+    ReceivedPrograms,
+    SharedPrograms,
+)
 from sax.errors import Cancelled
 
 
@@ -33,7 +38,7 @@ def answer(program: Any) -> list[int]:
 
 def test_what_the_primary_compiles_runs_elsewhere_without_compiling(tmp_path: Path) -> None:
     sent: dict[str, bytes | None] = {}
-    primary = SharedPrograms(ProgramFiles(tmp_path), sent.__setitem__, "salt")
+    primary = SharedPrograms(KeptPrograms(ProgramFiles(tmp_path), "salt"), sent.__setitem__)
     assert answer(primary.compiled("a", Lowered())) == [0, 3, 6, 9]
     received, lower = ReceivedPrograms(), Lowered()
     received.put("a", sent["a"])
@@ -44,11 +49,12 @@ def test_what_the_primary_compiles_runs_elsewhere_without_compiling(tmp_path: Pa
 def test_a_program_that_was_kept_is_not_compiled_again(tmp_path: Path) -> None:
     first: dict[str, bytes | None] = {}
     again: dict[str, bytes | None] = {}
-    SharedPrograms(ProgramFiles(tmp_path), first.__setitem__, "s").compiled("a", Lowered())
+    kept = KeptPrograms(ProgramFiles(tmp_path), "s")
+    SharedPrograms(kept, first.__setitem__).compiled("a", Lowered())
     compiled: list[str] = []
     jax.monitoring.register_event_duration_secs_listener(listener := _listener(compiled))
     try:
-        shared = SharedPrograms(ProgramFiles(tmp_path), again.__setitem__, "s")
+        shared = SharedPrograms(kept, again.__setitem__)
         assert answer(shared.compiled("a", Lowered())) == [0, 3, 6, 9]
     finally:
         jax.monitoring.unregister_event_duration_listener(listener)
@@ -69,18 +75,17 @@ def test_another_machine_or_another_program_is_another_file(
     tmp_path: Path, other: tuple[str, int]
 ) -> None:
     files = ProgramFiles(tmp_path)
-    SharedPrograms(files, lambda name, body: None, "salt").compiled("a", Lowered(3))
-    SharedPrograms(files, lambda name, body: None, other[0]).compiled("a", Lowered(other[1]))
+    KeptPrograms(files, "salt").compiled("a", Lowered(3))
+    KeptPrograms(files, other[0]).compiled("a", Lowered(other[1]))
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_damaged_file_is_compiled_anew(tmp_path: Path) -> None:
     files = ProgramFiles(tmp_path)
-    SharedPrograms(files, lambda name, body: None, "salt").compiled("a", Lowered())
+    KeptPrograms(files, "salt").compiled("a", Lowered())
     (file,) = tmp_path.iterdir()
     file.write_bytes(b"not a program")
-    shared = SharedPrograms(files, lambda name, body: None, "salt")
-    assert answer(shared.compiled("a", Lowered())) == [0, 3, 6, 9]
+    assert answer(KeptPrograms(files, "salt").compiled("a", Lowered())) == [0, 3, 6, 9]
     assert file.read_bytes() != b"not a program"
 
 
@@ -112,5 +117,5 @@ def test_a_host_waits_for_a_program_until_the_load_is_given_up() -> None:
 
 def test_a_folder_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    shared = SharedPrograms(ProgramFiles(tmp_path / "file"), lambda name, body: None, "salt")
-    assert answer(shared.compiled("a", Lowered())) == [0, 3, 6, 9]
+    kept = KeptPrograms(ProgramFiles(tmp_path / "file"), "salt")
+    assert answer(kept.compiled("a", Lowered())) == [0, 3, 6, 9]
