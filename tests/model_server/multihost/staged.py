@@ -37,6 +37,7 @@ from tests.model_server.tiny import PAGE
 
 LM = "saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest"
 TINY = F32 | {
+    "ICI_MESH_SHAPE": "null",
     "NUM_LAYERS": "3",
     "MODEL_DIMS": "32",
     "HIDDEN_DIMS": "64",
