@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from model_server.config import ModelServerConfig
+from model_server.disaggregation.apart import CONTEXTS
 from model_server.engine.types import EngineLimits
 from model_server.kernels.pages import CacheShape
 from model_server.memory_plan import MemoryPlan, plan
@@ -36,7 +37,7 @@ def plan_capacity(
     planned = plan(
         weights=weight_bytes(module, mesh),
         kv_bytes_per_page=page,
-        workspace=_workspace(recipe, slots),
+        workspace=_workspace(recipe, slots) + page * pages_on_their_way(config, per_sequence),
         limit=device_limit(mesh, config),
         in_use=in_use,
         wanted_pages=_wanted_pages(config, page, per_sequence, slots),
@@ -54,6 +55,11 @@ def plan_capacity(
         queue=config.queue,
     )
     return limits, planned
+
+
+def pages_on_their_way(config: ModelServerConfig, per_sequence: int) -> int:
+    """Pages beside the pool that are offered to other servers, and fetched from them."""
+    return CONTEXTS * per_sequence * (config.gives_pages + config.takes_pages)
 
 
 def weight_bytes(module: Blueprint, mesh: Mesh) -> int:

@@ -13,8 +13,9 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from typing import Any, Protocol
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
+from model_server.advertised import advertised_host
 from model_server.capacity import PREFILL_BLOCKS, device_limit, kv_dtype, plan_capacity
 from model_server.chat_template import ChatTemplate
 from model_server.checkpoints.checkpoint import Checkpoint, open_checkpoint
@@ -22,6 +23,9 @@ from model_server.compile_watch import CompileWatch
 from model_server.config import ModelServerConfig
 from model_server.custom import CustomModel
 from model_server.custom_loading import load_custom
+from model_server.disaggregation.kv_transfers import KvTransfers
+from model_server.disaggregation.making import by_heads, make_apart, make_transfers
+from model_server.disaggregation.transfer_server import TransferServer
 from model_server.embed_loading import NeededTensors, load_embedder
 from model_server.engine.buckets import closed_set
 from model_server.engine.runner import ModelRunner
@@ -61,6 +65,7 @@ class ModelLoader:
     def __init__(self, config: ModelServerConfig, watch: CompileWatch) -> None:
         self._config = config
         self.watch = watch
+        self._transfer = TransferServer(advertised_host(config.host))
         self._live: list[tuple[_Closes, int]] = []
 
     def __call__(self, spec: ModelSpec, report: Report) -> AnyLoaded:
@@ -113,7 +118,8 @@ class ModelLoader:
         )
         needed: Any = checkpoint and NeededTensors(checkpoint, recipe.unused)
         leaves = _weights(spec, module, needed, mesh, report)
-        runner = _compiled(recipe, module, leaves, limits, mesh, report)
+        traffic = make_transfers(self._transfer, self._config, recipe, limits, mesh)
+        runner = _compiled(recipe, module, leaves, limits, mesh, traffic, report)
         self._live.append((runner, planned.total))
         return Loaded(
             runner=runner,
@@ -125,6 +131,7 @@ class ModelLoader:
             samples=recipe.samples,
             memory=planned.total * mesh.size,
             methods=_METHODS,
+            apart=traffic and make_apart(traffic, spec, recipe, limits, mesh),
         )
 
     def _room(self) -> Room:
@@ -198,14 +205,19 @@ def _compiled(
     leaves: list[jax.Array],
     limits: EngineLimits,
     mesh: Mesh,
+    traffic: KvTransfers | None,
     report: Report,
 ) -> ModelRunner:
     """Pages beside the weights, and every bucket compiled."""
-    cache = recipe.cache(mesh.shape["model"])
-    heads = NamedSharding(mesh, PartitionSpec(None, "model" if cache.axis else None))
-    pages = allocate(cache, limits.pages, limits.page_size, kv_dtype(recipe), heads)
+    pages = allocate(
+        recipe.cache(mesh.shape["model"]),
+        limits.pages,
+        limits.page_size,
+        kv_dtype(recipe),
+        by_heads(recipe, mesh),
+    )
     buckets = closed_set(limits.slots, PREFILL_BLOCKS)
-    runner = ModelRunner(module, leaves, pages, limits, buckets, xla.paged_attention)
+    runner = ModelRunner(module, leaves, pages, limits, buckets, xla.paged_attention, traffic)
     try:
         runner.compile(report)
     except BaseException:

@@ -20,6 +20,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.engine.buckets import Bucket, choose
+from model_server.engine.page_copies import PageCopies, PageTraffic
 from model_server.engine.sampler import RowSampling, sample
 from model_server.engine.step_arrays import Layout, StepArrays
 from model_server.engine.types import EngineLimits, PendingStep, RowResult, Step, StepResult
@@ -89,6 +90,16 @@ class _Pending:
         return tuple(zip(tokens, logprobs, strict=True))
 
 
+class _Moved:
+    """A step without rows: pages moved, and nothing is to be read."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+
+    def result(self) -> StepResult:
+        return StepResult(self._step.number, ())
+
+
 class ModelRunner:
     """The real Runner: one model, its pages and its compiled buckets on the local devices."""
 
@@ -100,6 +111,7 @@ class ModelRunner:
         limits: EngineLimits,
         buckets: Sequence[Bucket],
         kernel: Kernel,
+        traffic: PageTraffic | None = None,  # where prompts and answers are computed apart
     ) -> None:
         self._limits = limits
         self._buckets = tuple(buckets)
@@ -117,6 +129,9 @@ class ModelRunner:
         # Arrays are donated away while other buckets still compile; their shapes stay.
         self._shapes = jax.tree.map(_shape, (self._leaves, self._pages, self._last_tokens))
         self._compiled: dict[Bucket, Any] = {}
+        self._traffic = traffic
+        most = limits.pages_per_sequence
+        self._copies = PageCopies(self._shapes[1], self._shapes[2], self._everywhere, most)
         self.closed = False
 
     @property
@@ -147,6 +162,9 @@ class ModelRunner:
                     report(Progress("compiling bucket", done, total))
             finally:
                 pool.shutdown(cancel_futures=True)
+        if self._traffic is not None:
+            self._copies.compile(self._traffic)
+            self._copy_scratch(self._traffic)
 
     def _compile_one(self, bucket: Bucket) -> Any:
         layout = self._layouts[bucket]
@@ -168,6 +186,16 @@ class ModelRunner:
         vector, _ = self._arrays.pack(Step(0, ()), self._layouts[bucket])
         jax.block_until_ready(self.call(bucket, vector))
 
+    def _copy_scratch(self, traffic: PageTraffic) -> None:
+        """Run each copy once, of page 0 to page 0."""
+        most = (0,) * ((1 << self._limits.pages_per_sequence.bit_length()) - 1)
+        blocks = self._copies.read(self._pages, most) if traffic.gives else []
+        if traffic.takes:
+            blocks = blocks or self._copies.empty(len(most))
+            self._pages = self._copies.write(self._pages, blocks, most)
+            self._last_tokens = self._copies.put_token(self._last_tokens, self._limits.slots, 0)
+        jax.block_until_ready((blocks, self._pages, self._last_tokens))
+
     def _trace(self, layout: Layout) -> Callable[..., Any]:
         def step(leaves: Any, pages: Any, last_tokens: jax.Array, vector: jax.Array) -> Any:
             model = self._blueprint.assemble(list(map(from_bytes, leaves, self._dtypes)))
@@ -178,11 +206,35 @@ class ModelRunner:
     def launch(self, step: Step) -> PendingStep:
         for change in step.samplings:
             self._tops[change.slot] = change.sampling.logprobs
+        self._take_in(step)
+        if not step.rows:
+            self._arrays.apply(step)
+            return _Moved(step)
         bucket = self.bucket(step)
         vector, ranges = self._arrays.pack(step, self._layouts[bucket])
         outputs = self.call(bucket, vector)
+        self._hand_out(step)
         tops = [self._tops[row.slot] for row in step.rows]
         return _Pending(step, outputs, ranges, tops)
+
+    def _take_in(self, step: Step) -> None:
+        """What moves before the rows run."""
+        if self._traffic is None:
+            assert not step.imports, "this server fetches no pages"
+            assert not step.exports, "this server offers no pages"
+            return
+        for key in step.drops:
+            self._traffic.drop(key)
+        for new in step.imports:
+            blocks = self._traffic.take(new.key)
+            self._pages = self._copies.write(self._pages, blocks, new.pages)
+            self._last_tokens = self._copies.put_token(self._last_tokens, new.slot, new.token)
+
+    def _hand_out(self, step: Step) -> None:
+        """What is copied once the rows ran: before the next step writes to the same pages."""
+        for export in step.exports:
+            assert self._traffic is not None
+            self._traffic.offer(export.key, self._copies.read(self._pages, export.pages))
 
     def bucket(self, step: Step) -> Bucket:
         """The compiled shape that this step is padded to."""
@@ -202,6 +254,8 @@ class ModelRunner:
         self.closed = True
         for array in jax.tree.leaves((self._leaves, self._pages, self._last_tokens)):
             array.delete()
+        if self._traffic is not None:
+            self._traffic.close()
         self._compiled.clear()
 
 
