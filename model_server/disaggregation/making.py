@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import jax
-import jax.lib
+import jaxlib.version
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from model_server.capacity import kv_dtype
@@ -53,7 +53,7 @@ def make_apart(
         value_dim=cache.value_dim,
         mesh=" ".join(f"{axis}={size}" for axis, size in mesh.shape.items()),
         hosts=jax.process_count(),
-        jaxlib=jax.lib.__version__,
+        jaxlib=jaxlib.version.__version__,
     )
     return Apart(
         contract,
