@@ -153,9 +153,10 @@ class Caller:
     async def until(self, name: str, least: float) -> float:
         """Wait for a figure to reach this."""
         async with asyncio.timeout(60):
-            while (value := await self.metric(name)) < least:
+            while True:
+                if (value := await self.metric(name)) >= least:
+                    return value
                 await asyncio.sleep(0.05)
-        return value
 
     async def close(self) -> None:
         await self.channel.close()
