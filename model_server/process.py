@@ -38,6 +38,7 @@ from model_server.servables import Servables
 from model_server.token_service import TokenService
 from sax.config import check_addresses
 from sax.credentials import Credentials
+from sax.errors import NotLoaded
 from sax.exposure import open_warning
 from sax.location import find_admin
 from sax.proto import (
@@ -124,9 +125,9 @@ class ModelServer:
         await self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
         if not await self._admission.drain(self._config.drain_seconds):
             logger.warning("not everything was answered within the drain time")
+        await self._elsewhere.close()
         await self._prefill.stop()
         await self.servables.close(drain_s=0)
-        self._elsewhere.close()
         self._tokens.end()
         await asyncio.gather(self._server.stop(_GRACE_S), asyncio.to_thread(self._metrics.close))
         logger.info("model server stopped")
@@ -159,8 +160,12 @@ class ModelServer:
 
     def _language_models(self) -> dict[str, ModelSpec]:
         """What the prefill servers are to hold too."""
-        loaded = [each for each in self.servables.loaded() if isinstance(each, LmServable)]
-        return {each.model_id: self.servables.spec(each.model_id) for each in loaded}
+        wanted: dict[str, ModelSpec] = {}
+        for each in self.servables.loaded():
+            if isinstance(each, LmServable):
+                with contextlib.suppress(NotLoaded):  # it is on its way out
+                    wanted[each.model_id] = self.servables.spec(each.model_id)
+        return wanted
 
     async def _admin(self) -> str:
         config = self._config

@@ -25,11 +25,13 @@ from model_server.engine.engine import Submission, Update
 from model_server.engine.sequence import finish_of
 from model_server.engine.types import EngineLimits, RowResult
 from model_server.running_request import RunningRequest
-from sax.errors import Internal, SaxError
+from sax.errors import Internal, SaxError, ShuttingDown
 
 logger = logging.getLogger(__name__)
 
 _FETCH_S = 10.0  # pages that take longer are computed again
+_CLOSE_S = 1.0
+_GOING = "this replica is going away; try another"
 _FETCHERS = 4  # at once: they share one network
 
 
@@ -76,7 +78,13 @@ class Elsewhere:
         loop = asyncio.get_running_loop()
         return loop.run_in_executor(self._threads, fetch, key, ticket.addresses, wait_s)
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """End what is still on its way; the prefill servers get a moment to hear of it."""
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=_CLOSE_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _start(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -122,6 +130,9 @@ class _Way:
         """Raises nothing but cancellation."""
         try:
             await self._go()
+        except asyncio.CancelledError:  # by its caller, who hears nothing, or by `close`
+            self._running.receive(Update(0, RowResult(), error=ShuttingDown(_GOING)))
+            raise
         except SaxError as error:  # the engine does not take it
             self._running.receive(Update(0, RowResult(), error=error))
         except Exception:

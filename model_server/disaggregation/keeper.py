@@ -82,7 +82,7 @@ class Keeper:
             return False
         if info is None or info.status is ServableStatus.FAILED:
             return True
-        return self._told.get(spec.model_id) != source_of(spec)
+        return self._told.get(spec.model_id) != _digest(spec)
 
     def _start(self, model_id: str, doing: Any) -> None:
         task = asyncio.create_task(doing)
@@ -91,7 +91,7 @@ class Keeper:
 
     async def _load(self, spec: ModelSpec) -> None:
         model_id = spec.model_id
-        self._told[model_id] = source_of(spec)
+        self._told[model_id] = _digest(spec)
         try:
             await self._call("Load", encode_load(spec), _LOAD_S)
         except SaxError as error:
@@ -141,6 +141,11 @@ class Keeper:
                 logger.info("the prefill server at %s answers", self._server.address)
             else:
                 logger.warning("computing prompts here: %s", error.text)
+
+
+def _digest(spec: ModelSpec) -> str:
+    """What it is told anew when it changes; new access lists cause no load."""
+    return f"{source_of(spec)} {sorted(spec.acls.items())}"
 
 
 def _status_request() -> modelet_pb2.GetStatusRequest:

@@ -50,10 +50,12 @@ class Prefiller:
                 f"{apart.outgoing.used} of {apart.outgoing.pages} pages wait here to be fetched",
                 retry_after_s=_RETRY_S,
             )
+        self._open[key] = _nothing  # until there is something to end
         try:
             first = await _first_token(servable, apart, submission, key)
             addresses = tuple(apart.transfers.addresses())
         except BaseException:
+            del self._open[key]
             apart.outgoing.give_back(pages)
             raise
         self._hold(model_id, apart, key, pages)
@@ -102,6 +104,10 @@ class Prefiller:
 
         timer = asyncio.get_running_loop().call_later(self._expiry_s, expire)
         self._open[key] = end
+
+
+def _nothing() -> None:
+    """Ends nothing."""
 
 
 def _check(submission: Submission, servable: LmServable) -> None:
