@@ -178,7 +178,10 @@ async def test_a_real_model_answers_as_one_server_does() -> None:
         prompt = [at * 13 % 3000 + 100 for at in range(700)]
         await until_fetched(decode, prompt)
         await check_equal(decode, judge, prompt)
-        for sampling in (SamplingParams(), SamplingParams(temperature=1.0, seed=3, top_k=40)):
+        for sampling in (
+            SamplingParams(temperature=0.0),
+            SamplingParams(temperature=1.0, seed=3, top_k=40),
+        ):
             asked = {"temperature": sampling.temperature, "seed": sampling.seed, "max_tokens": 48}
             asked["top_k"] = sampling.top_k
             answers = [await each.ask(prompt[5:], **asked) for each in (decode, judge)]
