@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from model_server.config import ModelServerConfig
 from model_server.devices import Devices
+from model_server.disaggregation.apart import CONTEXTS
 from model_server.engine.types import EngineLimits
 from model_server.kernels.pages import CacheShape
 from model_server.memory_plan import MemoryPlan, plan
@@ -45,7 +46,7 @@ def plan_capacity(
     planned = plan(
         weights=weight_bytes(module, layout),
         kv_bytes_per_page=page,
-        workspace=_workspace(recipe, slots),
+        workspace=_workspace(recipe, slots) + page * pages_on_their_way(config, per_sequence),
         limit=device_limit(own or _of_this_process(layout), config),
         in_use=in_use,
         wanted_pages=_wanted_pages(config, page, per_sequence, slots),
@@ -66,11 +67,17 @@ def plan_capacity(
     return limits, planned
 
 
+def pages_on_their_way(config: ModelServerConfig, per_sequence: int) -> int:
+    """Pages beside the pool that are offered to other servers, and fetched from them."""
+    return CONTEXTS * per_sequence * (config.gives_pages + config.takes_pages)
+
+
 def least_bytes(
     recipe: Recipe, module: Blueprint, layout: Layout, config: ModelServerConfig
 ) -> int:
     """What one device must hold for the model to serve one whole sequence at a time."""
-    pages = -(-_context(recipe, config) // config.page_size) + 1  # and the scratch page
+    per_sequence = -(-_context(recipe, config) // config.page_size)
+    pages = per_sequence + 1 + pages_on_their_way(config, per_sequence)  # 1: the scratch page
     workspace = _workspace(recipe, recipe.slots or config.slots)
     page = _page_bytes(recipe, layout, config.page_size)
     return weight_bytes(module, layout) + workspace + pages * page

@@ -77,6 +77,16 @@ class ModelServerConfig:
         return CellId.parse(self.sax_cell).cell if self.sax_cell else ""
 
     @property
+    def gives_pages(self) -> bool:
+        """Whether prompts are computed here for other servers: by one that serves no cell."""
+        return not self.sax_cell
+
+    @property
+    def takes_pages(self) -> bool:
+        """Whether other servers compute prompts for this one."""
+        return bool(self.prefill_servers)
+
+    @property
     def memory_limit(self) -> int:
         """Bytes this process may fill on a CPU; accelerators ask their devices."""
         return self.memory_limit_bytes or machine_memory()

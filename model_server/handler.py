@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from model_server.access import check_method
 from model_server.admission import Admission, refusal
 from model_server.answer import Answer
+from model_server.disaggregation.elsewhere import Elsewhere
 from model_server.lm_servable import LmServable
 from model_server.metrics import Metrics
 from model_server.running_request import RunningRequest, Sink
@@ -36,8 +37,15 @@ _INLINE_CHARACTERS = 2000  # a prompt up to this is tokenised at once, in well u
 class Handler:
     """Answers requests with the models that are loaded."""
 
-    def __init__(self, servables: Servables, metrics: Metrics, admission: Admission) -> None:
+    def __init__(
+        self,
+        servables: Servables,
+        metrics: Metrics,
+        admission: Admission,
+        elsewhere: Elsewhere | None = None,  # where long prompts are computed
+    ) -> None:
         self._servables = servables
+        self._elsewhere = elsewhere
         self._metrics = metrics
         self.admission = admission
 
@@ -59,7 +67,9 @@ class Handler:
                     logprobs=request.sampling.logprobs,
                 )
             )
-            running.submit(make_submission(ids, request, loaded))
+            submission = make_submission(ids, request, loaded)
+            if self._elsewhere is None or not self._elsewhere.take(running, submission):
+                running.submit(submission)
         except BaseException as exc:
             self._refuse(running, exc)
             raise

@@ -20,6 +20,10 @@ from model_server.capacity import (
 )
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
+from model_server.disaggregation.apart import Apart, Transfers
+from model_server.disaggregation.kv_transfers import KvTransfers
+from model_server.disaggregation.making import make_apart, make_transfers
+from model_server.disaggregation.transfer_server import TransferServer
 from model_server.embed_loading import NeededTensors
 from model_server.engine.buckets import closed_set
 from model_server.engine.runner import ModelRunner, Programs
@@ -62,12 +66,16 @@ class LmLoad:
         checkpoint: Checkpoint | None,
         config: ModelServerConfig,
         in_use: int,
+        transfer: TransferServer,
         limits: EngineLimits | None = None,
     ) -> None:
         """limits: as another host of this replica planned them; None: this host plans."""
         self._spec = spec
         self._recipe = recipe
         self._checkpoint = checkpoint
+        self._config = config
+        self._transfer = transfer
+        self.traffic: KvTransfers | None = None
         check_devices(recipe, checkpoint, config)
         layout = layout_for(recipe)
         self._module = recipe.blueprint(layout, checkpoint)
@@ -91,6 +99,9 @@ class LmLoad:
     def build(self, programs: Programs, report: Report) -> ModelRunner:
         """Weights, pages and a program for every bucket; nothing has run yet."""
         leaves = self._weights(report)
+        self.traffic = make_transfers(
+            self._transfer, self._config, self._recipe, self.limits, self.layout
+        )
         limits, cache = self.limits, cache_of(self._recipe, self.layout)
         where = self.layout.pages(cache.axis)
         pages = allocate(cache, limits.pages, limits.page_size, kv_dtype(self._recipe), where)
@@ -102,6 +113,7 @@ class LmLoad:
             closed_set(limits.slots, PREFILL_BLOCKS),
             xla.paged_attention,
             self.layout.row_split(),
+            self.traffic,
         )
         try:
             runner.compile(report, programs)
@@ -109,6 +121,10 @@ class LmLoad:
             runner.close()
             raise
         return runner
+
+    def apart(self, transfers: Transfers) -> Apart:
+        """What serving prompts and answers apart needs; `transfers` are those of every host."""
+        return make_apart(transfers, self._spec, self._recipe, self.limits, self.layout)
 
     def _follow(self, limits: EngineLimits) -> None:
         """Take over the plan of the primary, if there is room for it here."""

@@ -44,16 +44,24 @@ class LmServable:
         self._lost: ReplicaLost | None = None
         self._engine = Engine(loaded.runner, self._deliver)
 
-    def submit(self, submission: Submission, receive: Receive) -> int:
+    def submit(self, submission: Submission, receive: Receive, *, reserved: bool = False) -> int:
         """Queue a sequence; `receive` gets its updates on the event loop, the last with a finish
         or an error. Raises QueueFull, PromptTooLong, ShuttingDown, ReplicaLost."""
         if self._lost is not None:
             raise self._lost
-        sequence = self._engine.submit(submission)
+        sequence = self._engine.submit(submission, reserved=reserved)
         # No update can be lost: `_hand_out` cannot run before this callback returns.
         self._receivers[sequence] = receive
         self.prompt_tokens += len(submission.prompt)
         return sequence
+
+    def reserve(self, submission: Submission) -> None:
+        """A place in the queue until it is submitted or released. Raises as `submit` does."""
+        self._engine.reserve(submission)
+
+    def release(self) -> None:
+        """Give the place back."""
+        self._engine.release()
 
     def cancel(self, sequence: int) -> None:
         """Free the sequence's slot and pages; its receiver hears nothing more."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from model_server.chat_template import ChatTemplate
+from model_server.disaggregation.apart import Apart
 from model_server.engine.types import Runner
 from model_server.tokenizer import Tokenizer
 from sax.errors import SaxError
@@ -30,6 +31,7 @@ class Loaded:
     samples: int  # answers per Saxml Generate call
     memory: int  # bytes of weights, KV pages and workspace
     methods: tuple[str, ...]  # lm.generate, lm.generate_stream, lm.score
+    apart: Apart | None = None  # where prompts and answers may be computed on different servers
 
 
 class EmbedRunner(Protocol):

@@ -9,10 +9,11 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 
+from model_server.advertised import advertised_host
 from model_server.capacity import device_limit, server_devices
 from model_server.chat_template import ChatTemplate
 from model_server.checkpoints.checkpoint import Checkpoint, open_checkpoint
@@ -21,6 +22,9 @@ from model_server.config import ModelServerConfig
 from model_server.custom import CustomModel
 from model_server.custom_loading import load_custom
 from model_server.devices import Devices
+from model_server.disaggregation.apart import Apart, Transfers
+from model_server.disaggregation.kv_transfers import KvTransfers
+from model_server.disaggregation.transfer_server import TransferServer
 from model_server.embed_loading import load_embedder
 from model_server.engine.runner import COMPILED_HERE, Programs
 from model_server.engine.types import EngineLimits, Runner
@@ -54,6 +58,10 @@ class Hosts(Protocol):
         report: Report,
     ) -> Serving:
         """Have every host build its share, and run each bucket once."""
+        ...
+
+    def transfers(self, runner: Any, own: KvTransfers) -> Transfers:
+        """What moves the pages of every host; `runner` is what `load` returned."""
         ...
 
 
@@ -91,6 +99,7 @@ class ModelLoader:
         self.hosts = hosts
         self.stage_host = StageHost()  # likewise
         self.watch = watch
+        self._transfer = TransferServer(advertised_host(config.host))
         self._live: list[tuple[_Closes, int]] = []
 
     def __call__(self, spec: ModelSpec, report: Report) -> AnyLoaded:
@@ -160,6 +169,7 @@ class ModelLoader:
             samples=recipe.samples,
             memory=load.memory,
             methods=_METHODS,
+            apart=self._apart(load, runner),
         )
 
     def _planned(
@@ -173,7 +183,7 @@ class ModelLoader:
         how = (spec, recipe, checkpoint, self._config, self._in_use())
         if recipe.stages > 1:
             return StageLoad(*how, self.stage_host, limits)
-        return LmLoad(*how, limits)
+        return LmLoad(*how, self._transfer, limits)
 
     def _run(self, spec: ModelSpec, load: LmLoad | StageLoad, report: Report) -> Serving:
         """Here, or on all hosts that the model goes over."""
@@ -184,6 +194,18 @@ class ModelLoader:
         runner = load.build(COMPILED_HERE, report)
         run_all(runner, report)
         return runner
+
+    def _apart(self, load: LmLoad | StageLoad, runner: Serving) -> Apart | None:
+        """Prompts and answers may be computed on different servers, where this one takes part."""
+        if isinstance(load, StageLoad):
+            if self._config.takes_pages:
+                logger.warning("a model in stages computes its prompts itself")
+            return None
+        if load.traffic is None:
+            return None
+        if self.hosts is not None and load.spans_hosts:
+            return load.apart(self.hosts.transfers(runner, load.traffic))
+        return load.apart(load.traffic)
 
     def _room(self) -> Room:
         """What a model on one device may fill."""

@@ -16,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from model_server.custom_servable import CustomServable
+from model_server.disaggregation.apart import Moved
 from model_server.embed_servable import EmbedServable
 from model_server.lm_servable import LmServable
 from model_server.servable import Servable
@@ -34,6 +35,12 @@ _GAUGES: tuple[Figure, ...] = (
     ("sax_pages_used", "KV pages granted to sequences", lambda s: s.stats().pages_used, _LM),
     ("sax_requests_running", "Requests that are computed now", lambda s: s.running, _ALL),
     ("sax_requests_waiting", "Requests in the queue", lambda s: s.waiting, _ALL),
+    (
+        "sax_kv_pages_offered",
+        "Pages that wait for another server to fetch them",
+        lambda s: s.loaded.apart.outgoing.used if s.loaded.apart else 0,
+        _LM,
+    ),
     ("sax_memory_bytes", "Weights, KV pages and workspace", lambda s: s.memory, _ALL),
 )
 _COUNTERS: tuple[Figure, ...] = (
@@ -51,9 +58,50 @@ _COUNTERS: tuple[Figure, ...] = (
         lambda s: s.stats().preemptions,
         _LM,
     ),
+    (
+        "sax_prompts_fetched",
+        "Prompts whose keys and values came from a prefill server",
+        lambda s: _moved(s).fetched,
+        _LM,
+    ),
+    (
+        "sax_prompts_computed_here",
+        "Prompts for a prefill server that were computed here, as it could not",
+        lambda s: _moved(s).computed_here,
+        _LM,
+    ),
+    (
+        "sax_kv_fetched_bytes",
+        "Keys and values fetched from prefill servers",
+        lambda s: _moved(s).fetched_bytes,
+        _LM,
+    ),
+    (
+        "sax_kv_fetch_seconds",
+        "Time that took",
+        lambda s: _moved(s).fetch_s,
+        _LM,
+    ),
+    (
+        "sax_prompts_offered",
+        "Prompts computed for other servers",
+        lambda s: _moved(s).offered,
+        _LM,
+    ),
+    (
+        "sax_kv_expired",
+        "Prompts computed for other servers that nobody fetched in time",
+        lambda s: _moved(s).expired,
+        _LM,
+    ),
     ("sax_batches", "Batches computed", lambda s: s.batches, _BATCHED),
     ("sax_requests_cancelled", "Requests whose caller went away", lambda s: s.cancelled, _ALL),
 )
+
+
+def _moved(servable: LmServable) -> Moved:
+    apart = servable.loaded.apart
+    return apart.moved if apart else Moved()
 
 
 class Metrics:

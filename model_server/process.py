@@ -11,7 +11,6 @@ import contextlib
 import logging
 import re
 import signal
-import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -20,13 +19,19 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from model_server.admission import Admission
+from model_server.advertised import advertised_host
 from model_server.config import ModelServerConfig
 from model_server.custom_calls import CustomCalls
 from model_server.custom_service import CustomService
 from model_server.devices import Devices
+from model_server.disaggregation.elsewhere import Elsewhere
+from model_server.disaggregation.prefill_servers import PrefillServers
+from model_server.disaggregation.prefill_service import PrefillService
+from model_server.disaggregation.prefiller import Prefiller
 from model_server.embeddings import Embeddings
 from model_server.handler import Handler
 from model_server.join import Joiner
+from model_server.lm_servable import LmServable
 from model_server.lm_service import LmService
 from model_server.loaded import Loader
 from model_server.metrics import Metrics
@@ -35,7 +40,7 @@ from model_server.servables import Servables
 from model_server.token_service import TokenService
 from sax.config import check_addresses
 from sax.credentials import Credentials
-from sax.errors import ReplicaLost
+from sax.errors import NotLoaded, ReplicaLost
 from sax.exposure import open_warning
 from sax.location import find_admin
 from sax.proto import (
@@ -45,12 +50,14 @@ from sax.proto import (
     lm_pb2_grpc,
     modelet_pb2,
     modelet_pb2_grpc,
+    prefill_pb2,
+    prefill_pb2_grpc,
     tokens_pb2,
     tokens_pb2_grpc,
 )
 from sax.rpc import SERVER_OPTIONS, ErrorInterceptor
 from sax.security import CLOSING_FLAGS
-from sax.types import ServerInfo
+from sax.types import ModelSpec, ServerInfo
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +66,7 @@ _SERVICES = (
     lm_pb2.DESCRIPTOR.services_by_name["LMService"].full_name,
     custom_pb2.DESCRIPTOR.services_by_name["CustomService"].full_name,
     tokens_pb2.DESCRIPTOR.services_by_name["TokenService"].full_name,
+    prefill_pb2.DESCRIPTOR.services_by_name["PrefillService"].full_name,
 )
 _GRACE_S = 1.0  # for calls that end by themselves, once every request is answered
 
@@ -90,7 +98,9 @@ class ModelServer:
         self.servables = Servables(loader, drain_s=config.drain_seconds)
         self._metrics = Metrics(self.servables.loaded, compiles_while_serving)
         self._admission = Admission()
-        self._handler = Handler(self.servables, self._metrics, self._admission)
+        self._prefill = PrefillServers(config.prefill_servers, self._language_models)
+        self._elsewhere = Elsewhere(self._prefill)
+        self._handler = Handler(self.servables, self._metrics, self._admission, self._elsewhere)
         self._embeddings = Embeddings(self.servables, self._admission)
         authentication = config.security.authentication()
         self._tokens = TokenService(self._handler, self._embeddings, authentication)
@@ -116,6 +126,7 @@ class ModelServer:
             self.metrics_address = f"{advertised_host(config.host)}:{port}"
             logger.info("metrics on http://%s/metrics", self.metrics_address)
         await self._report(health_pb2.HealthCheckResponse.SERVING)
+        self._prefill.start()
         if config.sax_cell:
             self._joining = asyncio.create_task(Joiner(self._admin, self.info).run())
         logger.info("model server listening on %s", self.address)
@@ -129,6 +140,8 @@ class ModelServer:
         await self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
         if not await self._admission.drain(self._config.drain_seconds):
             logger.warning("not everything was answered within the drain time")
+        await self._elsewhere.close()
+        await self._prefill.stop()
         await self.servables.close(drain_s=0)
         self._tokens.end()
         await asyncio.gather(self._server.stop(_GRACE_S), asyncio.to_thread(self._metrics.close))
@@ -182,6 +195,15 @@ class ModelServer:
             devices=self._devices.count,
         )
 
+    def _language_models(self) -> dict[str, ModelSpec]:
+        """What the prefill servers are to hold too."""
+        wanted: dict[str, ModelSpec] = {}
+        for each in self.servables.loaded():
+            if isinstance(each, LmServable):
+                with contextlib.suppress(NotLoaded):  # it is on its way out
+                    wanted[each.model_id] = self.servables.spec(each.model_id)
+        return wanted
+
     async def _admin(self) -> str:
         config = self._config
         if config.admin is not None:
@@ -204,6 +226,10 @@ class ModelServer:
         custom = CustomService(CustomCalls(self.servables, self._admission))
         custom_pb2_grpc.add_CustomServiceServicer_to_server(custom, server)
         tokens_pb2_grpc.add_TokenServiceServicer_to_server(self._tokens, server)
+        prefiller = Prefiller(self.servables, expiry_s=config.kv_expiry_seconds)
+        prefill_pb2_grpc.add_PrefillServiceServicer_to_server(
+            PrefillService(prefiller, self._admission, config.security), server
+        )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection(
             (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
@@ -242,10 +268,3 @@ def _tell(
 ) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended already
         loop.call_soon_threadsafe(end, why)
-
-
-def advertised_host(host: str) -> str:
-    """The host that others reach a server on which listens on `host`."""
-    if host not in ("0.0.0.0", "::", "[::]"):
-        return host
-    return socket.gethostbyname(socket.gethostname())

@@ -43,6 +43,8 @@ class RunningRequest:
         self._on_end = on_end
         self._answer: Answer | None = None  # a scored sequence has none
         self._sequence: int | None = None
+        self._reserved = False  # a place in the engine's queue
+        self._way: asyncio.Task[None] | None = None  # to the engine, by another server
         self._began_s = time.monotonic()
         self._first_s: float | None = None
         self._over = False
@@ -54,7 +56,32 @@ class RunningRequest:
 
     def submit(self, submission: Submission) -> None:
         """Hand the sequence to the engine. Raises as the engine does."""
-        self._sequence = self.servable.submit(submission, self._receive)
+        self._sequence = self.servable.submit(submission, self.receive)
+
+    def reserve(self, submission: Submission) -> None:
+        """Have a place in the engine's queue. Raises as the engine does."""
+        self.servable.reserve(submission)
+        self._reserved = True
+
+    def submit_reserved(self, submission: Submission) -> None:
+        """Hand the sequence to the engine, in its place there. Raises as the engine does."""
+        self._reserved = False
+        self._sequence = self.servable.submit(submission, self.receive, reserved=True)
+
+    def release(self) -> None:
+        """Give the place back, if it has one. Idempotent."""
+        if self._reserved:
+            self._reserved = False
+            self.servable.release()
+
+    def follow(self, way: asyncio.Task[None]) -> None:
+        """It is on its way to the engine, and ends with this request."""
+        self._way = way
+
+    @property
+    def over(self) -> bool:
+        """Whether it is answered, refused or cancelled."""
+        return self._over
 
     def refuse(self, exc: BaseException) -> None:
         """It ends before it began; the caller raises."""
@@ -65,10 +92,13 @@ class RunningRequest:
         """The caller went away: free slot and pages, say nothing more. Idempotent."""
         if self._end():
             self._stats.leave()
+            if self._way is not None:
+                self._way.cancel()
             self._stop_sequence()
             self.servable.cancelled += 1
 
-    def _receive(self, update: Update) -> None:
+    def receive(self, update: Update) -> None:
+        """Take in what one step did."""
         if self._over:
             return
         try:

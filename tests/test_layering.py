@@ -30,6 +30,18 @@ FORBIDDEN: dict[str, set[str]] = {
     "model_server/engine/types.py": {"jax", "jaxlib", "flax"},
     "model_server/engine/pages.py": {"jax", "jaxlib", "flax"},
     "model_server/engine/scheduler.py": {"jax", "jaxlib", "flax"},
+    **{
+        f"model_server/disaggregation/{name}.py": {"jax", "jaxlib", "flax"}
+        for name in (
+            "apart",
+            "contract",
+            "elsewhere",
+            "keeper",
+            "page_room",
+            "prefiller",
+            "tickets",
+        )
+    },
     "model_server/models/": {"model_server.engine"},
     "model_server/kernels/": {"sax", "model_server.engine", "model_server.models", "grpc"},
     # The command line's start is felt at every call.

@@ -69,6 +69,7 @@ class Engine:
         self._changed = threading.Condition()  # guards all below
         self._inbox: deque[Sequence | int] = deque()  # to add; ids to cancel
         self._arriving = 0  # sequences in the inbox
+        self._reserved = 0  # places of sequences that are yet to be submitted
         self._last_id = 0
         self._draining = False
         self._closing = False
@@ -86,13 +87,31 @@ class Engine:
         """What stopped the engine, if something did."""
         return self._failure
 
-    def submit(self, submission: Submission) -> int:
-        """Queue a request and return its sequence id.
+    def reserve(self, submission: Submission) -> None:
+        """Hold a place for a request until `submit(reserved=True)` or `release`.
+
+        Raises as `submit` does. A drain waits for it.
+        """
+        with self._changed:
+            self._check_open()
+            Sequence(self._last_id + 1, submission, self._limits)
+            self._check_room()
+            self._reserved += 1
+
+    def release(self) -> None:
+        """Give a reserved place back."""
+        with self._changed:
+            self._reserved -= 1
+            self._changed.notify_all()
+
+    def submit(self, submission: Submission, *, reserved: bool = False) -> int:
+        """Queue a request and return its sequence id; `reserved` gives its place up in any case.
 
         Raises InvalidRequest, PromptTooLong, QueueFull, ShuttingDown, or Internal once failed.
         """
         with self._changed:
-            self._check_open()
+            self._reserved -= reserved
+            self._check_open(draining=self._draining and not reserved)
             sequence = Sequence(self._last_id + 1, submission, self._limits)
             self._check_room()
             self._last_id = sequence.id
@@ -147,15 +166,15 @@ class Engine:
 
     # Callers' threads, under the lock
 
-    def _check_open(self) -> None:
+    def _check_open(self, draining: bool | None = None) -> None:
         if self._failure:
             raise _stopped(self._failure)
-        if self._draining or self._closing:
+        if self._closing or (self._draining if draining is None else draining):
             raise ShuttingDown("this replica is going away and takes nothing new; try another")
 
     def _check_room(self) -> None:
         """Bound what is live, not what waits: a burst into free slots is not a full queue."""
-        live = self._scheduler.live + self._arriving
+        live = self._scheduler.live + self._arriving + self._reserved
         if live >= self._limits.slots + self._limits.queue:
             retry_after_s = self._seconds_per_answer()
             raise QueueFull(
@@ -170,7 +189,7 @@ class Engine:
         return float(min(max(round(mean_s), 1), 60))
 
     def _is_still(self) -> bool:
-        return self._ended or (self._resting and not self._inbox)
+        return self._ended or (self._resting and not self._inbox and not self._reserved)
 
     # The engine's thread
 

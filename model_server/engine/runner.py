@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.engine.buckets import Bucket, choose
 from model_server.engine.compiling import compiled_in_turn
+from model_server.engine.page_copies import PageCopies, PageTraffic
 from model_server.engine.sampler import RowSampling, sample
 from model_server.engine.step_arrays import Layout, StepArrays
 from model_server.engine.types import EngineLimits, PendingStep, RowResult, Step, StepResult
@@ -104,6 +105,16 @@ class Launched:
         return tuple(zip(tokens, logprobs, strict=True))
 
 
+class _Moved:
+    """A step without rows: pages moved, and nothing is to be read."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+
+    def result(self) -> StepResult:
+        return StepResult(self._step.number, ())
+
+
 class ModelRunner:
     """The real Runner: one model, its pages and its compiled buckets on the local devices."""
 
@@ -116,6 +127,7 @@ class ModelRunner:
         buckets: Sequence[Bucket],
         kernel: Kernel,
         split: RowSplit | None = None,
+        traffic: PageTraffic | None = None,  # where prompts and answers are computed apart
     ) -> None:
         self._limits = limits
         self._split = split
@@ -134,6 +146,9 @@ class ModelRunner:
         # Arrays are donated away while other buckets still compile; their shapes stay.
         self._shapes = jax.tree.map(shape_of, (self._leaves, self._pages, self._last_tokens))
         self._compiled: dict[Bucket, Any] = {}
+        self.traffic = traffic
+        most = limits.pages_per_sequence
+        self._copies = PageCopies(self._shapes[1], self._shapes[2], self._everywhere, most)
         self.closed = False
 
     @property
@@ -158,6 +173,8 @@ class ModelRunner:
             for done, (bucket, program) in enumerate(made, 1):
                 self._compiled[bucket] = program
                 report(Progress("compiling bucket", done, total))
+        if self.traffic is not None:
+            self._copies.compile(self.traffic)
 
     def _compile_one(self, bucket: Bucket, programs: Programs) -> Any:
         layout = self._layouts[bucket]
@@ -173,14 +190,28 @@ class ModelRunner:
 
     @property
     def buckets(self) -> int:
-        """How many there are to `warm`."""
-        return len(self._buckets)
+        """How many there are to `warm`; the copies of pages count as one more."""
+        return len(self._buckets) + (self.traffic is not None)
 
     def warm(self, bucket: int) -> None:
         """The first run of a program links it, which takes as long as many steps."""
+        if bucket == len(self._buckets):
+            assert self.traffic is not None, "there are no more buckets"
+            return self._copy_scratch(self.traffic)
         shape = self._buckets[bucket]
         vector, _ = self._arrays.pack(Step(0, ()), self._layouts[shape])
         jax.block_until_ready(self.call(shape, vector))
+        return None
+
+    def _copy_scratch(self, traffic: PageTraffic) -> None:
+        """Run each copy once, of page 0 to page 0."""
+        most = (0,) * ((1 << self._limits.pages_per_sequence.bit_length()) - 1)
+        blocks = self._copies.read(self._pages, most) if traffic.gives else []
+        if traffic.takes:
+            blocks = blocks or self._copies.empty(len(most))
+            self._pages = self._copies.write(self._pages, blocks, most)
+            self._last_tokens = self._copies.put_token(self._last_tokens, self._limits.slots, 0)
+        jax.block_until_ready((blocks, self._pages, self._last_tokens))
 
     def _trace(self, layout: Layout) -> Callable[..., Any]:
         def step(leaves: Any, pages: Any, last_tokens: jax.Array, vector: jax.Array) -> Any:
@@ -193,11 +224,35 @@ class ModelRunner:
     def launch(self, step: Step) -> PendingStep:
         for change in step.samplings:
             self._tops[change.slot] = change.sampling.logprobs
+        self._take_in(step)
+        if not step.rows:
+            self._arrays.apply(step)
+            return _Moved(step)
         bucket = self.bucket(step)
         vector, ranges = self._arrays.pack(step, self._layouts[bucket])
         outputs = self.call(bucket, vector)
+        self._hand_out(step)
         tops = [self._tops[row.slot] for row in step.rows]
         return Launched(step, outputs, ranges, tops)
+
+    def _take_in(self, step: Step) -> None:
+        """What moves before the rows run."""
+        if self.traffic is None:
+            assert not step.imports, "this server fetches no pages"
+            assert not step.exports, "this server offers no pages"
+            return
+        for key in step.drops:
+            self.traffic.drop(key)
+        for new in step.imports:
+            blocks = self.traffic.take(new.key)
+            self._pages = self._copies.write(self._pages, blocks, new.pages)
+            self._last_tokens = self._copies.put_token(self._last_tokens, new.slot, new.token)
+
+    def _hand_out(self, step: Step) -> None:
+        """What is copied once the rows ran: before the next step writes to the same pages."""
+        for export in step.exports:
+            assert self.traffic is not None
+            self.traffic.offer(export.key, self._copies.read(self._pages, export.pages))
 
     def bucket(self, step: Step) -> Bucket:
         """The compiled shape that this step is padded to."""
@@ -213,10 +268,20 @@ class ModelRunner:
         )
         return outputs
 
+    @property
+    def offer(self) -> str:
+        """Where other replicas fetch what this host offers; empty where it offers nothing."""
+        return self.traffic.addresses()[0] if self.traffic and self.traffic.gives else ""
+
+    def connect(self, key: str, offers: Sequence[str]) -> None:
+        """What the hosts of this replica offer is for other replicas; nothing is to be done."""
+
     def close(self) -> None:
         self.closed = True
         for array in jax.tree.leaves((self._leaves, self._pages, self._last_tokens)):
             array.delete()
+        if self.traffic is not None:
+            self.traffic.close()
         self._compiled.clear()
 
 

@@ -11,6 +11,10 @@ sequence that `commit` ends may therefore have a surplus row in the step that is
 flight; its result is dropped. Its slot and pages are free at once all the same, because the
 device runs steps in order: the surplus row writes before any later owner does, and an owner
 reads only positions that it has written itself.
+
+A sequence whose prompt was computed elsewhere takes its slot like any other, gets its pages
+filled by an import instead of by prefill, and decodes from the next step on. Preempted, it is
+recomputed here.
 """
 
 from __future__ import annotations
@@ -21,7 +25,9 @@ from model_server.engine.pages import PagePool
 from model_server.engine.sequence import Finish, Sequence, Update
 from model_server.engine.types import (
     EngineLimits,
+    PageExport,
     PageGrant,
+    PageImport,
     Row,
     RowResult,
     Sampling,
@@ -34,12 +40,14 @@ from model_server.engine.types import (
 class _Draft:
     """A step being put together."""
 
-    __slots__ = ("blocks", "grants", "logit_rows", "rows", "samplings")
+    __slots__ = ("blocks", "exports", "grants", "imports", "logit_rows", "rows", "samplings")
 
     def __init__(self, limits: EngineLimits) -> None:
         self.rows: list[Row] = []
         self.grants: list[PageGrant] = []
         self.samplings: list[SlotSampling] = []
+        self.imports: list[PageImport] = []
+        self.exports: list[PageExport] = []
         self.logit_rows = limits.max_logit_rows  # still to be had
         self.blocks = 0  # of prefill, still to be had: what the decodes leave of the budget
 
@@ -57,12 +65,14 @@ class Scheduler:
         self.preemptions = 0
         self.finished = 0
         self.cancelled = 0
+        self.imports = 0  # of prompts computed elsewhere
         self._pool = PagePool(limits.pages)
         self._slots = list(range(limits.slots - 1, -1, -1))  # free; the last one goes next
         self._samplings: list[Sampling | None] = [None] * limits.slots  # as the runner has them
         self._live: dict[int, Sequence] = {}
         self._running: list[Sequence] = []  # oldest first
         self._waiting: deque[Sequence] = deque()  # oldest first
+        self._drops: list[int] = []  # for the next step
         self._committed = 0
 
     @property
@@ -97,6 +107,8 @@ class Scheduler:
         if sequence is None:
             return False
         self._remove(sequence)
+        # In the order of steps: an export that is on its way now has happened before.
+        self._drops += [k for k in (sequence.import_key, sequence.export_key) if k is not None]
         self.cancelled += 1
         return True
 
@@ -109,10 +121,19 @@ class Scheduler:
         draft = _Draft(self.limits)
         self._decode(draft)
         self._prefill(draft)
-        if not draft.rows:
+        if not (draft.rows or draft.imports or self._drops):
             return None
         self.steps += 1
-        return Step(self.steps, tuple(draft.rows), tuple(draft.grants), tuple(draft.samplings))
+        drops, self._drops = self._drops, []
+        return Step(
+            self.steps,
+            tuple(draft.rows),
+            tuple(draft.grants),
+            tuple(draft.samplings),
+            tuple(draft.imports),
+            tuple(draft.exports),
+            tuple(drops),
+        )
 
     def commit(self, step: Step, result: StepResult) -> list[Update]:
         """Take in what a step produced. Steps are committed in the order of their schedule."""
@@ -184,6 +205,9 @@ class Scheduler:
         while self._waiting and self._admissible(self._waiting[0], draft):
             sequence = self._waiting[0]
             self._admit(sequence, draft)
+            if sequence.import_key is not None:
+                self._import(sequence, sequence.import_key, draft)
+                continue
             self._chunk(sequence, draft)
             if sequence.launched < sequence.goal:
                 return
@@ -216,6 +240,15 @@ class Scheduler:
                 self._samplings[sequence.slot] = sequence.sampling
                 draft.samplings.append(SlotSampling(sequence.slot, sequence.sampling))
 
+    def _import(self, sequence: Sequence, key: int, draft: _Draft) -> None:
+        """Fill the prompt's pages with what was fetched; the token after it is known."""
+        prompt, token = len(sequence.tokens) - 1, sequence.tokens[-1]
+        self._grant(sequence, -(-prompt // self.limits.page_size), draft)
+        draft.imports.append(PageImport(sequence.slot, tuple(sequence.pages), key, token))
+        sequence.import_key = None
+        sequence.launched = sequence.goal = prompt
+        self.imports += 1
+
     def _chunk(self, sequence: Sequence, draft: _Draft) -> None:
         """Add the next chunk of a prefill, as long as budget, logit rows and pages allow."""
         start = sequence.launched
@@ -233,6 +266,8 @@ class Scheduler:
         draft.rows.append(Row(sequence.id, sequence.slot, start, tokens, yields, targets))
         draft.blocks -= -(-len(tokens) // self.limits.prefill_block)
         draft.logit_rows -= yields + len(targets)
+        if yields and sequence.export_key is not None:
+            draft.exports.append(PageExport(tuple(sequence.pages), sequence.export_key))
         sequence.launched = end
         sequence.in_flight += yields
         sequence.scores_launched += len(targets)

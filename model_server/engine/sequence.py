@@ -23,6 +23,10 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int  # the answer also ends where the context ends
     stop_ids: frozenset[int]
     score_from: int | None = None  # score prompt[score_from:] and generate nothing
+    # Where prompts and answers are computed apart:
+    answer: tuple[int, ...] = ()  # tokens it got elsewhere; they do not end it (`finish_of`)
+    import_key: int | None = None  # what the prompt's pages were fetched under; `answer` is one
+    export_key: int | None = None  # what to offer the prompt's pages under, once computed
 
 
 class Update(msgspec.Struct, frozen=True):
@@ -44,9 +48,11 @@ class Sequence:
 
     __slots__ = (
         "end",
+        "export_key",
         "finish_at",
         "goal",
         "id",
+        "import_key",
         "in_flight",
         "launched",
         "pages",
@@ -64,7 +70,9 @@ class Sequence:
         _check(submission, context)
         prompt = len(submission.prompt)
         self.id = id
-        self.tokens = list(submission.prompt)  # known: prompt and committed answer
+        self.tokens = [*submission.prompt, *submission.answer]  # known: and committed
+        self.import_key = submission.import_key  # None once imported
+        self.export_key = submission.export_key
         self.sampling = submission.sampling
         self.stop_ids = submission.stop_ids
         self.score_from = submission.score_from
@@ -96,6 +104,15 @@ class Sequence:
         if token in self.stop_ids:
             return "stop"
         return "length" if len(self.tokens) == self.finish_at else None
+
+
+def finish_of(submission: Submission, limits: EngineLimits) -> Finish | None:
+    """Whether the answer that it got elsewhere is all of it."""
+    if submission.answer and submission.answer[-1] in submission.stop_ids:
+        return "stop"
+    context = min(limits.max_context, limits.pages * limits.page_size)
+    most = min(submission.max_tokens, context - len(submission.prompt))
+    return "length" if len(submission.answer) >= most else None
 
 
 def _check(submission: Submission, context: int) -> None:

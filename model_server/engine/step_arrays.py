@@ -99,7 +99,7 @@ class StepArrays:
 
     def pack(self, step: Step, layout: Layout) -> tuple[np.ndarray, list[tuple[int, int]]]:
         """The step's vector, and for each of its rows the range of its logit rows."""
-        self._apply_changes(step)
+        self.apply(step)
         vector = np.zeros(layout.size, np.int32)  # fresh: the device may still read the last one
         views = layout.views(vector)
         views["decode_slots"].fill(self._limits.slots)  # the scratch slot
@@ -119,7 +119,8 @@ class StepArrays:
                 block += -(-row.count // self._limits.prefill_block)
         return vector, [ranges[id(row)] for row in step.rows]
 
-    def _apply_changes(self, step: Step) -> None:
+    def apply(self, step: Step) -> None:
+        """Take in what changes per slot."""
         for grant in step.grants:
             self._tables[grant.slot, grant.first : grant.first + len(grant.pages)] = grant.pages
         for change in step.samplings:

@@ -80,13 +80,33 @@ class SlotSampling(msgspec.Struct, frozen=True, array_like=True):
     sampling: Sampling
 
 
+class PageImport(msgspec.Struct, frozen=True, array_like=True):
+    """Before the rows run: what was fetched under `key` is put into `pages`, and `token`, which
+    came with it, is the slot's last token."""
+
+    slot: int
+    pages: tuple[int, ...]
+    key: int
+    token: int
+
+
+class PageExport(msgspec.Struct, frozen=True, array_like=True):
+    """After the rows ran: a copy of `pages` is offered to others under `key`."""
+
+    pages: tuple[int, ...]
+    key: int
+
+
 class Step(msgspec.Struct, frozen=True, array_like=True):
-    """One device call: decodes first, then prefill chunks."""
+    """One device call: decodes first, then prefill chunks. Without rows it only moves pages."""
 
     number: int
     rows: tuple[Row, ...]
     grants: tuple[PageGrant, ...] = ()
     samplings: tuple[SlotSampling, ...] = ()
+    imports: tuple[PageImport, ...] = ()
+    exports: tuple[PageExport, ...] = ()
+    drops: tuple[int, ...] = ()  # keys whose pages nobody needs any more, fetched or offered
 
 
 class RowResult(msgspec.Struct, frozen=True):

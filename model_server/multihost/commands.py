@@ -69,7 +69,29 @@ class Lost(msgspec.Struct, frozen=True, array_like=True, tag=8):
     reason: str
 
 
-Command = Load | Program | Warm | Launch | Call | Drop | Bye | Lost
+class Fetch(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """Fetch a prompt's pages from this host's counterpart, beside what else you do; then reply."""
+
+    servable: int
+    key: int
+    pages: int
+    addresses: tuple[str, ...]  # of every host of the other replica
+    deadline_s: float
+
+
+class DropPages(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """Free what is fetched or offered under a key."""
+
+    servable: int
+    key: int
+
+
+def fetching(key: int) -> str:
+    """What a reply to a Fetch is called."""
+    return f"fetch {key}"
+
+
+Command = Load | Program | Warm | Launch | Call | Drop | Bye | Lost | Fetch | DropPages
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag=1):

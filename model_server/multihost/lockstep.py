@@ -56,8 +56,9 @@ class Lockstep:
 
     def __init__(self, runner: LocalRunner, servable: int, hosts: Primary) -> None:
         self._runner = runner
-        self._servable = servable
+        self.servable = servable
         self._hosts = hosts
+        self.offers: list[str] = []  # of every host, to other hosts or replicas
 
     @property
     def limits(self) -> EngineLimits:
@@ -69,18 +70,23 @@ class Lockstep:
 
     def launch(self, step: Step) -> PendingStep:
         with self._hosts.order:
-            self._hosts.publish(Launch(self._servable, step))
+            self._hosts.publish(Launch(self.servable, step))
             return _Pending(self._runner.launch(step), self._hosts)
 
     def warm(self, bucket: int) -> None:
         """Run an empty step on every host."""
         with self._hosts.order:
-            self._hosts.publish(Warm(self._servable, bucket))
+            self._hosts.publish(Warm(self.servable, bucket))
             try:
                 self._runner.warm(bucket)
             except Exception:
                 self._hosts.wait_for_loss()
                 raise
+
+    def connect(self, offers: list[str]) -> None:
+        """Tell every host what each of them offers to others, in order."""
+        self.call("connect", "connect", offers=offers)
+        self.offers = offers
 
     def call(self, method: str, key: str, **arguments: Any) -> None:
         """Call a method of the runner on every host, this one included, and wait for all.
@@ -88,13 +94,13 @@ class Lockstep:
         Raises what it raised here, Unavailable with the reason of a host where it did not work.
         """
         arguments = {"key": key, **arguments}
-        self._hosts.publish(Call(self._servable, method, arguments))
+        self._hosts.publish(Call(self.servable, method, arguments))
         getattr(self._runner, method)(**arguments)
-        for reply in self._hosts.replies(self._servable, key, _CALL_S):
+        for reply in self._hosts.replies(self.servable, key, _CALL_S):
             if reply.reason:
                 raise Unavailable(f"{self._hosts.name(reply.ordinal)}: {reply.reason}")
 
     def close(self) -> None:
         with suppress(ReplicaLost), self._hosts.order:
-            self._hosts.publish(Drop(self._servable))
+            self._hosts.publish(Drop(self.servable))
         self._runner.close()

@@ -27,6 +27,8 @@ from model_server.multihost.commands import (
     Call,
     Command,
     Drop,
+    DropPages,
+    Fetch,
     Gone,
     Launch,
     Leaving,
@@ -36,6 +38,7 @@ from model_server.multihost.commands import (
     Reply,
     Vote,
     Warm,
+    fetching,
 )
 from model_server.multihost.hello import Welcome
 from model_server.multihost.primary import BEAT_S
@@ -154,6 +157,10 @@ class Secondary:
             self._runner(command.servable).warm(command.bucket)
         elif isinstance(command, Call):
             self._call(command)
+        elif isinstance(command, Fetch):
+            self._fetch(command)
+        elif isinstance(command, DropPages):
+            self._runner(command.servable).traffic.drop(command.key)
         elif isinstance(command, Drop):
             self._drop(command.servable)
 
@@ -203,6 +210,23 @@ class Secondary:
             reason = error.text
         call = str(command.arguments.get("key", command.method))
         self._answers.send(Reply(self._ordinal, command.servable, call, reason))
+
+    def _fetch(self, command: Fetch) -> None:
+        """Room is taken in the order of commands; the fetch itself must hold up no step."""
+        traffic = self._runner(command.servable).traffic
+        reserved = traffic.reserve(command.key, command.pages)
+
+        def work() -> None:
+            reason = "" if reserved else "there is no room for the pages"
+            try:
+                if reserved:
+                    traffic.fetch(command.key, command.addresses, command.deadline_s)
+            except Exception as exc:
+                reason = exc.text if isinstance(exc, SaxError) else f"{type(exc).__name__}: {exc}"
+            call = fetching(command.key)
+            self._answers.send(Reply(self._ordinal, command.servable, call, reason))
+
+        threading.Thread(target=work, name="fetch", daemon=True).start()
 
     def _drop(self, servable: int) -> None:
         share = self._shares.pop(servable, None)

@@ -11,9 +11,11 @@ import threading
 from collections.abc import Callable
 
 import sax.errors
+from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.engine.runner import Programs
 from model_server.engine.types import EngineLimits
 from model_server.multihost.commands import Drop, Load, Program, Vote
+from model_server.multihost.gang_transfers import GangTransfers
 from model_server.multihost.lockstep import LocalRunner, Lockstep
 from model_server.multihost.primary import Primary
 from model_server.multihost.programs import KeptPrograms, SharedPrograms
@@ -54,7 +56,7 @@ class Shares:
             offers = self._count_votes(servable, report)
             lockstep = Lockstep(runner, servable, self._hosts)
             if any(offers):
-                lockstep.call("connect", "connect", offers=[getattr(runner, "offer", ""), *offers])
+                lockstep.connect([getattr(runner, "offer", ""), *offers])
             for bucket in range(runner.buckets):
                 report(Progress("running bucket", bucket, runner.buckets))
                 lockstep.warm(bucket)
@@ -65,6 +67,10 @@ class Shares:
             if runner is not None:
                 runner.close()
             raise
+
+    def transfers(self, runner: Lockstep, own: KvTransfers) -> GangTransfers:
+        """What moves the pages of every host of a model that `load` returned."""
+        return GangTransfers(own, self._hosts, runner.servable, runner.offers)
 
     def _count_votes(self, servable: int, report: Report) -> list[str]:
         """What the others offer, in their order."""

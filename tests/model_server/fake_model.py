@@ -12,11 +12,13 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from model_server.__main__ import leave
 from model_server.chat_template import ChatTemplate
 from model_server.config import ModelServerConfig
+from model_server.disaggregation.apart import Apart
+from model_server.disaggregation.contract import Contract, source_of
 from model_server.engine.types import EngineLimits, Sampling
 from model_server.loaded import AnyLoaded, Loaded, LoadedCustom, LoadedEmbedder
 from model_server.process import ModelServer
@@ -24,6 +26,7 @@ from model_server.tokenizer import ByteTokenizer
 from sax.errors import CheckpointError, ModelPathNotFound
 from sax.types import ModelSpec, Progress, SamplingParams
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner, next_token
+from tests.model_server.engine.fake_traffic import FakeTraffic
 from tests.model_server.fake_batched import fake_custom, fake_embedder
 
 LIMITS = EngineLimits(
@@ -63,6 +66,9 @@ class FakeModels:
         samples: int = 1,
         defaults: SamplingParams = DEFAULTS,
         chat_queries: bool = False,
+        network: dict[int, Any] | None = None,
+        page_size_told: int | None = None,
+        room: int = 1000,
     ) -> None:
         self.limits = limits
         self.runners: list[Any] = []
@@ -78,6 +84,9 @@ class FakeModels:
         self._samples = samples
         self._defaults = defaults
         self._chat_queries = chat_queries
+        self._network = network  # with other servers: pages move over it
+        self._page_size_told = page_size_told  # not the truth
+        self._room = room
 
     def __call__(self, spec: ModelSpec, report: Callable[[Progress], None]) -> AnyLoaded:
         self.concurrent += 1
@@ -110,15 +119,37 @@ class FakeModels:
                 raise SystemExit(3)
             case path:
                 raise ModelPathNotFound(f"no model path {path}", param="model_path")
-        return self._loaded()
+        return self._loaded(spec)
 
     def _remember(self, loaded: LoadedEmbedder | LoadedCustom) -> AnyLoaded:
         self.runners.append(loaded.runner)
         return loaded
 
-    def _loaded(self) -> Loaded:
+    def _apart(self, spec: ModelSpec) -> Apart | None:
+        if self._network is None:
+            return None
+        contract = Contract(
+            source=source_of(spec),
+            page_size=self._page_size_told or self.limits.page_size,
+            kv_dtype="int64",
+            layers=1,
+            kv_heads=1,
+            key_dim=1,
+            value_dim=0,
+            mesh="model=1",
+            hosts=1,
+            jaxlib="none",
+        )
+        return Apart(contract, FakeTraffic(self._network), room=self._room, page_bytes=8)
+
+    def _loaded(self, spec: ModelSpec) -> Loaded:
+        apart = self._apart(spec)
         runner = FakeRunner(
-            self.limits, delay_s=self._delay_s, gate=self._gate, fail_result=self._fail_result
+            self.limits,
+            delay_s=self._delay_s,
+            gate=self._gate,
+            fail_result=self._fail_result,
+            traffic=cast(FakeTraffic, apart.transfers) if apart else None,
         )
         self.runners.append(runner)
         return Loaded(
@@ -130,6 +161,7 @@ class FakeModels:
             samples=self._samples,
             memory=MEMORY,
             methods=("lm.generate", "lm.generate_stream", "lm.score"),
+            apart=apart,
         )
 
 

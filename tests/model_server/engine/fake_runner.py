@@ -34,6 +34,7 @@ from model_server.engine.types import (
     Step,
     StepResult,
 )
+from tests.model_server.engine.fake_traffic import FakeTraffic
 
 VOCAB = 97
 GREEDY = Sampling(0.0, 0, 1.0, seed=0)
@@ -76,6 +77,7 @@ class FakeRunner:
         gate: threading.Semaphore | None = None,
         fail_launch: int | None = None,
         fail_result: int | None = None,
+        traffic: FakeTraffic | None = None,
     ) -> None:
         self.limits = limits
         self.launched = 0
@@ -85,6 +87,7 @@ class FakeRunner:
         self.gate = gate  # every result waits for one permit
         self.fail_launch = fail_launch  # the number of the step whose launch raises
         self.fail_result = fail_result  # the number of the step whose result raises
+        self.traffic = traffic  # where pages of other runners come from and its own go
         self._launch_seen = threading.Condition()
         self._memory = np.full((limits.pages + 1, limits.page_size), -1, np.int64)
         self._tables: list[list[int]] = [[] for _ in range(limits.slots)]
@@ -103,7 +106,11 @@ class FakeRunner:
             self._grant(grant.slot, grant.first, grant.pages)
         for change in step.samplings:
             self._samplings[change.slot] = change.sampling
+        self._take_in(step)
         result = StepResult(step.number, tuple(self._run(row) for row in step.rows))
+        for export in step.exports:
+            assert self.traffic is not None
+            self.traffic.offer(export.key, self._memory[list(export.pages)])
         with self._launch_seen:
             self.in_flight += 1
             self.launched += 1
@@ -119,6 +126,18 @@ class FakeRunner:
         """Nothing is launched from here on."""
         assert not self.closed, "a runner is closed once"
         self.closed = True
+        if self.traffic is not None:
+            self.traffic.close()
+
+    def _take_in(self, step: Step) -> None:
+        for key in step.drops:
+            assert self.traffic is not None
+            self.traffic.drop(key)
+        for new in step.imports:
+            assert self.traffic is not None
+            assert tuple(self._tables[new.slot]) == new.pages, "an import fills what was granted"
+            self._memory[list(new.pages)] = self.traffic.take(new.key)
+            self._last_tokens[new.slot] = new.token
 
     def _grant(self, slot: int, first: int, pages: tuple[int, ...]) -> None:
         table = self._tables[slot]

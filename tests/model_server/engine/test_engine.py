@@ -225,3 +225,26 @@ def test_the_counters_tell_what_was_done(start: Start) -> None:
     stats = engine.stats()
     assert (stats.steps, stats.prefill_tokens, stats.decode_tokens, stats.tokens) == (4, 5, 3, 4)
     assert (stats.slots, stats.pages, stats.preemptions) == (4, 24, 0)
+
+
+def test_a_reserved_place_is_counted_waited_for_and_used_while_draining(start: Start) -> None:
+    engine, inbox = start(FakeRunner(LIMITS))
+    for _ in range(LIMITS.slots + LIMITS.queue):
+        engine.reserve(ask_for(3))
+    with pytest.raises(QueueFull):
+        engine.submit(ask_for(3))
+    for _ in range(LIMITS.slots + LIMITS.queue - 1):
+        engine.release()
+    assert not engine.drain(0.0)
+    with pytest.raises(ShuttingDown):
+        engine.submit(ask_for(3))
+    sequence = engine.submit(ask_for(3), reserved=True)
+    assert inbox.end(sequence) == alone(ask_for(3), LIMITS)[1]
+    assert engine.drain(30)
+
+
+def test_a_place_is_reserved_only_for_what_can_be_served(start: Start) -> None:
+    engine, _ = start(FakeRunner(LIMITS))
+    with pytest.raises(PromptTooLong):
+        engine.reserve(ask_for(64))
+    assert engine.drain(30)

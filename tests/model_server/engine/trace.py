@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import Sequence, Submission, Update
 from model_server.engine.types import EngineLimits, PendingStep, Row, RowResult, Step
 from tests.model_server.engine.fake_runner import FakeRunner, logprob, next_token
+from tests.model_server.engine.fake_traffic import FakeTraffic
 
 
 @dataclass
@@ -45,7 +48,8 @@ class Trace:
 
     def __init__(self, limits: EngineLimits) -> None:
         self.scheduler = Scheduler(limits)
-        self.runner = FakeRunner(limits)
+        self.traffic = FakeTraffic()
+        self.runner = FakeRunner(limits, traffic=self.traffic)
         self.steps: list[Step] = []
         self.answers: dict[int, Answer] = {}
         self._in_flight: tuple[Step, PendingStep] | None = None
@@ -56,6 +60,9 @@ class Trace:
         self.scheduler.add(Sequence(id, submission, self.scheduler.limits))
         self.answers[id] = Answer()
         self._submissions[id] = submission
+        if submission.import_key is not None:
+            self.traffic.here[submission.import_key] = pages_of(submission, self.scheduler.limits)
+            assert submission.answer == (next_token(submission.prompt, submission.sampling),)
 
     def cancel(self, id: int) -> None:
         if self.scheduler.cancel(id):
@@ -118,6 +125,14 @@ def run(limits: EngineLimits, asks: list[Ask]) -> Trace:
     return trace
 
 
+def pages_of(submission: Submission, limits: EngineLimits) -> np.ndarray:
+    """A prompt as another runner would have left it in its pages: beyond its end lies garbage."""
+    pages = -(-len(submission.prompt) // limits.page_size)
+    rows = np.full(pages * limits.page_size, 96, np.int64)
+    rows[: len(submission.prompt)] = submission.prompt
+    return rows.reshape(pages, limits.page_size)
+
+
 def check_step(limits: EngineLimits, step: Step) -> None:
     """No limit is exceeded, decodes come first, and nobody is in a step twice."""
     block = limits.prefill_block
@@ -132,8 +147,10 @@ def check_step(limits: EngineLimits, step: Step) -> None:
     assert len({row.sequence for row in step.rows}) == len(step.rows)
     granted = [page for grant in step.grants for page in grant.pages]
     assert len(set(granted)) == len(granted), "a page has one owner"
-    assert {grant.slot for grant in step.grants} <= {row.slot for row in step.rows}
-    assert {change.slot for change in step.samplings} <= {row.slot for row in step.rows}
+    filled = {new.slot for new in step.imports}
+    assert not filled & {row.slot for row in step.rows}, "it decodes from the next step on"
+    assert {grant.slot for grant in step.grants} <= {row.slot for row in step.rows} | filled
+    assert {change.slot for change in step.samplings} <= {row.slot for row in step.rows} | filled
     for row in step.rows:
         assert row.start + row.count <= limits.max_context
         assert len(row.targets) <= row.count

@@ -1,0 +1,12 @@
+"""Where others reach a server of this machine."""
+
+from __future__ import annotations
+
+import socket
+
+
+def advertised_host(host: str) -> str:
+    """The host that others reach a server on which listens on `host`."""
+    if host not in ("0.0.0.0", "::", "[::]"):
+        return host
+    return socket.gethostbyname(socket.gethostname())

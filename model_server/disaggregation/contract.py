@@ -1,0 +1,67 @@
+"""What two servers must have alike for the keys and values of one to be those of the other.
+
+Pure: values and their comparison. Knows nothing of devices or of the wire.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields
+
+from sax.errors import InvalidRequest
+from sax.types import ModelSpec
+
+_SAID = {
+    "source": "weights",
+    "page_size": "page size",
+    "kv_dtype": "type of cached keys and values",
+    "layers": "number of layers",
+    "kv_heads": "number of KV heads",
+    "key_dim": "size of a key",
+    "value_dim": "size of a value",
+    "mesh": "mesh",
+    "hosts": "number of hosts",
+    "jaxlib": "version of jaxlib",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract:
+    """How one server keeps the keys and values of one model."""
+
+    source: str  # of the weights (`source_of`)
+    page_size: int
+    kv_dtype: str
+    layers: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    mesh: str
+    hosts: int
+    jaxlib: str  # pages travel by its own protocol
+
+
+def source_of(spec: ModelSpec) -> str:
+    """A digest of all that decides the weights: two versions of a model never mix."""
+    overrides = sorted(spec.overrides.items())
+    parts = repr((spec.model_path, spec.checkpoint, overrides, spec.version))
+    return hashlib.sha256(parts.encode()).hexdigest()[:16]
+
+
+def check_same(ours: Contract, theirs: Contract) -> None:
+    """Raises InvalidRequest that names every difference."""
+    differing = [
+        field.name
+        for field in fields(Contract)
+        if getattr(ours, field.name) != getattr(theirs, field.name)
+    ]
+    if differing:
+        named = "; ".join(
+            f"{_SAID[name]}: {getattr(ours, name)} here, {getattr(theirs, name)} there"
+            for name in differing
+        )
+        raise InvalidRequest(
+            f"keys and values cannot be handed over, the servers differ ({named}): start both "
+            "with the same flags and versions, and load the same version of the model",
+            param=f"contract.{differing[0]}",
+        )

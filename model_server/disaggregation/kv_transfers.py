@@ -1,0 +1,235 @@
+"""The pages of one model that are on their way, on this host: offered by it or fetched for it.
+
+Each host moves the shards of its own devices, one array per device, so nothing here talks to
+another host of the same replica. Knows nothing of requests: keys come from whoever decides.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from model_server.disaggregation.page_room import PageRoom
+from model_server.disaggregation.transfer_server import TransferServer
+from model_server.engine.page_copies import Block, block_shape, block_sizes
+from sax.errors import Cancelled, DeadlineExceeded, Internal, ReplicaLost
+
+_POLL_S = 0.0005
+# Offers that were dropped unfetched stay known, so that whoever is late gets an error: so many.
+_REMEMBERED = 64
+
+
+@dataclass(slots=True)
+class _Incoming:
+    pages: int
+    fetching: bool = False
+    blocks: Sequence[Block] | None = None  # None: not here yet
+
+
+class KvTransfers:
+    """Any thread may call it."""
+
+    def __init__(
+        self,
+        server: TransferServer,
+        layers: Sequence[Any],  # the pool's arrays, or their shapes
+        *,
+        gives: bool,
+        takes: bool,
+        room: int,  # pages that may be coming at once
+        ordinal: int = 0,  # of this host
+    ) -> None:
+        self.gives = gives
+        self.takes = takes
+        self._server = server
+        self._shapes = [jax.tree.map(_shape, layer) for layer in layers]
+        self._ordinal = ordinal
+        self._lock = threading.Lock()  # guards what follows
+        self._offered: dict[int, list[jax.Array]] = {}
+        self._dropped: deque[tuple[int, list[jax.ShapeDtypeStruct]]] = deque()
+        self._incoming: dict[int, _Incoming] = {}
+        self._room = PageRoom(room)
+        self._late: list[tuple[int, list[jax.Array]]] = []  # pages given up that may yet arrive
+        self._closed = False
+
+    def addresses(self) -> Sequence[str]:
+        """Where this host's shards are fetched."""
+        return (self._server.address,)
+
+    # Out
+
+    def offer(self, key: int, blocks: Sequence[Block]) -> None:
+        """Let the same host of one other replica fetch them."""
+        parts = [part for leaf in jax.tree.leaves(list(blocks)) for part in _local(leaf)]
+        with self._lock:
+            if self._closed:
+                return
+            self._offered[key] = parts
+        self._server.offer(key, parts)
+
+    @property
+    def offered(self) -> int:
+        """Bytes that wait to be fetched on this host."""
+        with self._lock:
+            return sum(part.nbytes for parts in self._offered.values() for part in parts)
+
+    # In
+
+    def reserve(self, key: int, pages: int) -> bool:
+        """Room for pages to be fetched; False if there is none."""
+        with self._lock:
+            self._reap()
+            if self._closed or key in self._incoming or not self._room.take(pages):
+                return False
+            self._incoming[key] = _Incoming(pages)
+            return True
+
+    def fetch(self, key: int, addresses: Sequence[str], deadline_s: float) -> None:
+        """Pull the shards that belong here, and keep them under the same key.
+
+        Raises DeadlineExceeded; ReplicaLost when they are gone; Cancelled if they were dropped.
+        """
+        with self._lock:
+            coming = self._incoming.get(key)
+            if coming is None:
+                raise Cancelled("the pages were dropped before they were fetched")
+            coming.fetching = True
+        parts: list[jax.Array] = []
+        try:
+            shapes = [block_shape(self._shapes, size) for size in block_sizes(coming.pages)]
+            parts = self._server.pull(addresses[self._ordinal], key, _all_local_shapes(shapes))
+            self._await(parts, addresses[self._ordinal], deadline_s)
+            blocks = _assembled(shapes, parts)
+        except BaseException:
+            self._fail(key, coming, parts)
+            raise
+        with self._lock:
+            coming.fetching = False
+            if self._incoming.get(key) is coming:
+                coming.blocks = blocks
+                return
+            self._room.give_back(coming.pages)
+        _delete(parts)
+
+    def take(self, key: int) -> Sequence[Block]:
+        """What was fetched. Raises Internal if nothing was."""
+        with self._lock:
+            coming = self._incoming.pop(key, None)
+            if coming is None or coming.blocks is None:
+                raise Internal(f"a step takes in pages that host {self._ordinal} did not fetch")
+            self._room.give_back(coming.pages)
+        return coming.blocks
+
+    # Both
+
+    def drop(self, key: int) -> None:
+        """Free what is fetched or offered under the key; a late fetch of it gets an error."""
+        with self._lock:
+            coming = self._incoming.pop(key, None)
+            if coming is not None and not coming.fetching:
+                self._room.give_back(coming.pages)
+            parts = self._offered.pop(key, [])
+            if parts:
+                self._dropped.append((key, [_shape(part) for part in parts]))
+            drained = self._dropped.popleft() if len(self._dropped) > _REMEMBERED else None
+        _delete(parts)
+        if coming is not None:
+            _delete(jax.tree.leaves(coming.blocks))
+        if drained is not None:
+            self._forget(*drained)
+
+    def close(self) -> None:
+        """Free everything; what is still under way is freed when it ends."""
+        with self._lock:
+            self._closed = True
+            keys = [*self._offered, *self._incoming]
+        for key in keys:
+            self.drop(key)
+
+    def _forget(self, key: int, shapes: list[jax.ShapeDtypeStruct]) -> None:
+        """Let the transfer server forget what was deleted: it does when someone pulls it."""
+        self._server.pull(self._server.address, key, shapes)
+
+    def _await(self, parts: list[jax.Array], address: str, deadline_s: float) -> None:
+        deadline = time.monotonic() + deadline_s
+        while not _arrived(parts):
+            if time.monotonic() > deadline:
+                self._server.lose(address)
+                raise DeadlineExceeded(f"pages did not come from {address} in {deadline_s:.1f} s")
+            time.sleep(_POLL_S)
+        try:
+            jax.block_until_ready(parts)
+        except jax.errors.JaxRuntimeError as exc:
+            self._server.lose(address)
+            raise ReplicaLost(f"pages were lost on their way from {address}: {exc}") from exc
+
+    def _fail(self, key: int, coming: _Incoming, parts: list[jax.Array]) -> None:
+        """Room that a pull may still fill is not free before it ended."""
+        with self._lock:
+            if self._incoming.get(key) is coming:
+                del self._incoming[key]
+            self._late.append((coming.pages, parts))
+            self._reap()
+
+    def _reap(self) -> None:
+        """Under the lock: the room of pulls that have ended meanwhile."""
+        late = []
+        for pages, parts in self._late:
+            if _arrived(parts):
+                self._room.give_back(pages)
+            else:
+                late.append((pages, parts))
+        self._late = late
+
+
+def _shape(array: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
+
+
+def _devices(sharding: jax.sharding.Sharding) -> list[Any]:
+    """This host's, in an order that both sides agree on."""
+    return sorted(sharding.addressable_devices, key=lambda device: device.id)
+
+
+def _arrived(parts: Sequence[Any]) -> bool:
+    return all(part.is_ready() for part in parts)
+
+
+def _local(array: jax.Array) -> list[jax.Array]:
+    shards = {shard.device: shard.data for shard in array.addressable_shards}
+    return [shards[device] for device in _devices(array.sharding)]
+
+
+def _local_shapes(leaf: jax.ShapeDtypeStruct) -> list[jax.ShapeDtypeStruct]:
+    assert leaf.sharding is not None
+    shape = leaf.sharding.shard_shape(leaf.shape)
+    return [
+        jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=jax.sharding.SingleDeviceSharding(device))
+        for device in _devices(leaf.sharding)
+    ]
+
+
+def _all_local_shapes(shapes: Sequence[Block]) -> list[jax.ShapeDtypeStruct]:
+    return [part for leaf in jax.tree.leaves(list(shapes)) for part in _local_shapes(leaf)]
+
+
+def _assembled(shapes: Sequence[Block], parts: Sequence[jax.Array]) -> list[Block]:
+    left = iter(parts)
+
+    def whole(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        assert leaf.sharding is not None
+        mine = [next(left) for _ in _devices(leaf.sharding)]
+        return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, mine)
+
+    return jax.tree.map(whole, list(shapes))
+
+
+def _delete(arrays: Sequence[jax.Array]) -> None:
+    for array in arrays:
+        array.delete()

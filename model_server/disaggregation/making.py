@@ -1,0 +1,75 @@
+"""From a recipe and its mesh to what a model needs to have prompts computed apart."""
+
+from __future__ import annotations
+
+import jax
+import jaxlib.version
+
+from model_server.capacity import cache_of, kv_dtype
+from model_server.config import ModelServerConfig
+from model_server.disaggregation.apart import CONTEXTS, Apart, Transfers
+from model_server.disaggregation.contract import Contract, source_of
+from model_server.disaggregation.kv_transfers import KvTransfers
+from model_server.disaggregation.transfer_server import TransferServer
+from model_server.engine.types import EngineLimits
+from model_server.kernels.pages import LayerPages, allocate
+from model_server.models.recipe import Recipe
+from model_server.models.sharding import Layout
+from sax.types import ModelSpec
+
+
+def make_transfers(
+    server: TransferServer,
+    config: ModelServerConfig,
+    recipe: Recipe,
+    limits: EngineLimits,
+    layout: Layout,
+) -> KvTransfers | None:
+    """This host's share; None where the server takes no part."""
+    if not (config.gives_pages or config.takes_pages):
+        return None
+    return KvTransfers(
+        server,
+        pool_shapes(recipe, limits, layout),
+        gives=config.gives_pages,
+        takes=config.takes_pages,
+        room=CONTEXTS * limits.pages_per_sequence,
+        ordinal=jax.process_index(),
+    )
+
+
+def make_apart(
+    transfers: Transfers, spec: ModelSpec, recipe: Recipe, limits: EngineLimits, layout: Layout
+) -> Apart:
+    """What serving needs; `transfers` moves the pages of every host of the replica."""
+    cache, dtype = cache_of(recipe, layout), kv_dtype(recipe)
+    contract = Contract(
+        source=source_of(spec),
+        page_size=limits.page_size,
+        kv_dtype=str(dtype),
+        layers=cache.layers,
+        kv_heads=cache.kv_heads,
+        key_dim=cache.key_dim,
+        value_dim=cache.value_dim,
+        mesh=" ".join(f"{axis}={size}" for axis, size in layout.mesh.shape.items()),
+        hosts=jax.process_count(),
+        jaxlib=jaxlib.version.__version__,
+    )
+    return Apart(
+        contract,
+        transfers,
+        room=CONTEXTS * limits.pages_per_sequence,
+        page_bytes=cache.bytes_per_page(limits.page_size, dtype),
+    )
+
+
+def pool_shapes(recipe: Recipe, limits: EngineLimits, layout: Layout) -> tuple[LayerPages, ...]:
+    """The pool's arrays, before there are any."""
+    cache = cache_of(recipe, layout)
+    sharding = layout.pages(cache.axis)
+    shapes = jax.eval_shape(
+        lambda: allocate(cache, limits.pages, limits.page_size, kv_dtype(recipe))
+    )
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes
+    )

@@ -1,0 +1,143 @@
+"""One server that computes prompts for this one: whether it can now, and asking it to.
+
+Lives on the event loop. Knows nothing of requests or of devices; when to look at the server is
+its keeper's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from model_server.disaggregation.contract import Contract
+from model_server.disaggregation.tickets import Ticket, decode_ticket, encode_ask
+from model_server.engine.engine import Submission
+from sax import rpc
+from sax.errors import QueueFull, ReplicaLost, SaxError
+from sax.proto import prefill_pb2
+
+logger = logging.getLogger(__name__)
+
+_TICKET_S = 30.0  # a prompt that takes longer there is computed here
+_RELEASE_S = 5.0
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 1.0, 30.0
+_FULL_PAUSE_S = 0.25  # room comes back as fast as pages are fetched
+
+
+@dataclass(slots=True)
+class _Trust:
+    """How a model fares there."""
+
+    usable_at_s: float = 0.0
+    pause_s: float = _FIRST_PAUSE_S
+    trouble: str = ""  # that was told of last
+
+
+class PrefillServer:
+    """Close it after."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.channel = rpc.open_channel(address)
+        self.asked = 0  # prompts it computes for us now
+        self.holds: frozenset[str] = frozenset()  # models it has loaded
+        self._trust: dict[str, _Trust] = {}
+        self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def close(self) -> None:
+        await self.channel.close()
+
+    def usable(self, model_id: str) -> bool:
+        """Whether it is worth asking now."""
+        trust = self._trust.get(model_id)
+        return model_id in self.holds and (trust is None or time.monotonic() >= trust.usable_at_s)
+
+    def lose(self) -> None:
+        """It does not answer: whoever waits for it waits no more."""
+        self.holds = frozenset()
+        self._lost.set_result(None)
+        self._lost = asyncio.get_running_loop().create_future()
+
+    async def ask(
+        self, model_id: str, contract: Contract, submission: Submission, key: int
+    ) -> Ticket:
+        """Have a prompt computed. Raises SaxError; then it is left alone for a while."""
+        self.asked += 1
+        try:
+            ticket = await self._unless_lost(
+                self._call(encode_ask(model_id, contract, submission, key))
+            )
+        except SaxError as error:
+            self.distrust(model_id, error)
+            raise
+        finally:
+            self.asked -= 1
+        return ticket
+
+    async def release(self, key: int) -> None:
+        """Say that the pages are not needed (any more). If that fails they expire there."""
+        request = prefill_pb2.ReleaseRequest(key=key)
+        try:
+            await rpc.call(
+                self.channel,
+                "/sax.prefill.PrefillService/Release",
+                request,
+                prefill_pb2.ReleaseResponse,
+                peer=self._named,
+                timeout_s=_RELEASE_S,
+            )
+        except SaxError as error:
+            logger.debug("could not release pages: %s", error.text)
+
+    def distrust(self, model_id: str, error: SaxError) -> None:
+        """Leave it alone for a while, the longer the more often; one line per kind of trouble."""
+        trust = self._trust.setdefault(model_id, _Trust())
+        now = time.monotonic()
+        if isinstance(error, QueueFull):
+            trust.usable_at_s = now + _FULL_PAUSE_S
+        else:
+            trust.usable_at_s = now + trust.pause_s
+            trust.pause_s = min(2 * trust.pause_s, _LAST_PAUSE_S)
+        if trust.trouble != type(error).__name__:
+            trust.trouble = type(error).__name__
+            logger.warning(
+                "%s computes no prompts of %s now, so this server does: %s",
+                self._named,
+                model_id,
+                error.text,
+            )
+
+    def trust(self, model_id: str) -> None:
+        """Its pages arrived."""
+        before = self._trust.pop(model_id, None)
+        if before is not None:
+            logger.info("%s computes prompts of %s again", self._named, model_id)
+
+    @property
+    def _named(self) -> str:
+        return f"the prefill server at {self.address}"
+
+    async def _call(self, request: prefill_pb2.PrefillRequest) -> Ticket:
+        message = await rpc.call(
+            self.channel,
+            "/sax.prefill.PrefillService/Prefill",
+            request,
+            prefill_pb2.Ticket,
+            peer=self._named,
+            timeout_s=_TICKET_S,
+        )
+        return decode_ticket(message)
+
+    async def _unless_lost(self, call: Coroutine[Any, Any, Ticket]) -> Ticket:
+        lost, asking = self._lost, asyncio.ensure_future(call)
+        try:
+            await asyncio.wait({asking, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return asking.result()
+            raise ReplicaLost(f"{self._named} does not answer")
+        finally:
+            asking.cancel()

@@ -1,0 +1,52 @@
+"""The servers that compute prompts for this one: who is asked next.
+
+Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+
+from model_server.disaggregation.keeper import Keeper
+from model_server.disaggregation.prefill_server import PrefillServer
+from sax.types import ModelSpec
+
+
+class PrefillServers:
+    """Start it, then stop it."""
+
+    def __init__(
+        self, addresses: Sequence[str], wanted: Callable[[], Mapping[str, ModelSpec]]
+    ) -> None:
+        self._addresses = addresses
+        self._wanted = wanted
+        self._servers: list[PrefillServer] = []
+        self._keepers: list[asyncio.Task[None]] = []
+        self._turn = 0
+
+    def start(self) -> None:
+        """Look after each of them from now on."""
+        self._servers = [PrefillServer(address) for address in self._addresses]
+        self._keepers = [
+            asyncio.create_task(Keeper(server, self._wanted).run()) for server in self._servers
+        ]
+
+    async def stop(self) -> None:
+        """Leave them as they are; their pages expire."""
+        for keeper in self._keepers:
+            keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeper
+        await asyncio.gather(*(server.close() for server in self._servers))
+
+    def choose(self, model_id: str) -> PrefillServer | None:
+        """The one that computes the fewest prompts for us, by turns among equals."""
+        usable = [server for server in self._servers if server.usable(model_id)]
+        if not usable:
+            return None
+        least = min(server.asked for server in usable)
+        equals = [server for server in usable if server.asked == least]
+        self._turn += 1
+        return equals[self._turn % len(equals)]

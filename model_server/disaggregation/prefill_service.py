@@ -1,0 +1,45 @@
+"""The gRPC face of a server that computes prompts for others. Thin: decode, call, encode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from model_server.access import check_admin
+from model_server.admission import Admission
+from model_server.disaggregation.prefiller import Prefiller
+from model_server.disaggregation.tickets import decode_ask, decode_contract, encode_ticket
+from sax.identity import caller
+from sax.proto import prefill_pb2, prefill_pb2_grpc
+from sax.security import Security
+
+
+class PrefillService(prefill_pb2_grpc.PrefillServiceServicer):
+    """For those who may load models here: other servers of the same operator."""
+
+    def __init__(self, prefiller: Prefiller, admission: Admission, security: Security) -> None:
+        self._prefiller = prefiller
+        self._admission = admission
+        self._security = security
+
+    async def Prefill(self, request: Any, context: Any) -> prefill_pb2.Ticket:
+        """Returns once the prompt is computed and its pages can be fetched."""
+        self._check()
+        self._admission.check_open()
+        self._admission.enter()
+        try:
+            ticket = await self._prefiller.compute(
+                request.model_key, decode_contract(request.contract), decode_ask(request)
+            )
+        finally:
+            self._admission.leave()
+        return encode_ticket(ticket)
+
+    async def Release(self, request: Any, context: Any) -> prefill_pb2.ReleaseResponse:
+        """The pages were fetched, or nobody wants them."""
+        self._check()
+        self._prefiller.release(request.key)
+        return prefill_pb2.ReleaseResponse()
+
+    def _check(self) -> None:
+        if self._security.authenticates:
+            check_admin(caller(), self._security.admins, "have prompts computed")

@@ -1,0 +1,161 @@
+"""Copying pages out of the pool and into it, by programs compiled before the first step.
+
+Pages are moved in blocks of 1, 2, 4, ... of them, all layers of a block in one array, so that any
+number of pages is few arrays, without padding and with few programs. Nothing here talks across
+devices or hosts: each keeps its own heads. Knows nothing of where blocks come from or go to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from model_server.kernels.pages import LayerPages
+
+Block = LayerPages  # with a leading axis of layers: [L, n, K, ...]
+
+
+class PageTraffic(Protocol):
+    """Where the pages of other servers come from and ours go to, on this host."""
+
+    gives: bool  # pages are offered
+    takes: bool  # pages are fetched
+
+    def addresses(self) -> Sequence[str]:
+        """Where this host's pages are fetched."""
+        ...
+
+    def offer(self, key: int, blocks: Sequence[Block]) -> None:
+        """Let one other server fetch them."""
+        ...
+
+    def take(self, key: int) -> Sequence[Block]:
+        """What was fetched. Raises KeyError."""
+        ...
+
+    def drop(self, key: int) -> None:
+        """Free what is fetched or offered under the key, if anything is."""
+        ...
+
+    def close(self) -> None:
+        """Free everything."""
+        ...
+
+
+def block_sizes(count: int) -> list[int]:
+    """How many pages go into each block, the largest first: 13 is 8, 4 and 1."""
+    return [1 << bit for bit in reversed(range(count.bit_length())) if count >> bit & 1]
+
+
+def block_shape(layers: Sequence[Any], size: int) -> Block:
+    """The shapes and shardings of a block of so many pages."""
+
+    def stacked(leaf: Any) -> jax.ShapeDtypeStruct:
+        shape = (len(layers), size, *leaf.shape[1:])
+        return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=_stacked(leaf.sharding))
+
+    return jax.tree.map(stacked, layers[0])
+
+
+def _stacked(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
+    if isinstance(sharding, NamedSharding):
+        return NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec))
+    return sharding
+
+
+class PageCopies:
+    """The compiled copies of one model's pool. Blocks up to the pages of a whole sequence."""
+
+    def __init__(
+        self, layers: Sequence[Any], last_tokens: Any, everywhere: jax.sharding.Sharding, most: int
+    ) -> None:
+        self._layers = tuple(layers)  # shapes
+        self._last_tokens = last_tokens  # shape
+        self._everywhere = everywhere
+        self._sizes = block_sizes((1 << most.bit_length()) - 1)
+        self._reads: dict[int, Any] = {}
+        self._writes: dict[int, Any] = {}
+        self._put: Any = None
+
+    def compile(self, traffic: PageTraffic) -> None:
+        """Make the programs for what this server does."""
+        for size in self._sizes:
+            index = self._vector((size,))
+            block = block_shape(self._layers, size)
+            if traffic.gives:
+                shardings = jax.tree.map(lambda leaf: leaf.sharding, block)
+                read = jax.jit(_read, out_shardings=shardings)
+                self._reads[size] = read.lower(self._layers, index).compile()
+            if traffic.takes:
+                shardings = jax.tree.map(lambda leaf: leaf.sharding, self._layers)
+                write = jax.jit(_write, donate_argnums=0, out_shardings=shardings)
+                self._writes[size] = write.lower(self._layers, block, index).compile()
+        if traffic.takes:
+            put = jax.jit(_put, donate_argnums=0, out_shardings=self._everywhere)
+            self._put = put.lower(self._last_tokens, self._vector((2,))).compile()
+
+    def read(self, layers: Any, pages: Sequence[int]) -> list[Block]:
+        """Copies of these pages."""
+        at, blocks = 0, []
+        for size in block_sizes(len(pages)):
+            blocks.append(self._reads[size](layers, _index(pages[at : at + size])))
+            at += size
+        return blocks
+
+    def write(self, layers: Any, blocks: Sequence[Block], pages: Sequence[int]) -> Any:
+        """The pool with these pages replaced; the one it was is donated."""
+        at = 0
+        for block, size in zip(blocks, block_sizes(len(pages)), strict=True):
+            layers = self._writes[size](layers, block, _index(pages[at : at + size]))
+            at += size
+        return layers
+
+    def empty(self, count: int) -> list[Block]:
+        """Blocks for so many pages, of whatever is in them."""
+        return [
+            jax.tree.map(_zeros, block_shape(self._layers, size)) for size in block_sizes(count)
+        ]
+
+    def put_token(self, last_tokens: jax.Array, slot: int, token: int) -> jax.Array:
+        """The last tokens with one replaced; what they were is donated."""
+        return self._put(last_tokens, _index((slot, token)))
+
+    def _vector(self, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=self._everywhere)
+
+
+def _zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
+    """Made on each device by itself."""
+    part = np.zeros(shape.sharding.shard_shape(shape.shape), shape.dtype)
+    return jax.make_array_from_callback(shape.shape, shape.sharding, lambda _: part)
+
+
+def _index(numbers: Sequence[int]) -> np.ndarray:
+    return np.asarray(numbers, np.int32)
+
+
+def _read(layers: tuple[LayerPages, ...], index: jax.Array) -> Block:
+    return jax.tree.map(
+        lambda *held: jnp.stack([leaf.at[index].get(mode="promise_in_bounds") for leaf in held]),
+        *layers,
+    )
+
+
+def _write(layers: tuple[LayerPages, ...], block: Block, index: jax.Array) -> Any:
+    def replaced(number: int, layer: LayerPages) -> LayerPages:
+        return jax.tree.map(
+            lambda held, new: held.at[index].set(new[number], mode="promise_in_bounds"),
+            layer,
+            block,
+        )
+
+    return tuple(replaced(number, layer) for number, layer in enumerate(layers))
+
+
+def _put(last_tokens: jax.Array, pair: jax.Array) -> jax.Array:
+    return last_tokens.at[pair[0]].set(pair[1])

@@ -1,0 +1,64 @@
+"""The pages of one model that are on their way, on all hosts of a replica: the primary's view.
+
+Each host moves the shards of its own devices; what is offered and taken in rides in the steps. Only
+fetching and dropping are commands of their own. Knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from model_server.disaggregation.kv_transfers import KvTransfers
+from model_server.multihost.commands import DropPages, Fetch, fetching
+from model_server.multihost.primary import Primary
+from sax.errors import ReplicaLost, SaxError
+
+_GRACE_S = 5.0  # beyond the deadline of a fetch, for the word that it is over
+
+
+class GangTransfers:
+    """Any thread may call it."""
+
+    def __init__(
+        self, own: KvTransfers, hosts: Primary, servable: int, offers: Sequence[str]
+    ) -> None:
+        """offers: where each host's pages are fetched, in order."""
+        self.gives, self.takes = own.gives, own.takes
+        self._own = own
+        self._hosts = hosts
+        self._servable = servable
+        self._offers = offers
+        self._pages: dict[int, int] = {}  # reserved, by key
+
+    def addresses(self) -> Sequence[str]:
+        return self._offers
+
+    def reserve(self, key: int, pages: int) -> bool:
+        # The other hosts have what this one has: theirs is reserved when the pages are fetched.
+        if not self._own.reserve(key, pages):
+            return False
+        self._pages[key] = pages
+        return True
+
+    def fetch(self, key: int, addresses: Sequence[str], deadline_s: float) -> None:
+        """Raises what it raised here, ReplicaLost with the reason of a host where it failed."""
+        pages = self._pages.pop(key, 0)
+        self._hosts.publish(Fetch(self._servable, key, pages, tuple(addresses), deadline_s))
+        failure: SaxError | None = None
+        try:
+            self._own.fetch(key, addresses, deadline_s)
+        except SaxError as error:
+            failure = error
+        replies = self._hosts.replies(self._servable, fetching(key), deadline_s + _GRACE_S)
+        for reply in replies:
+            if reply.reason and failure is None:
+                failure = ReplicaLost(f"{self._hosts.name(reply.ordinal)}: {reply.reason}")
+        if failure is not None:
+            self.drop(key)
+            raise failure
+
+    def drop(self, key: int) -> None:
+        self._pages.pop(key, None)
+        self._own.drop(key)
+        if self._hosts.lost is None:
+            self._hosts.publish(DropPages(self._servable, key))

@@ -1,0 +1,194 @@
+"""Pages on their way through a real transfer server, on one device and on two."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from model_server.disaggregation.kv_transfers import KvTransfers
+from model_server.disaggregation.transfer_server import TransferServer
+from model_server.engine.page_copies import PageCopies, block_sizes
+from model_server.kernels.pages import CacheShape, LayerPages, allocate
+from sax.errors import Cancelled, DeadlineExceeded, Internal, ReplicaLost
+
+CACHE = CacheShape(layers=3, kv_heads=2, key_dim=4, value_dim=6)
+ROOM = 40
+
+
+def pool(
+    dtype: str = "float32", sharding: jax.sharding.Sharding | None = None
+) -> tuple[LayerPages, ...]:
+    """A pool of 20 pages in which every number is another."""
+    rng = np.random.default_rng(0)
+
+    def filled(leaf: jax.Array) -> jax.Array:
+        numbers = rng.integers(-128, 127, leaf.shape).astype(leaf.dtype)
+        return jax.device_put(numbers, leaf.sharding)
+
+    return jax.tree.map(filled, allocate(CACHE, 20, 8, jnp.dtype(dtype), sharding))
+
+
+class Side:
+    """One server's pool, its compiled copies, and its transfers."""
+
+    def __init__(self, pages: tuple[LayerPages, ...]) -> None:
+        self.pages = pages
+        self.transfers = KvTransfers(
+            TransferServer("127.0.0.1"), pages, gives=True, takes=True, room=ROOM
+        )
+        shapes = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), pages
+        )
+        everywhere = jnp.zeros(5, jnp.int32).sharding
+        if isinstance(pages[0].keys.sharding, jax.sharding.NamedSharding):
+            mesh = pages[0].keys.sharding.mesh
+            everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        last = jax.ShapeDtypeStruct((5,), jnp.int32, sharding=everywhere)
+        self.copies = PageCopies(shapes, last, everywhere, 16)
+        self.copies.compile(self.transfers)
+
+    def offer(self, key: int, pages: tuple[int, ...]) -> None:
+        self.transfers.offer(key, self.copies.read(self.pages, pages))
+
+    def fetch(self, key: int, other: Side, count: int, deadline_s: float = 30.0) -> None:
+        assert self.transfers.reserve(key, count)
+        self.transfers.fetch(key, other.transfers.addresses(), deadline_s)
+
+    def take(self, key: int, pages: tuple[int, ...]) -> None:
+        self.pages = self.copies.write(self.pages, self.transfers.take(key), pages)
+
+
+def check_moved(sides: tuple[Side, Side]) -> None:
+    give, take = sides
+    before = jax.tree.map(np.asarray, take.pages)
+    out, into = (3, 1, 17, 9, 5, 20, 2), (7, 8, 1, 19, 2, 3, 11)
+    give.offer(5, out)
+    take.fetch(5, give, len(out))
+    take.take(5, into)
+    wanted = jax.tree.map(np.array, before)
+    for new, old in zip(
+        jax.tree.leaves(wanted), jax.tree.leaves(jax.tree.map(np.asarray, give.pages)), strict=True
+    ):
+        new[list(into)] = old[list(out)]
+    for got, want in zip(jax.tree.leaves(take.pages), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_array_equal(np.asarray(got), want)
+    assert give.transfers.offered > 0
+    give.transfers.drop(5)
+    assert give.transfers.offered == 0
+
+
+@pytest.fixture(scope="module")
+def sides() -> tuple[Side, Side]:
+    give = Side(pool())
+    return give, Side(jax.tree.map(lambda leaf: leaf + 1000, give.pages))
+
+
+def test_pages_arrive_where_they_are_wanted_and_nowhere_else(sides: tuple[Side, Side]) -> None:
+    check_moved(sides)
+
+
+def test_pages_of_small_numbers_travel_with_their_scales() -> None:
+    give = Side(pool("int8"))
+    check_moved((give, Side(jax.tree.map(lambda leaf: -leaf, give.pages))))
+
+
+def test_blocks_are_powers_of_two_without_padding() -> None:
+    assert [block_sizes(count) for count in (1, 2, 3, 13, 64)] == [
+        [1],
+        [2],
+        [2, 1],
+        [8, 4, 1],
+        [64],
+    ]
+
+
+def test_what_was_dropped_is_free_and_its_fetch_ends_with_an_error(
+    sides: tuple[Side, Side],
+) -> None:
+    give, take = sides
+    give.offer(6, (1, 2, 3))
+    parts = give.transfers._offered[6]
+    give.transfers.drop(6)
+    assert all(part.is_deleted() for part in parts)
+    with pytest.raises(ReplicaLost, match="deleted"):
+        take.fetch(6, give, 3)
+    check_moved(sides)  # neither side is harmed
+
+
+def test_a_fetch_of_what_nobody_offers_ends_at_its_deadline(sides: tuple[Side, Side]) -> None:
+    give, take = sides
+    with pytest.raises(DeadlineExceeded, match="did not come"):
+        take.fetch(999, give, 30, deadline_s=0.05)
+    assert not take.transfers.reserve(1000, 30), "what may yet arrive keeps its room"
+    give.offer(999, tuple(range(1, 17)) + tuple(range(1, 15)))  # late, and of that size
+    jax.block_until_ready(take.transfers._late[0][1])
+    assert take.transfers.reserve(1000, 30)
+    take.transfers.drop(1000)
+    give.transfers.drop(999)
+
+
+def test_room_is_bounded_and_comes_back(sides: tuple[Side, Side]) -> None:
+    transfers = sides[1].transfers
+    assert transfers.reserve(1, ROOM)
+    assert not transfers.reserve(2, 1)
+    transfers.drop(1)
+    assert transfers.reserve(2, ROOM)
+    transfers.drop(2)
+
+
+def test_pages_that_are_dropped_while_they_come_are_not_kept(sides: tuple[Side, Side]) -> None:
+    give, take = sides
+    with pytest.raises(Cancelled):
+        take.transfers.fetch(50, give.transfers.addresses(), 1.0)
+    give.offer(51, (1, 2))
+    assert take.transfers.reserve(51, 2)
+    take.transfers.fetch(51, give.transfers.addresses(), 30.0)
+    take.transfers.drop(51)
+    with pytest.raises(Internal, match="did not fetch"):
+        take.transfers.take(51)
+    give.transfers.drop(51)
+    assert take.transfers.reserve(52, ROOM)
+    take.transfers.drop(52)
+
+
+def test_many_dropped_offers_leave_nothing_in_the_transfer_server() -> None:
+    give = Side(pool())
+    for key in range(1, 200):
+        give.offer(key, (1,))
+        give.transfers.drop(key)
+    assert len(give.transfers._dropped) <= 65
+    give.offer(500, (1,))
+    give.transfers.close()
+    assert give.transfers.offered == 0
+    give.offer(501, (1,))
+    assert give.transfers.offered == 0
+
+
+_ON_TWO = """
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from tests.model_server.disaggregation.test_kv_transfers import Side, check_moved, pool
+mesh = Mesh(jax.devices(), ("model",))
+give = Side(pool(sharding=NamedSharding(mesh, PartitionSpec(None, "model"))))
+take = Side(jax.tree.map(lambda leaf: leaf + 1000, give.pages))
+assert len(give.pages[0].keys.sharding.device_set) == 2
+check_moved((give, take))
+print("moved")
+"""
+
+
+def test_each_device_moves_its_own_heads() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _ON_TWO],
+        env={**os.environ, "JAX_NUM_CPU_DEVICES": "2", "NPROC": "16", "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert "moved" in done.stdout, done.stderr
