@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_server.models.axis_rules import parse_rules
-from model_server.models.sharding import layout_of, make_mesh, split_heads
+from model_server.models.sharding import first_devices, layout_of, make_mesh, split_heads
 from sax.errors import InvalidRequest, MemoryPlanError
 
 
@@ -83,3 +84,17 @@ def test_a_mesh_of_a_strange_shape_is_refused(shape: Any) -> None:
 def test_a_mesh_larger_than_the_server_is_refused_with_both_numbers() -> None:
     with pytest.raises(MemoryPlanError, match="needs 4096 devices; this server has"):
         make_mesh((1, 64, 64))
+
+
+def devices(hosts: int, each: int) -> list[Any]:
+    return [SimpleNamespace(process_index=i % hosts, id=i) for i in range(hosts * each)]
+
+
+def test_a_mesh_takes_as_many_devices_of_every_host() -> None:
+    taken = first_devices(devices(2, 4), (1, 2, 2))
+    assert [device.process_index for device in taken] == [0, 0, 1, 1]
+
+
+def test_a_mesh_that_hosts_cannot_share_evenly_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="has 3 devices, which the 2 hosts"):
+        first_devices(devices(2, 4), (1, 1, 3))
