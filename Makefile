@@ -19,12 +19,13 @@ RUNS ?= 3
 PROTOS := $(wildcard sax/proto/*.proto)
 PROTOC := $(CACHE)/protoc
 
-.PHONY: help demo test check format bench chaos proto proto-check docs install dev model gemma minilm \
+.PHONY: help demo test slow check format bench chaos proto proto-check docs install dev model gemma minilm \
 	azurite clean
 
 help:
 	@echo 'make demo    start a cell with a real model, ask it one question, keep serving'
 	@echo 'make test    run the whole test suite'
+	@echo 'make slow    run the tests that take minutes each'
 	@echo 'make check   ruff, pyright, layering, generated files'
 	@echo 'make bench   measure, and write docs/benchmarks.md'
 	@echo 'make chaos   kill, pause and cut off a cell for some twenty minutes, and check its history'
@@ -43,6 +44,10 @@ demo: install model
 
 test: dev model minilm azurite
 	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
+
+# What takes minutes each: replicas of many processes, every mesh, every family in stages.
+slow: dev model
+	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 2 --dist loadfile -m slow $(PYTEST_FLAGS)
 
 check: dev
 	$(BIN)/ruff check .

@@ -209,6 +209,12 @@ def _add_hosts(parser: argparse.ArgumentParser, default: ModelServerConfig) -> N
         "--cpu_devices", type=int, help="devices that a CPU host pretends to have (default: 1)"
     )
     flags.add_argument(
+        "--prefill",
+        action="store_true",
+        help="compute prompts for servers that name this one in --prefill_servers; such a server "
+        "joins no cell (--sax_cell '')",
+    )
+    flags.add_argument(
         "--prefill_servers",
         default="",
         help="host:port of model servers, with commas, that compute prompts for this one",

@@ -54,6 +54,7 @@ class ModelServerConfig:
     host_timeout_seconds: float = 3.0  # a host that is silent for so long is lost
     bring_up_seconds: float = 600.0  # for all hosts of a replica to be there
     cpu_devices: int | None = None  # devices that a CPU host pretends to have
+    prefill: bool = False  # compute prompts for servers that name this one in --prefill_servers
     prefill_servers: tuple[str, ...] = ()  # host:port of servers that compute prompts for this one
     kv_expiry_seconds: float = 60.0  # for keys and values that nobody fetches
     security: Security = OPEN_TO_ALL
@@ -78,8 +79,8 @@ class ModelServerConfig:
 
     @property
     def gives_pages(self) -> bool:
-        """Whether prompts are computed here for other servers: by one that serves no cell."""
-        return not self.sax_cell
+        """Whether prompts are computed here for other servers."""
+        return self.prefill
 
     @property
     def takes_pages(self) -> bool:

@@ -78,7 +78,7 @@ class Prefiller:
         if not isinstance(servable, LmServable) or apart is None or not apart.transfers.gives:
             raise UnsupportedParameter(
                 f"this server computes no prompts of {model_id} for others: only a server of "
-                'language models that was started with --sax_cell "" does'
+                "language models that was started with --prefill does"
             )
         return servable, apart
 

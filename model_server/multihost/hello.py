@@ -28,6 +28,7 @@ _ALIKE = (
     "cpu_devices",
     "imports",
     "model_filter_regex",
+    "prefill",
     "prefill_servers",
 )
 

@@ -21,7 +21,10 @@ def test_every_flag_reaches_the_config() -> None:
         "--host 0.0.0.0 --port 0 --metrics_port -1 --sax_cell /sax/prod --admin h:1 "
         "--platform_chip tpuv5e --platform_topology 2x4 --tags a,b --model_filter_regex llama "
         "--jax_cache_dir /c --slots 2 --page_size 8 --max_context 64 --kv_cache_bytes 4096 "
-        "--memory_limit_bytes 8192 --queue 3 --strict_compile --drain_seconds 1.5"
+        "--memory_limit_bytes 8192 --queue 3 --strict_compile --drain_seconds 1.5 "
+        "--hosts a,b --host_ordinal 1 --group_port 9 --host_timeout_seconds 4 "
+        "--bring_up_seconds 5 --cpu_devices 3 --prefill --prefill_servers c:1,d:2 "
+        "--kv_expiry_seconds 6"
     )
     made = make_config(flags.split())
     expected = ModelServerConfig(
@@ -43,6 +46,15 @@ def test_every_flag_reaches_the_config() -> None:
         queue=3,
         strict_compile=True,
         drain_seconds=1.5,
+        hosts="a,b",
+        host_ordinal=1,
+        group_port=9,
+        host_timeout_seconds=4,
+        bring_up_seconds=5,
+        cpu_devices=3,
+        prefill=True,
+        prefill_servers=("c:1", "d:2"),
+        kv_expiry_seconds=6,
         incarnation=made.incarnation,
     )
     assert made == expected

@@ -78,6 +78,7 @@ class Child:
 async def server(*flags: str, port: int = 0) -> AsyncIterator[Child]:
     """A model server without an admin, until the block ends."""
     words = (
+        *(() if any(flag.startswith("--sax_cell") for flag in flags) else ("--prefill",)),
         "--sax_cell=",
         f"--port={port}",
         "--metrics_port=0",

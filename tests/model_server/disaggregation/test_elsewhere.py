@@ -33,7 +33,7 @@ async def both(
     network: dict[int, Any] = {}
     theirs = FakeModels(network=network, **(prefill or {}))
     async with (
-        serving(theirs, sax_cell="", metrics_port=0, **flags) as other,
+        serving(theirs, sax_cell="", prefill=True, metrics_port=0, **flags) as other,
         serving(
             FakeModels(network=network), metrics_port=0, prefill_servers=(other.server.address,)
         ) as ours,
@@ -195,7 +195,7 @@ async def test_a_caller_that_goes_away_leaves_nothing_on_either_side() -> None:
 
 async def test_a_prefill_server_that_goes_away_is_done_without() -> None:
     network: dict[int, Any] = {}
-    async with serving(FakeModels(network=network), sax_cell="") as other:
+    async with serving(FakeModels(network=network), sax_cell="", prefill=True) as other:
         address = other.server.address
         async with serving(FakeModels(network=network), prefill_servers=(address,)) as ours:
             await until(lambda: chosen(ours) is not None)
@@ -208,7 +208,7 @@ async def test_a_prefill_server_that_goes_away_is_done_without() -> None:
 
 async def test_the_prefill_server_is_told_to_load_and_to_unload() -> None:
     network: dict[int, Any] = {}
-    async with serving(FakeModels(network=network), sax_cell="") as other:
+    async with serving(FakeModels(network=network), sax_cell="", prefill=True) as other:
         await other.server.servables.unload(MODEL)
         address = other.server.address
         async with serving(FakeModels(network=network), prefill_servers=(address,)) as ours:
@@ -224,8 +224,8 @@ async def test_the_prefill_server_is_told_to_load_and_to_unload() -> None:
 async def test_prompts_go_to_servers_by_turns() -> None:
     network: dict[int, Any] = {}
     async with (
-        serving(FakeModels(network=network), sax_cell="") as one,
-        serving(FakeModels(network=network), sax_cell="") as two,
+        serving(FakeModels(network=network), sax_cell="", prefill=True) as one,
+        serving(FakeModels(network=network), sax_cell="", prefill=True) as two,
         serving(
             FakeModels(network=network),
             prefill_servers=(one.server.address, two.server.address),
@@ -255,7 +255,7 @@ async def test_a_server_of_a_cell_computes_no_prompts_for_others() -> None:
         ask = prefill_pb2.PrefillRequest(model_key=MODEL, tokens=[1], key=1)
         error = await error_of(stub(lone).Prefill(ask))
         assert isinstance(error, UnsupportedParameter)
-        assert "--sax_cell" in error.text
+        assert "--prefill" in error.text
 
 
 def stub(served: Served) -> Any:
