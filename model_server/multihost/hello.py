@@ -99,10 +99,14 @@ def hello(membership: Membership, config: ModelServerConfig) -> Hello:
 
 def versions() -> dict[str, str]:
     """Of all that must be the same on every host; of the program also what it consists of."""
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
+    try:
+        own = version("sax")
+    except PackageNotFoundError:  # the tree was put on the path; its digest says the rest
+        own = "not installed"
     return {
-        "sax": f"{version('sax')} ({source_digest()})",
+        "sax": f"{own} ({source_digest()})",
         "jax": version("jax"),
         "jaxlib": version("jaxlib"),
         "Python": ".".join(platform.python_version_tuple()[:2]),

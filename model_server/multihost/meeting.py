@@ -152,7 +152,8 @@ def say_hello(
                 raise InvalidRequest(f"turned away by the primary: {reply.reason}")
             if isinstance(reply, Welcome):
                 return reply
-            if isinstance(reply, Waiting) and reply.missing != missing:
+            # Nobody is missing for the moment between the last host's coming and the welcome.
+            if isinstance(reply, Waiting) and reply.missing not in ("", missing):
                 missing = reply.missing
                 logger.info("waiting with the primary for %s", missing)
         if missing is not None:
