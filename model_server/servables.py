@@ -123,8 +123,11 @@ class Servables:
         return tuple(_info(entry) for entry in self._entries.values())
 
     def lose(self, error: ReplicaLost) -> None:
-        """A host of this replica is lost: whoever waits for tokens is told at once."""
+        """A host of this replica is lost: whoever waits for tokens or a load is told at once."""
         self._closing = True
+        for entry in self._entries.values():
+            if not entry.settled.done():
+                _settle(entry.settled, error)
         for servable in self.loaded():
             if isinstance(servable, LmServable):
                 servable.lose(error)

@@ -17,16 +17,29 @@ from sax.errors import Unavailable
 
 _NUMBER = 8  # bytes
 _LOOK_MS = 500
+Context = zmq.Context[zmq.Socket[bytes]]
+
+
+def open_context() -> Context:
+    """For sockets that reach hosts by either kind of address."""
+    context: Context = zmq.Context()
+    context.setsockopt(zmq.IPV6, 1)
+    return context
+
+
+def endpoint(host: str, port: int | str) -> str:
+    """host:port, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class CommandPublisher:
     """The primary's end. Any thread may publish."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], host: str) -> None:
+    def __init__(self, context: Context, host: str) -> None:
         self._socket = context.socket(zmq.PUB)
         self._socket.setsockopt(zmq.SNDHWM, 0)  # no command is ever dropped for want of room
         self._socket.setsockopt(zmq.LINGER, 1000)
-        self.port = self._socket.bind_to_random_port(f"tcp://{host}")
+        self.port = self._socket.bind_to_random_port("tcp://" + endpoint(host, "").rstrip(":"))
         self._lock = threading.Lock()
         self._closed = False
         self.published = 0  # number of the last command
@@ -55,10 +68,10 @@ class CommandPublisher:
 class AnswerCollector:
     """The primary's other end. One thread."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], host: str) -> None:
+    def __init__(self, context: Context, host: str) -> None:
         self.socket = context.socket(zmq.PULL)
         self.socket.setsockopt(zmq.RCVHWM, 0)
-        self.port = self.socket.bind_to_random_port(f"tcp://{host}")
+        self.port = self.socket.bind_to_random_port("tcp://" + endpoint(host, "").rstrip(":"))
 
     def take(self) -> Answer | None:
         """The next answer, if one is there."""
@@ -71,12 +84,12 @@ class AnswerCollector:
 class CommandReceiver:
     """A secondary's end. One thread."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], host: str, port: int) -> None:
+    def __init__(self, context: Context, host: str, port: int) -> None:
         self._socket = context.socket(zmq.SUB)
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SUBSCRIBE, b"")
-        self._socket.connect(f"tcp://{host}:{port}")
+        self._socket.connect(f"tcp://{endpoint(host, port)}")
         self._number = 0  # of the last command
 
     def receive(self, heard: Callable[[], None]) -> tuple[int, Command] | None:
@@ -114,11 +127,11 @@ class AnswerSender:
     """A secondary's other end. Any thread may send."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context = open_context()
         self._socket = self._context.socket(zmq.PUSH)
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.LINGER, 500)
-        self._socket.connect(f"tcp://{host}:{port}")
+        self._socket.connect(f"tcp://{endpoint(host, port)}")
         self._lock = threading.Lock()
 
     def send(self, answer: Answer) -> None:

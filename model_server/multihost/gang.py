@@ -18,10 +18,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NoReturn, TypeVar
 
-import zmq
-
 from model_server.config import ModelServerConfig
 from model_server.multihost import jax_group
+from model_server.multihost.channel import endpoint, open_context
 from model_server.multihost.hello import hello
 from model_server.multihost.host_stage import StageHost
 from model_server.multihost.meeting import say_hello
@@ -59,8 +58,9 @@ def lead(membership: Membership, config: ModelServerConfig) -> tuple[Primary, Sh
     primary.on_loss = lambda error: end(LOST)  # until somebody is there to answer for
     coordinator = jax_group.free_port(bind)
     machines = primary.bring_up(coordinator)
-    jax_group.join(membership, f"{membership.primary}:{coordinator}", config.bring_up_seconds)
-    if problem := jax_group.uneven(membership):
+    address = endpoint(membership.primary, coordinator)
+    jax_group.join(membership, address, endpoint(bind, coordinator), config.bring_up_seconds)
+    if problem := jax_group.unreachable(membership) or jax_group.uneven(membership):
         raise InvalidRequest(problem, param="--hosts")
     logger.info("%d hosts are one replica", membership.count)
     salt = f"{sorted(machines.items())} {own.versions} host 0"
@@ -75,7 +75,7 @@ def follow(membership: Membership, config: ModelServerConfig) -> tuple[Secondary
     """
     own = hello(membership, config)
     deadline_s = time.monotonic() + config.bring_up_seconds
-    with zmq.Context() as context:
+    with open_context() as context:
         welcome = say_hello(context, own, membership.primary, config.group_port, deadline_s)
     primary_name = membership.names[0]
     secondary = Secondary(
@@ -83,8 +83,9 @@ def follow(membership: Membership, config: ModelServerConfig) -> tuple[Secondary
     )
     secondary.on_loss = lose
     secondary.start()
-    jax_group.join(membership, f"{welcome.host}:{welcome.coordinator}", config.bring_up_seconds)
-    if problem := jax_group.uneven(membership):
+    address = endpoint(welcome.host, welcome.coordinator)
+    jax_group.join(membership, address, address, config.bring_up_seconds)
+    if problem := jax_group.unreachable(membership) or jax_group.uneven(membership):
         raise InvalidRequest(problem, param="--hosts")
     salt = f"{membership.count} {own.machine} {own.versions} host {membership.ordinal}"
     return secondary, KeptPrograms(ProgramFiles(jax_group.take_cache_folder()), salt)
@@ -92,7 +93,10 @@ def follow(membership: Membership, config: ModelServerConfig) -> tuple[Secondary
 
 def serve_together(group: Membership, config: ModelServerConfig) -> NoReturn:
     """Serve as one of several hosts until the end of the process."""
-    logger.info("host %d of %d, as %s says", group.ordinal, group.count, group.source)
+    logger.info("host %d of %d (%s)", group.ordinal, group.count, group.source)
+    for name in [name for name in os.environ if name.startswith("MEGASCALE_")]:
+        logger.info("%s is left aside: a replica is one slice", name)
+        del os.environ[name]  # or libtpu would wait for the other slices
     try:
         status = (_serve_share if group.ordinal else _serve_replica)(group, config)
     except InvalidRequest as error:
@@ -166,7 +170,7 @@ def _interruptible(work: Callable[[], Result]) -> Result:
 def own_address(primary: str) -> str:
     """The address of this host under which the others know it; any, where that is not to be had."""
     try:
-        address = socket.gethostbyname(primary)
+        address = str(socket.getaddrinfo(primary, None)[0][4][0])
         jax_group.free_port(address)
     except OSError as exc:
         logger.warning(

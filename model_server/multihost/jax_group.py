@@ -14,6 +14,7 @@ from pathlib import Path
 import jax
 
 from model_server.multihost.hello import why_uneven
+from model_server.multihost.hostnames import is_loopback
 from model_server.multihost.membership import Membership
 
 logger = logging.getLogger(__name__)
@@ -25,18 +26,23 @@ _HEARTBEAT_S = 600
 
 def free_port(host: str) -> int:
     """A port that nobody holds now. New at every start: no host of an earlier one can meddle."""
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
 
-def join(membership: Membership, coordinator: str, timeout_s: float) -> None:
-    """Make the devices of all hosts known to jax. Blocks until all have joined."""
+def join(membership: Membership, coordinator: str, bind: str, timeout_s: float) -> None:
+    """Make the devices of all hosts known to jax. Blocks until all have joined.
+
+    coordinator: host:port of the service that the primary runs, which listens at `bind`.
+    """
     jax.config.update("jax_enable_preemption_service", False)  # it would swallow SIGTERM
     jax.distributed.initialize(
         coordinator,
         membership.count,
         membership.ordinal,
+        coordinator_bind_address=bind,
+        cluster_detection_method="deactivate",  # the hosts have found each other already
         initialization_timeout=max(1, round(timeout_s)),
         heartbeat_timeout_seconds=_HEARTBEAT_S,
     )
@@ -47,6 +53,27 @@ def take_cache_folder() -> Path | None:
     folder = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
     jax.config.update("jax_compilation_cache_dir", None)
     return Path(folder) / "hosts" if folder and "://" not in folder else None
+
+
+def unreachable(membership: Membership) -> str | None:
+    """Why hosts with CPUs cannot reach this one, in words; None: they can.
+
+    jax tells the others the address that this host's own name stands for; on Debian that is
+    127.0.1.1 where nobody changed it.
+    """
+    if jax.local_devices()[0].platform != "cpu" or is_loopback(membership.primary):
+        return None
+    name = socket.gethostname()
+    try:
+        address = socket.gethostbyname(name)
+    except OSError as exc:
+        return f"host {membership.ordinal} does not know its own name {name}: {exc}"
+    if not is_loopback(address):
+        return None
+    return (
+        f"host {membership.ordinal} ({membership.names[membership.ordinal]}) takes its own name, "
+        f"{name}, for {address}, which other hosts cannot reach: put its address into /etc/hosts"
+    )
 
 
 def uneven(membership: Membership) -> str | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import msgspec
 import zmq
 
+from model_server.multihost.channel import Context, endpoint
 from model_server.multihost.hello import (
     Found,
     Greeting,
@@ -49,7 +50,7 @@ class Reception:
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
+        context: Context,
         own: Hello,
         names: tuple[str, ...],
         host: str,
@@ -63,7 +64,7 @@ class Reception:
         self._welcome: Welcome | None = None
         self._refused: set[str] = set()  # nonces, so that each is told once in the log
         try:
-            self.socket.bind(f"tcp://{host}:{port}")
+            self.socket.bind(f"tcp://{endpoint(host, port)}")
         except zmq.ZMQError as exc:
             context.destroy()
             raise OSError(
@@ -117,6 +118,11 @@ class Reception:
     def _meet(self, route: bytes, host: Hello) -> None:
         self._missing()  # forget who went away
         present = {ordinal: guest.hello for ordinal, guest in self._present.items()}
+        other = present.get(host.ordinal)
+        if self._welcome is not None and other is not None and other.nonce != host.nonce:
+            # Started again before the loss of its earlier self was noticed: the replica ends soon.
+            self._send(route, Waiting(f"the end of {other.name}, which is host {host.ordinal} now"))
+            return
         if (reason := why_not(self._own, host, present)) is not None:
             if host.nonce not in self._refused:
                 logger.error("turned away: %s", reason)
@@ -132,16 +138,14 @@ class Reception:
         self.socket.send_multipart([route, _encode(greeting)])
 
 
-def say_hello(
-    context: zmq.Context[zmq.Socket[bytes]], own: Hello, host: str, port: int, deadline_s: float
-) -> Welcome:
+def say_hello(context: Context, own: Hello, host: str, port: int, deadline_s: float) -> Welcome:
     """A secondary's side: wait until all are there.
 
     Raises InvalidRequest when it is turned away, Unavailable when the time is over.
     """
     with context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
-        socket.connect(f"tcp://{host}:{port}")
+        socket.connect(f"tcp://{endpoint(host, port)}")
         missing = None
         while (left_s := deadline_s - time.monotonic()) > 0:
             socket.send(_encode(own))
@@ -162,7 +166,7 @@ def say_hello(
 
 
 def check_alone(
-    context: zmq.Context[zmq.Socket[bytes]],
+    context: Context,
     own: Hello,
     host: str,
     port: int,
@@ -174,7 +178,7 @@ def check_alone(
     """
     with context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
-        socket.connect(f"tcp://{host}:{port}")
+        socket.connect(f"tcp://{endpoint(host, port)}")
         socket.send(_encode(Probe(own.nonce)))
         deadline_s = time.monotonic() + _PROBE_S
         while time.monotonic() < deadline_s:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import zmq
 
-from model_server.multihost.channel import AnswerCollector, CommandPublisher
+from model_server.multihost.channel import AnswerCollector, CommandPublisher, open_context
 from model_server.multihost.commands import (
     Beat,
     Bye,
@@ -64,7 +64,7 @@ class Primary:
         self._host, self._port = bind, port
         self._timeout_s = timeout_s
         self._deadline_s = time.monotonic() + bring_up_s
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context = open_context()
         self._reception = Reception(self._context, own, membership.names, bind, port)
         self._commands = CommandPublisher(self._context, bind)
         self._answers = AnswerCollector(self._context, bind)

@@ -16,11 +16,9 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-import zmq
-
 from model_server.engine.types import EngineLimits, PendingStep, Step
 from model_server.load_thread import as_load_error
-from model_server.multihost.channel import AnswerSender, CommandReceiver
+from model_server.multihost.channel import AnswerSender, CommandReceiver, open_context
 from model_server.multihost.commands import (
     Beat,
     Bye,
@@ -92,7 +90,7 @@ class Secondary:
         self._ordinal = ordinal
         self._name = name
         self._primary_name = primary_name
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context = open_context()
         self._commands = CommandReceiver(self._context, welcome.host, welcome.commands)
         self._answers = AnswerSender(welcome.host, welcome.replies)
         self._pulse = Pulse([_PRIMARY], timeout_s, time.monotonic())

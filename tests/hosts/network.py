@@ -11,15 +11,18 @@ import contextlib
 import itertools
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 _TABLE = "sax_trouble"
+_ETC = Path("/etc/netns")
 _OTHERS = '!= "lo"'  # whoever is not the host itself
 _numbers = itertools.count()
 
@@ -59,6 +62,7 @@ class Network:
         for host in self.hosts:
             with contextlib.suppress(subprocess.CalledProcessError):
                 _ip("netns", "del", host.name)
+            shutil.rmtree(_ETC / host.name, ignore_errors=True)
         with contextlib.suppress(subprocess.CalledProcessError):
             _ip("link", "del", self._bridge)
 
@@ -94,6 +98,10 @@ class Network:
 
     def _plug(self, host: Host, port: str) -> None:
         _ip("netns", "add", host.name)
+        # What is run there sees this as /etc/hosts: its own name is an address others reach.
+        (_ETC / host.name).mkdir(parents=True, exist_ok=True)
+        names = f"127.0.0.1 localhost\n{host.address} {socket.gethostname()}\n"
+        (_ETC / host.name / "hosts").write_text(names)
         _ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host.name)
         _ip("link", "set", port, "master", self._bridge, "up")
         _ip("-n", host.name, "addr", "add", f"{host.address}/24", "dev", "eth0")

@@ -82,6 +82,14 @@ def test_a_host_that_was_started_again_before_all_were_there_is_welcome() -> Non
     meeting.end()
 
 
+def test_a_host_that_was_started_again_after_all_were_there_waits_for_the_end() -> None:
+    meeting = Meeting(2)
+    assert meeting.hello(2, 1) == WELCOME
+    with pytest.raises(Unavailable, match="the end of node-1, which is host 1 now"):
+        meeting.hello(2, 1, within_s=0.8, nonce="later")
+    meeting.end()
+
+
 def test_nobody_at_the_primarys_address_is_said_in_words() -> None:
     port = free_ports(1)[0]
     with (
