@@ -54,8 +54,8 @@ class Tutorial:
     def eventually(self, look: Callable[[], bool], what: str, within_s: float) -> None:
         deadline = time.monotonic() + within_s
         while not look():
-            alive = self._command.process.poll() is None
-            assert alive and time.monotonic() < deadline, f"{what}\n{self._command.output}"
+            assert self._command.process.poll() is None, self._command.output
+            assert time.monotonic() < deadline, f"not in time: {what}\n{self._command.output}"
             time.sleep(1)
 
     def primary_logs(self) -> list[str]:
