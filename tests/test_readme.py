@@ -154,7 +154,7 @@ def test_the_commands_for_a_cluster_make_one_gang_of_its_hosts(
 def test_a_host_of_a_gang_is_killed_and_the_gang_comes_back(tmp_path: Path, clone: Path) -> None:
     plan = local_plan(tmp_path / "cell", hosts=4, devices_per_host=2)
     start, rest = SEVERAL_HOSTS[0].split(), SEVERAL_HOSTS[1]
-    assert start[:4] == ["sax", "up", "--dir", ".sax/hosts"]
+    assert start[:4] == [".venv/bin/sax", "up", "--dir", ".sax/hosts"]
     script = clone / "hosts.sh"
     # No other gang of this machine: those of other tests have a host 2 as well.
     ours = f"'group_port={plan.group_port} .*host_ordinal=2'"

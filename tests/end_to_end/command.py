@@ -44,14 +44,14 @@ class Command:
     def output(self) -> str:
         return "".join(self.lines)
 
-    def until(self, text: str) -> None:
+    def until(self, text: str, within_s: float = READY_S) -> None:
         """Wait until the output contains this."""
 
         def over() -> bool:
             return text in self.output or self.process.poll() is not None
 
         with self._changed:
-            self._changed.wait_for(over, READY_S)
+            self._changed.wait_for(over, within_s)
         assert text in self.output, self.output
 
     def end(self, number: signal.Signals) -> int:

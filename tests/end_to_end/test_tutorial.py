@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sax.cli.cell_plan import CellPlan
 from tests.end_to_end.cell import Cell
 
 pytestmark = pytest.mark.timeout(600)
@@ -16,11 +17,11 @@ pytestmark = pytest.mark.timeout(600)
 MODEL = "/sax/test/tutorial"
 
 
-def shell(cell: Cell, command: str) -> str:
+def shell(plan: CellPlan, command: str) -> str:
     """Run a line as the tutorial's reader would."""
     environment = {
-        "LB_IP": cell.plan.gateway_host,
-        "PORT": str(cell.plan.gateway_port),
+        "LB_IP": plan.gateway_host,
+        "PORT": str(plan.gateway_port),
         "PATH": "/usr/bin:/bin",
     }
     result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=environment)
@@ -28,9 +29,9 @@ def shell(cell: Cell, command: str) -> str:
     return result.stdout
 
 
-def curl(cell: Cell, method: str, route: str, data: object) -> str:
+def curl(plan: CellPlan, method: str, route: str, data: object) -> str:
     return shell(
-        cell,
+        plan,
         f'curl --request {method} --header "Content-type: application/json" -s '
         f"${{LB_IP}}:${{PORT}}/{route} --data '{json.dumps(data)}'",
     )
@@ -45,11 +46,11 @@ def unpublished(cell: Cell) -> Iterator[None]:
 @pytest.mark.usefixtures("unpublished")
 def test_publish_list_generate_and_unpublish_by_curl(cell: Cell, gguf: Path) -> None:
     publication = {"model": MODEL, "model_path": "llama", "checkpoint": str(gguf), "replicas": "1"}
-    published = curl(cell, "POST", "publish", publication)
+    published = curl(cell.plan, "POST", "publish", publication)
     assert published == json.dumps({**publication, "replicas": 1}, indent=4)
 
     def ready() -> bool:
-        listed = json.loads(curl(cell, "GET", "listcell", {"model": MODEL}))
+        listed = json.loads(curl(cell.plan, "GET", "listcell", {"model": MODEL}))
         return listed["active_replicas"] == 1
 
     cell.eventually(ready, "active_replicas is 1")
@@ -60,21 +61,21 @@ def test_publish_list_generate_and_unpublish_by_curl(cell: Cell, gguf: Path) -> 
         "max_replicas": 1,
         "active_replicas": 1,
     }
-    listed = curl(cell, "GET", "listcell", {"model": MODEL})
+    listed = curl(cell.plan, "GET", "listcell", {"model": MODEL})
     assert listed == json.dumps(wanted, indent=4)
-    assert MODEL in json.loads(curl(cell, "GET", "listall", {"sax_cell": "/sax/test"}))
+    assert MODEL in json.loads(curl(cell.plan, "GET", "listall", {"sax_cell": "/sax/test"}))
 
     query = {"model": MODEL, "query": "How many days are in a week?"}
-    answers = json.loads(curl(cell, "POST", "generate", query))
+    answers = json.loads(curl(cell.plan, "POST", "generate", query))
     assert answers
     assert all(isinstance(score, float) for _, score in answers)
     # Left alone the route samples at Saxml's temperature of 0.5; greedy text can be judged.
     greedy = {**query, "extra_inputs": {"temperature": 0, "per_example_max_decode_steps": 48}}
-    [[text, score]] = json.loads(curl(cell, "POST", "generate", greedy))
+    [[text, score]] = json.loads(curl(cell.plan, "POST", "generate", greedy))
     assert "seven" in text.lower() or "7" in text
     assert score < 0
 
-    gone = curl(cell, "POST", "unpublish", {"model": MODEL})
+    gone = curl(cell.plan, "POST", "unpublish", {"model": MODEL})
     assert gone == json.dumps({"model": MODEL}, indent=4)
     assert cell.http.request("GET", "/listcell", json={"model": MODEL}).status_code == 404
 
