@@ -22,6 +22,7 @@ import zmq
 
 from model_server.config import ModelServerConfig
 from model_server.multihost import jax_group
+from model_server.multihost.held_line import hold_line
 from model_server.multihost.hello import hello
 from model_server.multihost.host_stage import StageHost
 from model_server.multihost.meeting import say_hello
@@ -83,7 +84,8 @@ def follow(membership: Membership, config: ModelServerConfig) -> tuple[Secondary
     )
     secondary.on_loss = lose
     secondary.start()
-    jax_group.join(membership, f"{welcome.host}:{welcome.coordinator}", config.bring_up_seconds)
+    line = hold_line(welcome.host, welcome.coordinator, config.bring_up_seconds)
+    jax_group.join(membership, line, config.bring_up_seconds)
     if problem := jax_group.uneven(membership):
         raise InvalidRequest(problem, param="--hosts")
     salt = f"{membership.count} {own.machine} {own.versions} host {membership.ordinal}"
@@ -144,6 +146,7 @@ def _serve_share(group: Membership, config: ModelServerConfig) -> int:
         reason = error.text
     except Exception as exc:
         logger.exception("this host cannot go on")
+        secondary.wait_for_loss()
         reason = f"{type(exc).__name__}: {exc}"[:500]
     secondary.end(reason)
     return LOST if reason else 0
