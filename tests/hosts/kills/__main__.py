@@ -24,8 +24,8 @@ _DESCRIPTION = """\
 Runs `sax up` with one model server of several hosts and a small model, lets clients stream
 completions through the gateway and an operator change the cell all the time, and kills a random
 host with -9, again and again. Every request must end, with the one answer there is or with a typed
-error; the log of a host that lives must name the one that is lost; the replica must be back; and in
-the end all that was acknowledged must be so. Says what was not, and exits 1.
+error; a host that lives, or the supervisor, must name the one that is lost; the replica must be
+back; and in the end all that was acknowledged must be so. Says what was not, and exits 1.
 """
 _EPILOG = """\
 The supervisor is that of `sax up`, with one difference: it does not wait longer after each death.
@@ -66,7 +66,7 @@ def _run(plan: CellPlan, command: Command, flags: argparse.Namespace) -> int:
     changes = Changes(plan.admin_address, flags.seed)
     try:
         with clients, changes:
-            killer = Killer(plan, clients, flags.seed)
+            killer = Killer(plan, clients, lambda: command.output, flags.seed)
             for number in range(1, flags.kills + 1):
                 kills.append(killer.kill_one())
                 _tell({"kill": number, **vars(kills[-1])})

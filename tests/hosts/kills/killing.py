@@ -27,7 +27,7 @@ class Kill:
     host: int
     streams: int  # in flight at that moment
     ended_s: float  # the last of them
-    named_s: float  # a host that lives said who is lost
+    named_s: float  # a host that lives, or the supervisor, said who is lost
     back_s: float  # the first answer to a later request
 
 
@@ -38,9 +38,13 @@ class Broken(Exception):
 class Killer:
     """Kills hosts of the first model server of a running cell."""
 
-    def __init__(self, plan: CellPlan, clients: Clients, seed: int) -> None:
+    def __init__(
+        self, plan: CellPlan, clients: Clients, supervisor: Callable[[], str], seed: int
+    ) -> None:
+        """supervisor: all that it has said."""
         self._plan = plan
         self._clients = clients
+        self._supervisor = supervisor
         self._luck = random.Random(seed)
 
     def kill_one(self) -> Kill:
@@ -49,10 +53,14 @@ class Killer:
         time.sleep(self._luck.uniform(0.2, 1.5))
         host = self._luck.randrange(self._plan.hosts)
         logs = {path: path.stat().st_size for path in self._plan.logs.glob("model_server*")}
+        told = len(self._supervisor())
         in_flight = self._clients.in_flight()
         killed_s = time.monotonic()
         os.kill(host_pid(self._plan, host), signal.SIGKILL)
-        named_s = _until(lambda: _named(host, logs), f"host {host} was never named lost")
+        named_s = _until(
+            lambda: _named(host, logs, self._supervisor()[told:]),
+            f"host {host} was never named lost",
+        )
         ended_s = self._clients.ends_of(in_flight)
         if ended_s is None:
             raise Broken(f"host {host} was killed, and a request hangs")
@@ -95,9 +103,9 @@ def deaths(output: str) -> list[int]:
     return [int(host) for host in _DEATH.findall(output)]
 
 
-def _named(host: int, logs: dict[Path, int]) -> bool:
-    """A log says since then that this host, and no other one, is lost."""
-    lost: set[int] = set()
+def _named(host: int, logs: dict[Path, int], supervisor: str) -> bool:
+    """Somebody has said since then that this host, and no other one, is lost."""
+    lost = set(deaths(supervisor))
     for path, length in logs.items():
         with path.open("rb") as log:
             log.seek(length)
