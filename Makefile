@@ -13,9 +13,11 @@ DEMO_FLAGS ?=
 PYTEST_FLAGS ?=
 # Processes that share the test files; 0: none but pytest's own, for a debugger.
 WORKERS ?= auto
-# Of `make chaos`: how long a run with real processes takes, and how many there are on each store.
+# Of `make chaos`: how long a run with real processes takes, and how many there are on each store;
+# and how often a host of a replica is killed.
 SECONDS ?= 90
 RUNS ?= 3
+KILLS ?= 50
 PROTOS := $(wildcard sax/proto/*.proto)
 PROTOC := $(CACHE)/protoc
 
@@ -28,7 +30,7 @@ help:
 	@echo 'make slow    run the tests that take minutes each'
 	@echo 'make check   ruff, pyright, layering, generated files'
 	@echo 'make bench   measure, and write docs/benchmarks.md'
-	@echo 'make chaos   kill, pause and cut off a cell for some twenty minutes, and check its history'
+	@echo 'make chaos   kill, pause and cut off a cell for some forty minutes, and check its history'
 	@echo 'make format  format the code'
 	@echo 'make proto   generate sax/proto/*_pb2* again'
 	@echo 'make docs    generate docs/errors.md and docs/models.md again'
@@ -63,10 +65,12 @@ format: dev
 bench: dev model
 	$(BIN)/python -m tests.bench
 
-# Minutes: stories of a simulated cell, then real processes on each store; a table at the end.
+# Minutes: stories of a simulated cell, then real processes on each store, then hosts of a replica
+# that are killed one after the other; a table at the end of each.
 chaos: dev
 	SAX_STORIES=5000 $(BIN)/python -m pytest -q -n $(WORKERS) --maxprocesses 4 tests/simulation
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --runs $(RUNS) --store seaweedfs --store folder
+	$(BIN)/python -m tests.hosts.kills --kills $(KILLS)
 
 docs: install
 	$(BIN)/python -m sax.cli.errors_page > docs/errors.md

@@ -20,7 +20,11 @@ from typing import NoReturn, TypeVar
 
 from model_server.config import ModelServerConfig
 from model_server.multihost import jax_group
+<<<<<<< HEAD
 from model_server.multihost.channel import endpoint, open_context
+=======
+from model_server.multihost.held_line import hold_line
+>>>>>>> kills
 from model_server.multihost.hello import hello
 from model_server.multihost.host_stage import StageHost
 from model_server.multihost.meeting import say_hello
@@ -83,9 +87,15 @@ def follow(membership: Membership, config: ModelServerConfig) -> tuple[Secondary
     )
     secondary.on_loss = lose
     secondary.start()
+<<<<<<< HEAD
     address = endpoint(welcome.host, welcome.coordinator)
     jax_group.join(membership, address, address, config.bring_up_seconds)
     if problem := jax_group.unreachable(membership) or jax_group.uneven(membership):
+=======
+    line = hold_line(welcome.host, welcome.coordinator, config.bring_up_seconds)
+    jax_group.join(membership, line, config.bring_up_seconds)
+    if problem := jax_group.uneven(membership):
+>>>>>>> kills
         raise InvalidRequest(problem, param="--hosts")
     salt = f"{membership.count} {own.machine} {own.versions} host {membership.ordinal}"
     return secondary, KeptPrograms(ProgramFiles(jax_group.take_cache_folder()), salt)
@@ -148,6 +158,7 @@ def _serve_share(group: Membership, config: ModelServerConfig) -> int:
         reason = error.text
     except Exception as exc:
         logger.exception("this host cannot go on")
+        secondary.wait_for_loss()
         reason = f"{type(exc).__name__}: {exc}"[:500]
     secondary.end(reason)
     return LOST if reason else 0

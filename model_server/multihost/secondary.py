@@ -93,6 +93,7 @@ class Secondary:
         self._context = open_context()
         self._commands = CommandReceiver(self._context, welcome.host, welcome.commands)
         self._answers = AnswerSender(welcome.host, welcome.replies)
+        self._timeout_s = timeout_s
         self._pulse = Pulse([_PRIMARY], timeout_s, time.monotonic())
         self._heard = threading.Event()
         self._done = 0
@@ -118,6 +119,10 @@ class Secondary:
     def fail(self, failure: BaseException) -> None:
         """Something outside the commands went wrong: this host cannot go on."""
         self._queue.put(Unavailable(f"{type(failure).__name__}: {failure}"))
+
+    def wait_for_loss(self) -> None:
+        """Devices failed here, perhaps as another host is gone: give `on_loss` time to be told."""
+        self._ended.wait(self._timeout_s + 2 * BEAT_S)
 
     def end(self, reason: str) -> None:
         """Tell the primary that this host is going, and stop listening."""

@@ -17,9 +17,9 @@ from tests.end_to_end.cell import READY_S
 class Command:
     """A running `sax` whose output is collected line by line."""
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, *words: str, module: str = "sax.cli") -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sax.cli", *words],
+            [sys.executable, "-m", module, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -71,9 +71,9 @@ class Command:
 
 
 @contextmanager
-def sax(*words: str) -> Iterator[Command]:
+def sax(*words: str, module: str = "sax.cli") -> Iterator[Command]:
     """A running `sax`, killed at the end unless it has ended."""
-    command = Command(*words)
+    command = Command(*words, module=module)
     try:
         yield command
     finally:

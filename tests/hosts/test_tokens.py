@@ -11,7 +11,7 @@ from tests.hosts.asking import GREEDY, SEEDED, SHRUNK, SPMD, load, tokens, unloa
 from tests.hosts.gang import Gang
 from tests.model_server.checkpoints.tiny_folder import write_tiny
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 FLAGS = ("--slots=2", "--max_context=64", "--page_size=16", "--host_timeout_seconds=60")
 SIZES: dict[str, Any] = {
@@ -68,11 +68,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory, models: dict[str, str]) -> d
 
 @pytest.mark.parametrize(
     ("hosts", "devices"),
-    [
-        (2, 1),
-        pytest.param(2, 2, marks=pytest.mark.slow),
-        pytest.param(4, 2, marks=pytest.mark.slow),
-    ],
+    [(2, 1), (2, 2), (4, 2)],
 )
 def test_tokens_are_those_of_one_process(
     tmp_path: Path, alone: dict[str, Any], models: dict[str, str], hosts: int, devices: int
@@ -82,7 +78,6 @@ def test_tokens_are_those_of_one_process(
     assert found == alone
 
 
-@pytest.mark.slow
 def test_random_weights_are_those_of_one_process(tmp_path: Path) -> None:
     def answer(hosts: int, devices: int) -> list[Any]:
         folder = tmp_path / f"{hosts}x{devices}"
@@ -94,7 +89,6 @@ def test_random_weights_are_those_of_one_process(tmp_path: Path) -> None:
     assert answer(1, 1) == answer(2, 2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("hosts", "stages"), [(2, 2), (4, 2)])
 def test_stages_on_groups_of_hosts_answer_the_same(
     tmp_path: Path, alone: dict[str, Any], models: dict[str, str], hosts: int, stages: int

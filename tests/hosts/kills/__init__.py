@@ -1,0 +1,1 @@
+"""Hosts of one replica that are killed again and again while it serves."""
