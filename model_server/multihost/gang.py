@@ -20,11 +20,8 @@ from typing import NoReturn, TypeVar
 
 from model_server.config import ModelServerConfig
 from model_server.multihost import jax_group
-<<<<<<< HEAD
 from model_server.multihost.channel import endpoint, open_context
-=======
 from model_server.multihost.held_line import hold_line
->>>>>>> kills
 from model_server.multihost.hello import hello
 from model_server.multihost.host_stage import StageHost
 from model_server.multihost.meeting import say_hello
@@ -87,15 +84,9 @@ def follow(membership: Membership, config: ModelServerConfig) -> tuple[Secondary
     )
     secondary.on_loss = lose
     secondary.start()
-<<<<<<< HEAD
-    address = endpoint(welcome.host, welcome.coordinator)
-    jax_group.join(membership, address, address, config.bring_up_seconds)
-    if problem := jax_group.unreachable(membership) or jax_group.uneven(membership):
-=======
     line = hold_line(welcome.host, welcome.coordinator, config.bring_up_seconds)
-    jax_group.join(membership, line, config.bring_up_seconds)
-    if problem := jax_group.uneven(membership):
->>>>>>> kills
+    jax_group.join(membership, line, line, config.bring_up_seconds)
+    if problem := jax_group.unreachable(membership) or jax_group.uneven(membership):
         raise InvalidRequest(problem, param="--hosts")
     salt = f"{membership.count} {own.machine} {own.versions} host {membership.ordinal}"
     return secondary, KeptPrograms(ProgramFiles(jax_group.take_cache_folder()), salt)
