@@ -43,6 +43,7 @@ from sax.types import ModelSpec, Progress
 logger = logging.getLogger(__name__)
 
 Report = Callable[[Progress], None]
+STEPS = "whole on all hosts"
 
 
 class Warmed(Protocol):
@@ -85,6 +86,7 @@ class LmLoad:
         self.total = self.planned.total  # bytes on one device
         self.memory = self.total * layout.mesh.size
         self.spans_hosts = spans_hosts(self.layout)
+        self.order = STEPS if self.spans_hosts else None
         if limits is not None:
             self._follow(limits)
         _warn_of_plain(spec, self._module)

@@ -36,7 +36,7 @@ from model_server.models.registry import find, make_recipe
 from model_server.multihost.host_stage import StageHost, StageLoad
 from model_server.tokenizer import ByteTokenizer
 from model_server.vocabulary_fit import check_fit
-from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
+from sax.errors import CheckpointError, InvalidRequest, LoadFailed, ModelPathNotFound
 from sax.names import NO_CHECKPOINT
 from sax.types import ModelSpec, Progress
 
@@ -101,6 +101,8 @@ class ModelLoader:
         self.watch = watch
         self._transfer = TransferServer(advertised_host(config.host))
         self._live: list[tuple[_Closes, int]] = []
+        # In whose order the programs of a model start in which hosts wait for each other.
+        self._orders: list[tuple[_Closes, str]] = []
 
     def __call__(self, spec: ModelSpec, report: Report) -> AnyLoaded:
         report(Progress("starting"))
@@ -157,8 +159,11 @@ class ModelLoader:
         template = checkpoint.chat_template() if checkpoint else None
         as_chat = chat_queries(recipe, template)
         load = self._planned(spec, recipe, checkpoint)
+        self._check_order(load.order)
         runner = self._run(spec, load, report)
         self._live.append((runner, load.total))
+        if load.order is not None:
+            self._orders.append((runner, load.order))
         return Loaded(
             runner=runner,
             tokenizer=tokenizer,
@@ -194,6 +199,17 @@ class ModelLoader:
         runner = load.build(COMPILED_HERE, report)
         run_all(runner, report)
         return runner
+
+    def _check_order(self, order: str | None) -> None:
+        """Raises LoadFailed for models whose programs could start in another order elsewhere."""
+        self._orders = [(runner, held) for runner, held in self._orders if not runner.closed]
+        others = {held for _, held in self._orders} - {order}
+        if order is not None and others:
+            raise LoadFailed(
+                f"a model that lies {order} cannot be beside one that lies {others.pop()}: hosts "
+                "would wait for each other for ever; unload that one, or give NUM_STAGES the "
+                "number of hosts"
+            )
 
     def _apart(self, load: LmLoad | StageLoad, runner: Serving) -> Apart | None:
         """Prompts and answers may be computed on different servers, where this one takes part."""

@@ -24,6 +24,8 @@ from model_server.multihost.place import Place, place_of
 from model_server.multihost.zmq_link import ZmqLink
 from sax.types import ModelSpec, Progress
 
+STAGES = "in stages of several hosts"
+
 
 @dataclass(frozen=True, kw_only=True)
 class StageHost:
@@ -63,6 +65,8 @@ class StageLoad:
         self.total = self._plan.memory.total
         self.memory = self.total * jax.device_count()
         self.spans_hosts = True
+        # Hosts that share a stage wait for each other in the order of the stages' thread.
+        self.order = STAGES if self._place.per_stage > 1 else None
 
     def build(self, programs: Programs, report: Callable[[Progress], None]) -> HostStage:
         """This host's stage. `programs` are of the primary's stage, so it has its own."""

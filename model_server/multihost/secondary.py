@@ -79,6 +79,20 @@ class _Share:
     runner: HostRunner | None = None
     dropped: bool = False
     in_flight: deque[PendingStep] = field(default_factory=deque)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def keep(self, runner: HostRunner) -> bool:
+        """What was built; False if nobody wants it any more."""
+        with self._lock:
+            if not self.dropped:
+                self.runner = runner
+            return not self.dropped
+
+    def drop(self) -> HostRunner | None:
+        """Nobody wants it any more; what there is to close."""
+        with self._lock:
+            self.dropped = True
+            return self.runner
 
 
 class Secondary:
@@ -155,7 +169,8 @@ class Secondary:
         elif isinstance(command, Load):
             self._load(command, build)
         elif isinstance(command, Program):
-            self._shares[command.servable].programs.put(command.name, command.body)
+            if share := self._shares.get(command.servable):  # else: dropped meanwhile
+                share.programs.put(command.name, command.body)
         elif isinstance(command, Warm):
             self._runner(command.servable).warm(command.bucket)
         elif isinstance(command, Call):
@@ -163,7 +178,8 @@ class Secondary:
         elif isinstance(command, Fetch):
             self._fetch(command)
         elif isinstance(command, DropPages):
-            self._runner(command.servable).traffic.drop(command.key)
+            if command.servable in self._shares:
+                self._runner(command.servable).traffic.drop(command.key)
         elif isinstance(command, Drop):
             self._drop(command.servable)
 
@@ -184,8 +200,11 @@ class Secondary:
 
         def work() -> None:
             try:
-                share.runner = build(command.spec, command.limits, share.programs, report)
-                offer = getattr(share.runner, "offer", "")
+                runner = build(command.spec, command.limits, share.programs, report)
+                if not share.keep(runner):
+                    runner.close()
+                    return
+                offer = getattr(runner, "offer", "")
                 vote = Vote(self._ordinal, command.servable, "", offer=offer)
                 logger.info("loaded this host's share of %s", command.spec.model_id)
             except _Dropped:
@@ -193,9 +212,6 @@ class Secondary:
             except BaseException as exc:  # whatever it is, the primary must hear of it
                 logger.exception("loading failed for key: %s", command.spec.model_id)
                 vote = self._refusal(command.servable, as_load_error(exc))
-            if share.dropped and share.runner is not None:
-                share.runner.close()
-                return
             self._answers.send(vote)
 
         threading.Thread(target=work, name=f"load {command.spec.model_id}", daemon=True).start()
@@ -216,13 +232,14 @@ class Secondary:
 
     def _fetch(self, command: Fetch) -> None:
         """Room is taken in the order of commands; the fetch itself must hold up no step."""
-        traffic = self._runner(command.servable).traffic
-        reserved = traffic.reserve(command.key, command.pages)
+        share = self._shares.get(command.servable)
+        traffic: Any = getattr(share and share.runner, "traffic", None)
+        reserved = traffic is not None and traffic.reserve(command.key, command.pages)
 
         def work() -> None:
-            reason = "" if reserved else "there is no room for the pages"
+            reason = "" if reserved else "there is no room for the pages, or no model"
             try:
-                if reserved:
+                if traffic is not None and reserved:
                     traffic.fetch(command.key, command.addresses, command.deadline_s)
             except Exception as exc:
                 reason = exc.text if isinstance(exc, SaxError) else f"{type(exc).__name__}: {exc}"
@@ -235,10 +252,9 @@ class Secondary:
         share = self._shares.pop(servable, None)
         if share is None:
             return
-        share.dropped = True
         share.programs.close()
-        if share.runner is not None:
-            share.runner.close()
+        if (runner := share.drop()) is not None:
+            runner.close()
             logger.info("freed this host's share of a model")
 
     def _runner(self, servable: int) -> Any:

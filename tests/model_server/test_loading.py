@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -16,7 +17,13 @@ from model_server.engine.engine import Engine, Submission, Update
 from model_server.engine.types import Sampling
 from model_server.loading import ModelLoader, make_loader
 from model_server.memory_plan import human
-from sax.errors import CheckpointError, InvalidRequest, MemoryPlanError, ModelPathNotFound
+from sax.errors import (
+    CheckpointError,
+    InvalidRequest,
+    LoadFailed,
+    MemoryPlanError,
+    ModelPathNotFound,
+)
 from sax.types import ModelSpec, Progress
 from tests.model_server.checkpoints.tiny_folder import write_tiny
 
@@ -232,3 +239,16 @@ def test_quantised_weights_answer_through_compiled_buckets(loader: ModelLoader, 
         assert len(answer(engine, updates, (5, 6, 7))) == 6
     finally:
         engine.close()
+
+
+def test_models_that_would_start_their_programs_in_different_orders_are_not_held_at_once(
+    loader: ModelLoader,
+) -> None:
+    first = SimpleNamespace(closed=False)
+    loader._orders.append((first, "whole on all hosts"))
+    loader._check_order("whole on all hosts")
+    loader._check_order(None)  # on one host alone
+    with pytest.raises(LoadFailed, match="in stages of several hosts cannot be beside one"):
+        loader._check_order("in stages of several hosts")
+    first.closed = True
+    loader._check_order("in stages of several hosts")

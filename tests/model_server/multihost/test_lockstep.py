@@ -9,7 +9,15 @@ import pytest
 
 from model_server.engine.engine import Engine, Submission, Update
 from model_server.engine.types import EngineLimits, Row, Sampling, Step
-from model_server.multihost.commands import Launch, encode
+from model_server.multihost.commands import (
+    Drop,
+    DropPages,
+    Fetch,
+    Launch,
+    Program,
+    encode,
+    fetching,
+)
 from model_server.multihost.lockstep import Lockstep
 from sax.errors import MemoryPlanError, ReplicaLost, Unavailable
 from sax.types import Progress
@@ -126,6 +134,18 @@ def test_a_call_reaches_every_host_and_its_failure_names_one() -> None:
         hosts.shares[2][0].note = refuse  # type: ignore[method-assign]
         with pytest.raises(Unavailable, match=r"host 2 \(node-2\): no such page"):
             lockstep.call("note", "k2", words="again")
+
+
+def test_what_comes_too_late_for_a_model_harms_nobody() -> None:
+    with HostsHere(2) as hosts:
+        lockstep, own = load(hosts)
+        for late in (DropPages(99, 1), Program(99, "step", b""), Drop(99)):
+            hosts.primary.publish(late)
+        hosts.primary.publish(Fetch(99, 1, 2, ("a", "b"), 5.0))
+        (reply,) = hosts.primary.replies(99, fetching(1), 20)
+        assert "no model" in reply.reason
+        lockstep.call("note", "k", words="still here")
+        assert own.told[-1] == hosts.shares[1][0].told[-1] == ("k", "still here")
 
 
 def test_a_command_may_be_of_any_length() -> None:
