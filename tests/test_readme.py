@@ -154,14 +154,14 @@ def test_the_commands_for_a_cluster_make_one_gang_of_its_hosts(
 def test_a_host_of_a_gang_is_killed_and_the_gang_comes_back(tmp_path: Path, clone: Path) -> None:
     plan = local_plan(tmp_path / "cell", hosts=4, devices_per_host=2)
     start, rest = SEVERAL_HOSTS[0].split(), SEVERAL_HOSTS[1]
+    flags = start.index("--")
     assert start[:4] == [".venv/bin/sax", "up", "--dir", ".sax/hosts"]
     script = clone / "hosts.sh"
     # No other gang of this machine: those of other tests have a host 2 as well.
     ours = f"'group_port={plan.group_port} .*host_ordinal=2'"
     assert rest.count("host_ordinal=2") == 1
     script.write_text("set -eu\n" + rest.replace("host_ordinal=2", ours))
-    flags = ("--", "--slots=8", "--max_context=2048")
-    with sax("up", *start[4:], *options(plan), *flags) as cell:
+    with sax("up", *start[4:flags], *options(plan), *start[flags:]) as cell:
         cell.until("is up")
         result = _run(script, _environment(plan))
         assert result.returncode == 0, f"{result.stdout}\n{result.stderr}\n{cell.output}"

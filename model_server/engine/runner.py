@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.engine.buckets import Bucket, choose
 from model_server.engine.compiling import compiled_in_turn
+from model_server.engine.freeing import free
 from model_server.engine.page_copies import PageCopies, PageTraffic
 from model_server.engine.sampler import RowSampling, sample
 from model_server.engine.step_arrays import Layout, StepArrays
@@ -278,8 +279,10 @@ class ModelRunner:
 
     def close(self) -> None:
         self.closed = True
-        for array in jax.tree.leaves((self._leaves, self._pages, self._last_tokens)):
-            array.delete()
+        arrays: list[jax.Array] = jax.tree.leaves((self._leaves, self._pages))
+        self._leaves, self._pages = (), ()
+        free(arrays)
+        self._last_tokens.delete()
         if self.traffic is not None:
             self.traffic.close()
         self._compiled.clear()

@@ -72,7 +72,7 @@ class Tiny:
             LIMITS,
             closed_set(LIMITS.slots, (1, 4)),
             xla.paged_attention,
-            self.transfers,
+            traffic=self.transfers,
         )
         self.runner.compile(lambda _: None)
 
