@@ -17,6 +17,7 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import compiled_in_turn
+from model_server.engine.freeing import free
 from model_server.engine.runner import (
     COMPILED_HERE,
     Outputs,
@@ -100,8 +101,9 @@ class StagePrograms:
         """Free device memory. Another thread that runs something gets an error."""
         with self._pages_are_whole:
             self._compiled.clear()
-            for array in jax.tree.leaves((self._leaves, self._pages)):
-                array.delete()
+            arrays = jax.tree.leaves((self._leaves, self._pages))
+            self._leaves, self._pages = (), ()
+            free(arrays)
 
     def _compile_one(self, bucket: Bucket, programs: Programs) -> Any:
         layout = self.layouts[bucket]
