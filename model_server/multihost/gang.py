@@ -62,6 +62,7 @@ def lead(membership: Membership, config: ModelServerConfig) -> tuple[Primary, Sh
     address = endpoint(membership.primary, coordinator)
     jax_group.join(membership, address, endpoint(bind, coordinator), config.bring_up_seconds)
     if problem := jax_group.unreachable(membership) or jax_group.uneven(membership):
+        primary.dismiss(problem)
         raise InvalidRequest(problem, param="--hosts")
     logger.info("%d hosts are one replica", membership.count)
     salt = f"{sorted(machines.items())} {own.versions} host 0"

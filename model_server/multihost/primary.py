@@ -190,6 +190,11 @@ class Primary:
         if self.on_loss is not None:
             self.on_loss(self.lost)
 
+    def dismiss(self, reason: str) -> None:
+        """These hosts are no replica: let the others know why, too."""
+        self._commands.publish(Lost(reason))
+        time.sleep(BEAT_S)
+
     def close(self) -> None:
         """Let the other hosts leave, then end. Idempotent."""
         with self._changed:

@@ -41,11 +41,13 @@ class Gang:
         count: int = 1,
         admin: str = "",
         network: Network | None = None,
+        own_flags: Mapping[int, Sequence[str]] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.count = count
         self._folder = folder
         self._flags = flags
+        self._own_flags = own_flags or {}
         self._admin = admin
         self._network = network
         self._environment = {**os.environ, **(environment or {})}
@@ -212,7 +214,7 @@ class Gang:
         if self.count > 1:
             flags += [f"--hosts={','.join(self.names)}", f"--host_ordinal={host}"]
             flags += [f"--group_port={self.group_port}"]
-        return [*flags, *self._flags]
+        return [*flags, *self._flags, *self._own_flags.get(host, ())]
 
     def _wire(self) -> Network:
         if self._network is None:

@@ -15,7 +15,7 @@ from tests.end_to_end.cell import free_ports
 
 pytestmark = pytest.mark.timeout(300)
 
-TURNED_AWAY = 2
+TURNED_AWAY, LOST = 2, 75
 
 
 class Hosts:
@@ -100,7 +100,7 @@ def test_a_host_with_another_program_is_turned_away(hosts: Hosts, tmp_path: Path
 def test_hosts_with_different_devices_are_no_replica(hosts: Hosts) -> None:
     hosts.start("primary", 0)
     hosts.start("larger", 1, JAX_NUM_CPU_DEVICES="2", NPROC="16")
-    for name in ("primary", "larger"):
+    for name, allowed in (("primary", {TURNED_AWAY}), ("larger", {TURNED_AWAY, LOST})):
         status, said = hosts.ended(name)
-        assert status == TURNED_AWAY, said
+        assert status in allowed, said
         assert "host 1 (127.0.0.1) has 2 devices (cpu), the primary (127.0.0.1) 1 (cpu)" in said

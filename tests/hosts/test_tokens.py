@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sax.errors import MemoryPlanError
+from tests.demo_model import ROOT
 from tests.hosts.asking import GREEDY, SEEDED, SHRUNK, SPMD, load, tokens, unload
 from tests.hosts.gang import Gang
 from tests.model_server.checkpoints.tiny_folder import write_tiny
@@ -76,6 +80,33 @@ def test_tokens_are_those_of_one_process(
     found = answers(tmp_path, hosts, devices, models)
     assert all(len(each) == 16 for pair in found.values() for each in pair)
     assert found == alone
+
+
+@pytest.mark.parametrize("kind", ["orbax", "gguf"])
+def test_hosts_read_their_shares_of_every_format(
+    tmp_path: Path, alone: dict[str, Any], models: dict[str, str], kind: str
+) -> None:
+    name = "/sax/test/dense"
+    target = tmp_path / ("model.gguf" if kind == "gguf" else "model")
+    convert = [sys.executable, "-m", "sax.cli", "convert", models[name], str(target)]
+    subprocess.run([*convert, "--to", kind], check=True, cwd=ROOT)
+    with Gang(tmp_path, *FLAGS, "--cpu_devices=1", count=2) as gang:
+        gang.wait_until_serving()
+        load(gang.address, name, "auto", str(target), **FLOAT)
+        assert tokens(gang.address, name, GREEDY, SEEDED) == alone[name]
+
+
+def test_a_host_without_room_is_named_and_the_others_free_theirs(
+    tmp_path: Path, models: dict[str, str]
+) -> None:
+    small = {1: ["--memory_limit_bytes=30000000"]}
+    with Gang(tmp_path, *FLAGS, "--cpu_devices=1", count=2, own_flags=small) as gang:
+        gang.wait_until_serving()
+        for _ in range(2):
+            with pytest.raises(MemoryPlanError, match=r"host 1 \(127.0.0.1\): the model does not"):
+                load(gang.address, "/sax/test/dense", "auto", models["/sax/test/dense"], **FLOAT)
+        assert gang.alive(0)
+        assert gang.alive(1)
 
 
 def test_random_weights_are_those_of_one_process(tmp_path: Path) -> None:
