@@ -23,6 +23,7 @@ from tests.bench import (
     bench_failover,
     bench_gateway,
     bench_loading,
+    bench_lockstep,
     bench_quantization,
     bench_transformers,
 )
@@ -42,6 +43,7 @@ BENCHES: dict[str, Callable[[], Table | list[Table]]] = {
     "transformers": bench_transformers.run,
     "loading": bench_loading.run,
     "quantization": bench_quantization.run,
+    "lockstep": bench_lockstep.run,
     "gateway": bench_gateway.run,
     "cell": bench_cell.run,
     "control_plane": bench_control_plane.run,
