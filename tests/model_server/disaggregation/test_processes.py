@@ -70,6 +70,7 @@ def likeliest(chunks: Sequence[TokenChunk]) -> list[list[tuple[int, float]]]:
     ]
 
 
+@pytest.mark.slow
 async def test_two_servers_give_the_answers_of_one_and_one_goes_on_alone() -> None:
     async with (
         server("--kv_expiry_seconds=1.5") as first,
