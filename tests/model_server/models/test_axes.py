@@ -49,6 +49,7 @@ def found() -> dict[str, Any]:
     return answers("dense 1x1x1 {}", "experts 1x1x1 {}", DENSE, EXPERTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [DENSE, EXPERTS])
 def test_divided_rows_and_experts_give_the_tokens_of_one_device(
     found: dict[str, Any], run: str
