@@ -57,6 +57,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_platform(parser, default)
     _add_hosts(parser, default)
+    _add_apart(parser, default)
     _add_engine(parser, default)
     return parser
 
@@ -208,6 +209,10 @@ def _add_hosts(parser: argparse.ArgumentParser, default: ModelServerConfig) -> N
     flags.add_argument(
         "--cpu_devices", type=int, help="devices that a CPU host pretends to have (default: 1)"
     )
+
+
+def _add_apart(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:
+    flags = parser.add_argument_group("prompts and answers on different servers")
     flags.add_argument(
         "--prefill",
         action="store_true",

@@ -80,9 +80,7 @@ def follow(membership: Membership, config: ModelServerConfig) -> tuple[Secondary
     with open_context() as context:
         welcome = say_hello(context, own, membership.primary, config.group_port, deadline_s)
     primary_name = membership.names[0]
-    secondary = Secondary(
-        membership.ordinal, own.name, welcome, config.host_timeout_seconds, primary_name
-    )
+    secondary = Secondary(membership.ordinal, welcome, config.host_timeout_seconds, primary_name)
     secondary.on_loss = lose
     secondary.start()
     line = hold_line(welcome.host, welcome.coordinator, config.bring_up_seconds)

@@ -48,12 +48,10 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     """Everybody is there: where to go on."""
 
-    gang: str  # new at every bring-up
     host: str  # of the primary, as the secondaries reach it
     coordinator: int  # port of jax's coordination service
     commands: int  # port that commands come from
     replies: int  # port that acknowledgements, votes and beats go to
-    nonce: str  # of the primary
 
 
 class Waiting(msgspec.Struct, frozen=True, tag="waiting"):

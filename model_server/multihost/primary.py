@@ -7,7 +7,6 @@ Knows nothing of models: what the answers to commands mean is for whoever asks.
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -61,7 +60,7 @@ class Primary:
         self.order = threading.Lock()  # programs start in the order of their commands, everywhere
         self.lost: ReplicaLost | None = None
         self._own = own
-        self._host, self._port = bind, port
+        self._port = port
         self._timeout_s = timeout_s
         self._deadline_s = time.monotonic() + bring_up_s
         self._context = open_context()
@@ -94,12 +93,10 @@ class Primary:
         self._pulse = Pulse(range(1, self._own.count), self._timeout_s, time.monotonic())
         self._reception.welcome(
             Welcome(
-                gang=secrets.token_hex(8),
                 host=self.membership.primary,
                 coordinator=coordinator,
                 commands=self._commands.port,
                 replies=self._answers.port,
-                nonce=self._own.nonce,
             )
         )
         self._threads = [

@@ -96,13 +96,10 @@ class _Share:
 
 
 class Secondary:
-    """`run` returns the exit status of the process: 0 after a Bye, else the replica is lost."""
+    """Start it, run it, end it."""
 
-    def __init__(
-        self, ordinal: int, name: str, welcome: Welcome, timeout_s: float, primary_name: str
-    ) -> None:
+    def __init__(self, ordinal: int, welcome: Welcome, timeout_s: float, primary_name: str) -> None:
         self._ordinal = ordinal
-        self._name = name
         self._primary_name = primary_name
         self._context = open_context()
         self._commands = CommandReceiver(self._context, welcome.host, welcome.commands)

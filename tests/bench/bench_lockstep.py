@@ -169,7 +169,7 @@ def _follow(ordinal: int, count: int, port: int) -> None:
     own = greeting(count, ordinal)
     with zmq.Context() as context:
         welcome = say_hello(context, own, "127.0.0.1", port, time.monotonic() + 120)
-    secondary = Secondary(ordinal, own.name, welcome, _TIMEOUT_S, "node-0")
+    secondary = Secondary(ordinal, welcome, _TIMEOUT_S, "node-0")
     secondary.start()
     secondary.run(lambda spec, limits, programs, report: InstantRunner(limits))
     secondary.end("")

@@ -124,7 +124,7 @@ class HostsHere:
 
         with zmq.Context() as context:
             welcome = say_hello(context, own, "127.0.0.1", self._port, time.monotonic() + 30)
-        secondary = Secondary(ordinal, own.name, welcome, self._timeout_s, "node-0")
+        secondary = Secondary(ordinal, welcome, self._timeout_s, "node-0")
         self.secondaries[ordinal] = secondary
         secondary.start()
         try:

@@ -15,7 +15,7 @@ from sax.errors import InvalidRequest, Unavailable
 from tests.end_to_end.cell import free_ports
 from tests.model_server.multihost.hosts_here import greeting, membership
 
-WELCOME = Welcome("g", "127.0.0.1", 1, 2, 3, "nonce 0")
+WELCOME = Welcome("127.0.0.1", 1, 2, 3)
 
 
 class Meeting:
