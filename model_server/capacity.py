@@ -15,6 +15,8 @@ from model_server.config import ModelServerConfig
 from model_server.devices import Devices
 from model_server.disaggregation.apart import CONTEXTS
 from model_server.engine.types import EngineLimits
+from model_server.kernels.choice import kernel_for
+from model_server.kernels.paged import Kernel
 from model_server.kernels.pages import CacheShape
 from model_server.memory_plan import MemoryPlan, plan
 from model_server.models.recipe import Recipe
@@ -49,7 +51,7 @@ def plan_capacity(
         workspace=_workspace(recipe, slots) + page * pages_on_their_way(config, per_sequence),
         limit=device_limit(own or _of_this_process(layout), config),
         in_use=in_use,
-        wanted_pages=_wanted_pages(config, page, per_sequence, slots),
+        wanted_pages=_wanted_pages(config, layout, page, per_sequence, slots),
         min_pages=per_sequence,
         devices=layout.mesh.size,
     )
@@ -109,12 +111,17 @@ def weight_bytes(module: Blueprint, layout: Layout) -> int:
     )
 
 
-def kv_dtype(recipe: Recipe) -> jnp.dtype:
+def kernel_of(recipe: Recipe, layout: Layout) -> Kernel:
+    """What attends on these devices."""
+    return kernel_for(layout.platform)
+
+
+def kv_dtype(recipe: Recipe, layout: Layout) -> jnp.dtype:
     """What keys and values are cached as."""
     if recipe.kv_cache_dtype is not None:
         return jnp.dtype(recipe.kv_cache_dtype)
     # On a CPU bf16 products inside the page loop take a slow path; f32 runs at memory speed.
-    return jnp.dtype("float32" if jax.default_backend() == "cpu" else recipe.dtype)
+    return jnp.dtype("float32" if layout.platform == "cpu" else recipe.dtype)
 
 
 def cache_of(recipe: Recipe, layout: Layout) -> CacheShape:
@@ -128,7 +135,9 @@ def _context(recipe: Recipe, config: ModelServerConfig) -> int:
 
 def _page_bytes(recipe: Recipe, layout: Layout, page_size: int) -> int:
     cache = cache_of(recipe, layout)
-    return cache.bytes_per_page(page_size, kv_dtype(recipe)) // layout.shards(cache.axis)
+    shapes = kernel_of(recipe, layout).shapes
+    whole = cache.bytes_per_page(page_size, kv_dtype(recipe, layout), shapes)
+    return whole // layout.shards(cache.axis)
 
 
 def _of_this_process(layout: Layout) -> list[Any]:
@@ -153,13 +162,13 @@ def _accelerator_limit(device: Any, config: ModelServerConfig) -> int:
 
 
 def _wanted_pages(
-    config: ModelServerConfig, page: int, per_sequence: int, slots: int
+    config: ModelServerConfig, layout: Layout, page: int, per_sequence: int, slots: int
 ) -> int | None:
     """Pages for every slot's whole context, within what the flags or the CPU's habit allow."""
     whole = per_sequence * slots
     if config.kv_cache_bytes is not None:
         return min(whole, config.kv_cache_bytes // page - 1)
-    if jax.default_backend() == "cpu":
+    if layout.platform == "cpu":
         return min(whole, max(per_sequence, _CPU_KV_BYTES // page - 1))
     return None
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from model_server.capacity import (
     PREFILL_BLOCKS,
     cache_of,
+    kernel_of,
     kv_dtype,
     layout_for,
     plan_capacity,
@@ -28,7 +29,6 @@ from model_server.embed_loading import NeededTensors
 from model_server.engine.buckets import closed_set
 from model_server.engine.runner import ModelRunner, Programs
 from model_server.engine.types import EngineLimits
-from model_server.kernels import xla
 from model_server.kernels.pages import allocate
 from model_server.memory_plan import human
 from model_server.models.recipe import Recipe
@@ -106,14 +106,15 @@ class LmLoad:
         )
         limits, cache = self.limits, cache_of(self._recipe, self.layout)
         where = self.layout.pages(cache.axis)
-        pages = allocate(cache, limits.pages, limits.page_size, kv_dtype(self._recipe), where)
+        kernel, dtype = kernel_of(self._recipe, self.layout), kv_dtype(self._recipe, self.layout)
+        pages = allocate(cache, limits.pages, limits.page_size, dtype, where, kernel.shapes)
         runner = ModelRunner(
             self._module,
             leaves,
             pages,
             limits,
             closed_set(limits.slots, PREFILL_BLOCKS),
-            xla.paged_attention,
+            kernel,
             self.layout.row_split(),
             self.traffic,
         )

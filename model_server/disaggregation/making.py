@@ -5,14 +5,14 @@ from __future__ import annotations
 import jax
 import jaxlib.version
 
-from model_server.capacity import cache_of, kv_dtype
+from model_server.capacity import cache_of, kernel_of, kv_dtype
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.apart import CONTEXTS, Apart, Transfers
 from model_server.disaggregation.contract import Contract, source_of
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.types import EngineLimits
-from model_server.kernels.pages import LayerPages, allocate
+from model_server.kernels.pages import LayerPages
 from model_server.models.recipe import Recipe
 from model_server.models.sharding import Layout
 from sax.types import ModelSpec
@@ -42,7 +42,7 @@ def make_apart(
     transfers: Transfers, spec: ModelSpec, recipe: Recipe, limits: EngineLimits, layout: Layout
 ) -> Apart:
     """What serving needs; `transfers` moves the pages of every host of the replica."""
-    cache, dtype = cache_of(recipe, layout), kv_dtype(recipe)
+    cache, dtype = cache_of(recipe, layout), kv_dtype(recipe, layout)
     contract = Contract(
         source=source_of(spec),
         page_size=limits.page_size,
@@ -59,7 +59,7 @@ def make_apart(
         contract,
         transfers,
         room=CONTEXTS * limits.pages_per_sequence,
-        page_bytes=cache.bytes_per_page(limits.page_size, dtype),
+        page_bytes=cache.bytes_per_page(limits.page_size, dtype, kernel_of(recipe, layout).shapes),
     )
 
 
@@ -67,9 +67,9 @@ def pool_shapes(recipe: Recipe, limits: EngineLimits, layout: Layout) -> tuple[L
     """The pool's arrays, before there are any."""
     cache = cache_of(recipe, layout)
     sharding = layout.pages(cache.axis)
-    shapes = jax.eval_shape(
-        lambda: allocate(cache, limits.pages, limits.page_size, kv_dtype(recipe))
+    shapes = kernel_of(recipe, layout).shapes
+    one = shapes(cache, limits.pages, limits.page_size, kv_dtype(recipe, layout))
+    placed = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), one
     )
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes
-    )
+    return (placed,) * cache.layers

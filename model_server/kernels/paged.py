@@ -7,15 +7,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 
-from model_server.kernels.pages import LayerPages, write
+from model_server.kernels.pages import LayerPages, Shapes, key_major_shapes, write
 from model_server.kernels.row_split import RowSplit
 
-# q, pages of the layer, tables, limits -> attended; all equal to reference.paged_attention.
-Kernel = Callable[..., jax.Array]
+
+class Kernel(Protocol):
+    """Paged attention of one platform, and how pages lie there. Hashable: a part of programs."""
+
+    @property
+    def shapes(self) -> Shapes:
+        """How the pages of a layer lie."""
+        ...
+
+    def attend(
+        self,
+        batch: PagedBatch,
+        layer: LayerPages,
+        q: jax.Array,  # f32[T, H, Q]
+        k: jax.Array,  # f32[T, K, Q]
+        v: jax.Array | None,  # f32[T, K, W]
+        *,
+        scale: float,
+        softcap: float | None,
+        window: int | None,
+    ) -> tuple[jax.Array, LayerPages]:
+        """As `PagedBatch.attend`."""
+        ...
 
 
 @jax.tree_util.register_dataclass
@@ -51,21 +73,53 @@ class PagedBatch:
 
         window: how many tokens each query sees, itself included; None: all.
         """
-        if self.split is not None:
-            k, v = jax.tree.map(self.split.gathered, (k, v))
-        layer = write(layer, k, v, self.pages, self.offsets)
-        decodes = self.decode_tables.shape[0]
+        return self.kernel.attend(self, layer, q, k, v, scale=scale, softcap=softcap, window=window)
+
+
+# q f32[N, C, H, Q], pages of the layer, tables i32[N, S/G], limits i32[N, C] -> f32[N, C, H, W];
+# all equal to reference.paged_attention.
+ReadPages = Callable[..., jax.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteThenRead:
+    """A kernel that only reads pages, after XLA wrote to them; keys lie transposed."""
+
+    read: ReadPages
+
+    @property
+    def shapes(self) -> Shapes:
+        return key_major_shapes
+
+    def attend(
+        self,
+        batch: PagedBatch,
+        layer: LayerPages,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array | None,
+        *,
+        scale: float,
+        softcap: float | None,
+        window: int | None,
+    ) -> tuple[jax.Array, LayerPages]:
+        """As `PagedBatch.attend`: decode rows and prompt blocks one after the other."""
+        split = batch.split
+        if split is not None:
+            k, v = jax.tree.map(split.gathered, (k, v))
+        layer = write(layer, k, v, batch.pages, batch.offsets)
+        decodes = batch.decode_tables.shape[0]
 
         def run(queries: jax.Array, tables: jax.Array, limits: jax.Array) -> jax.Array:
-            if self.split is not None:
-                queries, tables, limits = map(self.split.queries, (queries, tables, limits))
-            attended = self.kernel(
+            if split is not None:
+                queries, tables, limits = map(split.queries, (queries, tables, limits))
+            attended = self.read(
                 queries, layer, tables, limits, scale=scale, softcap=softcap, window=window
             )
             return attended.reshape(-1, q.shape[1], attended.shape[-1])
 
-        parts = [run(q[:decodes, None], self.decode_tables, self.decode_limits)]
-        if blocks := self.block_tables.shape[0]:
+        parts = [run(q[:decodes, None], batch.decode_tables, batch.decode_limits)]
+        if blocks := batch.block_tables.shape[0]:
             queries = q[decodes:].reshape(blocks, -1, *q.shape[1:])
-            parts.append(run(queries, self.block_tables, self.block_limits))
+            parts.append(run(queries, batch.block_tables, batch.block_limits))
         return jnp.concatenate(parts), layer

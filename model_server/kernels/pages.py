@@ -5,17 +5,25 @@ Page 0 is scratch: padding rows write there and nobody reads it.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from model_server.kernels.own_devices import full
 
+# A number for every head of every token stands beside values of so few bits.
+HIGHEST = {jnp.dtype("int8"): 127.0, jnp.dtype("float8_e4m3fn"): 448.0}
+
 
 class LayerPages(NamedTuple):
-    """The pages of one layer; in int8 with a scale for every head of every token."""
+    """The pages of one layer; in int8 and float8 with a scale for every head of every token.
+
+    Shapes are those of `key_major_shapes`; a kernel may have others, pages always come first.
+    """
 
     keys: jax.Array  # [P + 1, K, Q, G]
     values: jax.Array | None  # [P + 1, K, G, W]; None: the keys are the values too
@@ -33,11 +41,43 @@ class CacheShape:
     value_dim: int  # 0: the keys are the values too
     axis: str | None = None  # logical axis of the heads; None: every device holds all
 
-    def bytes_per_page(self, page_size: int, dtype: jnp.dtype) -> int:
+    def bytes_per_page(self, page_size: int, dtype: jnp.dtype, shapes: Shapes | None = None) -> int:
         """Bytes that one page takes up over all layers and devices."""
-        heads = self.layers * page_size * self.kv_heads
-        scales = 4 * (2 if self.value_dim else 1) if dtype == jnp.int8 else 0
-        return heads * ((self.key_dim + self.value_dim) * jnp.dtype(dtype).itemsize + scales)
+        arrays = jax.tree.leaves((shapes or key_major_shapes)(self, 0, page_size, dtype))
+        return self.layers * sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays)
+
+
+# cache, pages, page size, dtype -> the arrays of one layer as ShapeDtypeStructs of the whole mesh.
+Shapes = Callable[[CacheShape, int, int, jnp.dtype], LayerPages]
+
+
+def key_major_shapes(cache: CacheShape, pages: int, page_size: int, dtype: jnp.dtype) -> LayerPages:
+    """Keys transposed: on a CPU both products of attention run along rows."""
+    heads = (pages + 1, cache.kv_heads)
+    keys = (*heads, cache.key_dim, page_size)
+    values = (*heads, page_size, cache.value_dim)
+    return page_arrays(cache, keys, values, (*heads, page_size), dtype)
+
+
+def page_arrays(
+    cache: CacheShape,
+    keys: tuple[int, ...],
+    values: tuple[int, ...],
+    scales: tuple[int, ...],
+    dtype: jnp.dtype,
+) -> LayerPages:
+    """Of these shapes what the cache has; scales where numbers of this dtype need any."""
+
+    def array(shape: tuple[int, ...], of: Any, there: bool) -> Any:
+        return jax.ShapeDtypeStruct(shape, of) if there else None
+
+    scaled, valued = dtype in HIGHEST, bool(cache.value_dim)
+    return LayerPages(
+        keys=array(keys, dtype, True),
+        values=array(values, dtype, valued),
+        key_scales=array(scales, jnp.float32, scaled),
+        value_scales=array(scales, jnp.float32, scaled and valued),
+    )
 
 
 def allocate(
@@ -46,24 +86,17 @@ def allocate(
     page_size: int,
     dtype: jnp.dtype,
     sharding: jax.sharding.Sharding | None = None,
+    shapes: Shapes = key_major_shapes,
 ) -> tuple[LayerPages, ...]:
     """Zeroed pages for every layer, scratch page included, made where they are to lie."""
-    count, heads = pages + 1, cache.kv_heads
 
-    def zeros(shape: tuple[int, ...], of: jnp.dtype) -> jax.Array:
-        return jnp.zeros(shape, of) if sharding is None else full(shape, 0, of, sharding)
+    def zeros(of: jax.ShapeDtypeStruct) -> jax.Array:
+        if sharding is None:
+            return jnp.zeros(of.shape, of.dtype)
+        return full(of.shape, 0, of.dtype, sharding)
 
-    def scales() -> jax.Array | None:
-        return zeros((count, heads, page_size), jnp.float32) if dtype == jnp.int8 else None
-
-    def one_layer() -> LayerPages:
-        keys = zeros((count, heads, cache.key_dim, page_size), dtype)
-        if not cache.value_dim:
-            return LayerPages(keys, None, scales())
-        values = zeros((count, heads, page_size, cache.value_dim), dtype)
-        return LayerPages(keys, values, scales(), scales())
-
-    return tuple(one_layer() for _ in range(cache.layers))
+    one = shapes(cache, pages, page_size, jnp.dtype(dtype))
+    return tuple(jax.tree.map(zeros, one) for _ in range(cache.layers))
 
 
 def write(
@@ -74,26 +107,27 @@ def write(
     offsets: jax.Array,  # i32[T]
 ) -> LayerPages:
     """Store token t at `offsets[t]` of page `pages[t]`; in place when the pages are donated."""
-    small, scales = _stored(keys, layer.keys.dtype)
+    small, scales = stored(keys, layer.keys.dtype)
     layer = layer._replace(
         keys=layer.keys.at[pages, :, :, offsets].set(small, mode="promise_in_bounds"),
         key_scales=_with_scales(layer.key_scales, scales, pages, offsets),
     )
     if layer.values is None or values is None:
         return layer
-    small, scales = _stored(values, layer.values.dtype)
+    small, scales = stored(values, layer.values.dtype)
     return layer._replace(
         values=layer.values.at[pages, :, offsets].set(small, mode="promise_in_bounds"),
         value_scales=_with_scales(layer.value_scales, scales, pages, offsets),
     )
 
 
-def _stored(numbers: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
-    """[T, K, Q] as the pages hold it, and the scales f32[T, K] of int8 pages."""
-    if dtype != jnp.int8:
+def stored(numbers: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
+    """[T, K, Q] as the pages hold it, and the scales f32[T, K] of pages that have them."""
+    if dtype not in HIGHEST:
         return numbers.astype(dtype), jnp.ones(numbers.shape[:2], jnp.float32)
-    scales = jnp.maximum(jnp.abs(numbers).max(-1), 1e-30) / 127.0
-    return jnp.round(numbers / scales[..., None]).astype(jnp.int8), scales
+    scales = jnp.maximum(jnp.abs(numbers).max(-1), 1e-30) / HIGHEST[dtype]
+    scaled = numbers / scales[..., None]
+    return (jnp.round(scaled) if dtype == jnp.int8 else scaled).astype(dtype), scales
 
 
 def _with_scales(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from model_server.kernels.paged import WriteThenRead
 from model_server.kernels.pages import LayerPages
 
 
@@ -46,3 +47,6 @@ def paged_attention(
         seen &= at >= limits[:, :, None, None, None] - window
     weights = jax.nn.softmax(jnp.where(seen, scores, -1e30), axis=-1) * seen
     return jnp.einsum("nckrs,nksd->nckrd", weights, values).reshape(n, c, h, width)
+
+
+KERNEL = WriteThenRead(paged_attention)

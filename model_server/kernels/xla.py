@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from model_server.kernels.pages import LayerPages
+from model_server.kernels.paged import WriteThenRead
+from model_server.kernels.pages import HIGHEST, LayerPages
 
 _MASKED = -1e30
 
@@ -76,9 +77,9 @@ def paged_attention(
 
 
 def _gathered(layer: LayerPages, pages: jax.Array) -> LayerPages:
-    """One page of every sequence; int8 widened here, where it is small, its scales left aside."""
+    """One page of every sequence; int8 and float8 widened here, where they are few."""
     taken = jax.tree.map(lambda a: a.at[pages].get(mode="promise_in_bounds"), layer)
-    if taken.keys.dtype != jnp.int8:
+    if taken.keys.dtype not in HIGHEST:
         return taken
     return taken._replace(
         keys=taken.keys.astype(jnp.float32),
@@ -113,3 +114,6 @@ def _page_of(
 def _seen(positions: jax.Array, limits: jax.Array, window: int | None) -> jax.Array:
     seen = positions < limits
     return seen if window is None else seen & (positions >= limits - window)
+
+
+KERNEL = WriteThenRead(paged_attention)

@@ -26,8 +26,8 @@ _MEANINGS = {
     "QUANTIZE": '`"int8"`, `"int4"` or `"float8"`, a scale per row or with `":N"` per N columns; '
     '`"stored"`: as the checkpoint has them; null: plain numbers. Matrices that N does not divide '
     "stay plain, which the log says; if that is all of them the load is refused",
-    "KV_CACHE_DTYPE": '`"float32"`, `"bfloat16"` or `"int8"` (a scale per head and token); null: '
-    "float32 on a CPU, elsewhere as `DTYPE`",
+    "KV_CACHE_DTYPE": '`"float32"`, `"bfloat16"`, `"int8"` or `"float8_e4m3fn"` (the last two with '
+    "a scale per head and token); null: float32 on a CPU, elsewhere as `DTYPE`",
     "ICI_MESH_SHAPE": "devices on the axes replica, data, model; null: every device, on model",
     "NUM_STAGES": "groups of hosts that hold the layers in turn; each has the mesh above",
     "SHARDING_RULES": "which mesh axis divides each logical axis of the model: an object, as "

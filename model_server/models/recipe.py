@@ -26,7 +26,8 @@ SERVING_DEFAULTS: Mapping[str, Any] = {
     "DTYPE": "bfloat16",  # of weights: bfloat16 or float32
     # int8, int4 or float8, with ":N" a scale per N columns; stored: as the checkpoint has it; null
     "QUANTIZE": None,
-    # float32, bfloat16 or int8 (a scale per head and token); null: float32 on a CPU, else DTYPE
+    # float32, bfloat16, int8 or float8_e4m3fn (these two with a scale per head and token); null:
+    # float32 on a CPU, else DTYPE
     "KV_CACHE_DTYPE": None,
     "ICI_MESH_SHAPE": None,  # devices on the axes replica, data, model; null: all on model
     "NUM_STAGES": 1,  # groups of hosts that hold the layers in turn, each with a mesh of its own
@@ -175,9 +176,9 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
             f'QUERY_FORMAT is "chat", "raw" or null, not {values["QUERY_FORMAT"]!r}',
             param="overrides.QUERY_FORMAT",
         )
-    if values["KV_CACHE_DTYPE"] not in ("float32", "bfloat16", "int8", None):
+    if values["KV_CACHE_DTYPE"] not in ("float32", "bfloat16", "int8", "float8_e4m3fn", None):
         raise InvalidRequest(
-            'KV_CACHE_DTYPE is "float32", "bfloat16", "int8" or null, not '
+            'KV_CACHE_DTYPE is "float32", "bfloat16", "int8", "float8_e4m3fn" or null, not '
             f"{values['KV_CACHE_DTYPE']!r}",
             param="overrides.KV_CACHE_DTYPE",
         )

@@ -30,6 +30,11 @@ class Layout:
     mesh: Mesh | AbstractMesh
     rules: Rules = DEFAULT_RULES
 
+    @property
+    def platform(self) -> str:
+        """cpu, gpu or tpu; of sizes alone: that of this process."""
+        return self.mesh.devices.flat[0].platform if isinstance(self.mesh, Mesh) else _platform()
+
     def axis(self, logical: str | None) -> str | None:
         """The mesh axis that divides dimensions of this name; None: they stay whole."""
         axis = self.rules.of(logical)
@@ -79,6 +84,10 @@ class Layout:
         Raises InvalidRequest, MemoryPlanError.
         """
         return replace(self, mesh=make_mesh(tuple(self.mesh.shape.values()), among))
+
+
+def _platform() -> str:
+    return jax.default_backend()
 
 
 def layout_of(shape: Sequence[int] = (1, 1, 1), rules: Rules = DEFAULT_RULES) -> Layout:

@@ -13,7 +13,13 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from model_server.capacity import PREFILL_BLOCKS, cache_of, kv_dtype, plan_capacity
+from model_server.capacity import (
+    PREFILL_BLOCKS,
+    cache_of,
+    kernel_of,
+    kv_dtype,
+    plan_capacity,
+)
 from model_server.checkpoints.bare_names import with_whole_names
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
@@ -21,7 +27,6 @@ from model_server.embed_loading import NeededTensors
 from model_server.engine.buckets import Bucket, closed_set
 from model_server.engine.runner import COMPILED_HERE, Programs
 from model_server.engine.types import EngineLimits
-from model_server.kernels import xla
 from model_server.kernels.pages import LayerPages, allocate
 from model_server.memory_plan import MemoryPlan
 from model_server.models.recipe import Recipe
@@ -115,7 +120,7 @@ def build_stage(
         _pages(plan),
         plan.limits,
         buckets or closed_set(plan.limits.slots, PREFILL_BLOCKS),
-        xla.paged_attention,
+        kernel_of(plan.recipe, plan.layout),
         plan.recipe.embed,
         plan.layout.row_split(),
     )
@@ -202,4 +207,5 @@ class _Without:
 def _pages(plan: StagePlan) -> tuple[LayerPages, ...]:
     cache, limits = cache_of(plan.recipe, plan.layout), plan.limits
     heads = plan.layout.pages(cache.axis)
-    return allocate(cache, limits.pages, limits.page_size, kv_dtype(plan.recipe), heads)
+    dtype, kernel = kv_dtype(plan.recipe, plan.layout), kernel_of(plan.recipe, plan.layout)
+    return allocate(cache, limits.pages, limits.page_size, dtype, heads, kernel.shapes)

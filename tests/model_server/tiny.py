@@ -19,7 +19,7 @@ def empty_pages(recipe: Any, pages: int) -> tuple[LayerPages, ...]:
     return allocate(recipe.cache(1), pages, PAGE, jnp.dtype("float32"))
 
 
-def one_prompt(count: int, kernel: Kernel = reference.paged_attention) -> PagedBatch:
+def one_prompt(count: int, kernel: Kernel = reference.KERNEL) -> PagedBatch:
     """A batch of one idle decode row and one block with a prompt of `count` tokens."""
     pages = -(-count // PAGE)
     table = jnp.arange(1, pages + 1, dtype=jnp.int32)[None]

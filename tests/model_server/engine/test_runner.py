@@ -71,7 +71,7 @@ class Tiny:
             pages,
             LIMITS,
             closed_set(LIMITS.slots, (1, 4)),
-            xla.paged_attention,
+            xla.KERNEL,
             traffic=self.transfers,
         )
         self.runner.compile(lambda _: None)

@@ -46,7 +46,7 @@ def collectives(case: str) -> list[str]:
     def last_layer(leaves: Any, pages: LayerPages, x: jax.Array) -> Any:
         model = module.assemble(leaves)
         rotation = model.ropes[-1].at(jnp.arange(33) - 1)
-        return model.layers[-1](x, rotation, pages, one_prompt(32, xla.paged_attention))
+        return model.layers[-1](x, rotation, pages, one_prompt(32, xla.KERNEL))
 
     shapes = [
         jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=LAYOUT.sharding(x.shape, x.axes))

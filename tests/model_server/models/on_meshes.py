@@ -39,7 +39,7 @@ def mesh_logits(model: Any, name: str, recipe: Recipe, shape: tuple[int, int, in
             jnp.asarray(tokens, jnp.int32),
             jnp.asarray(positions, jnp.int32),
             pages,
-            one_prompt(len(prompt), xla.paged_attention),
+            one_prompt(len(prompt), xla.KERNEL),
         )
         return model.logits(hidden[1:])
 

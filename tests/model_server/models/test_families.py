@@ -65,5 +65,5 @@ def test_chunks_and_single_tokens_give_the_logits_of_the_whole_prompt(name: str)
     """Two chunks that end inside pages, then one token at a time, over the cached ones."""
     golden = golden_of(name)
     model, recipe = load(name)
-    found = logits_in_steps(model, recipe, golden["prompt"], (6, 6), xla.paged_attention)
+    found = logits_in_steps(model, recipe, golden["prompt"], (6, 6), xla.KERNEL)
     assert_close(found, golden["logits"])

@@ -96,7 +96,7 @@ def test_the_absorbed_form_equals_the_expanded_one() -> None:
         jnp.asarray(idle),
         rope_of({}, SHAPE.rotated_dim).at(positions),
         pages,
-        one_prompt(TOKENS, reference.paged_attention),
+        one_prompt(TOKENS, reference.KERNEL),
     )
     wanted = expanded(x, rotation)
     np.testing.assert_allclose(found[1:], wanted, atol=1e-5 * np.abs(wanted).max(), rtol=1e-4)

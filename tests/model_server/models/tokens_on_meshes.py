@@ -83,7 +83,7 @@ def _runner(recipe: Recipe, layout: Layout) -> tuple[ModelRunner, float]:
     leaves = [leaf * 10 if leaf.ndim > 1 else leaf for leaf in leaves]
     pages = allocate(cache, LIMITS.pages, 8, jnp.dtype("float32"), layout.pages(cache.axis))
     split = layout.row_split()
-    made = ModelRunner(module, leaves, pages, LIMITS, [BUCKET], xla.paged_attention, split)
+    made = ModelRunner(module, leaves, pages, LIMITS, [BUCKET], xla.KERNEL, split)
     return made, largest_share(leaves)
 
 

@@ -89,7 +89,7 @@ class Case:
             pages_of(self.recipe, layout),
             LIMITS,
             BUCKETS,
-            xla.paged_attention,
+            xla.KERNEL,
         )
         runner.compile(lambda _: None)
         return runner
@@ -115,7 +115,7 @@ class Case:
             pages_of(part, layout),
             LIMITS,
             BUCKETS,
-            xla.paged_attention,
+            xla.KERNEL,
             part.embed,
         )
 
