@@ -27,7 +27,8 @@ from model_server.disaggregation.making import make_apart, make_transfers
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.embed_loading import NeededTensors
 from model_server.engine.buckets import closed_set
-from model_server.engine.runner import ModelRunner, Programs
+from model_server.engine.compiling import Programs
+from model_server.engine.runner import ModelRunner
 from model_server.engine.types import EngineLimits
 from model_server.kernels.pages import allocate
 from model_server.memory_plan import human

@@ -26,7 +26,7 @@ from model_server.disaggregation.apart import Apart, Transfers
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.embed_loading import load_embedder
-from model_server.engine.runner import COMPILED_HERE, Programs
+from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.types import EngineLimits, Runner
 from model_server.lm_loading import LmLoad, run_all
 from model_server.loaded import AnyLoaded, Loaded, LoadedCustom, LoadedEmbedder

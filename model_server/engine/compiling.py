@@ -7,13 +7,33 @@ import logging
 import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
+
+import jax
 
 from model_server.engine.buckets import Bucket
 
 logger = logging.getLogger(__name__)
 
 _COMPILERS = 2  # programs in the making at once: each takes up hundreds of MB while it is made
+
+
+class Programs(Protocol):
+    """Where compiled programs come from."""
+
+    def compiled(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Any:
+        """The program of this name; `lower` traces it, should it have to be compiled."""
+        ...
+
+
+class _CompiledHere:
+    """Compiled by this process, from jax's persistent cache where it has them."""
+
+    def compiled(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Any:
+        return lower().compile()
+
+
+COMPILED_HERE: Programs = _CompiledHere()
 
 
 def compiled_in_turn(

@@ -1,77 +1,32 @@
 """Computing steps on this process's devices: pad to a bucket, one compiled call, pages donated.
 
-Knows models only as functions from tokens to hidden states and from hidden states to logits.
 Every bucket is compiled before the first step; a compiled call cannot compile again.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.engine.buckets import Bucket, choose
-from model_server.engine.compiling import compiled_in_turn
+from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
 from model_server.engine.freeing import free
 from model_server.engine.page_copies import PageCopies, PageTraffic
-from model_server.engine.sampler import RowSampling, sample
 from model_server.engine.step_arrays import Layout, StepArrays
+from model_server.engine.step_program import Outputs, StepProgram
 from model_server.engine.types import EngineLimits, PendingStep, RowResult, Step, StepResult
 from model_server.kernels.own_devices import full
-from model_server.kernels.paged import Kernel, PagedBatch
+from model_server.kernels.paged import Kernel
 from model_server.kernels.pages import LayerPages
 from model_server.kernels.row_split import RowSplit
-from model_server.models.nibbles import as_bytes, from_bytes
+from model_server.models.nibbles import as_bytes
 from model_server.models.weight import Blueprint
 from sax.types import Progress
-
-_PLACES = ("pages", "offsets", "decode_tables", "decode_limits", "block_tables", "block_limits")
-
-
-class LanguageModel(Protocol):
-    """What the runner needs of a family."""
-
-    def __call__(
-        self,
-        tokens: jax.Array,  # i32[T]
-        positions: jax.Array,  # i32[T]
-        pages: Sequence[LayerPages],
-        batch: PagedBatch,
-    ) -> tuple[jax.Array, tuple[LayerPages, ...]]: ...
-
-    def logits(self, hidden: jax.Array) -> jax.Array: ...
-
-
-class Programs(Protocol):
-    """Where compiled programs come from."""
-
-    def compiled(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Any:
-        """The program of this name; `lower` traces it, should it have to be compiled."""
-        ...
-
-
-class _CompiledHere:
-    """Compiled by this process, from jax's persistent cache where it has them."""
-
-    def compiled(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Any:
-        return lower().compile()
-
-
-COMPILED_HERE: Programs = _CompiledHere()
-
-
-class Outputs(NamedTuple):
-    """What a step brings back to the host."""
-
-    numbers: jax.Array  # i32[2, R]: tokens, and log-probabilities as bits
-    top_tokens: jax.Array  # i32[R, 20]
-    top_logprobs: jax.Array  # f32[R, 20]
 
 
 class Launched:
@@ -131,25 +86,21 @@ class ModelRunner:
         traffic: PageTraffic | None = None,  # where prompts and answers are computed apart
     ) -> None:
         self._limits = limits
-        self._split = split
         self._buckets = tuple(buckets)
-        self._kernel = kernel
-        self._blueprint = blueprint
+        # Arrays are donated away while other buckets still compile; their shapes stay.
+        self._program = StepProgram(blueprint, leaves, pages, limits, kernel, split)
         # A flat tuple of arrays crosses into a compiled call much faster than a module does.
-        self._dtypes = tuple(leaf.dtype for leaf in leaves)
         self._leaves = tuple(map(as_bytes, leaves))
         self._pages = tuple(pages)
-        self._everywhere = everywhere(self._leaves[0].sharding)
-        self._last_tokens = full((limits.slots + 1,), 0, jnp.int32, self._everywhere)
+        everywhere = self._program.everywhere
+        self._last_tokens = full((limits.slots + 1,), 0, jnp.int32, everywhere)
         self._arrays = StepArrays(limits)
         self._tops = [0] * limits.slots
         self._layouts = {bucket: Layout(bucket, limits) for bucket in self._buckets}
-        # Arrays are donated away while other buckets still compile; their shapes stay.
-        self._shapes = jax.tree.map(shape_of, (self._leaves, self._pages, self._last_tokens))
         self._compiled: dict[Bucket, Any] = {}
         self.traffic = traffic
         most = limits.pages_per_sequence
-        self._copies = PageCopies(self._shapes[1], self._shapes[2], self._everywhere, most)
+        self._copies = PageCopies(self._program.pages, self._program.last_tokens, everywhere, most)
         self.closed = False
 
     @property
@@ -178,16 +129,7 @@ class ModelRunner:
             self._copies.compile(self.traffic)
 
     def _compile_one(self, bucket: Bucket, programs: Programs) -> Any:
-        layout = self._layouts[bucket]
-        vector = jax.ShapeDtypeStruct((layout.size,), jnp.int32, sharding=self._everywhere)
-        pages = jax.tree.map(lambda array: array.sharding, self._shapes[1])
-        jitted = jax.jit(
-            self._trace(layout),
-            donate_argnums=(1, 2),
-            # Every device samples the same tokens; pages stay where they are.
-            out_shardings=(self._everywhere, pages, self._everywhere),
-        )
-        return programs.compiled(str(bucket), lambda: jitted.lower(*self._shapes, vector))
+        return programs.compiled(str(bucket), lambda: self._program.lower(bucket))
 
     @property
     def buckets(self) -> int:
@@ -213,14 +155,6 @@ class ModelRunner:
             self._pages = self._copies.write(self._pages, blocks, most)
             self._last_tokens = self._copies.put_token(self._last_tokens, self._limits.slots, 0)
         jax.block_until_ready((blocks, self._pages, self._last_tokens))
-
-    def _trace(self, layout: Layout) -> Callable[..., Any]:
-        def step(leaves: Any, pages: Any, last_tokens: jax.Array, vector: jax.Array) -> Any:
-            model = self._blueprint.assemble(list(map(from_bytes, leaves, self._dtypes)))
-            parts = unpack(layout, vector)
-            return run_step(model, pages, last_tokens, parts, self._kernel, self._split)
-
-        return step
 
     def launch(self, step: Step) -> PendingStep:
         for change in step.samplings:
@@ -286,73 +220,3 @@ class ModelRunner:
         if self.traffic is not None:
             self.traffic.close()
         self._compiled.clear()
-
-
-def everywhere(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
-    """A copy on each device that holds the weights."""
-    if isinstance(sharding, NamedSharding):
-        return NamedSharding(sharding.mesh, PartitionSpec())
-    return sharding
-
-
-def shape_of(array: jax.Array) -> jax.ShapeDtypeStruct:
-    """What a program is compiled for where the array itself may be gone by then."""
-    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
-
-
-def unpack(layout: Layout, vector: jax.Array) -> dict[str, jax.Array]:
-    """The named parts of a step's vector, on the device."""
-    parts: dict[str, jax.Array] = {}
-    for name, (offset, shape) in layout.parts.items():
-        size = math.prod(shape)
-        parts[name] = jax.lax.slice(vector, (offset,), (offset + size,)).reshape(shape)
-    return parts
-
-
-def run_step(
-    model: LanguageModel,
-    pages: Sequence[LayerPages],
-    last_tokens: jax.Array,  # i32[B + 1]
-    step: dict[str, jax.Array],
-    kernel: Kernel,
-    split: RowSplit | None = None,
-) -> tuple[Outputs, tuple[LayerPages, ...], jax.Array]:
-    """One step, traced: tokens in, tokens out, pages and last tokens replaced."""
-    decodes = step["decode_slots"].shape[0]
-    fed = last_tokens.at[step["decode_slots"]].get(mode="promise_in_bounds")
-    tokens = jnp.concatenate([fed, step["tokens"][decodes:]])
-    hidden, written = model(tokens, step["positions"], pages, paged_batch(step, kernel, split))
-    outputs = chosen(model, hidden, step)
-    # Scratch rows all write the scratch slot; real slots appear once.
-    slots = last_tokens.at[step["row_slot"]]
-    return outputs, written, slots.set(outputs.numbers[0], mode="promise_in_bounds")
-
-
-def paged_batch(step: dict[str, jax.Array], kernel: Kernel, split: RowSplit | None) -> PagedBatch:
-    """Where the tokens of a step live."""
-    return PagedBatch(**{field: step[field] for field in _PLACES}, kernel=kernel, split=split)
-
-
-def chosen(model: LanguageModel, hidden: jax.Array, step: dict[str, jax.Array]) -> Outputs:
-    """From the final hidden states f32[T, D] to the tokens of the rows that yield."""
-    rows = hidden.at[step["row_index"]].get(mode="promise_in_bounds")
-    sampled = sample(model.logits(rows), _row_sampling(step))
-    bits = jax.lax.bitcast_convert_type(sampled.logprobs, jnp.int32)
-    numbers = jnp.stack([sampled.tokens, bits])
-    return Outputs(numbers, sampled.top_tokens, sampled.top_logprobs)
-
-
-def _row_sampling(step: dict[str, jax.Array]) -> RowSampling:
-    def floats(name: str) -> jax.Array:
-        return jax.lax.bitcast_convert_type(step[name], jnp.float32)
-
-    seed = jnp.stack([step["seed_high"], step["seed_low"]], axis=-1)
-    return RowSampling(
-        temperature=floats("temperature"),
-        top_k=step["top_k"],
-        top_p=floats("top_p"),
-        seed=jax.lax.bitcast_convert_type(seed, jnp.uint32),
-        position=step["row_position"],
-        target=step["target"],
-        tops=step["tops"],
-    )

@@ -6,6 +6,8 @@ compiled ahead of time then refuses them. Both directions are a change of view, 
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -19,6 +21,14 @@ def as_bytes(array: jax.Array) -> jax.Array:
     parts = parts_of(array)
     packed = jax.jit(_packed, out_shardings=parts.sharding)(parts)
     return whole(packed, (*array.shape[:-1], array.shape[-1] // 2), array.sharding)
+
+
+def byte_shape(array: Any) -> jax.ShapeDtypeStruct:
+    """What `as_bytes` makes of an array of this shape and sharding."""
+    if array.dtype != jnp.int4:
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
+    shape = (*array.shape[:-1], array.shape[-1] // 2)
+    return jax.ShapeDtypeStruct(shape, jnp.uint8, sharding=array.sharding)
 
 
 def from_bytes(array: jax.Array, dtype: jnp.dtype) -> jax.Array:

@@ -14,7 +14,7 @@ import jax
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
-from model_server.engine.runner import COMPILED_HERE, Programs
+from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.types import EngineLimits, PendingStep, Step
 from model_server.models.recipe import Recipe
 from model_server.multihost.membership import ALONE, Membership

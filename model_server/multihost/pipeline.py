@@ -20,8 +20,10 @@ from typing import Any
 import numpy as np
 
 from model_server.engine.buckets import Bucket, choose
-from model_server.engine.runner import COMPILED_HERE, Launched, Outputs, Programs
+from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.engine.runner import Launched
 from model_server.engine.step_arrays import StepArrays
+from model_server.engine.step_program import Outputs
 from model_server.engine.types import EngineLimits, PendingStep, Step, StepResult
 from model_server.multihost.feedback import Feedback, Owed, fill
 from model_server.multihost.link import Link, LinkClosed, Message, take

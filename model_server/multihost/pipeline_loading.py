@@ -25,7 +25,7 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.embed_loading import NeededTensors
 from model_server.engine.buckets import Bucket, closed_set
-from model_server.engine.runner import COMPILED_HERE, Programs
+from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.types import EngineLimits
 from model_server.kernels.pages import LayerPages, allocate
 from model_server.memory_plan import MemoryPlan

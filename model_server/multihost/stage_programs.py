@@ -16,19 +16,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from model_server.engine.buckets import Bucket
-from model_server.engine.compiling import compiled_in_turn
+from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
 from model_server.engine.freeing import free
-from model_server.engine.runner import (
-    COMPILED_HERE,
+from model_server.engine.step_arrays import Layout
+from model_server.engine.step_program import (
     Outputs,
-    Programs,
     chosen,
     everywhere,
     paged_batch,
     shape_of,
     unpack,
 )
-from model_server.engine.step_arrays import Layout
 from model_server.engine.types import EngineLimits
 from model_server.kernels.paged import Kernel
 from model_server.kernels.pages import LayerPages

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import sax.errors
 from model_server.disaggregation.kv_transfers import KvTransfers
-from model_server.engine.runner import Programs
+from model_server.engine.compiling import Programs
 from model_server.engine.types import EngineLimits
 from model_server.multihost.commands import Drop, Load, Program, Vote
 from model_server.multihost.gang_transfers import GangTransfers

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from model_server.engine.runner import Outputs
 from model_server.engine.sampler import TOP_LOGPROBS
 from model_server.engine.step_arrays import Layout
+from model_server.engine.step_program import Outputs
 from model_server.models.stage import Stage, stages_of
 from tests.model_server.multihost.played import BUCKETS, LIMITS
 

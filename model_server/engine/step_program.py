@@ -1,0 +1,169 @@
+"""One step of a model, traced from shapes alone: tokens in, tokens out, pages donated.
+
+Knows models only as functions from tokens to hidden states and from hidden states to logits. Makes
+no array: what is lowered here runs on this process's devices, or is compiled for devices that are
+somewhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from model_server.engine.buckets import Bucket
+from model_server.engine.sampler import RowSampling, sample
+from model_server.engine.step_arrays import Layout
+from model_server.engine.types import EngineLimits
+from model_server.kernels.paged import Kernel, PagedBatch
+from model_server.kernels.pages import LayerPages
+from model_server.kernels.row_split import RowSplit
+from model_server.models.nibbles import byte_shape, from_bytes
+from model_server.models.weight import Blueprint
+
+_PLACES = ("pages", "offsets", "decode_tables", "decode_limits", "block_tables", "block_limits")
+
+
+class LanguageModel(Protocol):
+    """What the runner needs of a family."""
+
+    def __call__(
+        self,
+        tokens: jax.Array,  # i32[T]
+        positions: jax.Array,  # i32[T]
+        pages: Sequence[LayerPages],
+        batch: PagedBatch,
+    ) -> tuple[jax.Array, tuple[LayerPages, ...]]: ...
+
+    def logits(self, hidden: jax.Array) -> jax.Array: ...
+
+
+class Outputs(NamedTuple):
+    """What a step brings back to the host."""
+
+    numbers: jax.Array  # i32[2, R]: tokens, and log-probabilities as bits
+    top_tokens: jax.Array  # i32[R, 20]
+    top_logprobs: jax.Array  # f32[R, 20]
+
+
+class StepProgram:
+    """What a model's steps are compiled from; one program per bucket."""
+
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        leaves: Sequence[Any],  # arrays or their shapes, with shardings, as declared
+        pages: Sequence[Any],
+        limits: EngineLimits,
+        kernel: Kernel,
+        split: RowSplit | None = None,
+    ) -> None:
+        self._blueprint = blueprint
+        self._kernel = kernel
+        self._split = split
+        self._dtypes = tuple(leaf.dtype for leaf in leaves)
+        self._limits = limits
+        self.leaves = tuple(map(byte_shape, leaves))
+        self.pages = jax.tree.map(shape_of, tuple(pages))
+        self.everywhere = everywhere(leaves[0].sharding)
+        self.last_tokens = jax.ShapeDtypeStruct(
+            (limits.slots + 1,), jnp.int32, sharding=self.everywhere
+        )
+
+    def lower(self, bucket: Bucket) -> jax.stages.Lowered:
+        """Trace the step of one bucket, for the devices that the shapes are sharded over."""
+        layout = Layout(bucket, self._limits)
+        vector = jax.ShapeDtypeStruct((layout.size,), jnp.int32, sharding=self.everywhere)
+        jitted = jax.jit(
+            self._trace(layout),
+            donate_argnums=(1, 2),
+            # Every device samples the same tokens; pages stay where they are.
+            out_shardings=(
+                self.everywhere,
+                jax.tree.map(lambda array: array.sharding, self.pages),
+                self.everywhere,
+            ),
+        )
+        return jitted.lower(self.leaves, self.pages, self.last_tokens, vector)
+
+    def _trace(self, layout: Layout) -> Callable[..., Any]:
+        def step(leaves: Any, pages: Any, last_tokens: jax.Array, vector: jax.Array) -> Any:
+            model = self._blueprint.assemble(list(map(from_bytes, leaves, self._dtypes)))
+            parts = unpack(layout, vector)
+            return run_step(model, pages, last_tokens, parts, self._kernel, self._split)
+
+        return step
+
+
+def everywhere(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
+    """A copy on each device that holds the weights."""
+    if isinstance(sharding, NamedSharding):
+        return NamedSharding(sharding.mesh, PartitionSpec())
+    return sharding
+
+
+def shape_of(array: jax.Array) -> jax.ShapeDtypeStruct:
+    """What a program is compiled for where the array itself may be gone by then."""
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
+
+
+def unpack(layout: Layout, vector: jax.Array) -> dict[str, jax.Array]:
+    """The named parts of a step's vector, on the device."""
+    parts: dict[str, jax.Array] = {}
+    for name, (offset, shape) in layout.parts.items():
+        size = math.prod(shape)
+        parts[name] = jax.lax.slice(vector, (offset,), (offset + size,)).reshape(shape)
+    return parts
+
+
+def run_step(
+    model: LanguageModel,
+    pages: Sequence[LayerPages],
+    last_tokens: jax.Array,  # i32[B + 1]
+    step: dict[str, jax.Array],
+    kernel: Kernel,
+    split: RowSplit | None = None,
+) -> tuple[Outputs, tuple[LayerPages, ...], jax.Array]:
+    """One step, traced: tokens in, tokens out, pages and last tokens replaced."""
+    decodes = step["decode_slots"].shape[0]
+    fed = last_tokens.at[step["decode_slots"]].get(mode="promise_in_bounds")
+    tokens = jnp.concatenate([fed, step["tokens"][decodes:]])
+    hidden, written = model(tokens, step["positions"], pages, paged_batch(step, kernel, split))
+    outputs = chosen(model, hidden, step)
+    # Scratch rows all write the scratch slot; real slots appear once.
+    slots = last_tokens.at[step["row_slot"]]
+    return outputs, written, slots.set(outputs.numbers[0], mode="promise_in_bounds")
+
+
+def paged_batch(step: dict[str, jax.Array], kernel: Kernel, split: RowSplit | None) -> PagedBatch:
+    """Where the tokens of a step live."""
+    return PagedBatch(**{field: step[field] for field in _PLACES}, kernel=kernel, split=split)
+
+
+def chosen(model: LanguageModel, hidden: jax.Array, step: dict[str, jax.Array]) -> Outputs:
+    """From the final hidden states f32[T, D] to the tokens of the rows that yield."""
+    rows = hidden.at[step["row_index"]].get(mode="promise_in_bounds")
+    sampled = sample(model.logits(rows), _row_sampling(step))
+    bits = jax.lax.bitcast_convert_type(sampled.logprobs, jnp.int32)
+    numbers = jnp.stack([sampled.tokens, bits])
+    return Outputs(numbers, sampled.top_tokens, sampled.top_logprobs)
+
+
+def _row_sampling(step: dict[str, jax.Array]) -> RowSampling:
+    def floats(name: str) -> jax.Array:
+        return jax.lax.bitcast_convert_type(step[name], jnp.float32)
+
+    seed = jnp.stack([step["seed_high"], step["seed_low"]], axis=-1)
+    return RowSampling(
+        temperature=floats("temperature"),
+        top_k=step["top_k"],
+        top_p=floats("top_p"),
+        seed=jax.lax.bitcast_convert_type(seed, jnp.uint32),
+        position=step["row_position"],
+        target=step["target"],
+        tops=step["tops"],
+    )
