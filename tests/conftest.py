@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 # Fixtures for every folder; a server starts when the first test wants it.
@@ -17,3 +18,7 @@ from tests.stores.fixtures import (  # noqa: F401
 # starts: `make test &` would wait for ever for what Ctrl-C should end.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# With libtpu installed, which compiles for TPUs, jax looks for a TPU in every process and says at
+# length that there is none. Whoever tests on an accelerator names it in this variable.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
