@@ -23,8 +23,10 @@ from model_server.models.recipe import Recipe
 from model_server.models.sharding import Layout, bytes_per_device, layout_of, make_mesh
 from model_server.models.weight import Blueprint
 
-PREFILL_BLOCK = 32  # tokens of one prompt that attend together
-PREFILL_BLOCKS = (1, 4, 8)  # bucket sizes: 32, 128 and 256 prompt tokens per step
+PREFILL_BLOCKS = (1, 4, 8)  # bucket sizes, in blocks of prompt tokens per step
+# Tokens of one prompt that attend together, and read its cached tokens together. An accelerator
+# computes several hundred tokens in the time that it takes to read the weights, a CPU few.
+_CPU_PREFILL_BLOCK, _PREFILL_BLOCK = 32, 128
 # Unless told otherwise a CPU server keeps its page pool modest: memory is shared with others.
 _CPU_KV_BYTES = 2**30
 
@@ -45,24 +47,27 @@ def plan_capacity(
     slots, context = recipe.slots or config.slots, _context(recipe, config)
     page = _page_bytes(recipe, layout, config.page_size)
     per_sequence = -(-context // config.page_size)
+    travelling = page * pages_on_their_way(config, per_sequence)
     planned = plan(
         weights=weight_bytes(module, layout),
         kv_bytes_per_page=page,
-        workspace=_workspace(recipe, slots) + page * pages_on_their_way(config, per_sequence),
+        workspace=_workspace(recipe, layout, slots)
+        + page * pages_on_their_way(config, per_sequence),
         limit=device_limit(own or _of_this_process(layout), config),
         in_use=in_use,
         wanted_pages=_wanted_pages(config, layout, page, per_sequence, slots),
         min_pages=per_sequence,
         devices=layout.mesh.size,
     )
+    block = _prefill_block(layout)
     limits = EngineLimits(
         slots=slots,
         pages=planned.pages,
         page_size=config.page_size,
         max_context=context,
-        token_budget=slots + PREFILL_BLOCK * max(PREFILL_BLOCKS),
+        token_budget=slots + block * max(PREFILL_BLOCKS),
         max_logit_rows=max(slots, 2),
-        prefill_block=PREFILL_BLOCK,
+        prefill_block=block,
         max_prefill_blocks=max(PREFILL_BLOCKS),
         queue=config.queue,
     )
@@ -80,7 +85,7 @@ def least_bytes(
     """What one device must hold for the model to serve one whole sequence at a time."""
     per_sequence = -(-_context(recipe, config) // config.page_size)
     pages = per_sequence + 1 + pages_on_their_way(config, per_sequence)  # 1: the scratch page
-    workspace = _workspace(recipe, recipe.slots or config.slots)
+    workspace = _workspace(recipe, layout, recipe.slots or config.slots)
     page = _page_bytes(recipe, layout, config.page_size)
     return weight_bytes(module, layout) + workspace + pages * page
 
@@ -157,8 +162,10 @@ def device_limit(devices: Sequence[Any], config: ModelServerConfig) -> int:
 
 
 def _accelerator_limit(device: Any, config: ModelServerConfig) -> int:
+    if config.memory_limit_bytes:
+        return config.memory_limit_bytes
     stats = device.memory_stats() or {}
-    return config.memory_limit_bytes or stats.get("bytes_limit") or config.memory_limit
+    return stats.get("bytes_limit") or config.memory_limit
 
 
 def _wanted_pages(
@@ -173,8 +180,12 @@ def _wanted_pages(
     return None
 
 
-def _workspace(recipe: Recipe, slots: int) -> int:
+def _prefill_block(layout: Layout) -> int:
+    return _CPU_PREFILL_BLOCK if layout.platform == "cpu" else _PREFILL_BLOCK
+
+
+def _workspace(recipe: Recipe, layout: Layout, slots: int) -> int:
     """Bytes of the largest step's temporaries: logits a few times over, and the token batch."""
-    tokens = slots + PREFILL_BLOCK * max(PREFILL_BLOCKS)
+    tokens = slots + _prefill_block(layout) * max(PREFILL_BLOCKS)
     logits = 4 * max(slots, 2) * recipe.vocab * 6
     return logits + 4 * tokens * recipe.embed * 32 + 64 * 2**20

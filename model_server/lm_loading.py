@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from model_server.capacity import (
-    PREFILL_BLOCKS,
     cache_of,
     kernel_of,
     kv_dtype,
@@ -26,11 +25,11 @@ from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.making import make_apart, make_transfers
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.embed_loading import NeededTensors
-from model_server.engine.buckets import closed_set
 from model_server.engine.compiling import Programs
 from model_server.engine.runner import ModelRunner
 from model_server.engine.types import EngineLimits
 from model_server.kernels.pages import allocate
+from model_server.lm_shapes import buckets_of
 from model_server.memory_plan import human
 from model_server.models.recipe import Recipe
 from model_server.models.sharding import spans_hosts
@@ -114,7 +113,7 @@ class LmLoad:
             leaves,
             pages,
             limits,
-            closed_set(limits.slots, PREFILL_BLOCKS),
+            buckets_of(limits),
             kernel,
             self.layout.row_split(),
             self.traffic,

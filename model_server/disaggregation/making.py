@@ -12,7 +12,7 @@ from model_server.disaggregation.contract import Contract, source_of
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.types import EngineLimits
-from model_server.kernels.pages import LayerPages
+from model_server.lm_shapes import pool_shapes
 from model_server.models.recipe import Recipe
 from model_server.models.sharding import Layout
 from sax.types import ModelSpec
@@ -61,15 +61,3 @@ def make_apart(
         room=CONTEXTS * limits.pages_per_sequence,
         page_bytes=cache.bytes_per_page(limits.page_size, dtype, kernel_of(recipe, layout).shapes),
     )
-
-
-def pool_shapes(recipe: Recipe, limits: EngineLimits, layout: Layout) -> tuple[LayerPages, ...]:
-    """The pool's arrays, before there are any."""
-    cache = cache_of(recipe, layout)
-    sharding = layout.pages(cache.axis)
-    shapes = kernel_of(recipe, layout).shapes
-    one = shapes(cache, limits.pages, limits.page_size, kv_dtype(recipe, layout))
-    placed = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), one
-    )
-    return (placed,) * cache.layers

@@ -14,7 +14,6 @@ import jax
 from jax.sharding import Mesh
 
 from model_server.capacity import (
-    PREFILL_BLOCKS,
     cache_of,
     kernel_of,
     kv_dtype,
@@ -24,10 +23,11 @@ from model_server.checkpoints.bare_names import with_whole_names
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.embed_loading import NeededTensors
-from model_server.engine.buckets import Bucket, closed_set
+from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.types import EngineLimits
 from model_server.kernels.pages import LayerPages, allocate
+from model_server.lm_shapes import buckets_of
 from model_server.memory_plan import MemoryPlan
 from model_server.models.recipe import Recipe
 from model_server.models.sharding import Layout, layout_of
@@ -119,7 +119,7 @@ def build_stage(
         leaves,
         _pages(plan),
         plan.limits,
-        buckets or closed_set(plan.limits.slots, PREFILL_BLOCKS),
+        buckets or buckets_of(plan.limits),
         kernel_of(plan.recipe, plan.layout),
         plan.recipe.embed,
         plan.layout.row_split(),
