@@ -51,8 +51,7 @@ def plan_capacity(
     planned = plan(
         weights=weight_bytes(module, layout),
         kv_bytes_per_page=page,
-        workspace=_workspace(recipe, layout, slots)
-        + page * pages_on_their_way(config, per_sequence),
+        workspace=_workspace(recipe, layout, slots) + travelling,
         limit=device_limit(own or _of_this_process(layout), config),
         in_use=in_use,
         wanted_pages=_wanted_pages(config, layout, page, per_sequence, slots),
