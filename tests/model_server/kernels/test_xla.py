@@ -24,6 +24,7 @@ GRID = [
     (2, 32, 6, 1, 6, 6, 64, None, 1000, "float32"),
     (3, 4, 4, 1, 12, 7, 8, None, None, "float32"),
     (3, 4, 4, 1, 12, 7, 8, None, 9, "int8"),
+    (3, 4, 4, 1, 12, 7, 8, 50.0, 9, "float8_e4m3fn"),
 ]
 
 
@@ -127,6 +128,20 @@ def test_int8_pages_hold_numbers_to_half_a_step() -> None:
     allowed = np.abs(numbers).max(-1) / 127 * 0.501
     assert (np.abs(keys.transpose(2, 0, 1) - numbers) <= allowed[..., None]).all()
     assert cache.bytes_per_page(8, jnp.dtype("int8")) == 8 * 2 * (32 + 8)
+
+
+def test_float8_pages_hold_numbers_of_any_size_to_a_sixteenth() -> None:
+    numbers = np.geomspace(1e-3, 1e6, 2 * 16).reshape(1, 2, 16).astype(np.float32)
+    cache = CacheShape(layers=1, kv_heads=2, key_dim=16, value_dim=16)
+    empty = allocate(cache, 1, 8, jnp.dtype("float8_e4m3fn"))[0]
+    given, one = jnp.asarray(numbers), jnp.ones(1, jnp.int32)
+    layer = write(empty, given, given, one, one)
+    assert layer.values is not None
+    assert layer.value_scales is not None
+    held = np.asarray(layer.values[1, :, 1], np.float32) * np.asarray(layer.value_scales[1, :, 1:2])
+    largest = numbers[0].max(-1, keepdims=True)
+    np.testing.assert_allclose(held, numbers[0], rtol=1 / 16, atol=float(largest.max()) / 448 / 512)
+    assert np.isfinite(held).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
