@@ -23,14 +23,15 @@ CASE = next(case for case in GOLDEN if case["name"] == "story")
 # Name of what is written, flags of `sax convert`, some of the files that must be there.
 FORMATS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "Hugging Face": ("folder", (), ("config.json", "model.safetensors", "tokenizer.json")),
+    "GGUF": ("smollm2.gguf", ("--dtype", "float32"), ("",)),
     "shards": (
         "shards",
         ("--max-shard-size", "150MB"),
         ("model.safetensors.index.json", "model-00001-of-00004.safetensors"),
     ),
     "Orbax": ("orbax", ("--to", "orbax"), ("config.json", "tokenizer.json", "_METADATA")),
-    "GGUF": ("smollm2.gguf", ("--dtype", "float32"), ("",)),
 }
+SLOW = ("shards", "Orbax")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,9 @@ def converted(
     return of
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in SLOW else ()) for kind in FORMATS]
+)
 def test_a_converted_model_serves_the_references_text(
     cell: Cell, converted: Callable[[str], Path], kind: str
 ) -> None:

@@ -23,7 +23,7 @@ ASKED = [{"role": "user", "content": "What is the capital of France?"}]
     [
         {"QUANTIZE": "stored"},
         {"QUANTIZE": "int8", "KV_CACHE_DTYPE": "int8"},
-        {"QUANTIZE": "int4:32"},
+        pytest.param({"QUANTIZE": "int4:32"}, marks=pytest.mark.slow),
     ],
     ids=lambda overrides: " ".join(overrides.values()),
 )
