@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from model_server.kernels.pages import LayerPages
-from model_server.kernels.tpu_sizes import DEPTH
+from model_server.kernels.tpu_sizes import DEPTH, cleared_tokens
 from model_server.kernels.tpu_units import Units
 
 Ref = Any  # of Pallas: memory of the device inside a kernel
@@ -71,8 +71,8 @@ class Fetcher:
                 for copy in self._copies(self.units.tables[entry + index], place, index):
                     copy.start()
 
+            self._clear(place, count)
             jax.lax.fori_loop(0, count, one, None)
-            jax.lax.fori_loop(count, self.pages, lambda index, _: self._clear(place, index), None)
             last = self._first(unit, block + 1) >= self.units.end_pages[unit]
             self.cursor[_UNIT] = jnp.where(last, self.units.busy[unit + 1], unit)
             self.cursor[_BLOCK] = jnp.where(last, 0, block + 1)
@@ -93,11 +93,20 @@ class Fetcher:
             copies.append(pltpu.make_async_copy(pool.at[page], target, self.arrived.at[place]))
         return copies
 
-    def _clear(self, place: jax.Array, index: jax.Array) -> None:
-        """A weight of 0 does not hide what is no number, so nobody's values may be left there."""
+    def _clear(self, place: jax.Array, count: jax.Array) -> None:
+        """A weight of 0 does not hide what is no number, so nobody's values may be left there.
+
+        From the page behind the last one that is fetched, or a little before it.
+        """
         values = self.ring.keys if self.ring.values is None else self.ring.values
-        shape = (values.shape[1], self.page_size, values.shape[3])
-        values[place, :, self._tokens(index), :] = jnp.zeros(shape, values.dtype)
+        tokens = cleared_tokens(self.page_size)
+        zeros = jnp.zeros((values.shape[1], tokens, values.shape[3]), values.dtype)
+
+        def one(index: jax.Array, _: None) -> None:
+            values[place, :, pl.ds(pl.multiple_of(index * tokens, tokens), tokens), :] = zeros
+
+        first = count * self.page_size // tokens
+        jax.lax.fori_loop(first, self.pages * self.page_size // tokens, one, None)
 
     def _tokens(self, index: jax.Array) -> Any:
         return pl.ds(pl.multiple_of(index * self.page_size, self.page_size), self.page_size)

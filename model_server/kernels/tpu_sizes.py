@@ -110,9 +110,17 @@ def _group(problem: Problem) -> int:
 
 
 def _pages(problem: Problem) -> int:
+    """Of whole `cleared` tokens, and of whole lanes of scores where pages are not too odd for it."""
+    cleared, size = cleared_tokens(problem.page_size), problem.page_size
+    even = math.lcm(size, LANES)
+    unit = even if even <= FETCHED_TOKENS[1] else cleared
     tokens = _clamp(FETCHED_BYTES // problem.token_bytes, *FETCHED_TOKENS)
-    whole = min(_up(tokens, LANES) // problem.page_size, problem.table)
-    return max(1, whole)
+    return min(_up(tokens, unit), _up(problem.table * size, cleared)) // size
+
+
+def cleared_tokens(page_size: int) -> int:
+    """What can be overwritten in VMEM without reading it, whatever the dtype: whole tiles."""
+    return math.lcm(page_size, 4 * SUBLANES)
 
 
 def _decode_bytes(problem: Problem) -> int:

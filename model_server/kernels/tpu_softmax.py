@@ -116,7 +116,7 @@ def _product(left: jax.Array, right: jax.Array, over: int) -> jax.Array:
 
 
 def _along(scales: jax.Array, tokens: int) -> jax.Array:
-    """From [K, pages, 1, lanes], where a page's scales lie in its first lanes, to [K, 1, tokens]."""
+    """From [K, pages, 1, lanes], of which the first lanes count, to [K, 1, tokens]."""
     pages = scales.shape[1]
     parts = [scales[:, page, :, : tokens // pages] for page in range(pages)]
     return parts[0] if pages == 1 else jnp.concatenate(parts, axis=-1)
