@@ -1,0 +1,151 @@
+"""Block sizes of the TPU kernel, from shapes alone: what is fetched, computed and kept at a time.
+
+No tables of measurements: the numbers below say what each size is for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+
+from model_server.kernels.tpu_pages import LANES, SUBLANES
+
+MIB = 2**20
+FETCHED_BYTES = MIB // 2  # at a time: far more than the memory brings while one copy starts
+FETCHED_TOKENS = (128, 1024)  # least and most
+DEPTH = 4  # fetched blocks in VMEM: one is computed on while three are on their way
+_PACKED = 2 * SUBLANES  # rows of bf16 in a register
+UNIT_ROWS = 512  # rows of a prompt part per KV head: enough to be bound by products, not by memory
+TILE_ROWS = 256  # of scores at a time
+SCORE_BYTES = MIB // 2  # of scores at a time
+STEP_BYTES = MIB  # of queries, and as much of results, per step of the grid
+WRITTEN_BYTES = 2 * MIB  # of groups on their way in and out
+WRITES = (4, 16)  # groups on their way, least and most
+VMEM_BYTES = 56 * MIB  # v5p and v7x have 64
+VMEM_SPARE = 8 * MIB  # for what the compiler keeps there
+SMEM_BYTES = 768 * 2**10  # of 1 MiB
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What one device attends to in one layer."""
+
+    decodes: int  # D
+    blocks: int  # N
+    block: int  # C
+    kv_heads: int  # K
+    rows: int  # query heads per KV head
+    key_lanes: int
+    value_lanes: int  # of results too
+    arrays: int  # 2: values have rows of their own
+    page_size: int  # G
+    table: int  # S/G
+    dtype: jnp.dtype  # of pages
+    scales: int  # arrays of scales
+
+    @property
+    def products(self) -> jnp.dtype:
+        """What the matrix unit multiplies: f32 for f32 pages, else bf16; it always sums in f32."""
+        return jnp.dtype("float32" if self.dtype == jnp.float32 else "bfloat16")
+
+    @property
+    def token_bytes(self) -> int:
+        """Of one cached token on this device."""
+        values = self.value_lanes if self.arrays > 1 else 0
+        return self.kv_heads * (self.key_lanes + values) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How the kernel goes about it."""
+
+    group: int  # tokens of a page that are read, changed and written back together
+    writes: int  # groups on their way
+    pages: int  # fetched at a time
+    queries: int  # of a prompt block that attend together
+    decode_rows: int  # rows per KV head of a decode, padded
+    block_rows: int  # rows per KV head of a prompt part, padded
+    decode_units: int  # decodes per step of the grid
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What is computed at a time."""
+
+    heads: int
+    rows: int
+
+
+def sizes_of(problem: Problem) -> Sizes:
+    """Raises ValueError: the page tables do not fit the scalar memory."""
+    _check_tables(problem)
+    queries = _divisor(problem.block, max(1, UNIT_ROWS // problem.rows))
+    group = _group(problem)
+    return Sizes(
+        group=group,
+        writes=_clamp(WRITTEN_BYTES // (group * problem.token_bytes), *WRITES),
+        pages=_pages(problem),
+        queries=queries,
+        decode_rows=_up(problem.rows, SUBLANES),
+        block_rows=_up(queries * problem.rows, _PACKED),
+        decode_units=_divisor(problem.decodes, max(1, STEP_BYTES // _decode_bytes(problem))),
+    )
+
+
+def tile_of(problem: Problem, sizes: Sizes, rows: int) -> Tile:
+    """Of a unit with so many rows per KV head."""
+    row_bytes = 4 * sizes.pages * problem.page_size
+    most = min(TILE_ROWS, SCORE_BYTES // row_bytes)
+    high = rows if rows <= most else _divisor(rows // _PACKED, most // _PACKED) * _PACKED
+    heads = max(1, min(TILE_ROWS // high, SCORE_BYTES // (high * row_bytes)))
+    return Tile(_divisor(problem.kv_heads, heads), high)
+
+
+def _group(problem: Problem) -> int:
+    """A tile of the dtype; whole pages where there are scales, which lie a page to a row."""
+    tile = SUBLANES * 4 // problem.dtype.itemsize
+    return problem.page_size if problem.scales else math.gcd(tile, problem.page_size)
+
+
+def _pages(problem: Problem) -> int:
+    """Of whole `cleared` tokens, and of whole lanes of scores where pages are not too odd for it."""
+    cleared, size = cleared_tokens(problem.page_size), problem.page_size
+    even = math.lcm(size, LANES)
+    unit = even if even <= FETCHED_TOKENS[1] else cleared
+    tokens = _clamp(FETCHED_BYTES // problem.token_bytes, *FETCHED_TOKENS)
+    return min(_up(tokens, unit), _up(problem.table * size, cleared)) // size
+
+
+def cleared_tokens(page_size: int) -> int:
+    """What can be overwritten in VMEM without reading it, whatever the dtype: whole tiles."""
+    return math.lcm(page_size, 4 * SUBLANES)
+
+
+def _decode_bytes(problem: Problem) -> int:
+    heads = _up(problem.kv_heads * problem.rows, SUBLANES)
+    return 4 * heads * max(problem.key_lanes, problem.value_lanes)
+
+
+def _check_tables(problem: Problem) -> None:
+    tables = (problem.decodes + problem.blocks) * problem.table * 4
+    if tables > SMEM_BYTES:
+        raise ValueError(
+            f"the page tables of a step are {tables} bytes and a TPU's scalar memory takes "
+            f"{SMEM_BYTES}: make pages larger (now {problem.page_size} tokens), the context "
+            "shorter or slots fewer"
+        )
+
+
+def _up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
+
+
+def _clamp(number: int, least: int, most: int) -> int:
+    return max(least, min(most, number))
+
+
+def _divisor(number: int, most: int) -> int:
+    """The largest divisor up to `most`; 1 of nothing."""
+    return max((d for d in range(1, min(number, most) + 1) if number % d == 0), default=1)

@@ -1,0 +1,152 @@
+"""The TPU kernel, compiled by the real compiler for chips that are not here."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from model_server.kernels.paged import PagedBatch
+from model_server.kernels.pages import LayerPages
+from model_server.kernels.tpu_attention import TpuAttention
+from tests.model_server.kernels.step_mixes import Heads
+from tests.model_server.tpu_compiler import CHIPS, compiled, mesh_of, needs_compiler, one_device
+
+PAGES = 4095
+# What one chip has of them.
+MODELS = {
+    "175B on 64": Heads(heads=2, kv_heads=2),
+    "175B on 32": Heads(heads=3, kv_heads=3),
+    "Llama 3 70B on 8": Heads(heads=8, kv_heads=1),
+    "Gemma 2 27B on 8": Heads(heads=4, kv_heads=2, window=4096, softcap=50.0),
+    "Gemma 7B on 4": Heads(heads=4, kv_heads=4, key_dim=256, value_dim=256),
+    "heads of 64": Heads(heads=16, kv_heads=4, key_dim=64, value_dim=64),
+    "heads of 80": Heads(heads=32, kv_heads=32, key_dim=80, value_dim=80),
+    "DeepSeek V3 on 8": Heads(heads=16, kv_heads=1, key_dim=576, value_dim=0),
+    "keys of 192": Heads(heads=16, kv_heads=16, key_dim=192, value_dim=128),
+}
+
+
+def check(
+    of: Heads,
+    mesh: Mesh,
+    dtype: str,
+    *,
+    axis: str | None = None,
+    page_size: int = 64,
+    decodes: int = 64,
+    blocks: int = 8,
+    block: int = 32,
+    context: int = 2048,
+) -> None:
+    """It compiles; the pages stay where they are, and nothing as large is made beside them."""
+    kernel = TpuAttention(mesh, axis, axis if of.value_dim else None)
+
+    def held(shape: tuple[int, ...], dtype: Any, axis: str | None = None) -> Any:
+        sharding = NamedSharding(mesh, PartitionSpec(None, axis) if axis else PartitionSpec())
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+    def numbers(*shape: int) -> Any:
+        return held(shape, jnp.int32)
+
+    tokens, table = decodes + blocks * block, context // page_size
+    places = (numbers(tokens), numbers(tokens), numbers(decodes, table), numbers(decodes, 1))
+    batch = PagedBatch(*places, numbers(blocks, table), numbers(blocks, block), kernel=kernel)
+    layer: LayerPages = jax.tree.map(
+        lambda array: held(array.shape, array.dtype, kernel.pages),
+        kernel.shapes(of.cache, PAGES, page_size, jnp.dtype(dtype)),
+    )
+    q = held((tokens, of.heads, of.key_dim), jnp.float32, axis)
+    k = held((tokens, of.kv_heads, of.key_dim), jnp.float32, kernel.pages)
+    v = held((tokens, of.kv_heads, of.value_dim), jnp.float32, kernel.pages)
+
+    def step(layer: Any, batch: Any, q: Any, k: Any, v: Any) -> Any:
+        options = {"scale": 0.1, "softcap": of.softcap, "window": of.window}
+        return batch.attend(layer, q, k, v if of.value_dim else None, **options)
+
+    program = compiled(step, layer, batch, q, k, v, donate_argnums=0)
+    parts = [(a.sharding.shard_shape(a.shape), a.dtype.itemsize) for a in jax.tree.leaves(layer)]
+    pool = sum(math.prod(shape) * size for shape, size in parts)
+    memory = program.memory_analysis()
+    # As large as their shapes say: the plan counts on it. The rest are the results of a step.
+    assert memory.alias_size_in_bytes == pool
+    assert memory.temp_size_in_bytes < pool // 4
+    text = program.as_text()
+    assert text.count('custom_call_target="tpu_custom_call"') == 1
+    dims = {",".join(map(str, shape)) for shape, _ in parts}
+    copied = re.findall(
+        r"= \w+\[([\d,]+)\]\S* (?:copy|copy-start|fusion|scatter|transpose)\(", text
+    )
+    assert not dims & set(copied)
+
+
+@needs_compiler
+@pytest.mark.parametrize("chip", CHIPS)
+def test_every_chip_compiles_a_step_that_leaves_pages_in_place(chip: str) -> None:
+    check(MODELS["175B on 32"], one_device(chip), "bfloat16")
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("model", "dtype"),
+    [
+        ("heads of 64", "int8"),
+        ("DeepSeek V3 on 8", "bfloat16"),
+    ],
+)
+def test_models_of_all_kinds_compile_for_the_smallest_chip(model: str, dtype: str) -> None:
+    check(MODELS[model], one_device("v5e"), dtype)
+
+
+@needs_compiler
+def test_heads_are_divided_over_the_chips_of_a_slice() -> None:
+    check(Heads(heads=32, kv_heads=8), mesh_of("v5e:2x2"), "bfloat16", axis="model")
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_latent_pages_stay_whole_where_heads_are_divided() -> None:
+    latent = Heads(heads=128, kv_heads=1, key_dim=576, value_dim=0)
+    check(latent, mesh_of("v5e:2x4"), "bfloat16", axis="model")
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("chip", "model", "dtype"),
+    [*itertools.product(CHIPS, MODELS, ("float32", "bfloat16", "int8", "float8_e4m3fn"))],
+)
+def test_every_chip_compiles_every_kind_of_model(chip: str, model: str, dtype: str) -> None:
+    check(MODELS[model], one_device(chip), dtype)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "float8_e4m3fn"])
+@pytest.mark.parametrize("page_size", [16, 24, 32, 128, 256])
+def test_every_chip_compiles_every_page_size(chip: str, dtype: str, page_size: int) -> None:
+    check(MODELS["175B on 32"], one_device(chip), dtype, page_size=page_size)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"decodes": 1, "blocks": 1},
+        {"blocks": 0},
+        {"block": 256},
+        {"block": 1},
+        {"decodes": 256, "context": 2**15},
+    ],
+)
+def test_every_chip_compiles_every_size_of_step(chip: str, step: dict[str, int]) -> None:
+    check(MODELS["Llama 3 70B on 8"], one_device(chip), "bfloat16", **step)
