@@ -85,9 +85,10 @@ def _program(
         sequences=tables.shape[0],
         kv_heads=kv_heads,
         rows=rows,
-        columns=key_dim if layer.values is None else key_dim + width,
+        key_dim=key_dim,
         width=width,
-        itemsize=layer.keys.dtype.itemsize,
+        shared=layer.values is None,
+        itemsize=product_dtype(layer.keys.dtype).itemsize,
         context=context if window is None else min(context, window + limits.shape[1]),
     )
     return Program(tiles, width, softcap, window)

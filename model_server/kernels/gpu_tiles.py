@@ -12,7 +12,8 @@ from dataclasses import dataclass
 _LEAST = 16  # rows, tokens or columns of a product on tensor cores
 _PROGRAMS = 264  # two for each multiprocessor of an H100; others have 80 to 170 of them
 _SHARE = 256  # tokens that are worth a program of their own
-_STAGED_BYTES = 48 * 2**10  # keys and values of one trip; the next are loaded meanwhile
+_TOKEN_BYTES = 48 * 2**10  # keys and values of one trip; the next are loaded meanwhile
+_ROW_BYTES = 48 * 2**10  # queries of a program
 _HELD = 64 * 128  # numbers of output that four warps keep in registers
 
 
@@ -32,15 +33,17 @@ def tiles_for(
     sequences: int,
     kv_heads: int,
     rows: int,
-    columns: int,  # of keys and values that a trip loads
-    width: int,
-    itemsize: int,
+    key_dim: int,
+    width: int,  # of the values
+    shared: bool,  # the keys are the values too
+    itemsize: int,  # of the numbers that are multiplied
     context: int,  # tokens that a query may see at most
 ) -> Tiles:
     """For rows of every KV head of each sequence."""
-    tile = min(64, at_least(rows))
+    tile = min(64, at_least(rows), _at_most(_ROW_BYTES // (max(key_dim, width) * itemsize)))
     row_blocks = -(-rows // tile)
-    tokens = min(128, at_least(context), _at_most(_STAGED_BYTES // (columns * itemsize)))
+    loaded = (key_dim if shared else key_dim + width) * itemsize
+    tokens = min(64, at_least(context), _at_most(_TOKEN_BYTES // loaded))
     programs = sequences * kv_heads * row_blocks
     splits = min(-(-_PROGRAMS // programs), -(-context // max(_SHARE, tokens)))
     return Tiles(tile, row_blocks, tokens, splits, warps=4 if tile * width <= _HELD else 8)

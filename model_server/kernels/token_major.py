@@ -1,7 +1,6 @@
-"""Pages with the tokens of a head one after the other: what a GPU reads in whole lines.
+"""Pages with the tokens of a head one after the other, as GPUs read them.
 
-A token's keys are one run of memory, so that a program loads them with wide reads through the page
-table, and a write is one row of a table of rows.
+A token's keys are one run of memory, which programs load through the page table in wide reads.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ def token_major_shapes(
     return page_arrays(cache, (*slots, cache.key_dim), (*slots, cache.value_dim), slots, dtype)
 
 
-def write_rows(
+def write_tokens(
     layer: LayerPages,
     keys: jax.Array,  # [T, K, Q]
     values: jax.Array | None,  # [T, K, W]; None: the keys are the values too
@@ -28,25 +27,19 @@ def write_rows(
     offsets: jax.Array,  # i32[T]
 ) -> LayerPages:
     """Store token t at `offsets[t]` of page `pages[t]`; in place when the pages are donated."""
-    _, kv_heads, page_size, _ = layer.keys.shape
-    heads = jnp.arange(kv_heads)
-    rows = (pages[:, None] * kv_heads + heads) * page_size + offsets[:, None]  # i32[T, K]
+
+    def placed(held: jax.Array | None, new: jax.Array) -> jax.Array | None:
+        if held is None:
+            return None
+        return held.at[pages, :, offsets].set(new, mode="promise_in_bounds")
+
     small, scales = stored(keys, layer.keys.dtype)
     layer = layer._replace(
-        keys=_placed(layer.keys, small, rows), key_scales=_placed(layer.key_scales, scales, rows)
+        keys=placed(layer.keys, small), key_scales=placed(layer.key_scales, scales)
     )
     if layer.values is None or values is None:
         return layer
     small, scales = stored(values, layer.values.dtype)
     return layer._replace(
-        values=_placed(layer.values, small, rows),
-        value_scales=_placed(layer.value_scales, scales, rows),
+        values=placed(layer.values, small), value_scales=placed(layer.value_scales, scales)
     )
-
-
-def _placed(held: jax.Array | None, new: jax.Array, rows: jax.Array) -> jax.Array | None:
-    """One flat table of rows: XLA transposes all pages for a scatter into dimensions apart."""
-    if held is None:
-        return None
-    table = held.reshape(-1, *held.shape[3:])
-    return table.at[rows].set(new, mode="promise_in_bounds").reshape(held.shape)
