@@ -76,7 +76,7 @@ class GpuAttention:
         together = self.heads == self.pages
         if not together and (self.pages is not None or layer.keys.shape[1] > 1):
             raise ValueError(
-                f"query heads are divided over {self.heads} and their {layer.keys.shape[1]} KV heads "
+                f"query heads are divided over {self.heads}, their {layer.keys.shape[1]} KV heads "
                 f"over {self.pages}: divide both alike, or have one KV head on all devices"
             )
 

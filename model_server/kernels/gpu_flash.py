@@ -42,8 +42,8 @@ def paged_attention(
     width = d if layer.values is None else layer.values.shape[3]
     rows = c * h // kv_heads
     program = _program(layer, tables, limits, rows, width, softcap, window)
-    # Heads before queries: neighbours in a program are of one query head. Where tanh stands between,
-    # the change to powers of two comes after it.
+    # Heads before queries: neighbours in a program are of one query head. Where tanh stands
+    # between, the change to powers of two comes after it.
     queries = (q * (scale * LOG2_E if softcap is None else scale)).astype(
         product_dtype(layer.keys.dtype)
     )

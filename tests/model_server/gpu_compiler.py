@@ -1,7 +1,7 @@
 """Compiling for NVIDIA GPUs with the real compiler, on a machine that has none.
 
-XLA compiles for a GPU that is described to it. The compiler is in JAX's plugin for CUDA, which needs
-no driver for this; the sizes are those of NVIDIA's data sheets.
+XLA compiles for a GPU that is described to it. The compiler is in JAX's plugin for CUDA, which
+needs no driver for this; the sizes are those of NVIDIA's data sheets.
 """
 
 from __future__ import annotations

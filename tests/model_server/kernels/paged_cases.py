@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from model_server.kernels import reference
 from model_server.kernels.paged import Kernel, PagedBatch
-from model_server.kernels.pages import CacheShape, LayerPages, Shapes, allocate
+from model_server.kernels.pages import (
+    CacheShape,
+    LayerPages,
+    Shapes,
+    allocate,
+    key_major_shapes,
+    write,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +105,7 @@ def new_tokens(
     return numbers(case.heads, case.key_dim), numbers(case.kv_heads, case.key_dim), values
 
 
+@partial(jax.jit, static_argnums=(0, 1, 2))
 def filled(case: Case, shapes: Shapes, write: Callable[..., LayerPages]) -> LayerPages:
     """Pages full of the same numbers in any layout."""
     empty = allocate(case.cache, case.pages, case.page, jnp.dtype(case.dtype), shapes=shapes)[0]
@@ -104,11 +114,24 @@ def filled(case: Case, shapes: Shapes, write: Callable[..., LayerPages]) -> Laye
     return write(empty, keys, values, jnp.asarray(at // case.page), jnp.asarray(at % case.page))
 
 
+# Compiling takes longer than running does here.
+QUICK = {"xla_backend_optimization_level": 0}
+
+
 def attend(
     case: Case, batch: PagedBatch, layer: LayerPages, q: Any, k: Any, v: Any
 ) -> tuple[jax.Array, LayerPages]:
     """The step of this case."""
     return batch.attend(layer, q, k, v, **case.options)
+
+
+quickly_attend = jax.jit(attend, static_argnums=0, compiler_options=QUICK)
+
+
+def reference_of(case: Case, batch: PagedBatch) -> tuple[jax.Array, LayerPages]:
+    """What the step of this case has to give, pages with keys transposed."""
+    plain = replace(batch, kernel=reference.KERNEL, split=None)
+    return quickly_attend(case, plain, filled(case, key_major_shapes, write), *new_tokens(case))
 
 
 def arguments(case: Case, kernel: Kernel, sharding: Any = None) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -16,9 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from model_server.kernels import reference
 from model_server.kernels.gpu_attention import GpuAttention
-from model_server.kernels.pages import key_major_shapes, write
 from model_server.kernels.token_major import token_major_shapes, write_tokens
 from model_server.models.axis_rules import AXES
 from tests.model_server import gpu_compiler
@@ -29,23 +28,27 @@ from tests.model_server.kernels.paged_cases import (
     batch_of,
     filled,
     new_tokens,
+    quickly_attend,
+    reference_of,
 )
 
 ROOT = Path(__file__).parents[3]
 # decodes, blocks, block, heads, KV heads, key size, value size, page, columns, ...
 CASES = [
-    Case(1, 0, 1, 9, 3, 64, 64, 16, 5),
-    Case(5, 0, 1, 4, 4, 10, 10, 8, 5, window=13),
+    Case(3, 0, 1, 9, 3, 64, 64, 16, 5),
     Case(2, 2, 8, 8, 2, 16, 16, 4, 5, softcap=50.0, window=4),
-    Case(2, 1, 8, 8, 2, 16, 16, 4, 5, softcap=50.0, window=1, dtype="int8"),
     Case(3, 1, 4, 4, 1, 12, 7, 8, 5, window=9, dtype="float8_e4m3fn"),
-    Case(2, 1, 32, 6, 2, 24, 16, 64, 10, dtype="bfloat16"),  # several programs to a context
-    Case(3, 0, 1, 2, 1, 16, 32, 64, 12, window=300, dtype="int8"),
+    Case(3, 0, 1, 2, 1, 24, 32, 64, 12, window=300, dtype="int8"),  # programs share a context
     Case(2, 1, 4, 20, 1, 48, 0, 8, 5, dtype="bfloat16"),  # the keys are the values
 ]
 MORE = [
     replace(case, window=window, softcap=softcap, dtype=dtype)
-    for case in (*CASES, Case(2, 1, 32, 16, 1, 576, 0, 16, 5), Case(2, 3, 32, 8, 2, 80, 96, 64, 20))
+    for case in (
+        *CASES,
+        Case(2, 1, 32, 6, 2, 24, 16, 64, 10),
+        Case(2, 1, 32, 16, 1, 576, 0, 16, 5),
+        Case(2, 3, 32, 8, 2, 80, 96, 64, 20),
+    )
     for window, softcap in ((None, None), (1, None), (17, 20.0), (1000, None))
     for dtype in ("float32", "bfloat16", "int8", "float8_e4m3fn")
 ]
@@ -59,6 +62,11 @@ REAL = [
     Case(4, 0, 1, 16, 2, 192, 128, 64, 64),
 ]
 DTYPES = ("float32", "bfloat16", "int8", "float8_e4m3fn")
+EVERY = [
+    # Each by turns; all of them take longer.
+    pytest.param(case, dtype, id=f"{case} {dtype}", marks=[pytest.mark.slow] * (turn % 5 > 0))
+    for turn, (case, dtype) in enumerate(itertools.product(REAL, DTYPES))
+]
 
 
 def here(interpret: bool) -> GpuAttention:
@@ -68,16 +76,10 @@ def here(interpret: bool) -> GpuAttention:
 
 def compare(case: Case, kernel: GpuAttention) -> None:
     """Rows, and the pages that were written, with those of the reference."""
-    batch, new = batch_of(case, kernel), new_tokens(case)
-    got, layer = jax.jit(attend, static_argnums=0)(
-        case, batch, filled(case, token_major_shapes, write_tokens), *new
-    )
-    wanted, wrote = attend(
-        case,
-        replace(batch, kernel=reference.KERNEL),
-        filled(case, key_major_shapes, write),
-        *new,
-    )
+    batch = batch_of(case, kernel)
+    run = quickly_attend if kernel.interpret else jax.jit(attend, static_argnums=0)
+    got, layer = run(case, batch, filled(case, token_major_shapes, write_tokens), *new_tokens(case))
+    wanted, wrote = reference_of(case, batch)
     # Small numbers are multiplied in bfloat16, whose step is 2**-8.
     exact = case.dtype == "float32"
     np.testing.assert_allclose(got, wanted, rtol=0, atol=3e-5 if exact else 2e-2)
@@ -122,8 +124,8 @@ def test_a_block_reads_nothing_of_the_pages_beyond_its_limits() -> None:
     spoiled = jax.tree.map(lambda a: jnp.where(dirty, jnp.nan, a), clean)
     # The new tokens are written where they may be seen.
     batch = replace(batch, pages=jnp.asarray([table[2], 0]), offsets=jnp.asarray([2, 0]))
-    wanted, _ = attend(case, batch, clean, q, k, v)
-    got, _ = attend(case, batch, spoiled, q, k, v)
+    wanted, _ = quickly_attend(case, batch, clean, q, k, v)
+    got, _ = quickly_attend(case, batch, spoiled, q, k, v)
     np.testing.assert_array_equal(got, wanted)
     assert np.asarray(got[0]).any()
     assert not np.asarray(got[1]).any()
@@ -167,8 +169,7 @@ def lowers() -> None:
 
 
 @pytest.mark.usefixtures("lowers")
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", REAL, ids=str)
+@pytest.mark.parametrize(("case", "dtype"), EVERY)
 def test_triton_takes_the_kernel(case: Case, dtype: str) -> None:
     """Which refuses sizes that are no powers of two, and what it has no instruction for."""
     case = replace(case, dtype=dtype)
@@ -214,9 +215,16 @@ def on_meshes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]
 
 
 @pytest.mark.parametrize(
-    "run", ["heads and pages", "heads alone", "rows", "rows that do not divide"]
+    "run", ["heads and pages", "heads alone", "rows", "rows, which divide or not"]
 )
 def test_several_devices_find_what_the_reference_finds(
     on_meshes: dict[str, np.ndarray], run: str
 ) -> None:
     np.testing.assert_allclose(on_meshes[run], on_meshes[f"{run}: reference"], rtol=0, atol=3e-5)
+
+
+def test_several_devices_divide_the_work(on_meshes: dict[str, np.ndarray]) -> None:
+    parts = {
+        run: tuple(on_meshes[f"{run}: part"]) for run in ("heads and pages", "heads alone", "rows")
+    }
+    assert parts == {"heads and pages": (4, 4, 16), "heads alone": (4, 4, 24), "rows": (2, 8, 24)}
