@@ -22,6 +22,7 @@ from tests.bench import (
     bench_engine,
     bench_failover,
     bench_gateway,
+    bench_gpu_attention,
     bench_loading,
     bench_lockstep,
     bench_quantization,
@@ -43,6 +44,7 @@ BENCHES: dict[str, Callable[[], Table | list[Table]]] = {
     "transformers": bench_transformers.run,
     "loading": bench_loading.run,
     "quantization": bench_quantization.run,
+    "gpu_attention": bench_gpu_attention.run,  # no table where there is no GPU
     "lockstep": bench_lockstep.run,
     "gateway": bench_gateway.run,
     "cell": bench_cell.run,
