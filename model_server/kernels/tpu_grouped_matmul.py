@@ -43,13 +43,7 @@ def grouped_matmul(
     interpret: bool = False,
 ) -> jax.Array:
     """f32[N, out]: each row times the matrix of its group, transposed; zeros for nobody's rows."""
-    form = form_of(packed)
-    assert form is not None, "ask `fits` first"
-    tiles = _tiles_of(x, packed, form)
-    parts = _padded(halves(x, form), tiles.rows)
-    sums = None if packed.offsets is None else _padded(form.sums(x), tiles.rows)
-    visits = visits_of(sizes.astype(jnp.int32), parts.shape[1] // tiles.rows, tiles.rows)
-    made = _call(parts, sums, form.lying(packed), form, visits, tiles, interpret)[: len(x)]
+    made, visits = _run(x, packed, sizes, interpret)
     mine = jnp.arange(len(x)) < visits.ends[-1]
     return jnp.where(mine[:, None], made, 0.0)
 
@@ -57,7 +51,20 @@ def grouped_matmul(
 def matmul(x: jax.Array, packed: Packed, *, interpret: bool = False) -> jax.Array:
     """f32[N, out]: all rows times one matrix [out, in], transposed; packed: without E."""
     one = Packed(*(None if array is None else array[None] for array in packed))
-    return grouped_matmul(x, one, jnp.full((1,), len(x)), interpret=interpret)
+    return _run(x, one, jnp.full((1,), len(x)), interpret)[0]
+
+
+def _run(
+    x: jax.Array, packed: Packed, sizes: jax.Array, interpret: bool
+) -> tuple[jax.Array, Visits]:
+    """Rows of tiles that are never visited hold anything."""
+    form = form_of(packed)
+    assert form is not None, "ask `fits` first"
+    tiles = _tiles_of(x, packed, form)
+    parts = _padded(halves(x, form), tiles.rows)
+    sums = None if packed.offsets is None else _padded(form.sums(x), tiles.rows)
+    visits = visits_of(sizes.astype(jnp.int32), parts.shape[1] // tiles.rows, tiles.rows)
+    return _call(parts, sums, form.lying(packed), form, visits, tiles, interpret)[: len(x)], visits
 
 
 def _tiles_of(x: jax.Array, packed: Packed, form: Form) -> Tiles:
@@ -102,6 +109,9 @@ def _call(
             block, lambda o, v, on: (on.expert[v], 0, o) if turned else (on.expert[v], o, 0)
         )
 
+    if lying.values.shape[0] > 1 and not interpret:
+        # Else XLA may bring all of them to VMEM beforehand, used or not.
+        lying = jax.tree.map(_kept_in_hbm, lying)
     inputs: list[Any] = [parts, lying.values]
     specs = [
         pl.BlockSpec((parts.shape[0], rows, parts.shape[2]), lambda o, v, on: (0, on.tile[v], 0)),
@@ -133,13 +143,17 @@ def _call(
     )(visits, *inputs)
 
 
+def _kept_in_hbm(array: jax.Array) -> jax.Array:
+    return pltpu.with_memory_space_constraint(array, pltpu.HBM)
+
+
 def _cost(inputs: list[Any], lying: Packed, form: Form, visits: Visits) -> pl.CostEstimate:
     """At most: as if every expert were used that can be."""
     rows = inputs[0].shape[1]
     experts = lying.values.shape[0]
     used = min(experts, rows)
     stored = sum(a.size * a.dtype.itemsize for a in lying if a is not None)
-    moved = sum(a.size * a.dtype.itemsize for a in (inputs[0],)) + rows * form.outputs * 4
+    moved = inputs[0].size * inputs[0].dtype.itemsize + rows * form.outputs * 4
     return pl.CostEstimate(
         flops=2 * rows * form.outputs * form.inputs,
         bytes_accessed=stored * used // experts + moved,
