@@ -1,7 +1,8 @@
 """Experts on a mesh: whole experts over one axis, a part of each one's width over another.
 
-Every device runs the loop of `expert_blocks` over what it holds, for all tokens, and the sums are
-added up. Experts that do not divide evenly lie whole, and so does a width that does not.
+Every device computes what it holds gives to all tokens, and the sums are added up: with the loop of
+`expert_blocks`, or on a TPU with the grouped products of `expert_groups`. Experts that do not
+divide evenly lie whole, and so does a width that does not.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from model_server.models.divided_product import mesh_of
 from model_server.models.expert_blocks import Kernel, Kernels, count_of, in_blocks
+from model_server.models.expert_groups import can_group, in_groups
 from model_server.models.layers import Activation
 from model_server.models.routing import Routes
 from model_server.models.sharding import Layout
@@ -21,33 +25,49 @@ from model_server.models.sharding import Layout
 
 @dataclass(frozen=True, slots=True)
 class ExpertDivision:
-    """The mesh axes that divide the experts of a layer, and the width of each."""
+    """The mesh axes that divide the experts of a layer, the width of each, and what they see."""
 
     experts: str | None
     ffw: str | None
+    embed: str | None = None  # divides it on a TPU, where no axis is left to XLA
+    rows: str | None = None  # divides the rows of a step, likewise
+    platform: str = "cpu"
+    interpret: bool = False  # run TPU kernels where there is none, as tests do
 
     @classmethod
     def of(cls, kernels: Kernels, layout: Layout) -> ExpertDivision:
-        """As the rules say, where the sizes allow it; one axis divides one of the two."""
+        """As the rules say, where the sizes allow it; one axis divides one dimension."""
         whole = count_of(kernels) % layout.shards("experts")
         experts, ffw = None if whole else layout.axis("experts"), layout.axis("ffw")
-        widths = {array.shape[2] for array in jax.tree.leaves(kernels.down)} - {1}  # and of scales
-        uneven = any(width % layout.shards("ffw") for width in widths)
-        return cls(experts, None if uneven or ffw == experts else ffw)
+        if ffw == experts or _uneven(kernels.down, layout.shards("ffw")):
+            ffw = None
+        embed, rows = layout.axis("embed"), layout.axis("tokens")
+        if embed in (experts, ffw) or _uneven(kernels.gate, layout.shards("embed")):
+            embed = None
+        if rows in (experts, ffw, embed):
+            rows = None
+        return cls(experts, ffw, embed, rows, layout.platform)
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The mesh axes whose devices hold different parts."""
+        """The mesh axes whose devices hold different parts of what a token gets."""
         return tuple(axis for axis in (self.experts, self.ffw) if axis is not None)
 
     def run(
         self, x: jax.Array, routes: Routes, kernels: Kernels, activation: Activation
     ) -> jax.Array:
         """As `in_blocks` over all experts, every device on what it holds of them."""
+        if self.platform == "tpu" and can_group(kernels):
+            return self._in_groups(x, routes, kernels, activation)
+        return self._in_blocks(x, routes, kernels, activation)
+
+    def _in_blocks(
+        self, x: jax.Array, routes: Routes, kernels: Kernels, activation: Activation
+    ) -> jax.Array:
         count = count_of(kernels)
         if not self.axes:
             return in_blocks(x, routes, kernels, activation, 0, count)
-        mesh: Any = jax.typeof(jax.tree.leaves(kernels)[0]).sharding.mesh
+        mesh = mesh_of(jax.tree.leaves(kernels)[0])
         assert not mesh.empty, "weights on several devices carry their mesh"
 
         @functools.partial(
@@ -59,18 +79,70 @@ class ExpertDivision:
             check_vma=False,
         )
         def each(x: jax.Array, routes: Routes, held: Kernels) -> jax.Array:
-            first = jax.lax.axis_index(self.experts) * count_of(held) if self.experts else 0
-            return jax.lax.psum(in_blocks(x, routes, held, activation, first, count), self.axes)
+            made = in_blocks(x, routes, held, activation, self._first(held), count)
+            return jax.lax.psum(made, self.axes)
 
         return each(x, routes, kernels)
 
-    def _specs(self, kernels: Kernels) -> Kernels:
+    def _in_groups(
+        self, x: jax.Array, routes: Routes, kernels: Kernels, activation: Activation
+    ) -> jax.Array:
+        mesh = mesh_of(jax.tree.leaves(kernels)[0])
+        if mesh.empty:
+            return in_groups(x, routes, kernels, activation, 0, interpret=self.interpret)
+        rows = None if self.rows is None or len(x) % mesh.shape[self.rows] else self.rows
+        seen, chosen = PartitionSpec(rows, self.embed), PartitionSpec(rows)
+
+        # Over every axis: XLA cannot divide a kernel.
+        @functools.partial(
+            jax.shard_map,
+            mesh=mesh,
+            in_specs=(seen, chosen, self._specs(kernels, self.embed)),
+            out_specs=seen,
+            check_vma=False,
+        )
+        def each(x: jax.Array, routes: Routes, held: Kernels) -> jax.Array:
+            def add(made: jax.Array) -> jax.Array:
+                return made if self.embed is None else jax.lax.psum(made, self.embed)
+
+            made = in_groups(
+                x,
+                routes,
+                held,
+                activation,
+                self._first(held),
+                sum_inputs=add,
+                interpret=self.interpret,
+            )
+            return jax.lax.psum(made, self.axes) if self.axes else made
+
+        return each(x, routes, kernels)
+
+    def _first(self, held: Kernels) -> jax.Array | int:
+        """The number of the first expert of this device."""
+        return jax.lax.axis_index(self.experts) * count_of(held) if self.experts else 0
+
+    def _specs(self, kernels: Kernels, embed: str | None = None) -> Kernels:
         """How these axes divide every array of the kernels."""
 
-        def up(kernel: Kernel) -> Any:
-            return jax.tree.map(lambda _: PartitionSpec(self.experts, self.ffw), kernel)
+        def lying(kernel: Kernel, outputs: str | None, inputs: str | None) -> Any:
+            def spec(array: jax.Array) -> PartitionSpec:
+                return PartitionSpec(
+                    self.experts, outputs, None if array.shape[2] == 1 else inputs
+                )
 
-        def down(array: jax.Array) -> PartitionSpec:
-            return PartitionSpec(self.experts, None, None if array.shape[2] == 1 else self.ffw)
+            return jax.tree.map(spec, kernel)
 
-        return Kernels(up(kernels.gate), up(kernels.up), jax.tree.map(down, kernels.down))
+        return Kernels(
+            lying(kernels.gate, self.ffw, embed),
+            lying(kernels.up, self.ffw, embed),
+            lying(kernels.down, embed, self.ffw),
+        )
+
+
+def _uneven(kernel: Kernel, shards: int) -> bool:
+    """Would so many parts of the inputs cut a block of scales, or differ?"""
+    arrays = [array for array in jax.tree.leaves(kernel) if array.shape[2] > 1]
+    # A part of a row is whole bytes.
+    units = [shards * 2 if array.dtype == jnp.int4 else shards for array in arrays]
+    return any(array.shape[2] % unit for array, unit in zip(arrays, units, strict=True))

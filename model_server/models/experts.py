@@ -61,6 +61,7 @@ class Experts(nnx.Module):
                 dtype=form.dtype,
                 spread=0.02,
                 quantization=form.quantization,
+                layout=form.layout,
             )
 
         self.gate = stacked(ffw, embed, _UP_AXES, sources.gate)

@@ -53,6 +53,7 @@ class Linear(nnx.Module):
             dtype=form.dtype,
             spread=spread,
             quantization=form.quantization,
+            layout=form.layout,
             table=axes[0] == "vocab",
         )
         if bias is not None:
@@ -162,6 +163,7 @@ class Embedding(nnx.Module):
             dtype=form.dtype,
             spread=spread,
             quantization=form.quantization,
+            layout=form.layout,
             table=True,
         )
 

@@ -19,7 +19,7 @@ def as_bytes(array: jax.Array) -> jax.Array:
     if array.dtype != jnp.int4:
         return array
     parts = parts_of(array)
-    packed = jax.jit(_packed, out_shardings=parts.sharding)(parts)
+    packed = jax.jit(packed_nibbles, out_shardings=parts.sharding)(parts)
     return whole(packed, (*array.shape[:-1], array.shape[-1] // 2), array.sharding)
 
 
@@ -33,10 +33,18 @@ def byte_shape(array: Any) -> jax.ShapeDtypeStruct:
 
 def from_bytes(array: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """The inverse, given the dtype that the array had."""
-    if dtype != jnp.int4:
+    return unpacked(array) if dtype == jnp.int4 else array
+
+
+def unpacked(array: jax.Array) -> jax.Array:
+    """u8[..., n / 2] as int4[..., n]; any other array as it stands."""
+    if array.dtype != jnp.uint8:
         return array
     return jax.lax.bitcast_convert_type(array, jnp.int4).reshape(*array.shape[:-1], -1)
 
 
-def _packed(array: jax.Array) -> jax.Array:
+def packed_nibbles(array: jax.Array) -> jax.Array:
+    """int4[..., n] as u8[..., n / 2]; any other array as it stands."""
+    if array.dtype != jnp.int4:
+        return array
     return jax.lax.bitcast_convert_type(array.reshape(*array.shape[:-1], -1, 2), jnp.uint8)

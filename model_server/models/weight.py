@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from model_server.checkpoints.packed import Packing
+from model_server.models.placement import Placement
 from model_server.models.quantization import Quantization, Stored
 from model_server.models.quantized import Quantized, placeholder
 from model_server.models.sharding import ONE_DEVICE, Layout
@@ -39,6 +40,7 @@ def weight(
     dtype: Any,
     spread: float | None = None,
     quantization: Quantization | None = None,
+    layout: Layout = ONE_DEVICE,
     table: bool = False,
 ) -> nnx.Param:
     """Declare one weight.
@@ -46,13 +48,14 @@ def weight(
     axes: a logical axis (embed, heads, ffw, vocab, experts) or None per dimension.
     source: where its numbers are in a checkpoint; names are joined along the first dimension.
     spread: standard deviation of random weights; None: ones.
-    quantization: decides whether the value is a `Quantized`; `table`: rows are vocabulary entries.
+    quantization: decides whether the value is a `Quantized`, which multiplies as `layout` divides
+    it; `table`: rows are vocabulary entries.
     """
     if len(shape) != len(axes):
         raise ValueError(f"{len(shape)} dimensions but {len(axes)} logical axes")
     found = source_of(source)
     packing = quantization.packing_of(found, shape, table=table) if quantization else None
-    value = placeholder(shape, packing, dtype) if packing else jnp.zeros(shape, dtype)
+    value = _zeros(shape, axes, dtype, packing, layout)
     return nnx.Param(
         value,
         axes=axes,
@@ -62,6 +65,19 @@ def weight(
         kept=isinstance(quantization, Stored),
         left_plain=quantization is not None and packing is None,
     )
+
+
+def _zeros(
+    shape: tuple[int, ...],
+    axes: tuple[str | None, ...],
+    dtype: Any,
+    packing: Packing | None,
+    layout: Layout,
+) -> Any:
+    if packing is None:
+        return jnp.zeros(shape, dtype)
+    bits = 4 if packing.kind == "int4" else 8
+    return placeholder(shape, packing, dtype, Placement.of(layout, shape, axes, bits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +128,21 @@ class Blueprint:
     _structure: Any
 
     def assemble(self, leaves: Sequence[jax.Array]) -> Any:
-        """The module over these weights."""
-        return nnx.merge(self._graph, jax.tree.unflatten(self._structure, leaves))
+        """The module over these weights, int4 as such or in bytes."""
+        state = jax.tree.unflatten(self._structure, leaves)
+        return nnx.merge(self._graph, jax.tree.map(_on_program, state, is_leaf=_is_quantized))
 
     @property
     def bytes(self) -> int:
         return sum(declaration.bytes for declaration in self.declarations)
+
+
+def _is_quantized(value: Any) -> bool:
+    return isinstance(value, Quantized)
+
+
+def _on_program(value: Any) -> Any:
+    return value.on_program() if isinstance(value, Quantized) else value
 
 
 def blueprint(build: Callable[[], nnx.Module]) -> Blueprint:

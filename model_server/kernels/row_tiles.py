@@ -1,0 +1,43 @@
+"""Which tile of rows meets which group, where rows are sorted by group and groups end anywhere."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class Visits(NamedTuple):
+    """One entry for every tile and group that share a row: no row is copied to fill a tile."""
+
+    expert: jax.Array  # i32[most visits]: the group
+    tile: jax.Array  # i32[most visits]; those of one tile are neighbours
+    starts: jax.Array  # i32[E]: first row of each group
+    ends: jax.Array  # i32[E]
+    total: jax.Array  # i32[1]: visits that there are, at least one
+
+    @property
+    def count(self) -> jax.Array:
+        return self.total[0]
+
+
+def visits_of(sizes: jax.Array, tiles: int, rows: int) -> Visits:
+    """sizes: i32[E]: rows of each group, which fill the first of so many tiles of so many rows."""
+    ends = jnp.cumsum(sizes)
+    starts = ends - sizes
+    firsts = starts // rows
+    counts = jnp.where(sizes > 0, (ends - 1) // rows - firsts + 1, 0)
+    last = jnp.cumsum(counts)
+    numbers = jnp.arange(tiles + len(sizes) - 1, dtype=jnp.int32)
+    # What comes after the last visit is never made; it must only name what exists.
+    expert = jnp.sum(last[None] <= numbers[:, None], axis=1, dtype=jnp.int32)
+    expert = jnp.minimum(expert, len(sizes) - 1)
+    tile = firsts[expert] + numbers - (last - counts)[expert]
+    return Visits(
+        expert,
+        jnp.clip(tile, 0, tiles - 1).astype(jnp.int32),
+        starts.astype(jnp.int32),
+        ends.astype(jnp.int32),
+        jnp.maximum(last[-1:], 1).astype(jnp.int32),
+    )

@@ -1,0 +1,166 @@
+"""Small numbers with scales as a TPU kernel meets them: how they lie, and widening a tile of them.
+
+int4 comes as bytes, two neighbours of a row in each, and is never put back in order: the low halves
+meet the even inputs and the high halves the odd ones.
+
+A TPU keeps [rows, columns] in whichever order takes less room once columns, or rows, are rounded up
+to 128. A kernel that wants the other order makes XLA write a copy first, so it takes what lies.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+_LANES, _SUBLANES = 128, 8
+
+
+class Packed(NamedTuple):
+    """E matrices [out, in]; numbers that are not small have no scales."""
+
+    values: jax.Array  # [E, out, in]; of int4 bytes, u8[E, out, in / 2]
+    scales: jax.Array | None  # f32[E, out, blocks]
+    offsets: jax.Array | None  # f32[E, out, blocks]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The sizes of a weight, and the order in which its parts lie."""
+
+    outputs: int
+    columns: int  # of what is stored
+    per_column: int  # inputs: 2 of int4, else 1
+    blocks: int  # of a row; 1: one scale, or none
+    chunk: int  # columns that are widened at a time
+    scaled: bool
+    offset: bool
+    turned: bool  # values lie as [columns, outputs]
+    turned_scales: bool  # scales and offsets lie as [blocks, outputs]
+
+    @property
+    def inputs(self) -> int:
+        return self.columns * self.per_column
+
+    @property
+    def block(self) -> int:
+        """Columns that share a scale."""
+        return self.columns // self.blocks
+
+    @property
+    def spread_lanes(self) -> int:
+        """Of the scratch where scales lie as [outputs, blocks]; 0: it is not needed."""
+        return 0 if self.turned or self.blocks == 1 else -(-self.blocks // _LANES) * _LANES
+
+    def lying(self, packed: Packed) -> Packed:
+        """The arrays in the order that the kernel takes; nothing moves where XLA agrees."""
+
+        def turn(array: jax.Array | None, turned: bool) -> jax.Array | None:
+            return jnp.swapaxes(array, 1, 2) if array is not None and turned else array
+
+        values: Any = turn(packed.values, self.turned)
+        scales, offsets = (turn(a, self.turned_scales) for a in packed[1:])
+        return Packed(values, scales, offsets)
+
+    def sums(self, x: jax.Array) -> jax.Array:
+        """[N, in] added up block by block: f32[N, blocks]."""
+        return x.astype(jnp.float32).reshape(len(x), self.blocks, -1).sum(-1)
+
+    def spread(self, scales: Any, into: Any) -> None:
+        """Fill the scratch with a tile of scales."""
+        tile = scales[...]
+        into[:, : self.blocks] = tile.T if self.turned_scales else tile
+
+
+def form_of(packed: Packed) -> Form | None:
+    """None where the kernel cannot widen such blocks."""
+    _, outputs, columns = packed.values.shape
+    blocks = 1 if packed.scales is None else packed.scales.shape[2]
+    turned = _is_turned(outputs, columns)
+    block = columns // blocks
+    if columns % blocks or (blocks > 1 and not _can_spread(block, turned)):
+        return None
+    return Form(
+        outputs=outputs,
+        columns=columns,
+        per_column=2 if packed.values.dtype == jnp.uint8 else 1,
+        blocks=blocks,
+        chunk=_chunk(columns, block if blocks > 1 else _LANES),
+        scaled=packed.scales is not None,
+        offset=packed.offsets is not None,
+        turned=turned,
+        turned_scales=blocks == 1 or turned or _is_turned(outputs, blocks),
+    )
+
+
+def _can_spread(block: int, turned: bool) -> bool:
+    """Whole sublanes; or a scale has whole lanes, or 128 lanes have whole scales."""
+    return not block % _SUBLANES if turned else not (block % _LANES and _LANES % block)
+
+
+def fits(packed: Packed) -> bool:
+    """Can a TPU kernel multiply by it?"""
+    return form_of(packed) is not None
+
+
+def _is_turned(outputs: int, columns: int) -> bool:
+    """Does a TPU keep this array as [columns, outputs]?"""
+
+    def room(rows: int, lanes: int) -> int:
+        return -(-rows // _SUBLANES) * _SUBLANES * -(-lanes // _LANES) * _LANES
+
+    return room(columns, outputs) < room(outputs, columns)
+
+
+def _chunk(columns: int, block: int) -> int:
+    """Whole lanes, in one block or of whole blocks."""
+    sizes = [size for size in (512, 256, 128) if block % size == 0 or size % block == 0]
+    return next((n for n in sizes if columns % n == 0), sizes[-1] if sizes else math.lcm(block, _LANES))
+
+
+def halves(x: jax.Array, form: Form) -> jax.Array:
+    """[N, in] as [1, N, in], or as [2, N, in / 2]: even inputs, then odd ones."""
+    if form.per_column == 1:
+        return x[None]
+    return x.reshape(len(x), -1, 2).transpose(2, 0, 1)
+
+
+def scale_of(scales: Any, column: Any, size: int, form: Form) -> jax.Array:
+    """The scale of each number of a chunk: f32 of its shape, or of one that broadcasts to it."""
+    if not form.turned:
+        return _across_lanes(scales, column, size, form.block)
+    count = max(1, size // form.block)
+    tile = scales[pl.ds(column // form.block, count), :]
+    if count == 1:
+        return tile
+    spread = jnp.broadcast_to(tile[:, None], (count, form.block, tile.shape[1]))
+    return spread.reshape(size, tile.shape[1])
+
+
+def _across_lanes(scales: Any, column: Any, size: int, block: int) -> jax.Array:
+    """f32[outputs, size] from scales f32[outputs, blocks]: a TPU shuffles 128 lanes at a time."""
+    pieces: list[jax.Array] = []
+    for start in range(0, size, _LANES):
+        first = (column + start) // block
+        group = first // _LANES
+        tile = scales[:, pl.ds(pl.multiple_of(group * _LANES, _LANES), _LANES)]
+        lane = jax.lax.broadcasted_iota(jnp.int32, tile.shape, 1)
+        wanted = first - group * _LANES + lane // block
+        pieces.append(jnp.take_along_axis(tile, wanted, axis=1))
+    return jnp.concatenate(pieces, axis=1)[:, :size]
+
+
+def widened(stored: jax.Array, scale: jax.Array | None, form: Form, dtype: Any) -> list[jax.Array]:
+    """A chunk in the dtype of the product, once or, of int4, as low and as high halves."""
+    if form.per_column == 1:
+        parts = [stored]
+    else:
+        wide = stored.astype(jnp.int32)
+        parts = [(wide << 28) >> 28, (wide << 24) >> 28]
+    if scale is None:
+        return [part.astype(dtype) for part in parts]
+    return [(part.astype(jnp.float32) * scale).astype(dtype) for part in parts]

@@ -1,0 +1,65 @@
+"""A TPU kernel's product on every device that holds a part of the weight.
+
+XLA cannot divide a kernel, so each device multiplies by what it holds: outputs stay where they are
+made, and products over parts of the inputs are added up. No weight moves.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from model_server.kernels.small_numbers import Packed, fits
+from model_server.kernels.tpu_grouped_matmul import matmul
+from model_server.models.placement import Placement
+
+
+def can_multiply(packed: Packed, place: Placement) -> bool:
+    """Does the kernel take what each device holds? packed: of one matrix [out, in]."""
+    shards = mesh_of(packed.values).shape
+    outputs, inputs = (shards.get(axis, 1) for axis in (place.outputs, place.inputs))
+    if packed.scales is not None and packed.scales.shape[1] > 1 and packed.scales.shape[1] % inputs:
+        return False  # a device would hold a part of a block
+
+    def held(array: jax.Array | None) -> Any:
+        if array is None:
+            return None
+        rows, columns = array.shape
+        part = columns if columns == 1 else columns // inputs
+        return jax.ShapeDtypeStruct((1, rows // outputs, part), array.dtype)
+
+    return fits(Packed(*map(held, packed)))
+
+
+def multiply(x: jax.Array, packed: Packed, place: Placement) -> jax.Array:
+    """[T, in] times the matrix, transposed: f32[T, out]. Ask `can_multiply` first."""
+    mesh = mesh_of(packed.values)
+    if mesh.empty:
+        return matmul(x, packed, interpret=place.interpret)
+    rows = None if place.rows is None or len(x) % mesh.shape[place.rows] else place.rows
+
+    def spec(array: jax.Array | None) -> PartitionSpec | None:
+        if array is None:
+            return None
+        return PartitionSpec(place.outputs, None if array.shape[1] == 1 else place.inputs)
+
+    @functools.partial(
+        jax.shard_map,
+        mesh=mesh,
+        in_specs=(PartitionSpec(rows, place.inputs), Packed(*map(spec, packed))),
+        out_specs=PartitionSpec(rows, place.outputs),
+        check_vma=False,
+    )
+    def each(x: jax.Array, held: Packed) -> jax.Array:
+        made = matmul(x, held, interpret=place.interpret)
+        return made if place.inputs is None else jax.lax.psum(made, place.inputs)
+
+    return each(x, packed)
+
+
+def mesh_of(array: jax.Array) -> Any:
+    """The mesh that a traced array lies on; empty where it lies on one device."""
+    return jax.typeof(array).sharding.mesh

@@ -1,0 +1,61 @@
+"""What experts give their tokens on a TPU: routes sorted by expert, one grouped product each way.
+
+As `expert_blocks`, there is no capacity: no token is dropped and none changes what another gets. An
+expert that no token uses is not read; one that is used comes from memory as small as it is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from model_server.kernels.small_numbers import Packed, fits
+from model_server.kernels.tpu_grouped_matmul import grouped_matmul
+from model_server.models.expert_blocks import Kernel, Kernels, count_of
+from model_server.models.layers import Activation
+from model_server.models.quantized import Quantized
+from model_server.models.routing import Routes
+
+Sum = Callable[[jax.Array], jax.Array]
+
+
+def in_groups(
+    x: jax.Array,  # [T, D]
+    routes: Routes,
+    kernels: Kernels,  # of E experts
+    activation: Activation,
+    first: jax.Array | int,  # number of the first of them
+    *,
+    sum_inputs: Sum = lambda made: made,  # over the devices that hold parts of D
+    interpret: bool = False,
+) -> jax.Array:
+    """f32[T, D]: as `in_blocks`; of a down product divided on D, the part that is held."""
+    tokens, chosen = routes.experts.shape
+    count = count_of(kernels)
+    experts = routes.experts.reshape(-1) - first
+    mine = jnp.where((experts >= 0) & (experts < count), experts, count)
+    order = jnp.argsort(mine, stable=True)  # those of other devices come last
+    sizes = jnp.bincount(mine, length=count + 1)[:count].astype(jnp.int32)
+
+    def product(x: jax.Array, kernel: Kernel) -> jax.Array:
+        return grouped_matmul(x.astype(kernel.dtype), packed_of(kernel), sizes, interpret=interpret)
+
+    seen = x.at[order // chosen].get(mode="promise_in_bounds")
+    gate, up = (sum_inputs(product(seen, kernel)) for kernel in (kernels.gate, kernels.up))
+    made = product(activation(gate) * up, kernels.down)
+    # Back in the order of tokens; what is somebody else's counts nothing, whatever its weight.
+    by_token = made.at[jnp.argsort(order)].get(mode="promise_in_bounds").reshape(tokens, chosen, -1)
+    held = (mine < count).reshape(tokens, chosen)
+    return jnp.sum(by_token * jnp.where(held, routes.weights, 0.0)[..., None], axis=1)
+
+
+def packed_of(kernel: Kernel) -> Packed:
+    """As a TPU kernel takes it."""
+    return kernel.packed() if isinstance(kernel, Quantized) else Packed(kernel, None, None)
+
+
+def can_group(kernels: Kernels) -> bool:
+    """Does the grouped product take them all?"""
+    return all(fits(packed_of(kernel)) for kernel in kernels)
