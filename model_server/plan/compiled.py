@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
 from model_server.engine.buckets import Bucket
-from model_server.engine.compiling import compiled_in_turn
+from model_server.engine.step_program import StepProgram
 from model_server.plan.hlo import parse
 from model_server.plan.hlo_moves import Moved, bytes_moved, collectives
-from model_server.plan.target import Target
 from sax.errors import MemoryPlanError
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -59,25 +58,17 @@ class OutOfMemory(MemoryPlanError):
         self.available = available
 
 
-def measure_all(
-    target: Target, buckets: Sequence[Bucket]
-) -> Generator[Measured, None, None]:
-    """Each bucket in turn, two in the making at once. Raises OutOfMemory."""
-    for _, measured in compiled_in_turn(buckets, lambda bucket: measure(target, bucket)):
-        yield measured
-
-
-def measure(target: Target, bucket: Bucket) -> Measured:
+def measure(program: StepProgram, bucket: Bucket) -> Measured:
     """Compile one bucket. Raises OutOfMemory."""
     started = time.monotonic()
-    lowered = target.program.lower(bucket)
+    lowered = program.lower(bucket)
     traced = time.monotonic()
-    program = _compile(bucket, lowered.compile)
+    made = _compile(bucket, lowered.compile)
     del lowered
     compiled = time.monotonic()
-    memory: Any = program.memory_analysis()
-    flops = _flops(program.cost_analysis())
-    text = parse(program.as_text() or "")
+    memory: Any = made.memory_analysis()
+    flops = _flops(made.cost_analysis())
+    text = parse(made.as_text() or "")
     exchanged = collectives(text)
     sent: dict[str, int] = {}
     for each in exchanged:

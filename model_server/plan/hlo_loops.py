@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from model_server.plan.hlo import Computation, Instruction, Program
 
 _CONSTANT = re.compile(r"-?\d+")
-_KNOWN = re.compile(r'known_trip_count\W+n\W+(\d+)')
+_KNOWN = re.compile(r"known_trip_count\W+n\W+(\d+)")
 _RUNS = ("calls", "body", "branch_computations", "true_computation", "false_computation")
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from model_server.plan.hlo import Array, Computation, Instruction, Program, arrays_of, parse
+from model_server.plan.hlo import Array, Computation, Instruction, Program, parse
 from model_server.plan.hlo_loops import Run, runs_of
 
 COLLECTIVES = (
@@ -275,9 +275,7 @@ def _of_fusion(within: Computation, each: Instruction, fused: Computation) -> tu
     results = each.arrays
     if len(roots) != len(results):
         return read, _hbm(results)
-    written = sum(
-        _written(fused, root, array) for root, array in zip(roots, results, strict=True)
-    )
+    written = sum(_written(fused, root, array) for root, array in zip(roots, results, strict=True))
     return read, written
 
 

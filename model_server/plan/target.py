@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from model_server.capacity import plan_capacity
+from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.custom import CustomModel
 from model_server.engine.buckets import Bucket
@@ -42,13 +45,13 @@ class Target:
     config: ModelServerConfig  # with the memory of the chip
     buckets: tuple[Bucket, ...]
     program: StepProgram
+    checkpoint: Checkpoint | None = None  # which may be closed by now
 
-    def with_limits(self, limits: EngineLimits, planned: MemoryPlan) -> Target:
-        """The same with other limits, and the program that they make."""
+    def with_pages(self, pages: int) -> Target:
+        """The same with another number of pages, and the program that they make."""
+        limits = structs.replace(self.limits, pages=pages)
         program = step_program(self.recipe, self.blueprint, limits, self.layout)
-        return replace(
-            self, limits=limits, planned=planned, buckets=buckets_of(limits), program=program
-        )
+        return replace(self, limits=limits, planned=self.planned.with_pages(pages), program=program)
 
 
 def target_of(
@@ -71,7 +74,7 @@ def target_on(
     model: Model, recipe: Recipe, topology: Topology, config: ModelServerConfig
 ) -> Target:
     """The same of an open model. Raises InvalidRequest, CheckpointError, MemoryPlanError."""
-    layout = _layout(recipe, topology)
+    layout = layout_on(recipe, topology)
     blueprint = recipe.blueprint(layout, model.checkpoint)
     config = replace(config, memory_limit_bytes=memory_of(topology, config))
     limits, planned = plan_capacity(recipe, blueprint, layout, config, 0, own=topology.devices[:1])
@@ -87,6 +90,7 @@ def target_on(
         config=config,
         buckets=buckets_of(limits),
         program=step_program(recipe, blueprint, limits, layout),
+        checkpoint=model.checkpoint,
     )
 
 
@@ -126,7 +130,8 @@ def memory_of(topology: Topology, config: ModelServerConfig) -> int:
     return min(usable, config.memory_limit_bytes or usable)
 
 
-def _layout(recipe: Recipe, topology: Topology) -> Layout:
+def layout_on(recipe: Recipe, topology: Topology) -> Layout:
+    """How a model is divided over a slice. Raises InvalidRequest for a mesh that does not fit."""
     there = len(topology.devices)
     layout = layout_of(recipe.mesh_shape or (1, 1, there), recipe.rules)
     wanted = layout.mesh.size

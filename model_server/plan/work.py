@@ -134,5 +134,5 @@ def _cache_bytes(
     block = target.limits.prefill_block
     seen = bucket.decodes * anatomy.seen(context)
     seen += sum(anatomy.seen(before + (n + 1) * block) for n in range(bucket.blocks))
-    new = (bucket.decodes + bucket.blocks * block) * len(anatomy.windows)
+    new = (bucket.decodes + bucket.blocks * block) * len(anatomy.layers)
     return int((seen + new) * cached_token_bytes(target))
