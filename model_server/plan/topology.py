@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 from jax.experimental import topologies
+
+from model_server.plan.chips import Chip
+from model_server.plan.slices import SliceName, nearby, parse_slice
+from sax.errors import InvalidRequest, Unavailable
 
 # libtpu asks the metadata server of a TPU machine, and lets one process in at a time: neither
 # is for who only compiles.
@@ -13,11 +20,92 @@ _ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-1",  # any: it says on stderr that it found none
 }
+# A TPU machine joins the two cores of these chips to one device; the compiler does so if told.
+_JOINED_CORES = {"v4": {"chip_config_name": "megacore"}}
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A slice: its devices, to compile for, and how they stand on hosts."""
+
+    name: str  # v5e:4x8
+    chip: Chip
+    devices: tuple[Any, ...]
+    hosts: int
+    chips: int
+    is_lent: bool  # whether Google Cloud has such a slice
+
+    @property
+    def size(self) -> str:
+        """4x8, of v5e:4x8."""
+        return self.name.partition(":")[2]
+
+    @property
+    def chips_per_host(self) -> int:
+        return self.chips // self.hosts
+
+    @property
+    def devices_per_host(self) -> int:
+        return len(self.devices) // self.hosts
+
+
+def topology_of(text: str) -> Topology:
+    """The slice of this name. Raises InvalidRequest, and Unavailable where libtpu is absent."""
+    name = parse_slice(text)
+    devices = _described(name)
+    return Topology(
+        name=str(name),
+        chip=name.chip,
+        devices=tuple(devices),
+        hosts=len({device.process_index for device in devices}),
+        chips=len({tuple(device.coords) for device in devices}),
+        is_lent=name.is_lent,
+    )
 
 
 def devices_of(name: str) -> list[Any]:
-    """The devices of a slice such as v5e:4x8, to compile for."""
+    """The devices of a slice such as v5e:4x8, to compile for. Raises as `topology_of`."""
+    return _described(parse_slice(name))
+
+
+def _described(name: SliceName) -> list[Any]:
+    if importlib.util.find_spec("libtpu") is None:
+        raise Unavailable(
+            "the TPU compiler is not installed here: pip install 'libtpu>=0.0.42,<0.1' "
+            "(Linux x86-64; it needs no TPU)"
+        )
     for variable, value in _ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
-    return list(topologies.get_topology_desc(platform="tpu", topology_name=name).devices)
+    options = _JOINED_CORES.get(name.chip.name, {})
+    try:
+        described = topologies.get_topology_desc(
+            platform="tpu", topology_name=name.for_compiler, **options
+        )
+    except RuntimeError as exc:
+        raise _refused(name, exc) from exc
+    devices = list(described.devices)
+    _check_even(name, devices)
+    return devices
+
+
+def _check_even(name: SliceName, devices: list[Any]) -> None:
+    shares = Counter(device.process_index for device in devices)
+    if len(set(shares.values())) > 1:
+        raise InvalidRequest(
+            f"topology {name} has hosts with unlike numbers of devices; nearest: "
+            f"{', '.join(nearby(name))}",
+            param="topology",
+        )
+
+
+def _refused(name: SliceName, exc: RuntimeError) -> InvalidRequest:
+    """The compiler's own words where they are about more than its spelling."""
+    said = str(exc).partition("\n")[0].partition(": ")[2] or str(exc)
+    if "not divisible" in said:
+        said = f"its hosts have 2x2 chips each, which {name.size} does not divide into"
+    return InvalidRequest(
+        f"there is no slice {name}: {said}; nearest: {', '.join(nearby(name))}",
+        param="topology",
+    )

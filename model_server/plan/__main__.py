@@ -1,0 +1,127 @@
+"""Plans a model for a TPU slice that need not be there.
+
+    python -m model_server.plan MODEL --topology v5e:4x8 [flags]
+
+Compiles with libtpu on the CPU, reads headers and configurations but no weights. Exit status 0: it
+fits; 1: it does not; 2: the question is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from model_server.config import ModelServerConfig
+from model_server.plan.kubernetes import kubernetes_values
+from model_server.plan.planner import AUTO, Request, plan
+from model_server.plan.plot import roofline_svg
+from model_server.plan.progress import told
+from model_server.plan.report import Plan
+from model_server.plan.slices import parse_chip
+from model_server.plan.table import show
+from sax.cli.publication import parse_overrides
+from sax.errors import InvalidRequest, SaxError
+
+_FITS, _DOES_NOT_FIT, _BAD_INPUT = 0, 1, 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line. Returns the exit status."""
+    options = _parser().parse_args(arguments)
+    jax.config.update("jax_platforms", "cpu")  # a plan takes no accelerator
+    try:
+        request = _request(options)
+        _check_outputs(options)
+        with told(sys.stderr) as report:
+            made = plan(request, report)
+        _write(made, options)
+    except (OSError, SaxError) as exc:
+        sys.stderr.write(f"{exc}\n")
+        return _BAD_INPUT
+    return _FITS if made.fits else _DOES_NOT_FIT
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m model_server.plan", description="Plans a model for a TPU slice."
+    )
+    parser.add_argument("model", help="model path, checkpoint, config.json or well-known name")
+    parser.add_argument(
+        "--topology", required=True, help="v5e:4x8, or auto: the smallest that fits"
+    )
+    parser.add_argument("--chip", help="of which --topology auto tries slices (v5e)")
+    parser.add_argument("--model-path", help="of a checkpoint, where not as its config.json says")
+    parser.add_argument("--set", "--override", action="append", default=[], metavar="KEY=JSON")
+    parser.add_argument("--slots", type=int)
+    parser.add_argument("--page_size", "--page-size", type=int)
+    parser.add_argument("--max_context", "--max-context", type=int)
+    parser.add_argument("--kv_cache_bytes", "--kv-cache-bytes", type=int)
+    parser.add_argument("--memory_limit_bytes", "--memory-limit-bytes", type=int)
+    parser.add_argument("--context", type=int, help="cached tokens that speeds are told for")
+    parser.add_argument("--full", action="store_true", help="compile all layers of every bucket")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--plot", metavar="FILE.svg", help="write the roofline picture")
+    parser.add_argument("--values", metavar="FILE", help="write the Kubernetes values")
+    parser.add_argument("--emit", choices=["kubernetes"], help="print the values, not the table")
+    return parser
+
+
+def _request(options: argparse.Namespace) -> Request:
+    if options.chip is not None and options.topology != AUTO:
+        raise InvalidRequest("--chip goes with --topology auto", param="chip")
+    if options.context is not None and options.context < 1:
+        raise InvalidRequest(f"--context is {options.context}: give a number above 0")
+    return Request(
+        model=options.model,
+        topology=options.topology,
+        config=_config(options),
+        overrides=parse_overrides(options.set),
+        path=options.model_path,
+        chips=(parse_chip(options.chip or "v5e").name,),
+        context=options.context,
+        is_full=options.full,
+    )
+
+
+def _config(options: argparse.Namespace) -> ModelServerConfig:
+    names = ("slots", "page_size", "max_context", "kv_cache_bytes", "memory_limit_bytes")
+    given: dict[str, Any] = {name: getattr(options, name) for name in names}
+    try:
+        return ModelServerConfig(**{name: v for name, v in given.items() if v is not None})
+    except ValueError as exc:
+        raise InvalidRequest(str(exc)) from exc
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    """Before minutes are spent: whether there is a place for what is to be written."""
+    if options.plot and Path(options.plot).suffix.lower() != ".svg":
+        raise InvalidRequest(f"--plot {options.plot}: the picture is an SVG; name it FILE.svg")
+    if options.json and options.emit:
+        raise InvalidRequest("--json and --emit both say what to print: leave one out")
+    for path in filter(None, (options.plot, options.values)):
+        folder = Path(path).resolve().parent
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise InvalidRequest(f"{path} cannot be written: {folder} is no folder to write in")
+
+
+def _write(made: Plan, options: argparse.Namespace) -> None:
+    if options.plot and made.buckets:
+        Path(options.plot).write_text(roofline_svg(made))
+    if options.values and made.fits:
+        Path(options.values).write_text(kubernetes_values(made.slice, made.model))
+    if options.json:
+        sys.stdout.write(made.as_json() + "\n")
+    elif options.emit and made.fits:
+        sys.stdout.write(kubernetes_values(made.slice, made.model))
+    else:
+        show(made)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

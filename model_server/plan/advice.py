@@ -1,0 +1,163 @@
+"""What to change where a model does not fit a slice: each change tried by arithmetic, with numbers.
+
+Compiles nothing; tries what a load would plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from model_server.capacity import least_bytes, weight_bytes
+from model_server.config import ModelServerConfig
+from model_server.memory_plan import human
+from model_server.models.recipe import Recipe
+from model_server.plan.model import Model
+from model_server.plan.slices import LENT, chips_of
+from model_server.plan.target import layout_on, memory_of, recipe_of
+from model_server.plan.topology import Topology, topology_of
+from sax.errors import SaxError
+
+_SMALLEST_CONTEXT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What one device must hold at least, and may."""
+
+    weights: int
+    least: int  # weights, workspace, and one whole sequence
+    limit: int
+
+    @property
+    def fits(self) -> bool:
+        return self.least <= self.limit
+
+
+def attempt(model: Model, recipe: Recipe, topology: Topology, config: ModelServerConfig) -> Attempt:
+    """Of a model on a slice. Raises InvalidRequest where its mesh does not fit the slice."""
+    layout = layout_on(recipe, topology)
+    blueprint = recipe.blueprint(layout, model.checkpoint)
+    return Attempt(
+        weights=weight_bytes(blueprint, layout),
+        least=least_bytes(recipe, blueprint, layout, config),
+        limit=memory_of(topology, config),
+    )
+
+
+def changes(
+    model: Model,
+    overrides: Mapping[str, str],
+    topology: Topology,
+    config: ModelServerConfig,
+) -> list[str]:
+    """Sentences, each a change with which it would fit, the smallest change first."""
+    recipe = recipe_of(model, overrides)
+    found = [
+        text
+        for change in _overrides(recipe, overrides, topology)
+        if (text := _tried(model, {**overrides, **change}, change, topology, config))
+    ]
+    found += _fewer_flags(model, recipe, topology, config)
+    if larger := smallest_slice(model, recipe, config, [topology.chip.name], topology.chips + 1):
+        found.append(_of_slice(larger))
+    elif other := smallest_slice(model, recipe, config, ["v5p", "v7x"]):
+        found.append(_of_slice(other))
+    return found
+
+
+def smallest_slice(
+    model: Model,
+    recipe: Recipe,
+    config: ModelServerConfig,
+    chips: list[str],
+    least_chips: int = 1,
+) -> tuple[Topology, Attempt] | None:
+    """The first slice of these chips that has room by arithmetic."""
+    return next(fitting_slices(model, recipe, config, chips, least_chips), None)
+
+
+def fitting_slices(
+    model: Model,
+    recipe: Recipe,
+    config: ModelServerConfig,
+    chips: list[str],
+    least_chips: int = 1,
+) -> Iterator[tuple[Topology, Attempt]]:
+    """Every slice of these chips that has room by arithmetic, smallest first."""
+    for chip in chips:
+        for size in LENT[chip]:
+            if chips_of(size) < least_chips:
+                continue
+            topology = topology_of(f"{chip}:{size}")
+            try:
+                tried = attempt(model, recipe, topology, config)
+            except SaxError:  # its mesh is larger, or no number of whole hosts
+                continue
+            if tried.fits:
+                yield topology, tried
+
+
+def _overrides(
+    recipe: Recipe, given: Mapping[str, str], topology: Topology
+) -> Iterator[dict[str, str]]:
+    there = len(topology.devices)
+    if recipe.mesh_shape and math.prod(recipe.mesh_shape) < there:
+        yield {"ICI_MESH_SHAPE": f"[1,1,{there}]"}
+    dtypes = [] if recipe.kv_cache_dtype in ("int8", "float8_e4m3fn") else ['"int8"']
+    schemes = ['"int8"', '"int4"'] if recipe.quantize is None else ['"int4"']
+    for dtype in dtypes:
+        yield {"KV_CACHE_DTYPE": dtype}
+    for scheme in schemes:
+        if given.get("QUANTIZE") != scheme:
+            yield {"QUANTIZE": scheme}
+    for scheme in schemes:
+        for dtype in dtypes:
+            yield {"QUANTIZE": scheme, "KV_CACHE_DTYPE": dtype}
+
+
+def _tried(
+    model: Model,
+    overrides: Mapping[str, str],
+    change: Mapping[str, str],
+    topology: Topology,
+    config: ModelServerConfig,
+) -> str | None:
+    try:
+        tried = attempt(model, recipe_of(model, overrides), topology, config)
+    except SaxError:
+        return None
+    if not tried.fits:
+        return None
+    words = " ".join(f"{key}={value}" for key, value in change.items())
+    return f"--set {words}: {_needs(tried)}"
+
+
+def _fewer_flags(
+    model: Model, recipe: Recipe, topology: Topology, config: ModelServerConfig
+) -> Iterator[str]:
+    context = _below(min(recipe.max_context, config.max_context or recipe.max_context))
+    while context >= _SMALLEST_CONTEXT:
+        tried = attempt(model, recipe, topology, replace(config, max_context=context))
+        if tried.fits:
+            yield f"--max_context {context}: {_needs(tried)}"
+            return
+        context //= 2
+
+
+def _below(context: int) -> int:
+    """The largest power of two that is less."""
+    return 1 << max(0, (context - 1).bit_length() - 1)
+
+
+def _of_slice(found: tuple[Topology, Attempt]) -> str:
+    topology, tried = found
+    return f"--topology {topology.name}: {_needs(tried)}"
+
+
+def _needs(tried: Attempt) -> str:
+    return (
+        f"{human(tried.least)} at least of {human(tried.limit)} per device, "
+        f"{human(tried.weights)} of them weights"
+    )

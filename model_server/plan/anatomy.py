@@ -1,0 +1,66 @@
+"""What a step works on, read off the modules of a model: heads, windows, experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+
+from model_server.models.attention import Attention
+from model_server.models.latent_attention import LatentAttention
+from model_server.models.recipe import Recipe
+from model_server.models.routing import Router
+from model_server.models.weight import WeightForm
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What tells the layers of one model apart."""
+
+    window: int | None = None  # tokens that a query sees; None: all
+    is_routed: bool = False  # its feed-forward is one of experts
+
+
+@dataclass(frozen=True, slots=True)
+class Anatomy:
+    """Of one model, whatever it is divided over."""
+
+    heads: int  # that ask; of the layer that has most
+    kv_heads: int
+    layers: tuple[Layer, ...]
+    experts_per_token: int | None  # None: there are none
+
+    def seen(self, context: int) -> int:
+        """Cached tokens that one query sees, added up over the layers."""
+        windows = (layer.window for layer in self.layers)
+        return sum(context if window is None else min(context, window) for window in windows)
+
+
+def anatomy_of(recipe: Recipe) -> Anatomy:
+    """Read it off the modules of the recipe; takes no memory."""
+    form = WeightForm(dtype=jnp.dtype(recipe.dtype))
+    module: Any = nnx.eval_shape(lambda: recipe.build(form))
+    parts = [_parts(layer) for layer in module.layers]
+    shapes = [part.shape for part in chain(*parts) if not isinstance(part, Router)]
+    routers = [part for part in chain(*parts) if isinstance(part, Router)]
+    return Anatomy(
+        heads=max(shape.heads for shape in shapes),
+        kv_heads=max(getattr(shape, "kv_heads", 1) for shape in shapes),
+        layers=tuple(map(_layer, parts)),
+        experts_per_token=routers[0].choice.count if routers else None,
+    )
+
+
+def _parts(layer: Any) -> list[Any]:
+    """The attention of a layer and its router, wherever they are in it."""
+    wanted = (Attention, LatentAttention, Router)
+    return [node for _, node in nnx.iter_graph(layer) if isinstance(node, wanted)]
+
+
+def _layer(parts: list[Any]) -> Layer:
+    windows = [part.shape.window for part in parts if isinstance(part, Attention)]
+    routed = any(isinstance(part, Router) for part in parts)
+    return Layer(windows[0] if windows else None, routed)

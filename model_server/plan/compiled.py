@@ -1,0 +1,119 @@
+"""Compiles a bucket for chips that are somewhere else, and keeps only the numbers.
+
+The one file of plans that compiles. The program itself is let go at once: several hundred MB.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from model_server.engine.buckets import Bucket
+from model_server.engine.step_program import StepProgram
+from model_server.plan.hlo import parse
+from model_server.plan.hlo_moves import Moved, bytes_moved, collectives
+from sax.errors import MemoryPlanError
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SIZE = r"([\d.]+)([KMGT]?)i?B?"
+# libtpu says it in one of these ways.
+_USED = re.compile(rf"[Uu]sed {_SIZE} of {_SIZE} hbm")
+_REQUIRED = re.compile(rf"required for [^(]*\({_SIZE}\) exceeds available HBM \({_SIZE}\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the compiler says about one bucket; bytes and FLOPs are of one device."""
+
+    bucket: Bucket
+    arguments: int
+    temporaries: int
+    outputs: int  # that take no argument's place
+    code: int
+    flops: float  # outside of kernels; a loop whose length is data counts once
+    moved: Moved
+    sent: dict[str, int]  # bytes to other devices by kind of collective
+    exchanges: int  # collectives in one step
+    lower_seconds: float
+    compile_seconds: float
+    read_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        return self.lower_seconds + self.compile_seconds
+
+
+class OutOfMemory(MemoryPlanError):
+    """The compiler finds no room for a program."""
+
+    def __init__(self, bucket: Bucket, used: int, available: int) -> None:
+        super().__init__(f"the compiler needs {used} bytes for {bucket} and has {available}")
+        self.bucket = bucket
+        self.used = used
+        self.available = available
+
+
+def measure(program: StepProgram, bucket: Bucket) -> Measured:
+    """Compile one bucket. Raises OutOfMemory."""
+    started = time.monotonic()
+    lowered = program.lower(bucket)
+    traced = time.monotonic()
+    made = _compile(bucket, lowered.compile)
+    del lowered
+    compiled = time.monotonic()
+    memory: Any = made.memory_analysis()
+    flops = _flops(made.cost_analysis())
+    text = parse(made.as_text() or "")
+    exchanged = collectives(text)
+    sent: dict[str, int] = {}
+    for each in exchanged:
+        sent[each.kind] = sent.get(each.kind, 0) + each.sent
+    return Measured(
+        bucket=bucket,
+        arguments=memory.argument_size_in_bytes,
+        temporaries=memory.temp_size_in_bytes,
+        outputs=memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        code=memory.generated_code_size_in_bytes,
+        flops=flops,
+        moved=bytes_moved(text),
+        sent=sent,
+        exchanges=sum(each.times for each in exchanged),
+        lower_seconds=traced - started,
+        compile_seconds=compiled - traced,
+        read_seconds=time.monotonic() - compiled,
+    )
+
+
+def _compile(bucket: Bucket, compile_it: Callable[[], Any]) -> Any:
+    try:
+        return compile_it()
+    except jax.errors.JaxRuntimeError as exc:
+        if found := read_refusal(str(exc)):
+            raise OutOfMemory(bucket, *found) from exc
+        raise
+
+
+def read_refusal(text: str) -> tuple[int, int] | None:
+    """Bytes that a program takes and those there are; None where it was refused for else."""
+    if "RESOURCE_EXHAUSTED" not in text:
+        return None
+    found = _USED.search(text) or _REQUIRED.search(text)
+    if found is None:
+        return None
+    used, used_unit, there, there_unit = found.groups()
+    return _bytes(used, used_unit), _bytes(there, there_unit)
+
+
+def _bytes(number: str, unit: str) -> int:
+    return int(float(number) * _UNITS[unit])
+
+
+def _flops(analysis: Any) -> float:
+    """Some versions of jax give a list of one."""
+    found = analysis[0] if isinstance(analysis, list) and analysis else analysis
+    return max(0.0, float((found or {}).get("flops", 0.0)))

@@ -1,0 +1,212 @@
+"""A compiled program as text, read into values: computations, instructions, arrays and their bytes.
+
+The text is what `Compiled.as_text()` gives for a TPU: layouts say how arrays are tiled and in which
+memory they lie. Pure text; knows no compiler and no model.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+# `%name = shape opcode(operands), attributes`; a tuple's shape has blanks in it.
+_INSTRUCTION = re.compile(
+    r"\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)|[^\s(]\S*) ([a-z][a-z0-9\-]*)\((.*)", re.DOTALL
+)
+_COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{\s*$", re.DOTALL)
+_ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?")
+_NAME = re.compile(r"%([\w.\-]+)")
+_TILE = re.compile(r"T\(([\d,]+)\)")
+_MEMORY = re.compile(r"S\((\d+)\)")
+_CALLED = re.compile(
+    r"\b(calls|body|condition|branch_computations|true_computation|false_computation)="
+    r"(\{[^}]*\}|%[\w.\-]+)"
+)
+_BITS = re.compile(r"\d+")
+_HBM = 0  # a layout without S(..)
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """One array as it lies in memory."""
+
+    dtype: str  # bf16, s8, s4, pred
+    dims: tuple[int, ...]
+    layout: tuple[int, ...]  # dimensions, the fastest first
+    tile: tuple[int, ...]  # () where it is not tiled
+    memory: int  # 0: HBM; others are on the chip, or are flags
+
+    @property
+    def bytes(self) -> int:
+        """With what its tiles are padded to; 0 for what holds no numbers."""
+        return math.ceil(math.prod(self._padded) * bits_of(self.dtype) / 8)
+
+    @property
+    def in_hbm(self) -> bool:
+        return self.memory == _HBM
+
+    @property
+    def _padded(self) -> tuple[int, ...]:
+        if not self.tile or not self.dims:
+            return self.dims
+        order = self.layout or tuple(reversed(range(len(self.dims))))
+        sizes = list(self.dims)
+        for place, unit in zip(order, reversed(self.tile), strict=False):
+            sizes[place] = -(-sizes[place] // unit) * unit
+        return tuple(sizes)
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One line of a computation."""
+
+    name: str
+    opcode: str
+    shape: str
+    operands: tuple[str, ...]
+    rest: str  # attributes, as they stand
+    is_root: bool
+
+    @cached_property
+    def arrays(self) -> tuple[Array, ...]:
+        """What it makes; several for a tuple."""
+        return arrays_of(self.shape)
+
+    @property
+    def calls(self) -> dict[str, tuple[str, ...]]:
+        """Computations that it runs, by the attribute that names them."""
+        return {key: tuple(_NAME.findall(names)) for key, names in _CALLED.findall(self.rest)}
+
+    def attribute(self, name: str) -> str | None:
+        """The value of `name=`, up to the next comma outside of braces."""
+        found = re.search(rf"\b{name}=(\{{[^}}]*\}}+|\"[^\"]*\"|[^,\s]+)", self.rest)
+        return None if found is None else found[1]
+
+
+@dataclass(frozen=True)
+class Computation:
+    """A function of the program; what it makes is its root."""
+
+    name: str
+    instructions: tuple[Instruction, ...]
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Instruction]:
+        return {each.name: each for each in self.instructions}
+
+    @cached_property
+    def root(self) -> Instruction:
+        return next((each for each in self.instructions if each.is_root), self.instructions[-1])
+
+    @cached_property
+    def parameters(self) -> Mapping[int, Instruction]:
+        return {int(p.rest): p for p in self.instructions if p.opcode == "parameter"}
+
+    @cached_property
+    def users(self) -> Mapping[str, Sequence[Instruction]]:
+        """Who takes each instruction as an operand."""
+        found: dict[str, list[Instruction]] = {}
+        for each in self.instructions:
+            for name in dict.fromkeys(each.operands):
+                found.setdefault(name, []).append(each)
+        return found
+
+    def behind(self, name: str) -> Instruction | None:
+        """Who made these numbers, past copies and other spellings of them."""
+        found = self.by_name.get(name)
+        while found and found.opcode in ("bitcast", "copy", "reshape", "convert"):
+            found = self.by_name.get(found.operands[0])
+        return found
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled module."""
+
+    computations: Mapping[str, Computation]
+    entry: Computation
+    partitions: int  # devices that it runs on
+
+    def called(self, instruction: Instruction, attribute: str) -> Computation | None:
+        """The computation that an attribute names."""
+        names = instruction.calls.get(attribute)
+        return self.computations.get(names[0]) if names else None
+
+
+def parse(text: str | Program) -> Program:
+    """Read a module, unless that was done. Raises ValueError where the text is none."""
+    if isinstance(text, Program):
+        return text
+    computations: dict[str, Computation] = {}
+    entry = None
+    for name, is_entry, lines in _bodies(text):
+        made = Computation(name, tuple(filter(None, map(_instruction, lines))))
+        computations[name] = made
+        entry = made if is_entry else entry
+    if entry is None:
+        raise ValueError("this is no text of a compiled program: it has no ENTRY computation")
+    partitions = re.search(r"num_partitions=(\d+)", text[: text.find("\n")])
+    return Program(computations, entry, int(partitions[1]) if partitions else 1)
+
+
+def arrays_of(shape: str) -> tuple[Array, ...]:
+    """Every array of a shape's text, those in tuples included."""
+    return tuple(_array(*found) for found in _ARRAY.findall(shape))
+
+
+@cache
+def bits_of(dtype: str) -> int:
+    """Of one number: 16 of bf16; 0 of what is no number."""
+    if dtype in ("token", "opaque"):
+        return 0
+    if dtype == "pred":
+        return 8
+    found = _BITS.search(dtype)
+    return int(found[0]) if found else 0
+
+
+@cache
+def _array(dtype: str, dims: str, layout: str) -> Array:
+    order, _, rest = layout.strip("{}").partition(":")
+    tile, memory = _TILE.search(rest), _MEMORY.search(rest)
+    return Array(
+        dtype,
+        _numbers(dims),
+        _numbers(order),
+        _numbers(tile[1]) if tile else (),
+        int(memory[1]) if memory else _HBM,
+    )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split(",") if word)
+
+
+def _bodies(text: str) -> Iterator[tuple[str, bool, list[str]]]:
+    """Name, whether it is the entry, and lines of each computation."""
+    head, lines = None, list[str]()
+    for line in text.splitlines():
+        if head is None:
+            if not line.startswith(" ") and (found := _COMPUTATION.match(line)):
+                head, lines = found, []
+        elif line.startswith("}"):
+            yield head[2], bool(head[1]), lines
+            head = None
+        else:
+            lines.append(line)
+
+
+def _instruction(line: str) -> Instruction | None:
+    found = _INSTRUCTION.match(line)
+    if found is None:
+        return None
+    root, name, shape, opcode, rest = found.groups()
+    if opcode == "parameter":
+        return Instruction(name, opcode, shape, (), rest.partition(")")[0], bool(root))
+    operands, _, attributes = rest.partition(")")
+    names = () if opcode == "constant" else tuple(_NAME.findall(operands))
+    kept = rest if opcode == "constant" else attributes
+    return Instruction(name, opcode, shape, names, kept, bool(root))

@@ -1,0 +1,130 @@
+"""Which model a plan is of: a registered path, a checkpoint, a config.json, or a well-known name.
+
+Reads headers and configurations, never weights. Knows no slice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from model_server.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from model_server.checkpoints.safetensors import WEIGHT_FILES
+from model_server.models.registry import find, model_paths
+from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
+from sax.names import nearest
+
+AUTO = "auto"  # the registry's path for "as config.json says"
+_CONFIGS = Path(__file__).with_name("configs")
+_BEFORE = "meta-"
+_BEHIND = ("-instruct", "-it", "-chat", "-hf", "-pt", "-base", "-v0.1")
+_TEXT_PART = {"gemma3": "gemma3_text"}
+_OUTER_ONLY = ("text_config", "vision_config", "model_type", "architectures")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What the registry is asked for."""
+
+    title: str
+    path: str
+    config: Mapping[str, Any] | None  # None: the path has its own sizes
+    checkpoint: Checkpoint | None = None  # open while it is planned
+
+
+@contextmanager
+def open_model(text: str, path: str | None = None) -> Iterator[Model]:
+    """What MODEL means; `path`: the model path of its checkpoint, where not as config.json says.
+
+    Raises InvalidRequest, ModelPathNotFound, CheckpointError.
+    """
+    if path is not None:
+        find(path)
+    elif registered := _registered(text):
+        yield Model(text, registered, None)
+        return
+    wanted = path or AUTO
+    if file := known_models().get(_key(text)):
+        yield Model(_title(file), wanted, _read(file))
+    elif config := _config_alone(Path(text).expanduser()):
+        yield Model(text, wanted, _text_part(_read(config)))
+    elif "://" in text or Path(text).expanduser().exists():
+        with closing(open_checkpoint(text)) as checkpoint:
+            yield Model(text, wanted, checkpoint.config, checkpoint)
+    else:
+        raise _unknown(text)
+
+
+def known_models() -> dict[str, Path]:
+    """The config.json of every well-known model, by what its names have in common."""
+    return {_key(_title(file)): file for file in sorted(_CONFIGS.glob("*.json"))}
+
+
+def known_names() -> list[str]:
+    """meta-llama/Llama-3-70B and the others."""
+    return [_title(file) for file in known_models().values()]
+
+
+def _title(file: Path) -> str:
+    return file.stem.replace("--", "/")
+
+
+def _key(name: str) -> str:
+    """The same for meta-llama/Meta-Llama-3-70B-Instruct and Llama-3-70B."""
+    word = name.rpartition("/")[2].lower().removeprefix(_BEFORE)
+    while end := next((end for end in _BEHIND if word.endswith(end)), None):
+        word = word.removesuffix(end)
+    return word
+
+
+def _registered(text: str) -> str | None:
+    """The full path of a registered one; of a Saxml class also its last words."""
+    try:
+        return find(text).path
+    except ModelPathNotFound:
+        ends = [path for path in model_paths() if path.endswith(f".{text}")]
+        return ends[0] if len(ends) == 1 else None
+
+
+def _config_alone(place: Path) -> Path | None:
+    """A config.json that stands without weights."""
+    if place.suffix == ".json" and place.is_file():
+        return place
+    config = place / "config.json"
+    if not config.is_file() or any((place / name).exists() for name in WEIGHT_FILES):
+        return None
+    others = [child for child in place.iterdir() if child.is_dir() or child.suffix == ".gguf"]
+    return None if others else config
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(file.read_bytes())
+    except (OSError, ValueError) as exc:
+        raise CheckpointError(f"{file} cannot be read as JSON: {exc}") from exc
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{file} must hold an object, as a Hugging Face config.json does")
+    return config
+
+
+def _text_part(config: dict[str, Any]) -> dict[str, Any]:
+    """Of a model that also sees images: the part that is served."""
+    inner, kind = config.get("text_config"), config.get("model_type")
+    if not isinstance(inner, dict) or kind not in _TEXT_PART:
+        return config
+    outer = {k: v for k, v in config.items() if k not in _OUTER_ONLY and v is not None}
+    return {**inner, **outer, "model_type": _TEXT_PART[kind]}
+
+
+def _unknown(text: str) -> InvalidRequest:
+    close = nearest(text, [*known_names(), *model_paths()])
+    hint = f"nearest: {', '.join(close)}" if close else f"known are {', '.join(known_names())}"
+    return InvalidRequest(
+        f"{text!r} is no model path, no checkpoint or config.json on this machine, and no "
+        f"well-known model; {hint}",
+        param="model",
+    )

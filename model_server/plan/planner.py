@@ -1,0 +1,215 @@
+"""Plans a model: opens it, finds a slice, has every bucket compiled, and says what came of it.
+
+Raises for bad input; that a model does not fit is a plan too, with what to change.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from model_server.config import ModelServerConfig
+from model_server.engine.buckets import Bucket
+from model_server.engine.compiling import compiled_in_turn
+from model_server.memory_plan import human
+from model_server.models.recipe import Recipe
+from model_server.plan.advice import attempt, changes, fitting_slices
+from model_server.plan.anatomy import anatomy_of
+from model_server.plan.compiled import Measured, OutOfMemory, measure
+from model_server.plan.depth import Depths, depths_of, program_with, whole
+from model_server.plan.model import Model, open_model
+from model_server.plan.planning import headings, make_plan, memory_of, slice_of, usual_context
+from model_server.plan.report import Plan
+from model_server.plan.slices import LENT
+from model_server.plan.target import Target, layout_on, recipe_of, target_on
+from model_server.plan.topology import Topology, topology_of
+from sax.errors import MemoryPlanError
+
+AUTO = "auto"
+_SPARE = 0.98  # of the pages that would fit: the numbers come from a line through two points
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be planned."""
+
+    model: str
+    topology: str  # or auto
+    config: ModelServerConfig
+    overrides: Mapping[str, str]
+    path: str | None = None  # the model path of a checkpoint; None: as its config.json says
+    chips: tuple[str, ...] = ("v5e",)  # of which auto tries slices
+    context: int | None = None  # cached tokens for bytes and speeds
+    is_full: bool = False  # compile all layers
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """One more bucket is compiled."""
+
+    bucket: Bucket
+    topology: str
+    seconds: float
+    number: int
+    of: int
+
+
+Report = Callable[[Done], None]
+
+
+def plan(request: Request, report: Report) -> Plan:
+    """Plan it. Raises InvalidRequest, ModelPathNotFound, CheckpointError, Unavailable."""
+    started = time.monotonic()
+    with open_model(request.model, request.path) as model:
+        recipe = recipe_of(model, request.overrides)
+        if request.topology == AUTO:
+            made = _smallest(request, model, recipe, report)
+        else:
+            made = _on(request, model, recipe, topology_of(request.topology), report)
+    return replace(made, planning_seconds=time.monotonic() - started)
+
+
+def _smallest(request: Request, model: Model, recipe: Recipe, report: Report) -> Plan:
+    """The first slice that has room by arithmetic and that the compiler takes."""
+    refused = None
+    for topology, _ in fitting_slices(model, recipe, request.config, list(request.chips)):
+        made = _on(request, model, recipe, topology, report)
+        if made.fits:
+            return made
+        refused = made
+    if refused is not None:
+        return refused
+    chip = request.chips[-1]
+    largest = topology_of(f"{chip}:{LENT[chip][-1]}")
+    return _no_room(request, model, recipe, largest)
+
+
+def _on(request: Request, model: Model, recipe: Recipe, topology: Topology, report: Report) -> Plan:
+    try:
+        target = target_on(model, recipe, topology, request.config)
+    except MemoryPlanError as exc:
+        if exc.need is None:  # a flag is wrong, which no slice makes right
+            raise
+        return _no_room(request, model, recipe, topology)
+    anatomy = anatomy_of(recipe)
+    context = min(request.context or usual_context(target), target.limits.max_context)
+    depths = None if request.is_full else depths_of(anatomy.layers)
+    try:
+        measured = list(_measure_all(target, depths, report))
+    except OutOfMemory as exc:
+        return _refused(request, model, target, context, exc)
+    made = make_plan(target, anatomy, measured, context)
+    if depths is not None:
+        made.notes.append(
+            f"compiled with {depths}, which differ in nothing else; the numbers of all layers "
+            "follow from these (--full compiles them all)"
+        )
+    return _checked(request, model, target, measured, made)
+
+
+def _measure_all(target: Target, depths: Depths | None, report: Report):
+    """Each bucket, two in the making at once."""
+
+    def one(bucket: Bucket) -> Measured:
+        if depths is None:
+            return measure(target.program, bucket)
+        return whole(measure(few, bucket), measure(more, bucket), depths)
+
+    if depths is not None:
+        few, more = program_with(target, depths.few), program_with(target, depths.more)
+    # The largest first: whether it fits is known early.
+    buckets = target.buckets[::-1]
+    found: list[Measured] = []
+    for bucket, measured in compiled_in_turn(buckets, one):
+        found.append(measured)
+        report(Done(bucket, target.topology.name, measured.seconds, len(found), len(buckets)))
+    return found[::-1]
+
+
+def _checked(
+    request: Request, model: Model, target: Target, measured: Sequence[Measured], made: Plan
+) -> Plan:
+    """Whether what the programs need leaves room for the planned pages."""
+    memory = memory_of(target, measured)
+    if memory.used <= memory.limit:
+        return made
+    problem = (
+        f"{made.model} does not fit {target.topology.name} as planned: weights, "
+        f"{memory.kv_pages} KV pages and programs take {human(memory.used)} per device, "
+        f"{human(memory.temporaries)} of them temporaries, and {human(memory.limit)} is there"
+    )
+    advice = _fewer_pages(target, memory.kv_pages_free)
+    advice += changes(model, request.overrides, target.topology, request.config)
+    return replace(made, fits=False, problem=problem, advice=advice)
+
+
+def _refused(
+    request: Request, model: Model, target: Target, context: int, exc: OutOfMemory
+) -> Plan:
+    """The compiler found no room: say how few pages it would find room for."""
+    advice = []
+    try:
+        pages = _pages_by_line(target, exc)
+    except OutOfMemory:
+        pages = 0
+    advice = _fewer_pages(target, pages)
+    advice += changes(model, request.overrides, target.topology, request.config)
+    return Plan(
+        **headings(target, context),
+        fits=False,
+        problem=(
+            f"{target.title} does not fit {target.topology.name}: the compiler needs "
+            f"{human(exc.used)} per device for {exc.bucket} with {target.planned.pages} KV pages "
+            f"({human(target.planned.kv)}), and {human(exc.available)} is there"
+        ),
+        advice=advice,
+    )
+
+
+def _pages_by_line(target: Target, exc: OutOfMemory) -> int:
+    """Pages that fit, from what the program takes with its pool and with the smallest."""
+    least = target.limits.pages_per_sequence
+    small = target.with_pages(least)
+    measured = measure(small.program, exc.bucket)
+    used = measured.arguments + measured.temporaries + measured.outputs + measured.code
+    slope = (exc.used - used) / max(1, target.planned.pages - least)
+    return least + math.floor((exc.available - used) / slope) if slope > 0 else 0
+
+
+def _fewer_pages(target: Target, pages: int) -> list[str]:
+    pages = int(pages * _SPARE)
+    if pages < target.limits.pages_per_sequence:
+        return []
+    page = target.planned.kv // (target.planned.pages + 1)
+    tokens = pages * target.limits.page_size
+    return [
+        f"--kv_cache_bytes {(pages + 1) * page}: {tokens:,} tokens of keys and values in place of "
+        f"{target.planned.pages * target.limits.page_size:,}"
+    ]
+
+
+def _no_room(request: Request, model: Model, recipe: Recipe, topology: Topology) -> Plan:
+    layout = layout_on(recipe, topology)
+    tried = attempt(model, recipe, topology, request.config)
+    blueprint = recipe.blueprint(layout, model.checkpoint)
+    config = request.config
+    context = min(recipe.max_context, config.max_context or recipe.max_context)
+    return Plan(
+        model=model.title,
+        path=model.path,
+        parameters=sum(math.prod(each.shape) for each in blueprint.declarations),
+        slots=recipe.slots or config.slots,
+        max_context=context,
+        context=context,
+        slice=slice_of(topology, dict(layout.mesh.shape)),
+        fits=False,
+        problem=(
+            f"{model.title} does not fit {topology.name}: weights {human(tried.weights)} + "
+            f"workspace and one sequence of {context:,} tokens "
+            f"{human(tried.least - tried.weights)} = {human(tried.least)} per device, and "
+            f"{human(tried.limit)} is there"
+        ),
+        advice=changes(model, request.overrides, topology, config),
+    )

@@ -1,0 +1,143 @@
+"""What there is to say about a model on a slice, as values and as JSON.
+
+Bytes and FLOPs are of one device (a chip has one or two). Knows nothing of how any of it is found
+out.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Where the model would run."""
+
+    topology: str  # v5e:4x8
+    chip: str
+    hosts: int
+    chips: int
+    chips_per_host: int
+    devices: int
+    hbm_per_chip: int
+    mesh: dict[str, int]  # of devices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Of one device, at most over the buckets."""
+
+    limit: int  # that the compiler lets programs fill
+    weights: int
+    arguments: int  # weights, pages and the step's numbers
+    temporaries: int
+    outputs: int  # that take no argument's place
+    code: int  # of all buckets together
+    kv_page: int  # bytes of one page
+    kv_pages: int  # in the compiled pool
+    kv_pages_free: int  # that would fit beside what the programs really need
+    page_size: int
+
+    @property
+    def kv_tokens(self) -> int:
+        return self.kv_pages * self.page_size
+
+    @property
+    def used(self) -> int:
+        return self.arguments + self.temporaries + self.outputs + self.code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketPlan:
+    """One compiled program: a full step of it, at the plan's context."""
+
+    decodes: int
+    blocks: int
+    tokens: int
+    arguments: int
+    temporaries: int
+    outputs: int
+    code: int
+    flops: float  # counted from the model
+    flops_compiled: float  # that the compiler counts, and attention
+    bytes: float  # weights and cache, each once
+    bytes_compiled: float  # that the program moves, and the cache
+    open_loop_bytes: int  # of these: in loops whose length is data, counted once
+    sent: dict[str, int]  # bytes to other chips, by kind of collective
+    collectives: int
+    seconds: float  # predicted: the roofline
+    bound: str  # FLOPs, HBM, links
+    compile_seconds: float
+
+    @property
+    def efficiency(self) -> float:
+        """Bytes that the program moves over those that no program could do without."""
+        return self.bytes_compiled / self.bytes
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs per byte."""
+        return max(self.flops, self.flops_compiled) / max(self.bytes, self.bytes_compiled)
+
+    @property
+    def rate(self) -> float:
+        """FLOP per second of one device, as predicted."""
+        return max(self.flops, self.flops_compiled) / self.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoding:
+    """Predicted speed of a batch of sequences."""
+
+    batch: int
+    context: int  # cached tokens of each
+    longest: int  # tokens that each may have, all slots filled so far
+    seconds: float  # of a step
+    tokens_per_second: float
+    per_chip: float
+    bound: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstToken:
+    """Predicted time to the first token of a lone prompt."""
+
+    prompt: int  # tokens
+    steps: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything `sax plan` shows."""
+
+    model: str
+    path: str
+    parameters: int
+    slots: int
+    max_context: int
+    context: int  # cached tokens of a sequence, for bytes and speeds
+    slice: Slice
+    fits: bool
+    problem: str | None = None  # why it does not
+    advice: list[str] = field(default_factory=list)  # what to change
+    notes: list[str] = field(default_factory=list)
+    memory: Memory | None = None  # None: the compiler was not asked
+    buckets: list[BucketPlan] = field(default_factory=list)
+    decoding: list[Decoding] = field(default_factory=list)
+    first_token: list[FirstToken] = field(default_factory=list)
+    planning_seconds: float = 0.0
+
+    def as_json(self) -> str:
+        """For programs; every speed stands under `predicted`."""
+        made = asdict(self)
+        made["predicted"] = {key: made.pop(key) for key in ("decoding", "first_token")}
+        if self.memory is not None:
+            made["memory"] |= {"kv_tokens": self.memory.kv_tokens, "used": self.memory.used}
+        for text, bucket in zip(made["buckets"], self.buckets, strict=True):
+            seconds, bound = text.pop("seconds"), text.pop("bound")
+            text["efficiency"] = bucket.efficiency
+            text["intensity"] = bucket.intensity
+            text["predicted"] = {"seconds": seconds, "bound": bound}
+        return json.dumps(made, indent=2, ensure_ascii=False)

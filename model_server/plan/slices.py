@@ -1,0 +1,123 @@
+"""The name of a slice, such as v5e:4x8: read, spelled, and put right. Knows no compiler."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from model_server.plan.chips import ALIASES, CHIPS, Chip
+from sax.errors import InvalidRequest
+from sax.names import nearest
+
+_PARAM = "topology"
+_NAME = re.compile(r"([a-z][a-z0-9_-]*?)[:=_](\d+(?:x\d+)*)")
+_COUNTED = re.compile(r"([a-z][a-z0-9_-]*?)-(\d+)")  # v5litepod-32: so many chips
+_MOST_CHIPS = 2**14  # no slice comes near, and a slip would keep the compiler busy for ever
+
+_FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+_CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8")
+_LARGE = ("8x8x12", "8x8x16", "8x16x16")
+# What Google Cloud lends, smallest first: https://cloud.google.com/tpu/docs/ and the page of each.
+LENT = {
+    "v2": ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16"),
+    "v3": ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"),
+    "v4": (*_CUBES, *_LARGE),
+    "v5e": _FLAT,
+    "v5p": (*_CUBES, *_LARGE, "16x16x16", "16x16x24"),
+    "v6e": _FLAT,
+    "v7x": (*_CUBES, *_LARGE),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SliceName:
+    """A chip and how many of them stand in each direction."""
+
+    chip: Chip
+    size: str  # 4x8
+
+    def __str__(self) -> str:
+        return f"{self.chip.name}:{self.size}"
+
+    @property
+    def chips(self) -> int:
+        return chips_of(self.size)
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether Google Cloud has such a slice, which the compiler does not ask."""
+        return self.size in LENT[self.chip.name]
+
+    @property
+    def for_compiler(self) -> str:
+        return f"{self.chip.compiler_name}:{self.size}"
+
+
+def parse_slice(text: str) -> SliceName:
+    """Read v5e:4x8 and its like. Raises InvalidRequest with the nearest names."""
+    found = _NAME.fullmatch(text.strip().lower())
+    if found is None:
+        raise _unreadable(text)
+    name = SliceName(parse_chip(found[1], found[2]), found[2])
+    if not 0 < name.chips <= _MOST_CHIPS:
+        raise InvalidRequest(
+            f"topology {text} has {name.chips} chips: there are {_listed(nearby(name))}",
+            param=_PARAM,
+        )
+    return name
+
+
+def parse_chip(text: str, size: str = "") -> Chip:
+    """Read v5e, or what else people call it. Raises InvalidRequest with the nearest names."""
+    word = text.strip().lower()
+    if found := CHIPS.get(ALIASES.get(word, word)):
+        return found
+    close = nearest(word, {**CHIPS, **ALIASES})
+    if size:
+        close = [f"{name}:{_fitting(name, size)}" for name in close]
+    raise InvalidRequest(
+        f"no TPU is called {text!r}; nearest: {_listed(close or list(CHIPS))}; there are "
+        f"{', '.join(CHIPS)}",
+        param=_PARAM if size else "chip",
+    )
+
+
+def nearby(name: SliceName, limit: int = 3) -> list[str]:
+    """Slices of the same chip that can be had, nearest in size first."""
+
+    def distance(size: str) -> float:
+        return abs(math.log(chips_of(size) / max(name.chips, 1)))
+
+    sizes = sorted(LENT[name.chip.name], key=distance)
+    return [f"{name.chip.name}:{size}" for size in sizes[:limit]]
+
+
+def chips_of(size: str) -> int:
+    """32, of 4x8."""
+    return math.prod(map(int, size.split("x")))
+
+
+def _fitting(chip: str, size: str) -> str:
+    """The size, or the smallest where the chip does not come in it."""
+    sizes = LENT[ALIASES.get(chip, chip)]
+    return size if size in sizes else sizes[0]
+
+
+def _unreadable(text: str) -> InvalidRequest:
+    word = text.strip().lower()
+    if counted := _COUNTED.fullmatch(word):
+        chip = parse_chip(counted[1], counted[2])
+        name = SliceName(chip, str(int(counted[2])))
+        hint = f"write how they stand: {_listed(nearby(name))}"
+    elif chip := CHIPS.get(ALIASES.get(word.rstrip(":"), word.rstrip(":"))):
+        hint = f"add a size: {', '.join(f'{chip.name}:{size}' for size in LENT[chip.name])}"
+    else:
+        hint = "write CHIP:SIZE, as v5e:4x8, v5p:2x2x4, or auto"
+        if ":" in word:
+            parse_chip(word.partition(":")[0], "1x1")  # an unknown chip is the clearer error
+    return InvalidRequest(f"topology {text!r} is no name of a slice: {hint}", param=_PARAM)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names)

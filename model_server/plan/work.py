@@ -1,0 +1,138 @@
+"""What one step cannot do without, on one device: FLOPs, and bytes of weights and of the cache.
+
+Arithmetic on shapes, beside what the compiled program says: that does not look into kernels, and
+counts a loop whose length is data once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from model_server.capacity import cache_of
+from model_server.engine.buckets import Bucket
+from model_server.models.sharding import bytes_per_device
+from model_server.models.weight import Declaration
+from model_server.plan.anatomy import Anatomy
+from model_server.plan.target import Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Of one step on one device."""
+
+    flops: int  # of all products
+    attention_flops: int  # of these: between queries and what is cached
+    weights: int  # bytes read
+    cache: int  # bytes read and written
+
+    @property
+    def bytes(self) -> int:
+        return self.weights + self.cache
+
+
+def work_of(target: Target, anatomy: Anatomy, bucket: Bucket, context: int) -> Work:
+    """A step of this bucket, full, whose sequences have so many tokens cached.
+
+    The prompt blocks of a step are the last ones of a prompt of that length.
+    """
+    prompt = bucket.blocks * target.limits.prefill_block
+    tokens, rows = bucket.decodes + prompt, bucket.decodes + (1 if prompt else 0)
+    weights = flops = 0
+    for declared in target.blueprint.declarations:
+        read, computed = _of_weight(target, anatomy, declared, tokens, rows)
+        weights, flops = weights + read, flops + computed
+    before = max(0, context - prompt)  # cached of the prompt before its first block
+    queried = bucket.decodes * anatomy.seen(context)
+    if prompt:
+        queried += sum(
+            target.limits.prefill_block
+            * anatomy.seen(before + (block + 1) * target.limits.prefill_block)
+            for block in range(bucket.blocks)
+        )
+    attended = queried * _flops_per_token(target, anatomy)
+    return Work(
+        flops=flops + attended,
+        attention_flops=attended,
+        weights=weights,
+        cache=_cache_bytes(target, anatomy, bucket, context, before),
+    )
+
+
+def weights_of(target: Target, anatomy: Anatomy, tokens: int) -> int:
+    """Bytes of weights that a step of so many tokens reads on one device."""
+    return sum(
+        _of_weight(target, anatomy, declared, tokens, tokens)[0]
+        for declared in target.blueprint.declarations
+    )
+
+
+def cached_token_bytes(target: Target) -> float:
+    """Bytes of one token in one layer, on one device."""
+    page = target.planned.kv / (target.planned.pages + 1)
+    layers = cache_of(target.recipe, target.layout).layers
+    return page / target.limits.page_size / layers
+
+
+def expected_experts(experts: int, chosen: int, tokens: int) -> float:
+    """How many different ones so many tokens choose, were every choice as likely."""
+    return experts * (1 - (1 - min(1.0, chosen / experts)) ** tokens)
+
+
+def _of_weight(
+    target: Target, anatomy: Anatomy, declared: Declaration, tokens: int, rows: int
+) -> tuple[int, int]:
+    """Bytes read and FLOPs of one weight."""
+    held = _held(target, declared)
+    multiplied = 2 * _share(target, declared) if len(declared.shape) > 1 else 0
+    if _is_looked_up(target, declared):
+        return held * min(tokens, declared.shape[0]) // declared.shape[0], 0
+    if "vocab" in declared.axes:
+        return held, multiplied * rows
+    if "experts" in declared.axes and anatomy.experts_per_token:
+        experts, chosen = declared.shape[0], anatomy.experts_per_token
+        touched = expected_experts(experts, chosen, tokens) / experts
+        return int(held * touched), multiplied * tokens * chosen // experts
+    return held, multiplied * tokens
+
+
+def _is_looked_up(target: Target, declared: Declaration) -> bool:
+    """A table of which a step reads the rows of its tokens; a tied one is the head too."""
+    if declared.path.startswith("positions"):
+        return True
+    has_head = any(other.path.startswith("head.") for other in target.blueprint.declarations)
+    return declared.path.startswith("embedding") and has_head
+
+
+def _held(target: Target, declared: Declaration) -> int:
+    layout = target.layout
+    return sum(
+        bytes_per_device(leaf.shape, leaf.bits, layout.sharding(leaf.shape, leaf.axes, leaf.bits))
+        for leaf in declared.leaves
+    )
+
+
+def _share(target: Target, declared: Declaration) -> int:
+    """Numbers of a weight that one device multiplies with."""
+    first = declared.leaves[0]
+    sharding = target.layout.sharding(first.shape, first.axes, first.bits)
+    part = math.prod(sharding.shard_shape(first.shape)) / math.prod(first.shape)
+    return int(math.prod(declared.shape) * part)
+
+
+def _flops_per_token(target: Target, anatomy: Anatomy) -> int:
+    """Of one query position with one cached token, all heads of the device: scores and mixing."""
+    cache = cache_of(target.recipe, target.layout)
+    shards = target.layout.shards(cache.axis)
+    return 2 * (cache.key_dim + (cache.value_dim or cache.key_dim)) * anatomy.heads // shards
+
+
+def _cache_bytes(
+    target: Target, anatomy: Anatomy, bucket: Bucket, context: int, before: int
+) -> int:
+    """Read once by each decode and each block of prompt, and the new tokens written."""
+    block = target.limits.prefill_block
+    seen = bucket.decodes * anatomy.seen(context)
+    seen += sum(anatomy.seen(before + (n + 1) * block) for n in range(bucket.blocks))
+    new = (bucket.decodes + bucket.blocks * block) * len(anatomy.layers)
+    return int((seen + new) * cached_token_bytes(target))
