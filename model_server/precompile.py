@@ -1,6 +1,6 @@
 """Compiles a model's programs ahead, for a TPU slice that is elsewhere or for CPUs like these.
 
-    python -m model_server.precompile MODEL [KEY=JSON ...] --topology v5e:4x8 [--to PLACE] [-- FLAGS]
+    python -m model_server.precompile MODEL [KEY=JSON ...] --topology v5e:4x8 [-- FLAGS]
     python -m model_server.precompile --list PLACE
 
 FLAGS are those that the model server will be started with. Exit statuses: 0 the set is whole, 1 it
