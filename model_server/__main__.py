@@ -267,6 +267,14 @@ def _add_engine(parser: argparse.ArgumentParser, default: ModelServerConfig) -> 
         help="bytes all models together may fill (default: what the machine has)",
     )
     flags.add_argument(
+        "--programs",
+        default=default.programs,
+        metavar="PLACE",
+        help="take programs that `sax precompile` wrote to this folder, gs:// or s3:// place, or "
+        'with "checkpoint" those beside each checkpoint; they are code, so name a place that only '
+        "those can write who may run code here (default: none)",
+    )
+    flags.add_argument(
         "--jax_cache_dir", help="keep compiled programs here, so that the next load is fast"
     )
     flags.add_argument(

@@ -2,7 +2,7 @@
 
 XLA reports each compile through jax.monitoring, in the thread that caused it. "Inside a load" is
 a context variable, so a load does not hide another model's mistake, and a load's own helper
-threads carry the mark when they run in a copy of its context.
+threads carry the mark when they run in a copy of its context. What a load compiles is counted too.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,29 @@ logger = logging.getLogger(__name__)
 _EVENT = "/jax/core/compile/backend_compile_duration"
 
 
+class LoadCompiles:
+    """What was compiled, or read from jax's cache, inside one load."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seconds: dict[str, list[float]] = {}
+
+    def add(self, name: str, seconds: float) -> None:
+        """One more program, of a function of this name."""
+        with self._lock:
+            self._seconds.setdefault(name, []).append(seconds)
+
+    def count(self, name: str) -> int:
+        """How many programs of this function."""
+        return len(self._seconds.get(name, ()))
+
+    def __str__(self) -> str:
+        """The functions, those that took longest first."""
+        took = sorted(self._seconds.items(), key=lambda item: sum(item[1]), reverse=True)
+        parts = [f"{len(each)} of {name} in {sum(each):.1f} s" for name, each in took]
+        return ", ".join(parts) or "nothing"
+
+
 class CompileWatch:
     """Install once per process, before the first load."""
 
@@ -26,15 +50,18 @@ class CompileWatch:
         """strict: a compile while serving raises in the thread that caused it."""
         self.while_serving = 0
         self._strict = strict
-        self._loading = contextvars.ContextVar("loading", default=False)
+        self._loading: contextvars.ContextVar[LoadCompiles | None] = contextvars.ContextVar(
+            "loading", default=None
+        )
         jax.monitoring.register_event_duration_secs_listener(self._listen)
 
     @contextlib.contextmanager
-    def loading(self) -> Iterator[None]:
-        """Compiles of this context are expected until the block ends."""
-        mark = self._loading.set(True)
+    def loading(self) -> Iterator[LoadCompiles]:
+        """Compiles of this context are expected, and counted, until the block ends."""
+        compiles = LoadCompiles()
+        mark = self._loading.set(compiles)
         try:
-            yield
+            yield compiles
         finally:
             self._loading.reset(mark)
 
@@ -42,8 +69,11 @@ class CompileWatch:
         """Listen no more."""
         jax.monitoring.unregister_event_duration_listener(self._listen)
 
-    def _listen(self, event: str, duration_secs: float, **_: Any) -> None:
-        if event != _EVENT or self._loading.get():
+    def _listen(self, event: str, duration_secs: float, **about: Any) -> None:
+        if event != _EVENT:
+            return
+        if (compiles := self._loading.get()) is not None:
+            compiles.add(str(about.get("fun_name", "a function")), duration_secs)
             return
         self.while_serving += 1
         logger.error("a program was compiled while serving (%.2f s): this is a bug", duration_secs)

@@ -14,6 +14,7 @@ from sax.machine import machine_memory
 from sax.names import CellId
 from sax.security import OPEN_TO_ALL, Security
 
+BESIDE_CHECKPOINTS = "checkpoint"  # the value of --programs for what lies beside each checkpoint
 _POSITIVE = (
     "slots",
     "page_size",
@@ -40,6 +41,7 @@ class ModelServerConfig:
     model_filter_regex: str = ".*"  # full match on the model paths to offer
     imports: tuple[str, ...] = ()  # modules that register models of their own
     jax_cache_dir: str | None = None
+    programs: str = ""  # where programs compiled ahead are taken from: a place, or "checkpoint"
     slots: int = 32
     page_size: int = 64
     max_context: int | None = None  # None: the model's own
@@ -98,6 +100,9 @@ class ModelServerConfig:
             # The preemption service would swallow the SIGTERM that tells us to drain.
             "JAX_ENABLE_PREEMPTION_SERVICE": "false",
             "TF_CPP_MIN_LOG_LEVEL": "1",
+            # The text of a kernel would tell in which folder sax is installed, and a program that
+            # was compiled elsewhere would be taken for another.
+            "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",
         }
         if self.cpu_devices:
             wanted["JAX_NUM_CPU_DEVICES"] = str(self.cpu_devices)

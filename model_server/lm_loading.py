@@ -11,6 +11,8 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import msgspec
+
 from model_server.capacity import (
     cache_of,
     kernel_of,
@@ -35,6 +37,7 @@ from model_server.models.recipe import Recipe
 from model_server.models.sharding import spans_hosts
 from model_server.models.weight import Blueprint
 from model_server.needs import check_devices, telling_need
+from model_server.precompiled.finding import find_ready
 from model_server.random_weights import random_weights
 from model_server.weights import read_weights
 from sax.errors import MemoryPlanError
@@ -83,12 +86,20 @@ class LmLoad:
         with telling_need(recipe, checkpoint, config):
             self.limits, self.planned = plan_capacity(recipe, self._module, layout, config, in_use)
         self.layout = layout.placed()
-        self.total = self.planned.total  # bytes on one device
-        self.memory = self.total * layout.mesh.size
         self.spans_hosts = spans_hosts(self.layout)
         self.order = STEPS if self.spans_hosts else None
         if limits is not None:
             self._follow(limits)
+        # Hosts that follow are sent the programs of the host that planned.
+        self._ready = (
+            find_ready(spec, config, self._module, self.layout, self.limits)
+            if (limits is None)
+            else None
+        )
+        if self._ready is not None:
+            self._shrink(self._ready.limits.pages)
+        self.total = self.planned.total  # bytes on one device
+        self.memory = self.total * layout.mesh.size
         _warn_of_plain(spec, self._module)
         logger.info(
             "%s: %s planned per device, %d pages, mesh %s",
@@ -119,7 +130,9 @@ class LmLoad:
             self.traffic,
         )
         try:
-            runner.compile(report, programs)
+            runner.compile(report, self._ready.over(programs) if self._ready else programs)
+            if self._ready is not None:
+                self._ready.tell()
         except BaseException:
             runner.close()
             raise
@@ -137,6 +150,11 @@ class LmLoad:
                 f"{limits.pages}: give every host the same memory, or lower --kv_cache_bytes"
             )
         self.limits = limits
+
+    def _shrink(self, pages: int) -> None:
+        """Programs that were compiled ahead have so many pages, which are no more than planned."""
+        self.limits = msgspec.structs.replace(self.limits, pages=pages)
+        self.planned = self.planned.with_pages(pages)
 
     def _weights(self, report: Report) -> list[Any]:
         declared = self._module.declarations

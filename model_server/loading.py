@@ -108,7 +108,7 @@ class ModelLoader:
         report(Progress("starting"))
         entry = find(spec.model_path)  # an unknown path is the clearer error, so it comes first
         check_offered(entry.path, self._config.model_filter_regex)
-        with self.watch.loading():
+        with self._watched(spec):
             if isinstance(entry, CustomModel):
                 return self._keep(load_custom(entry, spec, self._config, self._room(), report))
             with _named(spec.checkpoint), self._open(spec) as checkpoint:
@@ -127,7 +127,7 @@ class ModelLoader:
         self, spec: ModelSpec, limits: EngineLimits, programs: Programs, report: Report
     ) -> Share:
         """This host's part of a language model that the primary loads. Raises as a load does."""
-        with self.watch.loading(), _named(spec.checkpoint), self._open(spec) as checkpoint:
+        with self._watched(spec), _named(spec.checkpoint), self._open(spec) as checkpoint:
             config = checkpoint.config if checkpoint else None
             recipe = make_recipe(spec.model_path, config, spec.overrides)
             assert isinstance(recipe, Recipe), "only language models span hosts"
@@ -143,6 +143,12 @@ class ModelLoader:
     def devices(self) -> Devices:
         """What this server has for models."""
         return server_devices(self._config)
+
+    @contextmanager
+    def _watched(self, spec: ModelSpec) -> Iterator[None]:
+        with self.watch.loading() as compiles:
+            yield
+        logger.info("%s: while it loaded, XLA compiled %s", spec.model_id, compiles)
 
     def _open(self, spec: ModelSpec) -> AbstractContextManager[Checkpoint | None]:
         if spec.checkpoint == NO_CHECKPOINT:
@@ -187,6 +193,8 @@ class ModelLoader:
         """The whole of every layer, or some of the layers where hosts are stages of a pipeline."""
         how = (spec, recipe, checkpoint, self._config, self._in_use())
         if recipe.stages > 1:
+            if self._config.programs:
+                logger.warning("%s: hosts compile their stages themselves", spec.model_id)
             return StageLoad(*how, self.stage_host, limits)
         return LmLoad(*how, self._transfer, limits)
 

@@ -84,6 +84,20 @@ class Folder:
             raise CheckpointError(f"{self.url}/{name} cannot be read: {reason(exc)}") from exc
         return found.value if found.state == "value" else None
 
+    def write(self, name: str, body: bytes) -> None:
+        """A whole file at once: who reads it sees what was there before, or all of this."""
+        try:
+            self._files().write(name, body).result()
+        except (ValueError, OSError) as exc:
+            raise CheckpointError(f"{self.url}/{name} cannot be written: {reason(exc)}") from exc
+
+    def remove(self, name: str) -> None:
+        """A file that is not there is no error."""
+        try:
+            self._files().write(name, None).result()
+        except (ValueError, OSError) as exc:
+            raise CheckpointError(f"{self.url}/{name} cannot be removed: {reason(exc)}") from exc
+
     def read_all(self, names: tuple[str, ...]) -> dict[str, bytes]:
         """Those of these small files that exist."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:

@@ -25,12 +25,19 @@ class Programs(Protocol):
         """The program of this name; `lower` traces it, should it have to be compiled."""
         ...
 
+    def pass_on(self, name: str, body: bytes) -> None:
+        """This one was there already: give its bytes to whoever else waits for it."""
+        ...
+
 
 class _CompiledHere:
     """Compiled by this process, from jax's persistent cache where it has them."""
 
     def compiled(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Any:
         return lower().compile()
+
+    def pass_on(self, name: str, body: bytes) -> None:
+        """Nobody else waits."""
 
 
 COMPILED_HERE: Programs = _CompiledHere()
@@ -39,7 +46,7 @@ COMPILED_HERE: Programs = _CompiledHere()
 def compiled_in_turn(
     buckets: Sequence[Bucket], compile_one: Callable[[Bucket], Any]
 ) -> Generator[tuple[Bucket, Any], None, None]:
-    """Each bucket and its program, from the persistent cache where it has them.
+    """Each bucket and its program, in the order of the buckets.
 
     Two at a time: tracing one, which is Python, beside compiling another, which is not. Close the
     generator where the rest is not wanted.
@@ -48,7 +55,7 @@ def compiled_in_turn(
     def timed(bucket: Bucket) -> Any:
         started = time.monotonic()
         program = compile_one(bucket)
-        logger.info("compiled bucket %s in %.1f s", bucket, time.monotonic() - started)
+        logger.info("bucket %s was ready after %.1f s", bucket, time.monotonic() - started)
         return program
 
     with ThreadPoolExecutor(_COMPILERS, thread_name_prefix="compile") as pool:

@@ -7,6 +7,7 @@ devices or hosts: each keeps its own heads. Knows nothing of where blocks come f
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -15,16 +16,28 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.kernels.pages import LayerPages
 
 Block = LayerPages  # with a leading axis of layers: [L, n, K, ...]
 
 
-class PageTraffic(Protocol):
-    """Where the pages of other servers come from and ours go to, on this host."""
+class Directions(Protocol):
+    """Which ways pages go."""
 
-    gives: bool  # pages are offered
-    takes: bool  # pages are fetched
+    @property
+    def gives(self) -> bool:
+        """Pages are offered."""
+        ...
+
+    @property
+    def takes(self) -> bool:
+        """Pages are fetched."""
+        ...
+
+
+class PageTraffic(Directions, Protocol):
+    """Where the pages of other servers come from and ours go to, on this host."""
 
     def addresses(self) -> Sequence[str]:
         """Where this host's pages are fetched."""
@@ -82,22 +95,38 @@ class PageCopies:
         self._writes: dict[int, Any] = {}
         self._put: Any = None
 
-    def compile(self, traffic: PageTraffic) -> None:
-        """Make the programs for what this server does."""
+    def compile(self, ways: Directions, programs: Programs = COMPILED_HERE) -> None:
+        """Have the programs for what this server does."""
         for size in self._sizes:
-            index = self._vector((size,))
-            block = block_shape(self._layers, size)
-            if traffic.gives:
-                shardings = jax.tree.map(lambda leaf: leaf.sharding, block)
-                read = jax.jit(_read, out_shardings=shardings)
-                self._reads[size] = read.lower(self._layers, index).compile()
-            if traffic.takes:
-                shardings = jax.tree.map(lambda leaf: leaf.sharding, self._layers)
-                write = jax.jit(_write, donate_argnums=0, out_shardings=shardings)
-                self._writes[size] = write.lower(self._layers, block, index).compile()
-        if traffic.takes:
-            put = jax.jit(_put, donate_argnums=0, out_shardings=self._everywhere)
-            self._put = put.lower(self._last_tokens, self._vector((2,))).compile()
+            if ways.gives:
+                self._reads[size] = programs.compiled(
+                    f"read {size} pages", functools.partial(self._lower_read, size)
+                )
+            if ways.takes:
+                self._writes[size] = programs.compiled(
+                    f"write {size} pages", functools.partial(self._lower_write, size)
+                )
+        if ways.takes:
+            self._put = programs.compiled("put a token", self._lower_put)
+
+    def count(self, ways: Directions) -> int:
+        """How many programs `compile` has made."""
+        return len(self._sizes) * (ways.gives + ways.takes) + ways.takes
+
+    def _lower_read(self, size: int) -> jax.stages.Lowered:
+        block = block_shape(self._layers, size)
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, block)
+        return jax.jit(_read, out_shardings=shardings).lower(self._layers, self._vector((size,)))
+
+    def _lower_write(self, size: int) -> jax.stages.Lowered:
+        block = block_shape(self._layers, size)
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, self._layers)
+        write = jax.jit(_write, donate_argnums=0, out_shardings=shardings)
+        return write.lower(self._layers, block, self._vector((size,)))
+
+    def _lower_put(self) -> jax.stages.Lowered:
+        put = jax.jit(_put, donate_argnums=0, out_shardings=self._everywhere)
+        return put.lower(self._last_tokens, self._vector((2,)))
 
     def read(self, layers: Any, pages: Sequence[int]) -> list[Block]:
         """Copies of these pages."""

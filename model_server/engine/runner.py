@@ -126,7 +126,7 @@ class ModelRunner:
                 self._compiled[bucket] = program
                 report(Progress("compiling bucket", done, total))
         if self.traffic is not None:
-            self._copies.compile(self.traffic)
+            self._copies.compile(self.traffic, programs)
 
     def _compile_one(self, bucket: Bucket, programs: Programs) -> Any:
         return programs.compiled(str(bucket), lambda: self._program.lower(bucket))

@@ -12,15 +12,14 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import pickle
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
-from jax.experimental import serialize_executable
 
+from model_server.engine.program_bytes import from_bytes, to_bytes
 from sax.errors import Cancelled
 
 logger = logging.getLogger(__name__)
@@ -66,6 +65,9 @@ class KeptPrograms:
         """The program, compiled now or before."""
         return self.found(lower())[0]
 
+    def pass_on(self, name: str, body: bytes) -> None:
+        """There is nobody else."""
+
     def found(self, lowered: jax.stages.Lowered) -> tuple[Any, bytes | None]:
         """The program, and the bytes it is kept as; None where this backend has none."""
         key = hashlib.sha256(f"{self._salt}\n{lowered.as_text()}".encode()).hexdigest()
@@ -91,6 +93,10 @@ class SharedPrograms:
         program, body = self._kept.found(lower())
         self._send(name, body)
         return program
+
+    def pass_on(self, name: str, body: bytes) -> None:
+        """One that was compiled ahead: the other hosts need not look for it."""
+        self._send(name, body)
 
 
 class ReceivedPrograms:
@@ -125,29 +131,21 @@ class ReceivedPrograms:
         program = _load(body) if body is not None else None
         return program if program is not None else lower().compile()
 
+    def pass_on(self, name: str, body: bytes) -> None:
+        """It comes from the primary, which has sent it to everybody."""
+
 
 def _serialised(program: Any) -> bytes | None:
     try:
-        devices = [device.id for device in _devices(program)]
-        return pickle.dumps((devices, serialize_executable.serialize(program)))
+        return to_bytes(program)
     except Exception as exc:  # a backend that cannot: every host compiles
         logger.warning("programs of this backend cannot be sent to other hosts: %s", exc)
         return None
 
 
-def _devices(program: Any) -> list[Any]:
-    """Those it runs on, in its order: a mesh may take some of all there are."""
-    sharding = jax.tree.leaves(program.input_shardings)[0]
-    mesh = getattr(sharding, "mesh", None)
-    return list(sharding.device_set) if mesh is None else list(mesh.devices.flat)
-
-
 def _load(body: bytes) -> Any:
     try:
-        ids, serialized = pickle.loads(body)
-        by_id = {device.id: device for device in jax.devices()}
-        devices = [by_id[each] for each in ids]
-        return serialize_executable.deserialize_and_load(*serialized, execution_devices=devices)
+        return from_bytes(body)
     except Exception as exc:
         logger.warning("a compiled program cannot be read here, compiling it: %s", exc)
         return None

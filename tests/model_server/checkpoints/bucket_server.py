@@ -1,4 +1,4 @@
-"""A local folder served as a bucket: enough of Google's JSON API and of S3's REST API to read.
+"""A local folder served as a bucket: enough of Google's JSON API and of S3's REST API.
 
 The first folder of a path is the bucket. Counts the bytes of every object it hands out.
 """
@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 _GCS = "/storage/v1/b/"
+_GCS_UPLOAD = "/upload/storage/v1/b/"
 
 
 class BucketServer(ThreadingHTTPServer):
@@ -63,6 +64,32 @@ class _Handler(BaseHTTPRequestHandler):
             return self._gcs_list(bucket, query)
         bucket, _, name = unquote(split.path[1:]).partition("/")
         return self._object(bucket, name) if name else self._s3_list(bucket, query)
+
+    def do_PUT(self) -> None:
+        bucket, _, name = unquote(urlsplit(self.path).path[1:]).partition("/")
+        self._keep(bucket, name)
+        self._answer(200, b"", {"ETag": '"1"'})
+
+    def do_POST(self) -> None:
+        split = urlsplit(self.path)
+        bucket, _, _ = split.path.removeprefix(_GCS_UPLOAD).partition("/o")
+        name = parse_qs(split.query)["name"][0]
+        self._keep(bucket, name)
+        about = {"name": name, "bucket": bucket, "generation": "1", "size": "1"}
+        self._answer(200, json.dumps(about).encode())
+
+    def do_DELETE(self) -> None:
+        path = urlsplit(self.path).path
+        bucket, _, name = path.removeprefix(_GCS if path.startswith(_GCS) else "/").partition("/")
+        place = self.server.root / bucket / unquote(name.removeprefix("o/"))
+        there = place.is_file()
+        place.unlink(missing_ok=True)
+        self._answer(204 if there else 404, b"")
+
+    def _keep(self, bucket: str, name: str) -> None:
+        path = self.server.root / bucket / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(self.rfile.read(int(self.headers["Content-Length"])))
 
     def _object(self, bucket: str, name: str) -> None:
         path = self.server.root / bucket / name

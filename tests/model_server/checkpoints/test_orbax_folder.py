@@ -42,6 +42,22 @@ def test_files_are_read_and_listed(place: Folder) -> None:
     assert sorted(place.files()) == ["a.txt", "sub/b.txt", "sub/deep/c.txt"]
 
 
+def test_files_are_written_replaced_and_removed(place: Folder) -> None:
+    new = place.child("new")
+    new.write("a.bin", b"one")
+    new.write("a.bin", b"another")
+    assert new.read("a.bin") == b"another"
+    new.remove("a.bin")
+    new.remove("a.bin")  # once is enough
+    assert new.read("a.bin") is None
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=r"file/sub/a\.bin cannot be written"):
+        Folder(str(tmp_path / "file" / "sub")).write("a.bin", b"")
+
+
 def test_folders_know_their_neighbours(place: Folder) -> None:
     below = place.child("sub")
     assert below.name == "sub"

@@ -1,0 +1,63 @@
+"""Which of the sets that lie at a place fits this server, and why the nearest does not. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from model_server.engine.types import EngineLimits
+from model_server.precompiled.keys import Keys, differences
+from model_server.precompiled.manifest import Manifest, shape_differences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What this server would compile."""
+
+    weights: str
+    keys: Keys
+    limits: EngineLimits  # as its own plan has them
+    pages_are_given: bool  # by a flag, so that no fewer would do
+    sax: str
+
+
+def choose(sets: Mapping[str, Manifest], wanted: Wanted) -> str | None:
+    """The one with the most pages; of these the one of the same sources, then the newest."""
+    fitting = [name for name, each in sets.items() if not why_not(each, wanted)]
+    return max(fitting, key=lambda name: _merit(sets[name], wanted), default=None)
+
+
+def why_not(made: Manifest, wanted: Wanted) -> list[str]:
+    """What keeps this server from running a set, in words; none: nothing does."""
+    if made.weights != wanted.weights:
+        return [f"made for another model, {made.model}"]
+    return [
+        *differences(made.keys, wanted.keys),
+        *shape_differences(made.limits, wanted.limits),
+        *_pages(made.limits.pages, wanted),
+    ]
+
+
+def explain(sets: Mapping[str, Manifest], wanted: Wanted) -> str:
+    """Why none of them fits: of this model the nearest, with all that keeps it from being run."""
+    reasons = {
+        name: why_not(each, wanted) for name, each in sets.items() if each.weights == wanted.weights
+    }
+    if not reasons:
+        others = sorted({f"{each.model} on {each.topology}" for each in sets.values()})
+        return f"those there are of other models or meshes ({', '.join(others)})"
+    nearest = min(reasons, key=lambda name: len(reasons[name]))
+    return f"{nearest}, the nearest of {len(reasons)}, was {'; '.join(reasons[nearest])}"
+
+
+def _pages(made: int, wanted: Wanted) -> list[str]:
+    own = wanted.limits.pages
+    if made > own:
+        return [f"made for {made} KV pages, here is room for {own}"]
+    if wanted.pages_are_given and made != own:
+        return [f"made for {made} KV pages, here --kv_cache_bytes gives {own}"]
+    return []
+
+
+def _merit(made: Manifest, wanted: Wanted) -> tuple[int, bool, str]:
+    return made.limits.pages, made.sax == wanted.sax, made.made_at

@@ -1,0 +1,108 @@
+"""A server looks for programs that were compiled ahead, and says what it finds.
+
+Programs are code, so it looks only where its flag says: at one place, or beside each checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from model_server.config import BESIDE_CHECKPOINTS, ModelServerConfig
+from model_server.engine.types import EngineLimits
+from model_server.lm_shapes import leaf_shapes
+from model_server.models.nibbles import byte_shape
+from model_server.models.sharding import Layout
+from model_server.models.weight import Blueprint
+from model_server.multihost.hello import versions
+from model_server.precompiled.choosing import Wanted, choose, explain
+from model_server.precompiled.place import beside, open_to_all, sets_at
+from model_server.precompiled.ready_programs import ReadyPrograms
+from model_server.precompiled.surroundings import digest_of, keys_of
+from sax.errors import CheckpointError
+from sax.types import ModelSpec
+
+logger = logging.getLogger(__name__)
+
+
+def find_ready(
+    spec: ModelSpec,
+    config: ModelServerConfig,
+    blueprint: Blueprint,
+    layout: Layout,
+    limits: EngineLimits,
+) -> ReadyPrograms | None:
+    """The set that fits; None, and a line in the log that says why, where there is none.
+
+    layout: over the devices that the model will lie on. limits: as this server plans them; a set
+    may have fewer pages.
+    """
+    place = _place(spec, config)
+    if place is None:
+        return None
+    try:
+        return _look(place, spec, _wanted(config, blueprint, layout, limits))
+    except CheckpointError as exc:
+        logger.warning("no compiled programs for %s: %s", spec.model_id, exc.text)
+        return None
+
+
+def _look(place: str, spec: ModelSpec, wanted: Wanted) -> ReadyPrograms | None:
+    if open_to_all(place):
+        logger.error(
+            "%s: every user of this machine can write there, and programs are code: they are left "
+            "aside; chmod o-w it",
+            place,
+        )
+        return None
+    sets = {folder.name: (folder, manifest) for folder, manifest in sets_at(place)}
+    manifests = {name: manifest for name, (_, manifest) in sets.items()}
+    name = choose(manifests, wanted)
+    if name is None:
+        why = explain(manifests, wanted) if sets else "nothing was compiled for it (sax precompile)"
+        logger.warning("no compiled programs for %s in %s: %s", spec.model_id, place, why)
+        return None
+    folder, chosen = sets[name]
+    pages, own = chosen.limits.pages, wanted.limits.pages
+    logger.info(
+        "%s: %d programs for %s, compiled ahead by sax %s at %s, are in %s%s",
+        *(spec.model_id, len(chosen.programs), chosen.topology, chosen.sax, chosen.made_at),
+        folder.url,
+        f"; they are for {pages} KV pages, of the {own} there is room for" if pages < own else "",
+    )
+    return ReadyPrograms(folder, chosen, wanted.sax)
+
+
+def _wanted(
+    config: ModelServerConfig, blueprint: Blueprint, layout: Layout, limits: EngineLimits
+) -> Wanted:
+    return Wanted(
+        weights=digest_of(map(byte_shape, leaf_shapes(blueprint, layout))),
+        keys=keys_of(layout),
+        limits=limits,
+        pages_are_given=config.kv_cache_bytes is not None,
+        sax=versions()["sax"],
+    )
+
+
+def _place(spec: ModelSpec, config: ModelServerConfig) -> str | None:
+    own = beside(spec.checkpoint)
+    if config.programs not in ("", BESIDE_CHECKPOINTS):
+        return config.programs
+    if config.programs:
+        return own
+    if own is not None and "://" not in own and _has_some(own):
+        logger.info(
+            "%s holds compiled programs, which are code and are taken only where --programs says "
+            "so: --programs %s, if whoever can write there may run code here",
+            own,
+            BESIDE_CHECKPOINTS,
+        )
+    return None
+
+
+def _has_some(own: str) -> bool:
+    try:
+        return any(True for _ in sets_at(own))
+    except CheckpointError:
+        logger.warning("%s cannot be looked into", own)
+        return False

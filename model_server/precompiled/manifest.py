@@ -1,0 +1,87 @@
+"""The list of contents of a set of compiled programs: what they are of, what they were made for.
+
+JSON that people can read. It is written last, so that a set without one was never finished. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from model_server.engine.types import EngineLimits
+from model_server.precompiled.keys import Keys
+from sax.errors import CheckpointError
+
+FORMAT = 1
+_OF_HOST = ("pages", "queue")  # limits that may differ, or that no program depends on
+
+
+class ProgramEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One program."""
+
+    name: str  # 2 decodes + 0 prompt blocks
+    text: str  # sha256 of the text that was compiled
+    file: str
+    size: int
+    sha256: str  # of the file
+    compile_s: float
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """One set: a model on a topology, by one compiler."""
+
+    format: int = FORMAT
+    model: str  # as it was asked for
+    overrides: Mapping[str, str]
+    topology: str  # likewise
+    weights: str  # digest of their shapes: whether it is this model at all
+    keys: Keys
+    limits: EngineLimits
+    sax: str  # version and digest of the sources
+    made_at: str
+    made_by: str
+    programs: tuple[ProgramEntry, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Of its folder: the same for everything that is to end up in the same set."""
+        alike = (self.weights, self.keys, self.limits, self.sax)
+        digest = hashlib.sha256(msgspec.json.encode(alike, order="sorted")).hexdigest()[:12]
+        return f"{re.sub('[^a-z0-9]+', '-', self.topology.lower())}-{digest}"
+
+    @property
+    def size(self) -> int:
+        return sum(entry.size for entry in self.programs)
+
+
+def encode(manifest: Manifest) -> bytes:
+    """For people and for `decode`."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+
+
+def decode(body: bytes) -> Manifest:
+    """Raises CheckpointError for what this version of sax cannot read."""
+    try:
+        version = msgspec.json.decode(body, type=_Version).format
+        if version != FORMAT:
+            raise CheckpointError(f"it has format {version}, and this sax reads format {FORMAT}")
+        return msgspec.json.decode(body, type=Manifest)
+    except msgspec.MsgspecError as exc:
+        raise CheckpointError(f"it is no manifest of compiled programs: {exc}") from exc
+
+
+def shape_differences(made: EngineLimits, here: EngineLimits) -> list[str]:
+    """Which of the limits that shape programs differ, in words; pages apart."""
+    names = [name for name in made.__struct_fields__ if name not in _OF_HOST]
+    return [
+        f"made for {name} {getattr(made, name)}, here is {getattr(here, name)}"
+        for name in names
+        if getattr(made, name) != getattr(here, name)
+    ]
+
+
+class _Version(msgspec.Struct):
+    format: int

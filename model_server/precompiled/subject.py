@@ -1,0 +1,101 @@
+"""What is to be compiled ahead: a model for a TPU slice, or for CPUs like those of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+
+from model_server.capacity import layout_for, plan_capacity
+from model_server.config import ModelServerConfig
+from model_server.engine.page_copies import PageCopies
+from model_server.engine.step_program import StepProgram
+from model_server.engine.types import EngineLimits
+from model_server.lm_shapes import step_program
+from model_server.models.sharding import Layout
+from model_server.needs import check_devices
+from model_server.plan.model import Model, open_model
+from model_server.plan.target import recipe_of, target_on
+from model_server.plan.topology import topology_of
+from model_server.precompiled.topologies import cpu_devices
+from sax.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model on devices, as far as its programs go."""
+
+    title: str
+    overrides: Mapping[str, str]
+    topology: str
+    has_checkpoint: bool
+    config: ModelServerConfig
+    limits: EngineLimits
+    layout: Layout
+    program: StepProgram
+
+    @property
+    def copies(self) -> PageCopies:
+        """What moves pages, where prompts and answers are computed apart."""
+        program, most = self.program, self.limits.pages_per_sequence
+        return PageCopies(program.pages, program.last_tokens, program.everywhere, most)
+
+
+def subject_of(
+    model: str,
+    overrides: Mapping[str, str],
+    topology: str,
+    config: ModelServerConfig,
+    path: str | None = None,
+) -> Subject:
+    """Made as a load makes it. For CPUs this process must have them.
+
+    path: the model path of a checkpoint, where it is not as its config.json says. Raises
+    InvalidRequest, ModelPathNotFound, CheckpointError, MemoryPlanError; Unavailable without libtpu.
+    """
+    on = _on_cpu if cpu_devices(topology) else _on_slice
+    with open_model(model, path) as opened:
+        return on(opened, overrides, topology, config)
+
+
+def _on_slice(
+    model: Model, overrides: Mapping[str, str], topology: str, config: ModelServerConfig
+) -> Subject:
+    target = target_on(model, recipe_of(model, overrides), topology_of(topology), config)
+    return Subject(
+        title=target.title,
+        overrides=overrides,
+        topology=target.topology.name,
+        has_checkpoint=model.checkpoint is not None,
+        config=target.config,
+        limits=target.limits,
+        layout=target.layout,
+        program=target.program,
+    )
+
+
+def _on_cpu(
+    model: Model, overrides: Mapping[str, str], topology: str, config: ModelServerConfig
+) -> Subject:
+    wanted, there = cpu_devices(topology), len(jax.devices())
+    if wanted != there:
+        raise InvalidRequest(
+            f"{topology} has {wanted} devices, and this process {there}", param="topology"
+        )
+    recipe = recipe_of(model, overrides)
+    check_devices(recipe, model.checkpoint, config)
+    sizes = layout_for(recipe)
+    blueprint = recipe.blueprint(sizes, model.checkpoint)
+    limits, _ = plan_capacity(recipe, blueprint, sizes, config, in_use=0)
+    layout = sizes.placed()
+    return Subject(
+        title=model.title,
+        overrides=overrides,
+        topology=topology,
+        has_checkpoint=model.checkpoint is not None,
+        config=config,
+        limits=limits,
+        layout=layout,
+        program=step_program(recipe, blueprint, limits, layout),
+    )

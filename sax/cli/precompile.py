@@ -1,0 +1,76 @@
+"""The command `precompile`: a model's programs, compiled ahead of the servers that run them.
+
+The work is the model server's (`model_server.precompile`), run as a process of its own: the SDK
+does not import jax.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Annotated
+
+import typer
+
+_MODULE = "model_server.precompile"
+
+
+def precompile(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="A checkpoint (file, folder, gs:// or s3://), a model path, a config.json, or a "
+            "well-known model.",
+            show_default=False,
+        ),
+    ] = None,
+    rest: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=JSON -- FLAGS",
+            help="Overrides as in a publish; behind -- the flags that the model server will have.",
+        ),
+    ] = None,
+    topology: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="v5e:4x8, v6e:2x2, ..., or cpu, cpu:2, ..."),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE",
+            help="A folder, gs:// or s3:// place; by default sax-programs beside the checkpoint.",
+        ),
+    ] = None,
+    path: Annotated[
+        str | None,
+        typer.Option(help="Model path of the checkpoint, where it is not as its config.json says."),
+    ] = None,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Where a program does not compile, make the rest.")
+    ] = False,
+    list_place: Annotated[
+        str | None, typer.Option("--list", metavar="PLACE", help="Show the sets that are there.")
+    ] = None,
+) -> None:
+    """Compile a model's programs ahead: servers that find them start without compiling.
+
+    Needs neither a TPU (pip install libtpu) nor the weights. What is there already is not compiled
+    again. A server takes programs only from where its flag --programs says, because they are code.
+
+    \b
+    Examples:
+      sax precompile ./smollm2 --topology v5e:2x2
+      sax precompile SmolLM2-135M-Instruct.Q4_1.gguf --topology cpu -- --slots 8
+      sax precompile LmCloudSpmd175B32Test --topology v5e:4x8 --to gs://bucket/programs
+      sax precompile --list gs://bucket/programs
+    """
+    options = {"--topology": topology, "--to": to, "--path": path, "--list": list_place}
+    given = [word for name, value in options.items() if value is not None for word in (name, value)]
+    if keep_going:
+        given.append("--keep-going")
+    words = [*([] if model is None else [model]), *(rest or [])]
+    flags = next((at for at, word in enumerate(words) if word.startswith("-")), len(words))
+    command = [sys.executable, "-m", _MODULE, *words[:flags], *given, "--", *words[flags:]]
+    raise typer.Exit(subprocess.run(command).returncode)
