@@ -118,9 +118,13 @@ def weight_bytes(module: Blueprint, layout: Layout) -> int:
 def kernel_of(recipe: Recipe, layout: Layout) -> Kernel:
     """What attends on these devices."""
     cache = cache_of(recipe, layout)
-    # Queries of many heads that share one head of keys are divided although the pages are not.
-    queries = "heads" if cache.kv_heads == 1 else cache.axis
-    return kernel_for(layout.platform, layout.mesh, layout.axis(queries), layout.axis(cache.axis))
+    return kernel_for(
+        layout.platform,
+        layout.mesh,
+        layout.axis(cache.query_axis),
+        layout.axis(cache.axis),
+        kv_dtype(recipe, layout),
+    )
 
 
 def kv_dtype(recipe: Recipe, layout: Layout) -> jnp.dtype:

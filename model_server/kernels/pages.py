@@ -40,6 +40,7 @@ class CacheShape:
     key_dim: int
     value_dim: int  # 0: the keys are the values too
     axis: str | None = None  # logical axis of the heads; None: every device holds all
+    query_axis: str | None = None  # of the query heads, which may be divided where KV heads are not
 
     def bytes_per_page(self, page_size: int, dtype: jnp.dtype, shapes: Shapes | None = None) -> int:
         """Bytes that one page takes up over all layers and devices."""

@@ -65,7 +65,9 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
     return Recipe(
         build=build,
-        cache=latent_cache(layers=layers, latent=shape.latent, rotated=shape.rotated_dim),
+        cache=latent_cache(
+            layers=layers, heads=shape.heads, latent=shape.latent, rotated=shape.rotated_dim
+        ),
         embed=shape.embed,
         vocab=keys.whole("vocab_size"),
         unused=_spare_layers(keys, layers),

@@ -122,10 +122,18 @@ def _head_rows(name: str, s: LatentShape, start: int, stop: int) -> list[Source]
     return [cut(Tensor(name), i + start, i + stop, of=s.heads * rows) for i in firsts]
 
 
-def latent_cache(*, layers: int, latent: int, rotated: int) -> Callable[[int], CacheShape]:
+def latent_cache(
+    *, layers: int, heads: int, latent: int, rotated: int
+) -> Callable[[int], CacheShape]:
     """One KV head, on every device, that is keys and values at once."""
 
     def on(shards: int) -> CacheShape:
-        return CacheShape(layers=layers, kv_heads=1, key_dim=latent + rotated, value_dim=0)
+        return CacheShape(
+            layers=layers,
+            kv_heads=1,
+            key_dim=latent + rotated,
+            value_dim=0,
+            query_axis=split_heads(heads, heads, shards).axis,
+        )
 
     return on

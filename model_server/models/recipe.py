@@ -133,6 +133,7 @@ def head_cache(
             key_dim=head_dim,
             value_dim=head_dim,
             axis=split.axis,
+            query_axis=split.axis,
         )
 
     return on

@@ -88,7 +88,7 @@ def expanded(x: np.ndarray, rotate: Any) -> np.ndarray:
 def test_the_absorbed_form_equals_the_expanded_one() -> None:
     x = np.random.default_rng(1).normal(size=(TOKENS, SHAPE.embed)).astype(np.float32)
     rotation = rope_of({}, SHAPE.rotated_dim).at(jnp.arange(TOKENS))
-    cache = latent_cache(layers=1, latent=SHAPE.latent, rotated=SHAPE.rotated_dim)(1)
+    cache = latent_cache(layers=1, heads=4, latent=SHAPE.latent, rotated=SHAPE.rotated_dim)(1)
     pages = allocate(cache, 2, PAGE, jnp.dtype("float32"))[0]
     idle = np.concatenate([np.zeros((1, SHAPE.embed), np.float32), x])
     positions = jnp.asarray([0, *range(TOKENS)])
@@ -103,14 +103,18 @@ def test_the_absorbed_form_equals_the_expanded_one() -> None:
 
 
 def test_a_token_takes_up_one_latent_and_one_rotated_key_for_all_heads() -> None:
-    cache = latent_cache(layers=61, latent=512, rotated=64)
-    assert cache(1) == cache(8)
+    cache = latent_cache(layers=61, heads=128, latent=512, rotated=64)
+    assert (cache(1).query_axis, cache(8).query_axis) == (None, "heads")
+    assert cache(8).kv_heads == 1
+    assert cache(8).axis is None
     assert cache(8).bytes_per_page(1, jnp.dtype("bfloat16")) == 61 * (512 + 64) * 2
     assert cache(8).bytes_per_page(1, jnp.dtype("int8")) == 61 * (512 + 64 + 4)
 
 
 def test_nothing_is_allocated_for_values() -> None:
-    pages = allocate(latent_cache(layers=1, latent=6, rotated=2)(1), 3, 4, jnp.dtype("int8"))[0]
+    pages = allocate(
+        latent_cache(layers=1, heads=4, latent=6, rotated=2)(1), 3, 4, jnp.dtype("int8")
+    )[0]
     assert (pages.values, pages.value_scales) == (None, None)
     assert pages.keys.shape == (4, 1, 8, 4)
     other = CacheShape(layers=1, kv_heads=1, key_dim=8, value_dim=6)

@@ -1,0 +1,63 @@
+"""The kernel of a platform, as a pure choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh
+
+from model_server.kernels import xla
+from model_server.kernels.choice import kernel_for
+from model_server.kernels.gpu_attention import GpuAttention
+from model_server.kernels.tpu_attention import TpuAttention
+from model_server.models.axis_rules import AXES
+
+MESH = AbstractMesh((1, 1, 4), AXES)
+BF16, FLOAT8 = jnp.dtype("bfloat16"), jnp.dtype("float8_e4m3fn")
+
+
+@dataclass(frozen=True)
+class Device:
+    compute_capability: str
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What is asked of a mesh: its first device."""
+
+    devices: Any
+
+
+def of(capability: str) -> Any:
+    return Devices(np.asarray([Device(capability)]))
+
+
+def test_a_tpu_has_a_kernel_that_knows_how_heads_are_divided() -> None:
+    assert kernel_for("tpu", MESH, "model", None, BF16) == TpuAttention(MESH, "model", None)
+
+
+def test_a_cpu_has_plain_xla() -> None:
+    assert kernel_for("cpu", MESH, "model", "model", BF16) is xla.KERNEL
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "triton"),
+    [
+        ("9.0", BF16, True),
+        ("9.0", FLOAT8, True),
+        ("8.0", BF16, True),
+        ("8.0", FLOAT8, False),
+        ("7.5", BF16, False),
+        ("gfx942", BF16, False),
+    ],
+)
+def test_a_gpu_has_triton_where_that_knows_it(
+    capability: str, dtype: jnp.dtype, triton: bool
+) -> None:
+    kernel = kernel_for("gpu", of(capability), "model", "model", dtype)
+    assert isinstance(kernel, GpuAttention) == triton
+    assert triton or kernel is xla.KERNEL
