@@ -9,10 +9,11 @@ import jax
 
 from model_server.capacity import layout_for, plan_capacity
 from model_server.config import ModelServerConfig
+from model_server.engine.buckets import Bucket
 from model_server.engine.page_copies import PageCopies
 from model_server.engine.step_program import StepProgram
 from model_server.engine.types import EngineLimits
-from model_server.lm_shapes import step_program
+from model_server.lm_shapes import buckets_of, step_program
 from model_server.models.sharding import Layout
 from model_server.needs import check_devices
 from model_server.plan.model import Model, open_model
@@ -33,6 +34,7 @@ class Subject:
     config: ModelServerConfig
     limits: EngineLimits
     layout: Layout
+    buckets: tuple[Bucket, ...]
     program: StepProgram
 
     @property
@@ -71,6 +73,7 @@ def _on_slice(
         config=target.config,
         limits=target.limits,
         layout=target.layout,
+        buckets=target.buckets,
         program=target.program,
     )
 
@@ -97,5 +100,6 @@ def _on_cpu(
         config=config,
         limits=limits,
         layout=layout,
+        buckets=buckets_of(limits),
         program=step_program(recipe, blueprint, limits, layout),
     )
