@@ -34,6 +34,9 @@ from sax.errors import CheckpointError, LoadFailed, SaxError
 
 logger = logging.getLogger(__name__)
 
+_EOL = "\n"
+_LESS = "(lower --kv_cache_bytes or --slots, or take a larger slice)"
+
 
 @dataclass(frozen=True, slots=True)
 class Made:
@@ -179,4 +182,5 @@ def _ways(subject: Subject) -> _Ways:
 def _reason(exc: Exception) -> str:
     if isinstance(exc, SaxError):
         return exc.text
-    return f"{type(exc).__name__}: {str(exc).strip().partition(chr(10))[0][:300]}"
+    said = f"{type(exc).__name__}: {str(exc).strip().partition(_EOL)[0][:300]}"
+    return f"{said} {_LESS}" if "RESOURCE_EXHAUSTED" in said else said

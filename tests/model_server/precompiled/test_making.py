@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +15,17 @@ import pytest
 
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
-from model_server.models.sharding import own_device
+from model_server.models.sharding import Layout, own_device
+from model_server.plan.target import target_of
 from model_server.precompiled.making import Made, Maker, program_count
 from model_server.precompiled.place import sets_at
 from model_server.precompiled.ready_programs import ReadyPrograms
 from model_server.precompiled.subject import Subject, subject_of
+from model_server.precompiled.surroundings import keys_of
 from sax.errors import CheckpointError, LoadFailed
+from tests.demo_model import ROOT
 from tests.model_server.precompiled.made_here import LIMITS, answer, lowered
-from tests.model_server.tpu_compiler import needs_compiler
+from tests.model_server.tpu_compiler import mesh_of, needs_compiler
 
 BUCKETS = tuple(Bucket(decodes, 0) for decodes in (2, 4, 8))
 SMALL = {
@@ -152,12 +158,76 @@ def test_programs_for_a_slice_that_is_elsewhere_are_written(tmp_path: Path) -> N
     assert folder.name.startswith("v5e-2x2-")
 
 
-def test_programs_for_a_slice_of_several_hosts_know_them(tmp_path: Path) -> None:
-    pytest.importorskip("libtpu")
-    from model_server.models.sharding import Layout
-    from model_server.precompiled.surroundings import keys_of
-    from tests.model_server.tpu_compiler import mesh_of
+@needs_compiler
+def test_a_set_leaves_room_for_a_device_that_tells_of_less_memory() -> None:
+    config = ModelServerConfig(slots=64)
+    made = subject_of(
+        "LmCloudSpmd2BTest",
+        {"MAX_CONTEXT": "256", "ICI_MESH_SHAPE": "[1, 1, 4]"},
+        "v5e:2x2",
+        config,
+    )
+    told = target_of(
+        "LmCloudSpmd2BTest",
+        {"MAX_CONTEXT": "256", "ICI_MESH_SHAPE": "[1, 1, 4]"},
+        "v5e:2x2",
+        config,
+    )
+    spare = told.planned.kv // (told.planned.pages + 1) * (told.limits.pages - made.limits.pages)
+    assert 0 <= spare - told.topology.chip.usable // 64 < 2**23
+    assert jax.tree.leaves(made.program.pages)[0].shape[0] == made.limits.pages + 1
+    given = replace(config, kv_cache_bytes=2**26)
+    exact = target_of("LmCloudSpmd2BTest", overrides, "v5e:2x2", given)
+    same = subject_of("LmCloudSpmd2BTest", overrides, "v5e:2x2", given)
+    assert same.limits == exact.limits
 
+
+@needs_compiler
+def test_programs_for_a_slice_of_several_hosts_know_them() -> None:
     keys = keys_of(Layout(mesh_of("v5e:4x8")))
     assert (keys.hosts, keys.devices_per_host, keys.mesh) == (8, 4, "1x1x32")
     assert len(set(keys.devices)) == 32
+
+
+_KERNEL = """
+import jax
+from jax.experimental import pallas as pl
+
+def double(x, out):
+    out[...] = x[...] * 2
+
+def step(x):
+    return pl.pallas_call(double, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+"""
+_LOWER = """
+import sys
+import jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+from model_server.precompiled.ready_programs import digest_of_text
+from tests.model_server.tpu_compiler import one_device
+
+mesh = one_device("v5e")
+x = jax.ShapeDtypeStruct((8, 128), jnp.float32, sharding=NamedSharding(mesh, P()))
+
+def digest(place):
+    scope = {}
+    exec(compile(sys.argv[1], place, "exec"), scope)
+    step = jax.shard_map(scope["step"], mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)
+    return digest_of_text(jax.jit(step).lower(x))
+
+print(digest("/opt/sax/kernel.py") == digest("/home/somebody/kernel.py"))
+jax.config.update("jax_traceback_in_locations_limit", 10)  # as jax has it
+print(digest("/opt/sax/kernel.py") == digest("/home/somebody/kernel.py"))
+"""
+
+
+@needs_compiler
+def test_the_text_of_a_kernel_is_the_same_wherever_sax_is_installed() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _LOWER, _KERNEL],
+        env={**os.environ, **ModelServerConfig().environment(), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert ran.stdout.split() == ["True", "False"], ran.stderr
