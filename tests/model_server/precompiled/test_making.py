@@ -160,19 +160,9 @@ def test_programs_for_a_slice_that_is_elsewhere_are_written(tmp_path: Path) -> N
 
 @needs_compiler
 def test_a_set_leaves_room_for_a_device_that_tells_of_less_memory() -> None:
-    config = ModelServerConfig(slots=64)
-    made = subject_of(
-        "LmCloudSpmd2BTest",
-        {"MAX_CONTEXT": "256", "ICI_MESH_SHAPE": "[1, 1, 4]"},
-        "v5e:2x2",
-        config,
-    )
-    told = target_of(
-        "LmCloudSpmd2BTest",
-        {"MAX_CONTEXT": "256", "ICI_MESH_SHAPE": "[1, 1, 4]"},
-        "v5e:2x2",
-        config,
-    )
+    config, overrides = ModelServerConfig(slots=64), {"ICI_MESH_SHAPE": "[1, 1, 4]"}
+    made = subject_of("LmCloudSpmd2BTest", overrides, "v5e:2x2", config)
+    told = target_of("LmCloudSpmd2BTest", overrides, "v5e:2x2", config)
     spare = told.planned.kv // (told.planned.pages + 1) * (told.limits.pages - made.limits.pages)
     assert 0 <= spare - told.topology.chip.usable // 64 < 2**23
     assert jax.tree.leaves(made.program.pages)[0].shape[0] == made.limits.pages + 1
