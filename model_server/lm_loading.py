@@ -93,7 +93,7 @@ class LmLoad:
         # Hosts that follow are sent the programs of the host that planned.
         self._ready = (
             find_ready(spec, config, self._module, self.layout, self.limits)
-            if (limits is None)
+            if limits is None
             else None
         )
         if self._ready is not None:

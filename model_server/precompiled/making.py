@@ -24,7 +24,6 @@ from model_server.checkpoints.orbax_folder import Folder
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import compiled_in_turn
 from model_server.engine.program_bytes import to_bytes
-from model_server.lm_shapes import buckets_of
 from model_server.multihost.hello import versions
 from model_server.precompiled.manifest import Manifest, ProgramEntry
 from model_server.precompiled.place import SetFolder
@@ -34,6 +33,9 @@ from model_server.precompiled.surroundings import digest_of, keys_of
 from sax.errors import CheckpointError, LoadFailed, SaxError
 
 logger = logging.getLogger(__name__)
+
+_EOL = "\n"
+_LESS = "(lower --kv_cache_bytes or --slots, or take a larger slice)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def manifest_of(subject: Subject) -> Manifest:
 
 def program_count(subject: Subject) -> int:
     """How many there will be."""
-    return len(buckets_of(subject.limits)) + subject.copies.count(_ways(subject))
+    return len(subject.buckets) + subject.copies.count(_ways(subject))
 
 
 class Maker:
@@ -94,8 +96,7 @@ class Maker:
         self._there = self.folder.entries()
         # A place that cannot be written is to be told before hours of compiling.
         self.folder.note(self._so_far())
-        buckets = buckets_of(self._subject.limits)
-        with closing(compiled_in_turn(buckets, self._bucket)) as made:
+        with closing(compiled_in_turn(self._subject.buckets, self._bucket)) as made:
             for _ in made:
                 pass
         self._subject.copies.compile(_ways(self._subject), self)
@@ -165,7 +166,7 @@ class Maker:
         return self._with({**self._there, **made}.values())
 
     def _whole(self) -> Manifest:
-        names = [str(bucket) for bucket in buckets_of(self._subject.limits)]
+        names = [str(bucket) for bucket in self._subject.buckets]
         order = {name: place for place, name in enumerate(names)}
         entries = [made.entry for made in self._made.values() if made.entry]
         return self._with(sorted(entries, key=lambda entry: order.get(entry.name, len(order))))
@@ -181,4 +182,5 @@ def _ways(subject: Subject) -> _Ways:
 def _reason(exc: Exception) -> str:
     if isinstance(exc, SaxError):
         return exc.text
-    return f"{type(exc).__name__}: {str(exc).strip().partition(chr(10))[0][:300]}"
+    said = f"{type(exc).__name__}: {str(exc).strip().partition(_EOL)[0][:300]}"
+    return f"{said} {_LESS}" if "RESOURCE_EXHAUSTED" in said else said

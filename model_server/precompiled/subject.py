@@ -6,20 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
+import msgspec
 
 from model_server.capacity import layout_for, plan_capacity
 from model_server.config import ModelServerConfig
+from model_server.engine.buckets import Bucket
 from model_server.engine.page_copies import PageCopies
 from model_server.engine.step_program import StepProgram
 from model_server.engine.types import EngineLimits
-from model_server.lm_shapes import step_program
+from model_server.lm_shapes import buckets_of, step_program
 from model_server.models.sharding import Layout
 from model_server.needs import check_devices
 from model_server.plan.model import Model, open_model
-from model_server.plan.target import recipe_of, target_on
+from model_server.plan.target import Target, recipe_of, target_on
 from model_server.plan.topology import topology_of
 from model_server.precompiled.topologies import cpu_devices
 from sax.errors import InvalidRequest
+
+_SLACK = 64  # one part in so many of a device's memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class Subject:
     config: ModelServerConfig
     limits: EngineLimits
     layout: Layout
+    buckets: tuple[Bucket, ...]
     program: StepProgram
 
     @property
@@ -63,6 +68,8 @@ def _on_slice(
     model: Model, overrides: Mapping[str, str], topology: str, config: ModelServerConfig
 ) -> Subject:
     target = target_on(model, recipe_of(model, overrides), topology_of(topology), config)
+    if config.kv_cache_bytes is None and config.memory_limit_bytes is None:
+        target = _with_slack(target)
     return Subject(
         title=target.title,
         overrides=overrides,
@@ -71,6 +78,7 @@ def _on_slice(
         config=target.config,
         limits=target.limits,
         layout=target.layout,
+        buckets=target.buckets,
         program=target.program,
     )
 
@@ -97,5 +105,17 @@ def _on_cpu(
         config=config,
         limits=limits,
         layout=layout,
+        buckets=buckets_of(limits),
         program=step_program(recipe, blueprint, limits, layout),
+    )
+
+
+def _with_slack(target: Target) -> Target:
+    """A few pages fewer than fit: a device of the real slice may tell of some MB less."""
+    planned, limits = target.planned, target.limits
+    page = planned.kv // (planned.pages + 1)
+    spare = -(-target.topology.chip.usable // (_SLACK * page))
+    pages = max(limits.pages_per_sequence, limits.pages - spare)
+    return target.with_limits(
+        msgspec.structs.replace(limits, pages=pages), planned.with_pages(pages)
     )
