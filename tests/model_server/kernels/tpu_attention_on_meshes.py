@@ -61,7 +61,7 @@ def _different(pages: LayerPages, wanted: LayerPages) -> int:
 def main() -> None:
     mesh = Mesh(np.asarray(jax.devices()).reshape(1, 2, 2), AXES)
     for name, of in CASES.items():
-        print(name, *differences(of, mesh))  # noqa: T201: a script
+        print(name, *differences(of, mesh))  # noqa: T201
 
 
 if __name__ == "__main__":
