@@ -110,7 +110,7 @@ def _group(problem: Problem) -> int:
 
 
 def _pages(problem: Problem) -> int:
-    """Of whole `cleared` tokens, and of whole lanes of scores where pages are not too odd for it."""
+    """Whole `cleared_tokens`; whole lanes of scores, where pages are not too odd for that."""
     cleared, size = cleared_tokens(problem.page_size), problem.page_size
     even = math.lcm(size, LANES)
     unit = even if even <= FETCHED_TOKENS[1] else cleared

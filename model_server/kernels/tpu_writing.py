@@ -99,7 +99,9 @@ class Writer:
     def _change(self, index: jax.Array, before: jax.Array) -> None:
         """Put the tokens of a run over what the place `before` holds."""
         for ring, new in zip(self.ring[:2], self.tokens[:2], strict=True):
-            for part in range(0 if ring is None else ring.shape[3] // LANES):
+            if ring is None or new is None:
+                continue
+            for part in range(ring.shape[3] // LANES):
                 at = (slice(None), slice(None), slice(part * LANES, (part + 1) * LANES))
                 self._put(index, before, ring, at, self._rows(index, new.at[part]), axis=1)
         for ring, new in zip(self.ring[2:], self.tokens[2:], strict=True):

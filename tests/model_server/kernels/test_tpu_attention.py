@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,7 +68,7 @@ def compare(of: Heads, mix: Mix, kernel: TpuAttention = KERNEL) -> None:
             assert np.asarray(array)[1:].tobytes() == np.asarray(like)[1:].tobytes()
 
 
-# Each of these is a program of its own, which takes seconds to compile; more of them are slow tests.
+# Each of these is a program of its own and takes seconds to compile: more are slow tests.
 @pytest.mark.parametrize(
     ("of", "mix", "kernel"),
     [
@@ -107,6 +110,24 @@ def small_mix(decodes: Sequence[int], chunks: Sequence[tuple[int, int]]) -> Mix:
     """Of one shape, so that one program runs them all."""
     unused = [(0, 0)] * (5 - len(chunks))
     return Mix(decodes=decodes, chunks=[*chunks, *unused], blocks=5, block=8, table=3)
+
+
+@pytest.mark.slow
+def test_heads_and_rows_may_be_divided_over_a_mesh() -> None:
+    environment = {**os.environ, "NPROC": "16", "JAX_NUM_CPU_DEVICES": "4"}
+    found = subprocess.run(
+        [sys.executable, "-m", "tests.model_server.kernels.tpu_attention_on_meshes"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert found.returncode == 0, found.stderr
+    lines = [line.split() for line in found.stdout.splitlines()]
+    assert [name for name, *_ in lines] == ["grouped", "latent"]
+    for _, distance, different in lines:
+        assert float(distance) < ALLOWED["float32"]
+        assert different == "0"
 
 
 @st.composite
@@ -162,26 +183,25 @@ def test_pages_are_padded_in_their_shapes_and_small_heads_share_rows() -> None:
     assert shapes(576, 0, "float32").keys.shape == (10, 3, 64, 640)
 
 
-def _refusal(kernel: Kernel, of: Heads, mix: Mix) -> str:
+def refused(kernel: Kernel, of: Heads, mix: Mix, words: str) -> None:
     rng = np.random.default_rng(0)
     layer = kernel.shapes(of.cache, mix.pages, of.page_size, jnp.dtype(of.dtype))
     q, k, v = (normal(rng, mix.tokens, n, 128) for n in (of.heads, of.kv_heads, of.kv_heads))
-    with pytest.raises(ValueError) as refused:  # noqa: PT011: what it says is looked at
+    with pytest.raises(ValueError, match=words):
         jax.eval_shape(
             lambda layer: attended(
                 mix.batch(rng, of.page_size, kernel), layer, q, k, v, softcap=None, window=None
             ),
             layer,
         )
-    return str(refused.value)
 
 
 def test_what_does_not_fit_a_chip_is_refused_in_words() -> None:
     with pytest.raises(ValueError, match="the page size is 12"):
         KERNEL.shapes(GROUPED.cache, 9, 12, jnp.dtype("bfloat16"))
     tables = Mix(decodes=(1,) * 256, chunks=(), blocks=0, block=8, table=1024)
-    assert "scalar memory takes 786432" in _refusal(KERNEL, GROUPED, tables)
+    refused(KERNEL, GROUPED, tables, "scalar memory takes 786432")
     wide = Heads(heads=512, kv_heads=512)
-    assert "give the model more devices" in _refusal(KERNEL, wide, BOTH)
+    refused(KERNEL, wide, BOTH, "give the model more devices")
     apart = dataclasses.replace(KERNEL, heads="model")
-    assert "query heads are divided over model" in _refusal(apart, GROUPED, BOTH)
+    refused(apart, GROUPED, BOTH, "query heads are divided over model")

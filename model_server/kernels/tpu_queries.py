@@ -1,0 +1,102 @@
+"""How queries go into the TPU kernel and results come out, for each kind of unit.
+
+Decodes go through it many at a time, the heads of a query as they lie, where padding would make
+more of them; parts of prompt blocks one by one. Knows nothing of pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from model_server.kernels.tpu_sizes import Problem, Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Units of one shape: decodes, or parts of prompt blocks."""
+
+    first: int  # unit
+    units: int
+    at_once: int  # units of a step of the grid
+    first_step: int
+    rows: int  # per KV head, padded
+    per_query: int  # rows that see the same tokens
+    packed: bool  # the heads of a query lie one after the other, not padded per KV head
+
+    @property
+    def steps(self) -> int:
+        return self.units // self.at_once
+
+    def spec(self, shape: Sequence[int]) -> pl.BlockSpec:
+        """Of queries or results [units, ...]; outside of its steps a kind keeps its last block."""
+
+        def index(step: Any, *_: Any) -> tuple[Any, ...]:
+            own = jnp.clip(step - self.first_step, 0, self.steps - 1)
+            return (own, *[0] * (len(shape) - 1))
+
+        return pl.BlockSpec((self.at_once, *shape[1:]), index)
+
+
+def kinds_of(problem: Problem, sizes: Sizes) -> tuple[Kind, ...]:
+    """Those that there are units of."""
+    parts = problem.blocks * (problem.block // sizes.queries) if problem.blocks else 0
+    decodes = Kind(
+        first=0,
+        units=problem.decodes,
+        at_once=sizes.decode_units,
+        first_step=0,
+        rows=sizes.decode_rows,
+        per_query=sizes.decode_rows,
+        packed=sizes.decode_rows != problem.rows,
+    )
+    prompts = Kind(
+        first=problem.decodes,
+        units=parts,
+        at_once=1,
+        first_step=decodes.steps,
+        rows=sizes.block_rows,
+        per_query=problem.rows,
+        packed=False,
+    )
+    return tuple(kind for kind in (decodes, prompts) if kind.units)
+
+
+def queries_of(
+    problem: Problem, sizes: Sizes, kinds: Sequence[Kind], q: jax.Array
+) -> list[jax.Array]:
+    """Of each kind, as its units lie: [units, H, lanes] or [units, K, rows, lanes]."""
+    p, s = problem, sizes
+    q = jnp.pad(q, ((0, 0), (0, 0), (0, p.key_lanes - q.shape[2])))
+    found = []
+    for kind in kinds:
+        if kind.first < p.decodes:
+            mine = q[: p.decodes]
+            found.append(mine if kind.packed else mine.reshape(-1, p.kv_heads, p.rows, p.key_lanes))
+            continue
+        mine = q[p.decodes :].reshape(-1, s.queries, p.kv_heads, p.rows, p.key_lanes)
+        mine = mine.swapaxes(1, 2).reshape(-1, p.kv_heads, s.queries * p.rows, p.key_lanes)
+        more = kind.rows - mine.shape[2]
+        found.append(jnp.pad(mine, ((0, 0), (0, 0), (0, more), (0, 0))).astype(p.products))
+    return found
+
+
+def rows_of(problem: Problem, sizes: Sizes, kind: Kind, found: jax.Array) -> jax.Array:
+    """Results as f32[tokens, H, lanes]."""
+    p, s = problem, sizes
+    if kind.first < p.decodes:
+        return found.reshape(-1, p.kv_heads * p.rows, p.value_lanes)
+    found = found[:, :, : s.queries * p.rows]
+    found = found.reshape(-1, p.kv_heads, s.queries, p.rows, p.value_lanes).swapaxes(1, 2)
+    return found.reshape(-1, p.kv_heads * p.rows, p.value_lanes)
+
+
+def result_shape(problem: Problem, kind: Kind) -> jax.ShapeDtypeStruct:
+    """Of what the kernel writes."""
+    heads = (problem.kv_heads * problem.rows,) if kind.packed else (problem.kv_heads, kind.rows)
+    return jax.ShapeDtypeStruct((kind.units, *heads, problem.value_lanes), jnp.float32)
