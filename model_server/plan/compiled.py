@@ -16,7 +16,8 @@ import jax
 from model_server.engine.buckets import Bucket
 from model_server.engine.step_program import StepProgram
 from model_server.plan.hlo import parse
-from model_server.plan.hlo_moves import Moved, bytes_moved, collectives
+from model_server.plan.hlo_moves import collectives
+from model_server.plan.hlo_traffic import Moved, bytes_moved
 from sax.errors import MemoryPlanError
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}

@@ -19,7 +19,7 @@ from model_server.models.decoder import Decoder
 from model_server.models.recipe import Recipe
 from model_server.models.weight import WeightForm
 from model_server.plan.compiled import Measured
-from model_server.plan.hlo_moves import Moved
+from model_server.plan.hlo_traffic import Moved
 from model_server.plan.target import Target
 
 

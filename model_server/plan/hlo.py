@@ -76,6 +76,22 @@ class Instruction:
         return arrays_of(self.shape)
 
     @property
+    def results(self) -> tuple[Array, ...]:
+        """Of a start, which also hands on what it was given, what it makes; else all."""
+        if not self.opcode.endswith("-start"):
+            return self.arrays
+        arrays = tuple(array for array in self.arrays if array.dims)
+        if self.opcode == "copy-start":
+            return arrays[:1]
+        return arrays if self.opcode == "all-reduce-start" else arrays[len(arrays) // 2 :]
+
+    @property
+    def source(self) -> str:
+        """Where in the model it comes from."""
+        found = re.search(r'op_name="([^"]*)"', self.rest)
+        return found[1] if found else ""
+
+    @property
     def calls(self) -> dict[str, tuple[str, ...]]:
         """Computations that it runs, by the attribute that names them."""
         return {key: tuple(_NAME.findall(names)) for key, names in _CALLED.findall(self.rest)}
@@ -113,6 +129,15 @@ class Computation:
             for name in dict.fromkeys(each.operands):
                 found.setdefault(name, []).append(each)
         return found
+
+    def made(self, name: str) -> tuple[Array, ...]:
+        """The arrays of an instruction here."""
+        found = self.by_name.get(name)
+        return found.arrays if found else ()
+
+    def is_in_hbm(self, name: str) -> bool:
+        """Whether any of them lies there."""
+        return any(array.in_hbm for array in self.made(name))
 
     def behind(self, name: str) -> Instruction | None:
         """Who made these numbers, past copies and other spellings of them."""

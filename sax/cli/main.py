@@ -19,6 +19,7 @@ from sax.cli.generate import generate
 from sax.cli.history import events, rollback, versions
 from sax.cli.inspect import inspect
 from sax.cli.listing import ls, status
+from sax.cli.plan import plan
 from sax.cli.precompile import precompile
 from sax.cli.publishing import publish, unpublish, update
 from sax.cli.saxutil import register as register_saxutil
@@ -99,6 +100,7 @@ for command in (
     custom,
     convert,
     inspect,
+    plan,
     precompile,
     token,
     getacl,

@@ -1,0 +1,110 @@
+"""The command `plan`: would a model fit a TPU slice, and how fast would it be.
+
+The work is the model server's (`model_server.plan`), run as a process of its own: the SDK does not
+import jax.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Annotated
+
+import typer
+
+_MODULE = "model_server.plan"
+
+
+def plan(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A registered model path, a checkpoint (GGUF, Hugging Face folder, Orbax, also at "
+            "gs:// or s3://), a config.json, or a well-known name such as meta-llama/Llama-3-70B.",
+        ),
+    ],
+    topology: Annotated[
+        str,
+        typer.Option(metavar="SLICE", help="v5e:4x8 and its like; auto: the smallest that fits."),
+    ],
+    chip: Annotated[
+        str | None, typer.Option(help="Of which --topology auto tries slices (default: v5e).")
+    ] = None,
+    model_path: Annotated[
+        str | None,
+        typer.Option(help="Of a checkpoint, where it is not as its config.json says."),
+    ] = None,
+    override: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", "--override", metavar="KEY=JSON", help="As `sax publish` takes it; repeatable."
+        ),
+    ] = None,
+    slots: Annotated[int | None, typer.Option(help="The server's --slots.")] = None,
+    page_size: Annotated[
+        int | None, typer.Option("--page-size", "--page_size", help="The server's --page_size.")
+    ] = None,
+    max_context: Annotated[
+        int | None,
+        typer.Option("--max-context", "--max_context", help="The server's --max_context."),
+    ] = None,
+    kv_cache_bytes: Annotated[
+        int | None,
+        typer.Option("--kv-cache-bytes", "--kv_cache_bytes", help="The server's --kv_cache_bytes."),
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option(help="Cached tokens of each sequence that speeds are told for.")
+    ] = None,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full", help="Compile all layers; else a few, from which the others follow."
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    plot: Annotated[
+        str | None, typer.Option(metavar="FILE.svg", help="Write the roofline as a picture.")
+    ] = None,
+    values: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write what Kubernetes must be told.")
+    ] = None,
+    emit: Annotated[
+        str | None, typer.Option(metavar="kubernetes", help="Print that, in place of the table.")
+    ] = None,
+) -> None:
+    """Plan a model for a TPU slice: compiled for real, without a TPU, weights or a server.
+
+    Shows what each chip holds and moves, how many KV pages fit, and, as a prediction, tokens per
+    second and time to first token. Needs the TPU compiler: pip install 'sax[plan]'. The exit code
+    is 0 if the model fits, 1 if not (and what to change), 2 if the question is wrong.
+
+    \b
+    Examples:
+      sax plan lm_cloud.LmCloudSpmd175B32Test --topology v5e:4x8
+      sax plan meta-llama/Llama-3-70B --topology auto --chip v6e
+      sax plan meta-llama/Llama-3-70B --topology v5e:4x4 --set QUANTIZE='"int8"' --slots 64
+      sax plan ./my-finetune --topology v5e:2x2 --json
+      sax plan google/gemma-2-27b --topology v6e:2x4 --plot roof.svg --values values.yaml
+    """
+    options = {
+        "--topology": topology,
+        "--chip": chip,
+        "--model-path": model_path,
+        "--slots": slots,
+        "--page_size": page_size,
+        "--max_context": max_context,
+        "--kv_cache_bytes": kv_cache_bytes,
+        "--context": context,
+        "--plot": plot,
+        "--values": values,
+        "--emit": emit,
+    }
+    given = [f"{name}={value}" for name, value in options.items() if value is not None]
+    given += [f"--set={pair}" for pair in override or ()]
+    given += [name for name, asked in (("--full", full), ("--json", as_json)) if asked]
+    command = [sys.executable, "-m", _MODULE, *given, "--", model]
+    # jax would look for accelerators; a plan takes none.
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    raise typer.Exit(subprocess.run(command, env=environment).returncode)
