@@ -127,9 +127,7 @@ class ExpertDivision:
 
         def lying(kernel: Kernel, outputs: str | None, inputs: str | None) -> Any:
             def spec(array: jax.Array) -> PartitionSpec:
-                return PartitionSpec(
-                    self.experts, outputs, None if array.shape[2] == 1 else inputs
-                )
+                return PartitionSpec(self.experts, outputs, None if array.shape[2] == 1 else inputs)
 
             return jax.tree.map(spec, kernel)
 

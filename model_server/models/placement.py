@@ -28,6 +28,4 @@ class Placement:
         """Of a weight [..., out, in] with these logical axes."""
         outputs, inputs = layout.spec(shape, axes, bits)[-2:]
         rows = layout.axis("tokens")
-        return cls(
-            layout.platform, outputs, inputs, None if rows in (outputs, inputs) else rows
-        )
+        return cls(layout.platform, outputs, inputs, None if rows in (outputs, inputs) else rows)
