@@ -153,7 +153,7 @@ def test_a_divided_weight_is_read_as_it_is_stored(
     assert not made_as_large_as(program, held)
     assert not gathered_as_large_as(program, held // 8)
     memory: Any = program.memory_analysis()
-    assert memory.temp_size_in_bytes < held // 8
+    assert memory.temp_size_in_bytes < held // 2  # rows, not weights
 
 
 @needs_compiler
