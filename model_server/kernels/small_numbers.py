@@ -119,7 +119,8 @@ def _is_turned(outputs: int, columns: int) -> bool:
 def _chunk(columns: int, block: int) -> int:
     """Whole lanes, in one block or of whole blocks."""
     sizes = [size for size in (512, 256, 128) if block % size == 0 or size % block == 0]
-    return next((n for n in sizes if columns % n == 0), sizes[-1] if sizes else math.lcm(block, _LANES))
+    least = sizes[-1] if sizes else math.lcm(block, _LANES)
+    return next((size for size in sizes if columns % size == 0), least)
 
 
 def halves(x: jax.Array, form: Form) -> jax.Array:

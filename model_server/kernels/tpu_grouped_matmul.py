@@ -50,7 +50,7 @@ def grouped_matmul(
 
 def matmul(x: jax.Array, packed: Packed, *, interpret: bool = False) -> jax.Array:
     """f32[N, out]: all rows times one matrix [out, in], transposed; packed: without E."""
-    one = Packed(*(None if array is None else array[None] for array in packed))
+    one = jax.tree.map(lambda array: array[None], packed)
     return _run(x, one, jnp.full((1,), len(x)), interpret)[0]
 
 

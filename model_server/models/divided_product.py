@@ -24,14 +24,12 @@ def can_multiply(packed: Packed, place: Placement) -> bool:
     if packed.scales is not None and packed.scales.shape[1] > 1 and packed.scales.shape[1] % inputs:
         return False  # a device would hold a part of a block
 
-    def held(array: jax.Array | None) -> Any:
-        if array is None:
-            return None
+    def held(array: jax.Array) -> Any:
         rows, columns = array.shape
         part = columns if columns == 1 else columns // inputs
         return jax.ShapeDtypeStruct((1, rows // outputs, part), array.dtype)
 
-    return fits(Packed(*map(held, packed)))
+    return fits(jax.tree.map(held, packed))
 
 
 def multiply(x: jax.Array, packed: Packed, place: Placement) -> jax.Array:
@@ -41,15 +39,13 @@ def multiply(x: jax.Array, packed: Packed, place: Placement) -> jax.Array:
         return matmul(x, packed, interpret=place.interpret)
     rows = None if place.rows is None or len(x) % mesh.shape[place.rows] else place.rows
 
-    def spec(array: jax.Array | None) -> PartitionSpec | None:
-        if array is None:
-            return None
+    def spec(array: jax.Array) -> PartitionSpec:
         return PartitionSpec(place.outputs, None if array.shape[1] == 1 else place.inputs)
 
     @functools.partial(
         jax.shard_map,
         mesh=mesh,
-        in_specs=(PartitionSpec(rows, place.inputs), Packed(*map(spec, packed))),
+        in_specs=(PartitionSpec(rows, place.inputs), jax.tree.map(spec, packed)),
         out_specs=PartitionSpec(rows, place.outputs),
         check_vma=False,
     )
