@@ -22,7 +22,7 @@ from model_server.engine.types import EngineLimits
 from model_server.kernels.paged import Kernel, PagedBatch
 from model_server.kernels.pages import LayerPages
 from model_server.kernels.row_split import RowSplit
-from model_server.models.nibbles import byte_shape, from_bytes
+from model_server.models.nibbles import byte_shape
 from model_server.models.weight import Blueprint
 
 _PLACES = ("pages", "offsets", "decode_tables", "decode_limits", "block_tables", "block_limits")
@@ -65,7 +65,6 @@ class StepProgram:
         self._blueprint = blueprint
         self._kernel = kernel
         self._split = split
-        self._dtypes = tuple(leaf.dtype for leaf in leaves)
         self._limits = limits
         self.leaves = tuple(map(byte_shape, leaves))
         self.pages = jax.tree.map(shape_of, tuple(pages))
@@ -92,7 +91,7 @@ class StepProgram:
 
     def _trace(self, layout: Layout) -> Callable[..., Any]:
         def step(leaves: Any, pages: Any, last_tokens: jax.Array, vector: jax.Array) -> Any:
-            model = self._blueprint.assemble(list(map(from_bytes, leaves, self._dtypes)))
+            model = self._blueprint.assemble(leaves)
             parts = unpack(layout, vector)
             return run_step(model, pages, last_tokens, parts, self._kernel, self._split)
 

@@ -31,7 +31,7 @@ from model_server.engine.types import EngineLimits
 from model_server.kernels.paged import Kernel
 from model_server.kernels.pages import LayerPages
 from model_server.kernels.row_split import RowSplit
-from model_server.models.nibbles import as_bytes, from_bytes
+from model_server.models.nibbles import as_bytes
 from model_server.models.stage import Stage
 from model_server.models.weight import Blueprint
 from sax.types import Progress
@@ -59,7 +59,6 @@ class StagePrograms:
         self._blueprint = blueprint
         self._kernel = kernel
         self._split = split
-        self._dtypes = tuple(leaf.dtype for leaf in leaves)
         self._leaves = tuple(map(as_bytes, leaves))
         self._pages = tuple(pages)
         self._everywhere = everywhere(self._leaves[0].sharding)
@@ -122,7 +121,7 @@ class StagePrograms:
 
     def _trace(self, layout: Layout) -> Callable[..., Any]:
         def step(leaves: Any, pages: Any, vector: jax.Array, *given: jax.Array) -> Any:
-            model = self._blueprint.assemble(list(map(from_bytes, leaves, self._dtypes)))
+            model = self._blueprint.assemble(leaves)
             parts = unpack(layout, vector)
             return run_stage(model, self.stage, pages, parts, self._kernel, self._split, *given)
 
