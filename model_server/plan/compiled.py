@@ -35,7 +35,8 @@ class Measured:
     arguments: int
     temporaries: int
     outputs: int  # that take no argument's place
-    code: int
+    code: int  # at most
+    code_least: int  # less where the compiler shares code between layers, which many layers decide
     flops: float  # outside of kernels; a loop whose length is data counts once
     moved: Moved
     sent: dict[str, int]  # bytes to other devices by kind of collective
@@ -80,6 +81,7 @@ def measure(program: StepProgram, bucket: Bucket) -> Measured:
         temporaries=memory.temp_size_in_bytes,
         outputs=memory.output_size_in_bytes - memory.alias_size_in_bytes,
         code=memory.generated_code_size_in_bytes,
+        code_least=memory.generated_code_size_in_bytes,
         flops=flops,
         moved=bytes_moved(text),
         sent=sent,

@@ -42,8 +42,8 @@ def depths_of(kinds: Sequence[Any]) -> Depths | None:
     """
     first, period = _pattern(kinds)
     few, more = first + period, first + 2 * period
-    if more <= 2:  # a layer alone is fused with the embedding before it and the head behind it
-        few, more = 2, 4
+    if few == 1:  # a layer alone is fused with the embedding before it and the head behind it
+        few, more = 2, 3
     return Depths(few, more, len(kinds)) if more < len(kinds) - 1 else None
 
 
@@ -75,6 +75,7 @@ def whole(few: Measured, more: Measured, depths: Depths) -> Measured:
         temporaries=max(count("temporaries"), more.temporaries),
         outputs=count("outputs"),
         code=count("code"),
+        code_least=more.code,
         flops=line(few.flops, more.flops),
         moved=Moved(**moved),
         sent={kind: round(line(few.sent.get(kind, 0), more.sent.get(kind, 0))) for kind in kinds},

@@ -134,6 +134,11 @@ def _checked(
     """Whether what the programs need leaves room for the planned pages."""
     memory = memory_of(target, measured)
     if memory.used <= memory.limit:
+        if memory.used - memory.code + memory.code_most > memory.limit:
+            made.notes.append(
+                f"code takes {human(memory.code)} where the compiler shares it between layers, and "
+                f"{human(memory.code_most)} where not, which would be too much: --full tells"
+            )
         return made
     problem = (
         f"{made.model} does not fit {target.topology.name} as planned: weights, "

@@ -83,7 +83,7 @@ def memory_of(target: Target, measured: Sequence[Measured]) -> Memory:
     """What the programs take, and the pages that there would be room for beside them."""
     page = target.planned.kv // (target.planned.pages + 1)
     limit = target.config.memory_limit_bytes or 0
-    code = sum(each.code for each in measured)
+    code = sum(each.code_least for each in measured)
     steps = [each.arguments + each.temporaries + each.outputs for each in measured]
     without_pages = max(steps) - target.planned.kv + code
     most = max(measured, key=lambda each: each.arguments + each.temporaries + each.outputs)
@@ -94,6 +94,7 @@ def memory_of(target: Target, measured: Sequence[Measured]) -> Memory:
         temporaries=most.temporaries,
         outputs=most.outputs,
         code=code,
+        code_most=sum(each.code for each in measured),
         kv_page=page,
         kv_pages=target.planned.pages,
         kv_pages_free=max(0, (limit - without_pages) // page - 1),

@@ -33,7 +33,8 @@ class Memory:
     arguments: int  # weights, pages and the step's numbers
     temporaries: int
     outputs: int  # that take no argument's place
-    code: int  # of all buckets together
+    code: int  # of all buckets together, at least
+    code_most: int  # where the compiler shares none between layers
     kv_page: int  # bytes of one page
     kv_pages: int  # in the compiled pool
     kv_pages_free: int  # that would fit beside what the programs really need
@@ -58,7 +59,7 @@ class BucketPlan:
     arguments: int
     temporaries: int
     outputs: int
-    code: int
+    code: int  # at most
     flops: float  # counted from the model
     flops_compiled: float  # that the compiler counts, and attention
     bytes: float  # weights and cache, each once

@@ -1,0 +1,213 @@
+"""Writes docs/plans.md: large models on slices, each planned for real: `make plans`.
+
+    python -m model_server.plan.registry_page > docs/plans.md
+
+Takes some minutes a model; says on stderr how far it is. The text around the tables is
+registry_page.md. Compile times are left out and figures rounded: the page changes when a program
+does.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jax
+
+from model_server.config import ModelServerConfig
+from model_server.memory_plan import human
+from model_server.plan.chips import CHIPS
+from model_server.plan.planner import Request, plan
+from model_server.plan.progress import told
+from model_server.plan.report import BucketPlan, Decoding, Plan
+from sax.errors import SaxError
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A line of the page."""
+
+    model: str
+    topology: str
+    overrides: dict[str, str] = field(default_factory=dict)
+
+
+_INT8 = {"QUANTIZE": '"int8"'}
+_INT8_ALL = {"QUANTIZE": '"int8"', "KV_CACHE_DTYPE": '"int8"'}
+
+
+def _eights(context: int, **more: str) -> dict[str, str]:
+    return {**_INT8, "MAX_CONTEXT": str(context), **more}
+
+
+CASES = (
+    Case("lm_cloud.LmCloudSpmd175B32Test", "v5e:4x8"),
+    Case("lm_cloud.LmCloudSpmd2BTest", "v5e:1x1"),
+    Case("meta-llama/Llama-3-8B", "v5e:2x2"),
+    Case("meta-llama/Llama-3-8B", "v5e:2x4"),
+    Case("meta-llama/Llama-3-8B", "v6e:1x1"),
+    Case("meta-llama/Llama-3-70B", "v5e:2x4"),
+    Case("meta-llama/Llama-3-70B", "v5e:2x4", _INT8),
+    Case("meta-llama/Llama-3-70B", "v5e:4x4"),
+    Case("meta-llama/Llama-3-70B", "v6e:2x4"),
+    Case("meta-llama/Llama-3-70B", "v5p:2x2x1"),
+    Case("meta-llama/Llama-3-70B", "v7x:2x2x1"),
+    Case("meta-llama/Llama-3.1-405B", "v5p:2x2x4", {"MAX_CONTEXT": "8192"}),
+    Case("saxml.server.pax.lm.params.lm_cloud.LLaMA7BFP16TPUv5e", "v5e:2x2"),
+    Case("saxml.server.pax.lm.params.lm_cloud.LLaMA70BInt8TPUv5e8", "v5e:2x4"),
+    Case("saxml.server.pax.lm.params.gptj.GPTJ", "v5e:2x2"),
+    Case("google/gemma-2-9b", "v5e:2x2"),
+    Case("google/gemma-2-27b", "v5e:2x4"),
+    Case("google/gemma-2-27b", "v6e:2x2"),
+    Case("google/gemma-3-12b", "v5e:2x2", {"MAX_CONTEXT": "32768"}),
+    Case("google/gemma-3-27b", "v5e:2x4", {"MAX_CONTEXT": "32768"}),
+    Case("mistralai/Mistral-7B", "v5e:2x2"),
+    Case("mistralai/Mixtral-8x7B", "v5e:2x4"),
+    Case("mistralai/Mixtral-8x7B", "v6e:2x4"),
+    Case("mistralai/Mixtral-8x22B", "v5p:2x2x1"),
+    Case("Qwen/Qwen2.5-72B", "v6e:2x4", {"MAX_CONTEXT": "8192"}),
+    Case("Qwen/Qwen3-32B", "v5e:2x4", {"MAX_CONTEXT": "8192"}),
+    Case("Qwen/Qwen3-30B-A3B", "v5e:2x4", {"MAX_CONTEXT": "8192"}),
+    Case("Qwen/Qwen3-235B-A22B", "v5p:2x2x2", {"MAX_CONTEXT": "8192"}),
+    Case("deepseek-ai/DeepSeek-V3", "v5e:8x16", _eights(4096)),
+    Case("deepseek-ai/DeepSeek-V3", "v5p:2x2x4", _eights(4096)),
+    Case("deepseek-ai/DeepSeek-V3", "v7x:2x2x2", _eights(4096)),
+)
+
+
+def page(cases: Iterable[Case] = CASES) -> str:
+    """The whole page as Markdown."""
+    plans = [(case, _planned(case)) for case in cases]
+    made = [(case, found) for case, found in plans if isinstance(found, Plan)]
+    filled = {
+        "plans": _table(
+            (
+                "model",
+                "slice",
+                "overrides",
+                "fits",
+                "weights per device",
+                "KV per device",
+                "KV tokens",
+                "tokens/s, predicted",
+                "per chip",
+                "first token, predicted",
+                "bound by",
+            ),
+            (_row(case, found) for case, found in plans),
+        ),
+        "efficiency": _table(
+            ("model", "slice", "decodes", "unavoidable", "moved", "moved / unavoidable", "sent"),
+            (_efficiency(case, found) for case, found in made if found.buckets),
+        ),
+        "chips": _table(
+            ("chip", "HBM", "HBM/s", "bf16", "links, one way", "a program may fill", "source"),
+            (
+                (
+                    chip.name,
+                    human(chip.hbm),
+                    f"{chip.hbm_rate / 1e9:,.0f} GB/s",
+                    f"{chip.bf16_rate / 1e12:,.0f} TFLOP/s",
+                    f"{chip.link_rate / 1e9:,.0f} GB/s",
+                    f"{human(chip.usable)} of each of {chip.devices}"
+                    if chip.devices > 1
+                    else human(chip.usable),
+                    chip.source,
+                )
+                for chip in CHIPS.values()
+            ),
+        ),
+    }
+    text = Path(__file__).with_suffix(".md").read_text()
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found[1]], text)
+
+
+def _planned(case: Case) -> Plan | str:
+    sys.stderr.write(f"{case.model} on {case.topology}\n")
+    try:
+        with told(sys.stderr) as report:
+            return plan(
+                Request(
+                    model=case.model,
+                    topology=case.topology,
+                    config=ModelServerConfig(),
+                    overrides=case.overrides,
+                ),
+                report,
+            )
+    except SaxError as exc:
+        return exc.text
+    finally:
+        jax.clear_caches()  # traced programs of a model that is done with
+
+
+def _row(case: Case, found: Plan | str) -> Sequence[str]:
+    if isinstance(found, str):
+        return (*_names(case), f"no: {found}", *[""] * 7)
+    if not found.fits or found.memory is None or not found.decoding:
+        return (*_names(case), f"no: {_first(found)}", *[""] * 7)
+    memory, best = found.memory, _fullest(found.decoding)
+    first = max(found.first_token, key=lambda each: each.prompt)
+    return (
+        *_names(case),
+        "yes",
+        _rounded(memory.weights),
+        _rounded(memory.kv_page * (memory.kv_pages + 1)),
+        f"{memory.kv_tokens:,}",
+        f"{_two(best.tokens_per_second)} ({best.batch} x {best.context:,})",
+        _two(best.per_chip),
+        f"{_two(first.seconds * 1e3)} ms ({first.prompt:,})",
+        best.bound,
+    )
+
+
+def _names(case: Case) -> tuple[str, str, str]:
+    overrides = " ".join(f"`{key}={value}`" for key, value in case.overrides.items())
+    return f"`{case.model.rpartition('params.')[2]}`", f"`{case.topology}`", overrides
+
+
+def _first(found: Plan) -> str:
+    problem = (found.problem or "").rpartition(": ")[2] or "it does not fit"
+    return f"{problem}; {found.advice[0]}" if found.advice else problem
+
+
+def _fullest(decoding: Sequence[Decoding]) -> Decoding:
+    return max(decoding, key=lambda each: each.batch)
+
+
+def _efficiency(case: Case, found: Plan) -> Sequence[str]:
+    bucket: BucketPlan = max(
+        (each for each in found.buckets if not each.blocks), key=lambda each: each.decodes
+    )
+    model, where, _ = _names(case)
+    return (
+        model,
+        where,
+        str(bucket.decodes),
+        _rounded(bucket.bytes),
+        _rounded(bucket.bytes_compiled),
+        f"{bucket.efficiency:.2f}",
+        _rounded(sum(bucket.sent.values())),
+    )
+
+
+def _rounded(count: float) -> str:
+    return human(int(float(f"{count:.3g}")))
+
+
+def _two(value: float) -> str:
+    """Two figures: what a prediction is worth."""
+    return f"{float(f'{value:.2g}'):,.{0 if value >= 10 else 1}f}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_platforms", "cpu")
+    sys.stdout.write(page())
