@@ -161,6 +161,7 @@ def test_what_other_sequences_hold_does_not_matter_even_if_it_is_no_number() -> 
     well, _ = attended(batch, layer, q, k, None, **options)
     found, _ = attended(batch, ill, q, k, None, **options)
     assert np.isnan(found[0]).all()
+    assert not np.isnan(well).any()
     np.testing.assert_array_equal(found[1:], well[1:])
 
 
