@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
-import msgspec
 
 from model_server.capacity import layout_for, plan_capacity
 from model_server.config import ModelServerConfig
@@ -116,6 +115,4 @@ def _with_slack(target: Target) -> Target:
     page = planned.kv // (planned.pages + 1)
     spare = -(-target.topology.chip.usable // (_SLACK * page))
     pages = max(limits.pages_per_sequence, limits.pages - spare)
-    return target.with_limits(
-        msgspec.structs.replace(limits, pages=pages), planned.with_pages(pages)
-    )
+    return target.with_pages(pages)
