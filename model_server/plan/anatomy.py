@@ -50,8 +50,13 @@ def anatomy_of(recipe: Recipe) -> Anatomy:
         heads=max(shape.heads for shape in shapes),
         kv_heads=max(getattr(shape, "kv_heads", 1) for shape in shapes),
         layers=tuple(map(_layer, parts)),
-        experts_per_token=routers[0].choice.count if routers else None,
+        experts_per_token=_chosen(routers[0].choice) if routers else None,
     )
+
+
+def _chosen(choice: Any) -> int:
+    """Experts of a token: every way of choosing has a count."""
+    return choice.count
 
 
 def _parts(layer: Any) -> list[Any]:

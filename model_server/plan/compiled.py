@@ -18,7 +18,6 @@ from model_server.engine.step_program import StepProgram
 from model_server.plan.hlo import parse
 from model_server.plan.hlo_moves import collectives
 from model_server.plan.hlo_traffic import Moved, bytes_moved
-from sax.errors import MemoryPlanError
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = r"([\d.]+)([KMGT]?)i?B?"
@@ -50,7 +49,7 @@ class Measured:
         return self.lower_seconds + self.compile_seconds
 
 
-class OutOfMemory(MemoryPlanError):
+class OutOfMemory(Exception):
     """The compiler finds no room for a program."""
 
     def __init__(self, bucket: Bucket, used: int, available: int) -> None:
@@ -118,5 +117,5 @@ def _bytes(number: str, unit: str) -> int:
 
 def _flops(analysis: Any) -> float:
     """Some versions of jax give a list of one."""
-    found = analysis[0] if isinstance(analysis, list) and analysis else analysis
-    return max(0.0, float((found or {}).get("flops", 0.0)))
+    found: Any = analysis[0] if isinstance(analysis, list) and analysis else analysis
+    return max(0.0, float(found.get("flops", 0.0))) if found else 0.0

@@ -83,16 +83,16 @@ def _of_weight(
     target: Target, anatomy: Anatomy, declared: Declaration, tokens: int, rows: int
 ) -> tuple[int, int]:
     """Bytes read and FLOPs of one weight."""
-    held = _held(target, declared)
+    held, first = _held(target, declared), next(iter(declared.shape), 1)
     multiplied = 2 * _share(target, declared) if len(declared.shape) > 1 else 0
     if _is_looked_up(target, declared):
-        return held * min(tokens, declared.shape[0]) // declared.shape[0], 0
+        return held * min(tokens, first) // first, 0
     if "vocab" in declared.axes:
         return held, multiplied * rows
     if "experts" in declared.axes and anatomy.experts_per_token:
-        experts, chosen = declared.shape[0], anatomy.experts_per_token
-        touched = expected_experts(experts, chosen, tokens) / experts
-        return int(held * touched), multiplied * tokens * chosen // experts
+        chosen = anatomy.experts_per_token
+        touched = expected_experts(first, chosen, tokens) / first
+        return int(held * touched), multiplied * tokens * chosen // first
     return held, multiplied * tokens
 
 

@@ -1,0 +1,154 @@
+"""A plan as a table, a picture and the values of a cluster."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from model_server.plan.kubernetes import kubernetes_values
+from model_server.plan.plot import roofline_svg
+from model_server.plan.report import BucketPlan, Decoding, FirstToken, Memory, Plan, Slice
+from model_server.plan.table import show
+from sax.errors import InvalidRequest
+
+_GIB = 2**30
+
+
+def _slice(topology: str = "v5e:4x8", **changes: Any) -> Slice:
+    values = {
+        "hosts": 8,
+        "chips": 32,
+        "chips_per_host": 4,
+        "devices": 32,
+        "hbm_per_chip": 16 * _GIB,
+    }
+    chip = topology.partition(":")[0]
+    mesh = {"replica": 1, "data": 1, "model": 32}
+    return Slice(topology=topology, chip=chip, mesh=mesh, **(values | changes))
+
+
+def _bucket(decodes: int, blocks: int, bound: str) -> BucketPlan:
+    sizes = {"arguments": _GIB, "temporaries": 2**20, "outputs": 64, "code": 2**20}
+    return BucketPlan(
+        decodes=decodes,
+        blocks=blocks,
+        tokens=decodes,
+        **sizes,
+        flops=1e12,
+        flops_compiled=9e11,
+        bytes=1e10,
+        bytes_compiled=1.1e10,
+        open_loop_bytes=0,
+        sent={"all-reduce": 5_000_000},
+        collectives=3,
+        seconds=0.0134,
+        bound=bound,
+        compile_seconds=7.0,
+    )
+
+
+def _plan(**changes: Any) -> Plan:
+    decoding = Decoding(
+        batch=32,
+        context=2048,
+        longest=4096,
+        seconds=0.0134,
+        tokens_per_second=2388.0,
+        per_chip=74.6,
+        bound="HBM",
+    )
+    values: dict[str, Any] = {
+        "model": "some/model",
+        "path": "auto",
+        "parameters": 70_000_000_000,
+        "slots": 32,
+        "max_context": 8192,
+        "context": 2048,
+        "slice": _slice(),
+        "fits": True,
+        "memory": Memory(
+            limit=15 * _GIB,
+            weights=4 * _GIB,
+            arguments=12 * _GIB,
+            temporaries=_GIB,
+            outputs=64,
+            code=2**20,
+            code_most=2**21,
+            kv_page=2**20,
+            kv_pages=8191,
+            kv_pages_free=9000,
+            page_size=64,
+        ),
+        "buckets": [_bucket(32, 0, "HBM"), _bucket(32, 8, "FLOPs")],
+        "decoding": [decoding],
+        "first_token": [FirstToken(prompt=1024, steps=1, seconds=0.05)],
+    }
+    return Plan(**(values | changes))
+
+
+def _shown(plan: Plan) -> str:
+    out = io.StringIO()
+    show(plan, Console(file=out, width=100, highlight=False))
+    return out.getvalue()
+
+
+def test_the_table_tells_memory_steps_and_speeds_and_that_these_are_predicted() -> None:
+    text = _shown(_plan())
+    assert "70.00 B parameters" in text
+    assert "8 hosts with 4 each" in text
+    assert "524,224 tokens" in text
+    assert "1.10x" in text
+    assert "2,388" in text
+    assert "Predicted" in text
+    assert "it fits v5e:4x8" in text
+
+
+def test_a_plan_that_does_not_fit_ends_with_what_to_change() -> None:
+    plan = _plan(fits=False, problem="it needs 20 GiB", advice=["--max_context 512: 9 GiB"])
+    assert _shown(plan).rstrip().endswith("it would fit with one of:\n  --max_context 512: 9 GiB")
+
+
+def test_nothing_in_a_name_moves_the_terminal() -> None:
+    assert "\x1b" not in _shown(_plan(model="\x1b[31mred", memory=None, buckets=[], decoding=[]))
+
+
+def test_the_picture_has_a_roof_and_a_point_for_every_bucket() -> None:
+    root = ElementTree.fromstring(roofline_svg(_plan(model="a <b> & c")))
+    space = "{http://www.w3.org/2000/svg}"
+    assert len(root.findall(f"{space}polyline")) == 1
+    titled = [
+        dot for dot in root.findall(f"{space}circle") if dot.find(f"{space}title") is not None
+    ]
+    assert len(titled) == 2
+    colours = {dot.get("fill") for dot in titled}
+    assert len(colours) == 2  # what bounds them differs
+    for dot in titled:
+        assert 80 <= float(dot.get("cx") or 0) <= 730
+        assert 50 <= float(dot.get("cy") or 0) <= 420
+
+
+@pytest.mark.parametrize(
+    ("topology", "chips_per_host", "lines"),
+    [
+        ("v5e:4x8", 4, ["gke-tpu-accelerator: tpu-v5-lite-podslice", "ct5lp-hightpu-4t"]),
+        ("v5e:1x1", 1, ["ct5lp-hightpu-1t", "google.com/tpu: 1"]),
+        ("v6e:2x4", 4, ["gke-tpu-accelerator: tpu-v6e-slice", "ct6e-standard-4t"]),
+        ("v7x:2x2x1", 4, ["gke-tpu-accelerator: tpu7x", "gke-tpu-topology: 2x2x1"]),
+    ],
+)
+def test_a_cluster_is_told_what_nodes_a_replica_needs(
+    topology: str, chips_per_host: int, lines: list[str]
+) -> None:
+    text = kubernetes_values(_slice(topology, chips_per_host=chips_per_host), "some/model\n- evil")
+    assert all(line in text for line in lines)
+    assert "hosts: 8\n" in text
+    assert "\n- evil" not in text
+
+
+def test_a_chip_that_clusters_lack_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="has no v3"):
+        kubernetes_values(_slice("v3:4x8"), "some/model")
