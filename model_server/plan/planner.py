@@ -145,8 +145,9 @@ def _checked(
         f"{memory.kv_pages} KV pages and programs take {human(memory.used)} per device, "
         f"{human(memory.temporaries)} of them temporaries, and {human(memory.limit)} is there"
     )
-    advice = _fewer_pages(target, memory.kv_pages_free)
-    advice += changes(model, request.overrides, target.topology, request.config)
+    advice = _fewer_pages(target, memory.kv_pages_free) or changes(
+        model, request.overrides, target.topology, request.config
+    )
     return replace(made, fits=False, problem=problem, advice=advice)
 
 
@@ -154,13 +155,13 @@ def _refused(
     request: Request, model: Model, target: Target, context: int, exc: OutOfMemory
 ) -> Plan:
     """The compiler found no room: say how few pages it would find room for."""
-    advice = []
     try:
         pages = _pages_by_line(target, exc)
     except OutOfMemory:
         pages = 0
-    advice = _fewer_pages(target, pages)
-    advice += changes(model, request.overrides, target.topology, request.config)
+    advice = _fewer_pages(target, pages) or changes(
+        model, request.overrides, target.topology, request.config
+    )
     return Plan(
         **headings(target, context),
         fits=False,
