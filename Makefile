@@ -21,7 +21,7 @@ KILLS ?= 50
 PROTOS := $(wildcard sax/proto/*.proto)
 PROTOC := $(CACHE)/protoc
 
-.PHONY: help demo test slow check format bench chaos proto proto-check docs install dev model gemma minilm \
+.PHONY: help demo test slow check format bench chaos proto proto-check docs plans install dev model gemma minilm \
 	azurite clean
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo 'make format  format the code'
 	@echo 'make proto   generate sax/proto/*_pb2* again'
 	@echo 'make docs    generate docs/errors.md and docs/models.md again'
+	@echo 'make plans   plan every large model for TPU slices, and write docs/plans.md (hours)'
 	@echo 'make gemma   fetch Gemma 3 270M for the tests that use it (under the Gemma terms)'
 	@echo 'make azurite fetch the emulator of Azure storage for the tests that use it (needs npm)'
 	@echo 'make minilm  fetch all-MiniLM-L6-v2 for the tests that use it'
@@ -75,6 +76,11 @@ chaos: dev
 docs: install
 	$(BIN)/python -m sax.cli.errors_page > docs/errors.md
 	$(BIN)/python -m model_server.models.families_page > docs/models.md
+
+# Compiles for TPUs, without one.
+plans: dev
+	$(BIN)/python -m model_server.plan.registry_page > docs/plans.md.new
+	@mv docs/plans.md.new docs/plans.md
 
 # --- generated code -----------------------------------------------------------------------------
 
