@@ -29,6 +29,7 @@ from sax.cli.cell_plan import CellPlan
 from tests.demo_model import FILE, ROOT, demo_model
 from tests.end_to_end.cell import Cell, local_plan
 from tests.end_to_end.command import options, sax
+from tests.model_server.tpu_compiler import needs_compiler
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -53,6 +54,7 @@ BLOCKS = [
     for match in FENCE.finditer(section)
 ]
 SEVERAL_HOSTS = [block.text for block in BLOCKS if block.section == "More than one host"]
+PLANS = next(block.text for block in BLOCKS if block.section.startswith("Planning for TPUs"))
 TPU_SLICE = {"TPU_WORKER_HOSTNAMES": "tpu-0,tpu-1,tpu-2,tpu-3", "TPU_WORKER_ID": "1"}
 LEADER_WORKER_SET = {
     "LWS_LEADER_ADDRESS": "gemma-0.gemma",
@@ -116,7 +118,7 @@ def test_every_block_runs(demo_cell: Cell, clone: Path) -> None:
 
 
 def _runnable(cell: Cell, clone: Path) -> Iterator[str]:
-    apart = [block for block in BLOCKS if block.only_make or block.text in SEVERAL_HOSTS]
+    apart = [block for block in BLOCKS if block.only_make or block.text in (*SEVERAL_HOSTS, PLANS)]
     for number, block in enumerate(block for block in BLOCKS if block not in apart):
         text = block.text.replace("8888", str(cell.plan.gateway_port))
         text = text.replace("127.0.0.1:10000", cell.plan.admin_address)
@@ -168,6 +170,18 @@ def test_a_host_of_a_gang_is_killed_and_the_gang_comes_back(tmp_path: Path, clon
         assert result.stdout.count("Paris") == 2
         cell.until("model server: host 2 died (killed by SIGKILL); restarting its 4 hosts in")
         assert cell.end(signal.SIGINT) == 0, cell.output
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_the_tutorials_model_is_planned_as_written() -> None:
+    command, *words = shlex.split(PLANS.splitlines()[0])
+    assert command == "sax"
+    result = subprocess.run(
+        [sys.executable, "-m", "sax.cli", *words], cwd=ROOT, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert "it fits v5e:4x8" in result.stdout
 
 
 def _environment(plan: CellPlan) -> dict[str, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +24,15 @@ _ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-1",  # any: it says on stderr that it found none
 }
+# libtpu writes these itself, past os.environ, with words of complaint where it found nothing: a
+# server that this process starts would take them for those of a slice.
+_WRITTEN = (
+    "TPU_WORKER_ID",
+    "CLOUD_TPU_TASK_ID",
+    "CLOUD_TPU_ACCELERATOR_TYPE",
+    "CLOUD_TPU_WORKER_HOSTNAMES",
+    "TPU_PREMAPPED_BUFFER_SIZE",
+)
 # A TPU machine joins the two cores of these chips to one device; the compiler does so if told.
 _JOINED_CORES = {"v4": {"chip_config_name": "megacore"}}
 
@@ -76,18 +87,31 @@ def _described(name: SliceName) -> list[Any]:
             "the TPU compiler is not installed here: pip install 'libtpu>=0.0.42,<0.1' "
             "(Linux x86-64; it needs no TPU)"
         )
-    for variable, value in _ENVIRONMENT.items():
-        os.environ.setdefault(variable, value)
     options = _JOINED_CORES.get(name.chip.name, {})
     try:
-        described = topologies.get_topology_desc(
-            platform="tpu", topology_name=name.for_compiler, **options
-        )
+        with _as_for_a_compiler():
+            described = topologies.get_topology_desc(
+                platform="tpu", topology_name=name.for_compiler, **options
+            )
     except RuntimeError as exc:
         raise _refused(name, exc) from exc
     devices = list(described.devices)
     _check_even(name, devices)
     return devices
+
+
+@contextmanager
+def _as_for_a_compiler() -> Iterator[None]:
+    """The environment that libtpu should find; nothing of it stays."""
+    given = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        for name in (*given, *_WRITTEN):
+            if name in given or name not in os.environ:
+                os.environ.pop(name, None)
+                os.unsetenv(name)
 
 
 def _check_even(name: SliceName, devices: list[Any]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,6 +33,14 @@ def test_a_slice_says_how_its_chips_stand_on_hosts() -> None:
     found = topology_of("v5e:4x8")
     assert (found.chips, found.hosts, found.chips_per_host, found.size) == (32, 8, 4, "4x8")
     assert topology_of("v7x:2x2x1").devices_per_host == 8
+
+
+@needs_compiler
+def test_what_the_compiler_is_told_and_writes_does_not_reach_other_processes() -> None:
+    topology_of("v5e:2x2")
+    told = subprocess.run(["env"], capture_output=True, text=True, check=True).stdout.splitlines()
+    kept = [line for line in told if line.startswith(("TPU_WORKER", "TPU_ACC", "CLOUD_TPU"))]
+    assert kept == []
 
 
 @needs_compiler
