@@ -31,11 +31,6 @@ def byte_shape(array: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.uint8, sharding=array.sharding)
 
 
-def from_bytes(array: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """The inverse, given the dtype that the array had."""
-    return unpacked(array) if dtype == jnp.int4 else array
-
-
 def unpacked(array: jax.Array) -> jax.Array:
     """u8[..., n / 2] as int4[..., n]; any other array as it stands."""
     if array.dtype != jnp.uint8:

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from model_server.models.nibbles import as_bytes, from_bytes
+from model_server.models.nibbles import as_bytes, unpacked
 from model_server.models.sharding import own_device
 
 NUMBERS = np.random.default_rng(0).integers(-8, 8, (3, 4, 6))
@@ -25,7 +25,7 @@ def test_bytes_hold_the_same_numbers(shape: tuple[int, ...]) -> None:
     assert carried.size == numbers.size // 2
 
     def widened(array: jax.Array) -> jax.Array:
-        return from_bytes(array, jnp.dtype(jnp.int4)).astype(jnp.int8)
+        return unpacked(array).astype(jnp.int8)
 
     program = jax.jit(widened).lower(carried).compile()
     np.testing.assert_array_equal(program(carried), numbers)
@@ -34,4 +34,4 @@ def test_bytes_hold_the_same_numbers(shape: tuple[int, ...]) -> None:
 def test_other_arrays_stay_as_they_are() -> None:
     plain = jnp.ones((2, 3), jnp.bfloat16)
     assert as_bytes(plain) is plain
-    assert from_bytes(plain, plain.dtype) is plain
+    assert unpacked(plain) is plain
