@@ -6,11 +6,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from model_server.models.decoder import Decoder
 from model_server.models.layers import Names
 from model_server.models.stage import Stage
+from model_server.models.turns import cosine, sine, turns_of
 from model_server.models.weight import WeightForm, weight
 
 
@@ -36,9 +38,8 @@ class Sinusoids(nnx.Module):
     def __call__(self, positions: jax.Array) -> jax.Array:
         """i32[T] to f32[T, D]."""
         half = self.size // 2
-        rates = 10000.0 ** (-jnp.arange(half, dtype=jnp.float32) / max(half - 1, 1))
-        angles = positions.astype(jnp.float32)[:, None] * rates
-        return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+        turns = turns_of(positions, 10000.0 ** (-np.arange(half) / max(half - 1, 1)))
+        return jnp.concatenate([sine(turns), cosine(turns)], axis=-1)
 
 
 class PositionedDecoder(Decoder):

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from model_server.models.turns import cosine, sine, turns_of
 from sax.errors import CheckpointError
 
 
@@ -57,9 +58,8 @@ class Rope:
 
     def at(self, positions: jax.Array) -> Rotary:
         """Rotations by position, i32[T]."""
-        frequencies = np.asarray(self.frequencies, np.float32)
-        angles = (positions.astype(jnp.float32)[:, None] * frequencies)[:, None, :]
-        cos, sin = jnp.cos(angles) * self.scale, jnp.sin(angles) * self.scale
+        turns = turns_of(positions, np.asarray(self.frequencies))[:, None, :]
+        cos, sin = cosine(turns) * self.scale, sine(turns) * self.scale
         # Without the barrier XLA fuses the sines into every use and computes them once per head.
         cos, sin = jax.lax.optimization_barrier((cos, sin))
         return Rotary(cos, sin, self.interleaved)
