@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.engine.buckets import Bucket
+from model_server.engine.compiler_options import options_for
 from model_server.engine.sampler import RowSampling, sample
 from model_server.engine.step_arrays import Layout
 from model_server.engine.types import EngineLimits
@@ -86,6 +87,7 @@ class StepProgram:
                 jax.tree.map(lambda array: array.sharding, self.pages),
                 self.everywhere,
             ),
+            compiler_options=dict(options_for(self.everywhere)),
         )
         return jitted.lower(self.leaves, self.pages, self.last_tokens, vector)
 
