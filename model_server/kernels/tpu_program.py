@@ -110,8 +110,9 @@ def _call(
 ) -> tuple[list[jax.Array], LayerPages]:
     scratch = program.scratch(layer)
     results = [result_shape(program.problem, kind) for kind in program.kinds]
-    pools = jax.tree.map(lambda pool: jax.ShapeDtypeStruct(pool.shape, pool.dtype), layer)
-    anywhere = jax.tree.map(lambda _: pl.BlockSpec(memory_space=pl.ANY), layer)
+    pools = jax.tree.map(lambda pool: pltpu.HBM(pool.shape, pool.dtype), layer)
+    # Where pages may lie anywhere, small pools are carried to the chip's memory and back each step.
+    in_hbm = jax.tree.map(lambda _: pl.BlockSpec(memory_space=pltpu.HBM), layer)
     specs = [kind.spec(each.shape) for kind, each in zip(program.kinds, queries, strict=True)]
     scalars, inputs = jax.tree.leaves((units, runs)), (new, *queries, layer)
     before = len(scalars) + len(jax.tree.leaves((new, queries)))
@@ -137,8 +138,8 @@ def _call(
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
             grid=(sum(kind.steps for kind in program.kinds),),
-            in_specs=jax.tree.leaves((whole, *specs, anywhere)),
-            out_specs=(*out_specs, *jax.tree.leaves(anywhere)),
+            in_specs=jax.tree.leaves((whole, *specs, in_hbm)),
+            out_specs=(*out_specs, *jax.tree.leaves(in_hbm)),
             scratch_shapes=jax.tree.leaves(scratch),
         ),
         input_output_aliases=aliases,
