@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -14,6 +15,8 @@ from model_server.models.latent_attention import LatentAttention
 from model_server.models.recipe import Recipe
 from model_server.models.routing import Router
 from model_server.models.weight import WeightForm
+
+_LAYER = re.compile(r"layers\.(\d+)\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,12 @@ def anatomy_of(recipe: Recipe) -> Anatomy:
         layers=tuple(map(_layer, parts)),
         experts_per_token=_chosen(routers[0].choice) if routers else None,
     )
+
+
+def layer_at(path: str) -> int | None:
+    """The layer that a weight of this path belongs to; None: to none."""
+    found = _LAYER.match(path)
+    return int(found[1]) if found else None
 
 
 def _chosen(choice: Any) -> int:

@@ -15,7 +15,7 @@ import jax
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.step_program import StepProgram
-from model_server.plan.hlo import parse
+from model_server.plan.hlo import Program, parse
 from model_server.plan.hlo_moves import collectives
 from model_server.plan.hlo_traffic import Moved, bytes_moved
 
@@ -26,6 +26,15 @@ _USED = re.compile(rf"[Uu]sed {_SIZE} of {_SIZE} hbm")
 _REQUIRED = re.compile(rf"required for [^(]*\({_SIZE}\) exceeds available HBM \({_SIZE}\)")
 
 
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a program moves in one step; bytes of one device."""
+
+    moved: Moved
+    sent: dict[str, int]  # bytes to other devices by kind of collective
+    exchanges: int  # collectives
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """What the compiler says about one bucket; bytes and FLOPs are of one device."""
@@ -34,12 +43,10 @@ class Measured:
     arguments: int
     temporaries: int
     outputs: int  # that take no argument's place
-    code: int  # at most
-    code_least: int  # less where the compiler shares code between layers, which many layers decide
+    code: int
     flops: float  # outside of kernels; a loop whose length is data counts once
-    moved: Moved
-    sent: dict[str, int]  # bytes to other devices by kind of collective
-    exchanges: int  # collectives in one step
+    traffic: Traffic
+    layers: Traffic | None = None  # of the layers that were asked about
     lower_seconds: float
     compile_seconds: float
     read_seconds: float
@@ -59,8 +66,11 @@ class OutOfMemory(Exception):
         self.available = available
 
 
-def measure(program: StepProgram, bucket: Bucket) -> Measured:
-    """Compile one bucket. Raises OutOfMemory."""
+Part = Callable[[Program], Program]  # the same program in which only some of it costs anything
+
+
+def measure(program: StepProgram, bucket: Bucket, part: Part | None = None) -> Measured:
+    """Compile one bucket, and tell what a part of it moves. Raises OutOfMemory."""
     started = time.monotonic()
     lowered = program.lower(bucket)
     traced = time.monotonic()
@@ -70,25 +80,28 @@ def measure(program: StepProgram, bucket: Bucket) -> Measured:
     memory: Any = made.memory_analysis()
     flops = _flops(made.cost_analysis())
     text = parse(made.as_text() or "")
-    exchanged = collectives(text)
-    sent: dict[str, int] = {}
-    for each in exchanged:
-        sent[each.kind] = sent.get(each.kind, 0) + each.sent
     return Measured(
         bucket=bucket,
         arguments=memory.argument_size_in_bytes,
         temporaries=memory.temp_size_in_bytes,
         outputs=memory.output_size_in_bytes - memory.alias_size_in_bytes,
         code=memory.generated_code_size_in_bytes,
-        code_least=memory.generated_code_size_in_bytes,
         flops=flops,
-        moved=bytes_moved(text),
-        sent=sent,
-        exchanges=sum(each.times for each in exchanged),
+        traffic=traffic_of(text),
+        layers=traffic_of(part(text)) if part else None,
         lower_seconds=traced - started,
         compile_seconds=compiled - traced,
         read_seconds=time.monotonic() - compiled,
     )
+
+
+def traffic_of(program: Program) -> Traffic:
+    """Read it off a program."""
+    exchanged = collectives(program)
+    sent: dict[str, int] = {}
+    for each in exchanged:
+        sent[each.kind] = sent.get(each.kind, 0) + each.sent
+    return Traffic(bytes_moved(program), sent, sum(each.times for each in exchanged))
 
 
 def _compile(bucket: Bucket, compile_it: Callable[[], Any]) -> Any:

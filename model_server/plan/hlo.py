@@ -26,6 +26,7 @@ _CALLED = re.compile(
     r"(\{[^}]*\}|%[\w.\-]+)"
 )
 _BITS = re.compile(r"\d+")
+ELSEWHERE = "elsewhere"  # opcode of what is left out of an account: the same arrays, at no cost
 _HBM = 0  # a layout without S(..)
 
 
@@ -67,7 +68,7 @@ class Instruction:
     opcode: str
     shape: str
     operands: tuple[str, ...]
-    rest: str  # attributes, as they stand
+    rest: str  # attributes, as they stand; of a parameter or constant with what is in its brackets
     is_root: bool
 
     @cached_property
@@ -119,7 +120,8 @@ class Computation:
 
     @cached_property
     def parameters(self) -> Mapping[int, Instruction]:
-        return {int(p.rest): p for p in self.instructions if p.opcode == "parameter"}
+        made = (each for each in self.instructions if each.opcode == "parameter")
+        return {int(each.rest.partition(")")[0]): each for each in made}
 
     @cached_property
     def users(self) -> Mapping[str, Sequence[Instruction]]:
@@ -229,9 +231,9 @@ def _instruction(line: str) -> Instruction | None:
     if found is None:
         return None
     root, name, shape, opcode, rest = found.groups()
-    if opcode == "parameter":
-        return Instruction(name, opcode, shape, (), rest.partition(")")[0], bool(root))
     operands, _, attributes = rest.partition(")")
-    names = () if opcode == "constant" else tuple(_NAME.findall(operands))
-    kept = rest if opcode == "constant" else attributes
+    # What stands in the brackets is a number or a value here.
+    is_leaf = opcode in ("parameter", "constant")
+    names = () if is_leaf else tuple(_NAME.findall(operands))
+    kept = rest if is_leaf else attributes
     return Instruction(name, opcode, shape, names, kept, bool(root))

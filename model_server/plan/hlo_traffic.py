@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from model_server.plan.hlo import Array, Computation, Instruction, Program, parse
+from model_server.plan.hlo import ELSEWHERE, Array, Computation, Instruction, Program, parse
 from model_server.plan.hlo_loops import runs_of
 
 # These hand on what others made, or make nothing that is in memory.
@@ -31,6 +31,7 @@ _FREE = {
     "async-update",
     "async-done",
     "domain",
+    ELSEWHERE,
 }
 _SLICES = ("dynamic-slice", "slice", "gather")
 _UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # which operand is what is written

@@ -16,15 +16,16 @@ from model_server.engine.compiling import compiled_in_turn
 from model_server.memory_plan import human
 from model_server.models.recipe import Recipe
 from model_server.plan.advice import attempt, changes, fitting_slices
-from model_server.plan.anatomy import anatomy_of
+from model_server.plan.anatomy import Anatomy, anatomy_of
 from model_server.plan.compiled import Measured, OutOfMemory, measure
-from model_server.plan.depth import Depths, depths_of, program_with, whole
+from model_server.plan.depth import Depths, depths_of, growth_of, program_with, typical_part, whole
 from model_server.plan.model import Model, open_model
 from model_server.plan.planning import headings, make_plan, memory_of, slice_of, usual_context
 from model_server.plan.report import Plan
 from model_server.plan.slices import LENT
 from model_server.plan.target import Target, layout_on, recipe_of, target_on
 from model_server.plan.topology import Topology, topology_of
+from model_server.plan.work import flops_ratio
 from sax.errors import MemoryPlanError
 
 AUTO = "auto"
@@ -97,35 +98,37 @@ def _on(request: Request, model: Model, recipe: Recipe, topology: Topology, repo
     context = min(request.context or usual_context(target), target.limits.max_context)
     depths = None if request.is_full else depths_of(anatomy.layers)
     try:
-        measured = list(_measure_all(target, depths, report))
+        measured = _measure_all(target, anatomy, depths, report)
     except OutOfMemory as exc:
         return _refused(request, model, target, context, exc)
     made = make_plan(target, anatomy, measured, context)
     if depths is not None:
         made.notes.append(
-            f"compiled with {depths}, which differ in nothing else; the numbers of all layers "
-            "follow from these (--full compiles them all)"
+            f"compiled with {depths}; what those in the middle take is added for each of the "
+            "others (--full compiles them all)"
         )
     return _checked(request, model, target, measured, made)
 
 
-def _measure_all(target: Target, depths: Depths | None, report: Report):
+def _measure_all(target: Target, anatomy: Anatomy, depths: Depths | None, report: Report):
     """Each bucket, two in the making at once."""
-
-    def one(bucket: Bucket) -> Measured:
-        if depths is None:
-            return measure(target.program, bucket)
-        return whole(measure(few, bucket), measure(more, bucket), depths)
-
-    if depths is not None:
-        few, more = program_with(target, depths.few), program_with(target, depths.more)
+    program = program_with(target, depths.more) if depths else target.program
+    part = typical_part(target, depths) if depths else None
     # The largest first: whether it fits is known early.
     buckets = target.buckets[::-1]
     found: list[Measured] = []
-    for bucket, measured in compiled_in_turn(buckets, one):
+    for bucket, measured in compiled_in_turn(buckets, lambda each: measure(program, each, part)):
         found.append(measured)
         report(Done(bucket, target.topology.name, measured.seconds, len(found), len(buckets)))
-    return found[::-1]
+    found = found[::-1]
+    if depths is None:
+        return found
+    few = measure(program_with(target, depths.few), target.buckets[0])
+    growth = growth_of(few, found[0], depths)
+    return [
+        whole(each, growth, depths, flops_ratio(target, anatomy, each.bucket, depths.more))
+        for each in found
+    ]
 
 
 def _checked(
@@ -134,11 +137,6 @@ def _checked(
     """Whether what the programs need leaves room for the planned pages."""
     memory = memory_of(target, measured)
     if memory.used <= memory.limit:
-        if memory.used - memory.code + memory.code_most > memory.limit:
-            made.notes.append(
-                f"code takes {human(memory.code)} where the compiler shares it between layers, and "
-                f"{human(memory.code_most)} where not, which would be too much: --full tells"
-            )
         return made
     problem = (
         f"{made.model} does not fit {target.topology.name} as planned: weights, "

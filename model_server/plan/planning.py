@@ -83,7 +83,7 @@ def memory_of(target: Target, measured: Sequence[Measured]) -> Memory:
     """What the programs take, and the pages that there would be room for beside them."""
     page = target.planned.kv // (target.planned.pages + 1)
     limit = target.config.memory_limit_bytes or 0
-    code = sum(each.code_least for each in measured)
+    code = sum(each.code for each in measured)
     steps = [each.arguments + each.temporaries + each.outputs for each in measured]
     without_pages = max(steps) - target.planned.kv + code
     most = max(measured, key=lambda each: each.arguments + each.temporaries + each.outputs)
@@ -94,7 +94,6 @@ def memory_of(target: Target, measured: Sequence[Measured]) -> Memory:
         temporaries=most.temporaries,
         outputs=most.outputs,
         code=code,
-        code_most=sum(each.code for each in measured),
         kv_page=page,
         kv_pages=target.planned.pages,
         kv_pages_free=max(0, (limit - without_pages) // page - 1),
@@ -110,11 +109,11 @@ def step_of(target: Target, anatomy: Anatomy, measured: Measured, context: int) 
     """
     work = work_of(target, anatomy, measured.bucket, context)
     flops = measured.flops + work.attention_flops
-    moved = float(measured.moved.total + work.cache)
+    moved = float(measured.traffic.moved.total + work.cache)
     load = Load(
         flops=max(work.flops, flops),
         bytes=max(work.bytes, moved),
-        sent=sum(measured.sent.values()),
+        sent=sum(measured.traffic.sent.values()),
     )
     return Step(work, flops, moved, roofline(load, target.topology.chip))
 
@@ -140,9 +139,9 @@ def _bucket(target: Target, anatomy: Anatomy, each: Measured, context: int) -> B
         flops_compiled=step.compiled_flops,
         bytes=step.work.bytes,
         bytes_compiled=step.compiled_bytes,
-        open_loop_bytes=each.moved.open_loops,
-        sent=each.sent,
-        collectives=each.exchanges,
+        open_loop_bytes=each.traffic.moved.open_loops,
+        sent=each.traffic.sent,
+        collectives=each.traffic.exchanges,
         seconds=step.roof.seconds,
         bound=step.roof.bound,
         compile_seconds=each.seconds,

@@ -33,8 +33,7 @@ class Memory:
     arguments: int  # weights, pages and the step's numbers
     temporaries: int
     outputs: int  # that take no argument's place
-    code: int  # of all buckets together, at least
-    code_most: int  # where the compiler shares none between layers
+    code: int  # of all buckets together
     kv_page: int  # bytes of one page
     kv_pages: int  # in the compiled pool
     kv_pages_free: int  # that would fit beside what the programs really need

@@ -66,9 +66,7 @@ def _memory(plan: Plan, out: Console) -> None:
         "KV pages", human(pool), f"{memory.kv_pages:,} pages, {memory.kv_tokens:,} tokens"
     )
     table.add_row("temporaries", human(memory.temporaries), "of the largest step")
-    most = f" at least, {human(memory.code_most)} at most"
-    shared = "" if memory.code == memory.code_most else most
-    table.add_row("code", human(memory.code), f"of all buckets{shared}")
+    table.add_row("code", human(memory.code), "of all buckets")
     table.add_row("in all", human(memory.used), f"of {human(memory.limit)} that programs may fill")
     free = memory.kv_pages_free * memory.page_size
     table.add_row(

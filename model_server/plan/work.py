@@ -13,7 +13,7 @@ from model_server.capacity import cache_of
 from model_server.engine.buckets import Bucket
 from model_server.models.sharding import bytes_per_device
 from model_server.models.weight import Declaration
-from model_server.plan.anatomy import Anatomy
+from model_server.plan.anatomy import Anatomy, layer_at
 from model_server.plan.target import Target
 
 
@@ -57,6 +57,18 @@ def work_of(target: Target, anatomy: Anatomy, bucket: Bucket, context: int) -> W
         weights=weights,
         cache=_cache_bytes(target, anatomy, bucket, context, before),
     )
+
+
+def flops_ratio(target: Target, anatomy: Anatomy, bucket: Bucket, layers: int) -> float:
+    """FLOPs of all weights in a step to those of a model with the first so many layers."""
+    tokens = bucket.tokens(target.limits.prefill_block)
+    rows = bucket.decodes + (1 if bucket.blocks else 0)
+    all_of_it = compiled = 0
+    for declared in target.blueprint.declarations:
+        flops = _of_weight(target, anatomy, declared, tokens, rows)[1]
+        all_of_it += flops
+        compiled += flops if (layer_at(declared.path) or 0) < layers else 0
+    return all_of_it / max(1, compiled)
 
 
 def weights_of(target: Target, anatomy: Anatomy, tokens: int) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from model_server.engine.buckets import Bucket
-from model_server.plan.compiled import Measured
+from model_server.plan.compiled import Measured, Traffic
 from model_server.plan.hlo_traffic import Moved
+
+NO_TRAFFIC = Traffic(Moved(0, 0, 0, 0), {}, 0)
 
 
 def measured(bucket: Bucket, **changes: Any) -> Measured:
@@ -16,11 +18,8 @@ def measured(bucket: Bucket, **changes: Any) -> Measured:
         "temporaries": 100,
         "outputs": 10,
         "code": 1,
-        "code_least": 1,
         "flops": 0.0,
-        "moved": Moved(0, 0, 0, 0),
-        "sent": {},
-        "exchanges": 0,
+        "traffic": NO_TRAFFIC,
         "lower_seconds": 0.0,
         "compile_seconds": 1.0,
         "read_seconds": 0.0,

@@ -1,13 +1,14 @@
-"""A deep model judged by two shallow ones."""
+"""A deep model judged by a shallow one."""
 
 from __future__ import annotations
 
 import pytest
 
 from model_server.engine.buckets import Bucket
-from model_server.plan.depth import Depths, depths_of, whole
+from model_server.plan.compiled import Traffic
+from model_server.plan.depth import Depths, Growth, depths_of, growth_of, whole
 from model_server.plan.hlo_traffic import Moved
-from tests.model_server.plan.measures import measured
+from tests.model_server.plan.measures import NO_TRAFFIC, measured
 
 _BUCKET = Bucket(8, 0)
 
@@ -15,41 +16,40 @@ _BUCKET = Bucket(8, 0)
 @pytest.mark.parametrize(
     ("kinds", "expected"),
     [
-        ("a" * 96, (2, 3)),
-        ("ab" * 23, (2, 4)),  # Gemma 2: a window in every second layer
-        ("aaaaab" * 10 + "aa", (6, 12)),  # Gemma 3
-        ("ddd" + "r" * 58, (4, 5)),  # DeepSeek-V3: three dense layers first
-        ("a" * 4, None),
+        ("a" * 96, (7, 8, range(2, 3))),
+        ("ab" * 23, (6, 8, range(2, 4))),  # Gemma 2: a window in every second layer
+        ("aaaaab" * 10 + "aa", (4, 10, range(2, 8))),  # Gemma 3
+        ("ddd" + "r" * 58, (7, 8, range(4, 5))),  # DeepSeek-V3: three dense layers first
+        ("a" * 9, None),
         ("abc" * 2, None),
-        ("abcdefgh", None),
+        ("abcdefghijkl", None),
     ],
 )
-def test_two_depths_tell_a_whole_one_where_its_pattern_is_long_enough(
-    kinds: str, expected: tuple[int, int] | None
+def test_some_layers_tell_of_all_where_their_pattern_is_long_enough(
+    kinds: str, expected: tuple[int, int, range] | None
 ) -> None:
     found = depths_of(kinds)
-    assert (found and (found.few, found.more)) == expected
+    assert (found and (found.few, found.more, found.typical)) == expected
 
 
-def test_what_every_layer_adds_is_added_for_the_layers_that_were_not_compiled() -> None:
-    few = measured(
-        _BUCKET, arguments=500, flops=20.0, moved=Moved(10, 4, 0, 0), sent={"all-reduce": 7}
+def test_what_the_typical_layers_move_is_added_for_those_that_were_not_compiled() -> None:
+    shallow = measured(
+        _BUCKET,
+        flops=20.0,
+        traffic=Traffic(Moved(100, 40, 8, 0), {"all-reduce": 70, "all-gather": 5}, 9),
+        layers=Traffic(Moved(10, 4, 1, 0), {"all-reduce": 7}, 1),
     )
-    more = measured(
-        _BUCKET, arguments=600, flops=23.0, moved=Moved(12, 5, 2, 0), sent={"all-reduce": 9}
-    )
-    found = whole(few, more, Depths(2, 3, 10))
-    assert (found.arguments, found.flops, found.sent) == (1300, 44.0, {"all-reduce": 23})
-    assert found.moved == Moved(26, 12, 16, 0)
+    found = whole(shallow, Growth(0, 0, 0, 0), Depths(6, 8, 18, range(2, 4)), 2.5)
+    assert found.traffic == Traffic(Moved(150, 60, 13, 0), {"all-reduce": 105, "all-gather": 5}, 14)
+    assert (found.flops, found.layers) == (50.0, None)
 
 
-def test_temporaries_never_come_out_smaller_than_they_were_seen() -> None:
-    few, more = measured(_BUCKET, temporaries=120), measured(_BUCKET, temporaries=100)
-    assert whole(few, more, Depths(2, 3, 96)).temporaries == 100
-
-
-def test_code_that_may_be_shared_is_told_at_least_and_at_most() -> None:
-    few = measured(_BUCKET, code=4, code_least=4)
-    more = measured(_BUCKET, code=6, code_least=6)
-    found = whole(few, more, Depths(2, 3, 10))
-    assert (found.code_least, found.code) == (6, 20)
+def test_the_memory_of_a_layer_comes_from_one_bucket_and_counts_for_each() -> None:
+    few = measured(_BUCKET, arguments=500, temporaries=120, outputs=3, code=40)
+    more = measured(_BUCKET, arguments=600, temporaries=100, outputs=3, code=44)
+    depths = Depths(7, 8, 10, range(2, 3))
+    growth = growth_of(few, more, depths)
+    assert growth == Growth(arguments=100, temporaries=0, outputs=0, code=4)
+    other = measured(Bucket(8, 4), arguments=650, temporaries=9, code=90, layers=NO_TRAFFIC)
+    found = whole(other, growth, depths, 1.0)
+    assert (found.arguments, found.temporaries, found.code) == (850, 9, 98)

@@ -81,8 +81,8 @@ def test_one_bucket_is_compiled_for_real_and_its_numbers_are_read() -> None:
     )
     found = measure(target.program, target.buckets[0])
     assert found.arguments > target.planned.kv
-    assert found.sent["all-reduce"] > 0
-    assert found.moved.read > 32000 * 256 * 2 / 4  # a chip's share of the head
+    assert found.traffic.sent["all-reduce"] > 0
+    assert found.traffic.moved.read > 32000 * 256 * 2 / 4  # a chip's share of the head
     assert found.flops > 0
 
 

@@ -77,7 +77,6 @@ def _plan(**changes: Any) -> Plan:
             temporaries=_GIB,
             outputs=64,
             code=2**20,
-            code_most=2**21,
             kv_page=2**20,
             kv_pages=8191,
             kv_pages_free=9000,

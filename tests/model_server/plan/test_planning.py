@@ -12,6 +12,7 @@ from model_server.engine.buckets import Bucket
 from model_server.plan.advice import attempt, changes, fitting_slices
 from model_server.plan.anatomy import Layer, anatomy_of
 from model_server.plan.chips import CHIPS
+from model_server.plan.compiled import Traffic
 from model_server.plan.hlo_traffic import Moved
 from model_server.plan.model import open_model
 from model_server.plan.planning import make_plan, notes_of, usual_context
@@ -86,12 +87,12 @@ def test_a_plan_tells_memory_speeds_and_what_the_program_moves_too_much() -> Non
     target = _target("Llama-3-8B", "v5e:2x4")
     anatomy, context = anatomy_of(target.recipe), usual_context(target)
     work = work_of(target, anatomy, target.buckets[0], context)
-    twice = Moved(2 * work.weights, 0, 0, 0)
+    twice = Traffic(Moved(2 * work.weights, 0, 0, 0), {}, 0)
     plan = make_plan(
         target,
         anatomy,
         [
-            measured(bucket, arguments=target.planned.kv + work.weights, moved=twice)
+            measured(bucket, arguments=target.planned.kv + work.weights, traffic=twice)
             for bucket in target.buckets
         ],
         context,
