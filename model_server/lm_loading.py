@@ -31,7 +31,7 @@ from model_server.engine.compiling import Programs
 from model_server.engine.runner import ModelRunner
 from model_server.engine.types import EngineLimits
 from model_server.kernels.pages import allocate
-from model_server.lm_shapes import buckets_of
+from model_server.lm_shapes import buckets_of, step_program
 from model_server.memory_plan import human
 from model_server.models.recipe import Recipe
 from model_server.models.sharding import spans_hosts
@@ -98,6 +98,7 @@ class LmLoad:
         )
         if self._ready is not None:
             self._shrink(self._ready.limits.pages)
+        self._check_kernel()
         self.total = self.planned.total  # bytes on one device
         self.memory = self.total * layout.mesh.size
         _warn_of_plain(spec, self._module)
@@ -141,6 +142,15 @@ class LmLoad:
     def apart(self, transfers: Transfers) -> Apart:
         """What serving prompts and answers apart needs; `transfers` are those of every host."""
         return make_apart(transfers, self._spec, self._recipe, self.limits, self.layout)
+
+    def _check_kernel(self) -> None:
+        """Before weights are read: whether the kernel takes the largest step. Not a CPU's: any.
+
+        Raises MemoryPlanError, InvalidRequest.
+        """
+        if self.layout.platform != "cpu":
+            program = step_program(self._recipe, self._module, self.limits, self.layout)
+            program.lower(buckets_of(self.limits)[-1])
 
     def _follow(self, limits: EngineLimits) -> None:
         """Take over the plan of the primary, if there is room for it here."""

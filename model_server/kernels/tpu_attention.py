@@ -17,6 +17,7 @@ from model_server.kernels import tpu_program
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages, Shapes
 from model_server.kernels.tpu_pages import tpu_shapes
+from sax.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,12 @@ class TpuAttention:
         softcap: float | None,
         window: int | None,
     ) -> tuple[jax.Array, LayerPages]:
-        """As `PagedBatch.attend`. Raises ValueError: heads are divided unlike pages, or no room."""
+        """As `PagedBatch.attend`. Raises InvalidRequest where heads are divided unlike pages."""
         if self.heads != self.pages and k.shape[1] > 1:
-            raise ValueError(
+            raise InvalidRequest(
                 f"query heads are divided over {self.heads} and {k.shape[1]} KV heads over "
-                f"{self.pages}: only heads that share one KV head can be divided alone"
+                f"{self.pages}: only heads that share one KV head can be divided alone",
+                param="overrides.SHARDING_RULES",
             )
         if batch.split is not None:
             q, k, v = jax.tree.map(batch.split.gathered, (q, k, v))

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from model_server.kernels.pages import CacheShape, LayerPages, page_arrays, stored
+from sax.errors import MemoryPlanError
 
 LANES = 128
 SUBLANES = 8
@@ -27,10 +28,11 @@ def shared(key_dim: int, value_dim: int) -> bool:
 
 
 def tpu_shapes(cache: CacheShape, pages: int, page_size: int, dtype: jnp.dtype) -> LayerPages:
-    """The pages of a layer; a page's scales lie along lanes. Raises ValueError."""
+    """The pages of a layer; a page's scales lie along lanes. Raises MemoryPlanError."""
     if page_size % SUBLANES:
-        raise ValueError(
-            f"the page size is {page_size}; on a TPU it has to be a multiple of {SUBLANES}"
+        raise MemoryPlanError(
+            f"the page size is {page_size}; on a TPU it has to be a multiple of {SUBLANES}: "
+            "change --page_size"
         )
     heads, both = (pages + 1, cache.kv_heads), shared(cache.key_dim, cache.value_dim)
     keys = lanes(cache.key_dim + (cache.value_dim if both else 0))

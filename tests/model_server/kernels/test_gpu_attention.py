@@ -20,6 +20,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from model_server.kernels.gpu_attention import GpuAttention
 from model_server.kernels.token_major import token_major_shapes, write_tokens
 from model_server.models.axis_rules import AXES
+from sax.errors import InvalidRequest, MemoryPlanError
 from tests.model_server import gpu_compiler
 from tests.model_server.kernels.paged_cases import (
     Case,
@@ -137,7 +138,7 @@ def test_heads_have_to_lie_with_their_pages() -> None:
     case = Case(2, 0, 1, 4, 2, 16, 16, 8, 2)
     for heads, pages in (("model", None), (None, "model")):
         kernel = GpuAttention(mesh, heads, pages)
-        with pytest.raises(ValueError, match="divide both alike"):
+        with pytest.raises(InvalidRequest, match="divide both alike"):
             jax.eval_shape(lambda *of: attend(case, *of), *arguments(case, kernel))
 
 
@@ -150,7 +151,7 @@ def test_pages_that_triton_addresses_wrongly_are_refused() -> None:
         if fits:
             jax.eval_shape(lambda *of: attend(case, *of), batch, layer, *new)
             continue
-        with pytest.raises(ValueError, match="int8 take 2.4 GiB"):
+        with pytest.raises(MemoryPlanError, match="int8 take 2.4 GiB"):
             jax.eval_shape(lambda *of: attend(case, *of), batch, layer, *new)
 
 
