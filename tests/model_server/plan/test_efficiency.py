@@ -1,0 +1,160 @@
+"""Whether a compiled step of each dense family reads its weights and its cache once, and no more.
+
+Compiled for real, at the families' real sizes, with the few layers that a plan takes. What is
+looked for is in the program's text: bytes moved, weights put together from all devices, copies of
+the page pool. That each would be seen is tested on programs that do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from model_server.config import ModelServerConfig
+from model_server.engine.buckets import Bucket
+from model_server.plan.anatomy import anatomy_of
+from model_server.plan.compiled import measure
+from model_server.plan.depth import depths_of, growth_of, program_with, typical_part, whole
+from model_server.plan.hlo import Program, parse
+from model_server.plan.hlo_moves import Collective, collectives, large_copies
+from model_server.plan.planning import step_of, usual_context
+from model_server.plan.target import Target, target_of
+from model_server.plan.work import flops_ratio
+from tests.model_server.tpu_compiler import mesh_of, needs_compiler
+
+pytestmark = needs_compiler
+
+_MOST = 1.15  # bytes moved to those that no step can do without
+_BUCKET = Bucket(8, 0)
+_CONFIG = ModelServerConfig()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model of a family, divided over a slice."""
+
+    model: str
+    topology: str
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.model.rpartition('/')[2].rpartition('.')[2]}-{self.topology}"
+
+
+_SHORT = {"MAX_CONTEXT": "8192"}
+_ALWAYS = [
+    Case("lm_cloud.LmCloudSpmd175B32Test", "v5e:4x8"),
+    Case("meta-llama/Llama-3-8B", "v5e:2x4"),
+]
+_NIGHTLY = [
+    Case("lm_cloud.LmCloudSpmd2BTest", "v5e:1x1"),
+    Case("saxml.server.pax.lm.params.gptj.GPTJ", "v5e:2x2"),
+    Case("saxml.server.pax.lm.params.lm_cloud.LLaMA7BFP16TPUv5e", "v5e:2x2"),
+    Case("meta-llama/Llama-3-8B", "v6e:1x1"),
+    Case("meta-llama/Llama-3-70B", "v5p:2x2x1"),
+    Case("meta-llama/Llama-3-70B", "v5e:4x4", {"QUANTIZE": '"int8"'}),
+    Case("google/gemma-2b", "v5e:1x1"),
+    Case("google/gemma-7b", "v5e:2x2"),
+    Case("google/gemma-2-9b", "v5e:2x2"),
+    Case("google/gemma-3-12b", "v5e:2x2", _SHORT),
+    Case("mistralai/Mistral-7B", "v5e:2x2"),
+    Case("Qwen/Qwen2.5-7B", "v5e:2x2", _SHORT),
+    Case("Qwen/Qwen3-8B", "v5e:2x2", _SHORT),
+    Case("allenai/OLMo-2-13B", "v5e:2x2"),
+    Case("microsoft/phi-4", "v5e:2x2"),
+    Case("meta-llama/Llama-3-8B", "v7x:2x2x1"),
+]
+
+
+@pytest.mark.parametrize(
+    "case", [*_ALWAYS, *(pytest.param(each, marks=pytest.mark.slow) for each in _NIGHTLY)], ids=str
+)
+def test_a_decode_step_reads_weights_and_cache_once_and_copies_neither(case: Case) -> None:
+    target = target_of(case.model, dict(case.overrides), case.topology, _CONFIG)
+    program, ratio = _compiled(target)
+    assert 0.95 < ratio <= _MOST, f"{ratio:.3f} times the unavoidable bytes"
+    assert _gathered(program, _least_weight(target)) == []
+    assert large_copies(program, _pool_bytes(target)) == []
+
+
+def test_a_copy_of_the_pages_is_seen_in_a_program_that_makes_one() -> None:
+    mesh = mesh_of("v5e:1x1")
+    pool = jax.ShapeDtypeStruct((65, 4, 64, 128), jnp.bfloat16, sharding=NamedSharding(mesh, P()))
+    at = jax.ShapeDtypeStruct((), jnp.int32, sharding=NamedSharding(mesh, P()))
+
+    def write(pool: jax.Array, at: jax.Array) -> jax.Array:
+        return pool.at[at].set(jnp.ones((4, 64, 128), jnp.bfloat16))
+
+    size = 65 * 4 * 64 * 128 * 2
+    assert large_copies(_program(jax.jit(write).lower(pool, at)), size)
+    assert not large_copies(_program(jax.jit(write, donate_argnums=0).lower(pool, at)), size)
+
+
+def test_a_weight_put_together_from_all_devices_is_seen_in_a_program_that_does_it() -> None:
+    mesh = mesh_of("v5e:2x2")
+    divided, whole_one = NamedSharding(mesh, P("model", None)), NamedSharding(mesh, P())
+    weight = jax.ShapeDtypeStruct((4096, 1024), jnp.bfloat16, sharding=divided)
+    rows = jax.ShapeDtypeStruct((8, 4096), jnp.bfloat16, sharding=whole_one)
+
+    def product(rows: jax.Array, weight: jax.Array) -> jax.Array:
+        return rows @ jax.lax.with_sharding_constraint(weight, whole_one)
+
+    def summed(rows: jax.Array, weight: jax.Array) -> jax.Array:
+        return rows @ weight
+
+    share = 4096 * 1024 * 2 // 4
+    assert _gathered(_program(jax.jit(product).lower(rows, weight)), share)
+    assert not _gathered(_program(jax.jit(summed).lower(rows, weight)), share)
+
+
+def _program(lowered: jax.stages.Lowered) -> Program:
+    return parse(lowered.compile().as_text() or "")
+
+
+def _compiled(target: Target) -> tuple[Program, float]:
+    """The program of a few layers, and what one of all moves to what none can do without."""
+    anatomy = anatomy_of(target.recipe)
+    depths = depths_of(anatomy.layers)
+    assert depths is not None, "a model deep enough to be told by some layers"
+    kept: list[Program] = []
+
+    def part(program: Program) -> Program:
+        kept.append(program)
+        return typical_part(target, depths)(program)
+
+    shallow = measure(program_with(target, depths.more), _BUCKET, part)
+    growth = growth_of(shallow, shallow, depths)
+    flops = flops_ratio(target, anatomy, _BUCKET, depths.more)
+    measured = whole(shallow, growth, depths, flops)
+    step = step_of(target, anatomy, measured, usual_context(target))
+    return kept[0], step.compiled_bytes / step.work.bytes
+
+
+def _gathered(program: Program, least: int) -> list[Collective]:
+    """What of so many bytes on each device is handed on as it is."""
+    kinds = ("all-gather", "all-to-all", "collective-permute")
+    return [each for each in collectives(program) if each.kind in kinds and each.bytes >= least]
+
+
+def _least_weight(target: Target) -> int:
+    """Bytes of the smallest matrix of a layer that is divided over devices, put together."""
+    layout = target.layout
+    return min(
+        leaf.bytes
+        for declared in target.blueprint.declarations
+        if declared.path.startswith("layers.") and len(declared.shape) > 1
+        for leaf in declared.leaves[:1]
+        if not layout.sharding(leaf.shape, leaf.axes, leaf.bits).is_fully_replicated
+    )
+
+
+def _pool_bytes(target: Target) -> int:
+    """Bytes of the keys of one layer on one device."""
+    pages = target.planned.kv // target.recipe.cache(1).layers
+    return pages // 2
