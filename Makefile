@@ -34,7 +34,7 @@ help:
 	@echo 'make format  format the code'
 	@echo 'make proto   generate sax/proto/*_pb2* again'
 	@echo 'make docs    generate docs/errors.md and docs/models.md again'
-	@echo 'make plans   plan every large model for TPU slices, and write docs/plans.md (hours)'
+	@echo 'make plans   plan every large model for TPU slices, and write docs/plans.md (an hour)'
 	@echo 'make gemma   fetch Gemma 3 270M for the tests that use it (under the Gemma terms)'
 	@echo 'make azurite fetch the emulator of Azure storage for the tests that use it (needs npm)'
 	@echo 'make minilm  fetch all-MiniLM-L6-v2 for the tests that use it'

@@ -43,8 +43,9 @@ def _eights(context: int, **more: str) -> dict[str, str]:
     return {**_INT8, "MAX_CONTEXT": str(context), **more}
 
 
+TUTORIAL = Case("lm_cloud.LmCloudSpmd175B32Test", "v5e:4x8")
 CASES = (
-    Case("lm_cloud.LmCloudSpmd175B32Test", "v5e:4x8"),
+    TUTORIAL,
     Case("lm_cloud.LmCloudSpmd2BTest", "v5e:1x1"),
     Case("meta-llama/Llama-3-8B", "v5e:2x2"),
     Case("meta-llama/Llama-3-8B", "v5e:2x4"),
@@ -58,7 +59,7 @@ CASES = (
     Case("meta-llama/Llama-3.1-405B", "v5p:2x2x4", {"MAX_CONTEXT": "8192"}),
     Case("saxml.server.pax.lm.params.lm_cloud.LLaMA7BFP16TPUv5e", "v5e:2x2"),
     Case("saxml.server.pax.lm.params.lm_cloud.LLaMA70BInt8TPUv5e8", "v5e:2x4"),
-    Case("saxml.server.pax.lm.params.gptj.GPTJ", "v5e:2x2"),
+    Case("saxml.server.pax.lm.params.gptj.GPTJ", "v5e:2x2", {"ICI_MESH_SHAPE": "[1,1,4]"}),
     Case("google/gemma-2-9b", "v5e:2x2"),
     Case("google/gemma-2-27b", "v5e:2x4"),
     Case("google/gemma-2-27b", "v6e:2x2"),
@@ -83,6 +84,7 @@ def page(cases: Iterable[Case] = CASES) -> str:
     plans = [(case, _planned(case)) for case in cases]
     made = [(case, found) for case, found in plans if isinstance(found, Plan)]
     filled = {
+        "tutorial": "\n".join(_room(found) for case, found in made if case == TUTORIAL),
         "plans": _table(
             (
                 "model",
@@ -142,6 +144,25 @@ def _planned(case: Case) -> Plan | str:
         return exc.text
     finally:
         jax.clear_caches()  # traced programs of a model that is done with
+
+
+def _room(found: Plan) -> str:
+    """What a chip of the tutorial's slice holds, in words."""
+    memory = found.memory
+    if memory is None:
+        return f"{found.model} does not fit {found.slice.topology}: {_first(found)}"
+    name, where = found.model.rpartition(".")[2], found.slice.topology
+    programs = _rounded(memory.temporaries + memory.outputs + memory.code)
+    pool = _rounded(memory.kv_page * (memory.kv_pages + 1))
+    free = memory.kv_pages_free * memory.page_size
+    return (
+        f"The tutorial's {name} fits {where}: each chip has "
+        f"{human(found.slice.hbm_per_chip)}, of which\nprograms may fill {human(memory.limit)}. "
+        f"Weights take {_rounded(memory.weights)}, temporaries and code {programs}, and keys and\n"
+        f"values of {memory.kv_tokens:,} tokens {pool}; {found.slots} slots of "
+        f"{found.max_context:,} tokens need {found.slots * found.max_context:,},\n"
+        f"and there would be room for {free:,}."
+    )
 
 
 def _row(case: Case, found: Plan | str) -> Sequence[str]:
