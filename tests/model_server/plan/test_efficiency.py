@@ -48,11 +48,9 @@ class Case:
 
 
 _SHORT = {"MAX_CONTEXT": "8192"}
-_ALWAYS = [
-    Case("lm_cloud.LmCloudSpmd175B32Test", "v5e:4x8"),
-    Case("meta-llama/Llama-3-8B", "v5e:2x4"),
-]
+_ALWAYS = [Case("lm_cloud.LmCloudSpmd175B32Test", "v5e:4x8")]
 _NIGHTLY = [
+    Case("meta-llama/Llama-3-8B", "v5e:2x4"),
     Case("lm_cloud.LmCloudSpmd2BTest", "v5e:1x1"),
     Case("saxml.server.pax.lm.params.gptj.GPTJ", "v5e:2x2", {"ICI_MESH_SHAPE": "[1,1,4]"}),
     Case("saxml.server.pax.lm.params.lm_cloud.LLaMA7BFP16TPUv5e", "v5e:2x2"),
