@@ -25,6 +25,7 @@ from tests.bench import (
     bench_gpu_attention,
     bench_loading,
     bench_lockstep,
+    bench_plan,
     bench_quantization,
     bench_transformers,
 )
@@ -46,6 +47,7 @@ BENCHES: dict[str, Callable[[], Table | list[Table]]] = {
     "quantization": bench_quantization.run,
     "gpu_attention": bench_gpu_attention.run,  # no table where there is no GPU
     "lockstep": bench_lockstep.run,
+    "plan": bench_plan.run,
     "gateway": bench_gateway.run,
     "cell": bench_cell.run,
     "control_plane": bench_control_plane.run,
