@@ -87,7 +87,7 @@ class StepProgram:
                 jax.tree.map(lambda array: array.sharding, self.pages),
                 self.everywhere,
             ),
-            compiler_options=dict(options_for(self.everywhere)),
+            compiler_options=options_for(self.everywhere),
         )
         return jitted.lower(self.leaves, self.pages, self.last_tokens, vector)
 

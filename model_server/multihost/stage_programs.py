@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from model_server.engine.buckets import Bucket
+from model_server.engine.compiler_options import options_for
 from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
 from model_server.engine.freeing import free
 from model_server.engine.step_arrays import Layout
@@ -113,6 +114,7 @@ class StagePrograms:
             donate_argnums=1,
             # Every host passes on a copy of its own; pages stay where they are.
             out_shardings=(self._everywhere, jax.tree.map(lambda page: page.sharding, held[1])),
+            compiler_options=options_for(self._everywhere),
         )
         return programs.compiled(str(bucket), lambda: jitted.lower(*held, *given))
 
