@@ -22,9 +22,11 @@ from model_server.engine.step_arrays import Layout
 from model_server.engine.types import EngineLimits
 from model_server.kernels.paged import Kernel, PagedBatch
 from model_server.kernels.pages import LayerPages
+from model_server.kernels.refusal import KernelRefusal
 from model_server.kernels.row_split import RowSplit
 from model_server.models.nibbles import byte_shape
 from model_server.models.weight import Blueprint
+from sax.errors import MemoryPlanError
 
 _PLACES = ("pages", "offsets", "decode_tables", "decode_limits", "block_tables", "block_limits")
 
@@ -75,7 +77,10 @@ class StepProgram:
         )
 
     def lower(self, bucket: Bucket) -> jax.stages.Lowered:
-        """Trace the step of one bucket, for the devices that the shapes are sharded over."""
+        """Trace the step of one bucket, for the devices that the shapes are sharded over.
+
+        Raises MemoryPlanError for shapes that the kernel does not take.
+        """
         layout = Layout(bucket, self._limits)
         vector = jax.ShapeDtypeStruct((layout.size,), jnp.int32, sharding=self.everywhere)
         jitted = jax.jit(
@@ -89,7 +94,10 @@ class StepProgram:
             ),
             compiler_options=options_for(self.everywhere),
         )
-        return jitted.lower(self.leaves, self.pages, self.last_tokens, vector)
+        try:
+            return jitted.lower(self.leaves, self.pages, self.last_tokens, vector)
+        except KernelRefusal as exc:
+            raise MemoryPlanError(f"{bucket}: {exc}") from exc
 
     def _trace(self, layout: Layout) -> Callable[..., Any]:
         def step(leaves: Any, pages: Any, last_tokens: jax.Array, vector: jax.Array) -> Any:

@@ -20,9 +20,9 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from model_server.kernels.gpu_flash import paged_attention
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages, Shapes
+from model_server.kernels.refusal import KernelRefusal
 from model_server.kernels.row_split import RowSplit
 from model_server.kernels.token_major import token_major_shapes, write_tokens
-from sax.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class GpuAttention:
         softcap: float | None,
         window: int | None,
     ) -> tuple[jax.Array, LayerPages]:
-        """As `PagedBatch.attend`. Raises InvalidRequest: heads and pages do not go together."""
+        """As `PagedBatch.attend`. Raises KernelRefusal: heads and pages do not go together."""
         self._check(layer)
         parts = _parts(batch, q)
         row_axes = [self._row_axis(batch.split, queries.shape[0]) for queries, _, _ in parts]
@@ -76,10 +76,9 @@ class GpuAttention:
         """Query heads find their KV head by place, so it has to be on their device."""
         together = self.heads == self.pages
         if not together and (self.pages is not None or layer.keys.shape[1] > 1):
-            raise InvalidRequest(
+            raise KernelRefusal(
                 f"query heads are divided over {self.heads}, their {layer.keys.shape[1]} KV heads "
-                f"over {self.pages}: divide both alike, or have one KV head on all devices",
-                param="overrides.SHARDING_RULES",
+                f"over {self.pages}: divide both alike, or have one KV head on all devices"
             )
 
     def _row_axis(self, split: RowSplit | None, rows: int) -> str | None:

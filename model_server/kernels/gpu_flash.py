@@ -17,7 +17,7 @@ from jax.experimental.pallas import triton as plgpu
 from model_server.kernels.gpu_program import LOG2_E, Program, product_dtype
 from model_server.kernels.gpu_tiles import covered, tiles_for
 from model_server.kernels.pages import LayerPages
-from sax.errors import MemoryPlanError
+from model_server.kernels.refusal import KernelRefusal
 
 _STAGES = 2  # trips whose keys and values are on their way at once
 
@@ -35,7 +35,7 @@ def paged_attention(
 ) -> jax.Array:
     """As `reference.paged_attention`, rounding queries and weights as the pages do, to 16 bits.
 
-    Raises MemoryPlanError for pages that Triton would address wrongly.
+    Raises KernelRefusal for pages that Triton would address wrongly.
     """
     _check_addresses(layer)
     n, c, h, d = q.shape
@@ -65,7 +65,7 @@ def _check_addresses(layer: LayerPages) -> None:
     for array in jax.tree.leaves(layer):
         size = array.size * array.dtype.itemsize
         if array.size > 2**31 and size <= 2**32:
-            raise MemoryPlanError(
+            raise KernelRefusal(
                 f"pages of {array.dtype.name} take {size / 2**30:.1f} GiB for the keys of one layer"
                 " on a device: have at most 2 GiB or more than 4, or pages of another dtype"
             )

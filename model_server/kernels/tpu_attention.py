@@ -16,8 +16,8 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from model_server.kernels import tpu_program
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages, Shapes
+from model_server.kernels.refusal import KernelRefusal
 from model_server.kernels.tpu_pages import tpu_shapes
-from sax.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,11 @@ class TpuAttention:
         softcap: float | None,
         window: int | None,
     ) -> tuple[jax.Array, LayerPages]:
-        """As `PagedBatch.attend`. Raises InvalidRequest where heads are divided unlike pages."""
+        """As `PagedBatch.attend`. Raises KernelRefusal where heads are divided unlike pages."""
         if self.heads != self.pages and k.shape[1] > 1:
-            raise InvalidRequest(
+            raise KernelRefusal(
                 f"query heads are divided over {self.heads} and {k.shape[1]} KV heads over "
-                f"{self.pages}: only heads that share one KV head can be divided alone",
-                param="overrides.SHARDING_RULES",
+                f"{self.pages}: only heads that share one KV head can be divided alone"
             )
         if batch.split is not None:
             q, k, v = jax.tree.map(batch.split.gathered, (q, k, v))

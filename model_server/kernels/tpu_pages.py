@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from model_server.kernels.pages import CacheShape, LayerPages, page_arrays, stored
-from sax.errors import MemoryPlanError
+from model_server.kernels.refusal import KernelRefusal
 
 LANES = 128
 SUBLANES = 8
@@ -28,9 +28,9 @@ def shared(key_dim: int, value_dim: int) -> bool:
 
 
 def tpu_shapes(cache: CacheShape, pages: int, page_size: int, dtype: jnp.dtype) -> LayerPages:
-    """The pages of a layer; a page's scales lie along lanes. Raises MemoryPlanError."""
+    """The pages of a layer; a page's scales lie along lanes. Raises KernelRefusal."""
     if page_size % SUBLANES:
-        raise MemoryPlanError(
+        raise KernelRefusal(
             f"the page size is {page_size}; on a TPU it has to be a multiple of {SUBLANES}: "
             "change --page_size"
         )

@@ -16,13 +16,13 @@ from jax.experimental.pallas import tpu as pltpu
 
 from model_server.kernels.paged import PagedBatch
 from model_server.kernels.pages import LayerPages
+from model_server.kernels.refusal import KernelRefusal
 from model_server.kernels.tpu_kernel import Program, Scratch
 from model_server.kernels.tpu_pages import LANES, lanes, new_tokens
 from model_server.kernels.tpu_queries import kinds_of, queries_of, result_shape, rows_of
 from model_server.kernels.tpu_sizes import VMEM_BYTES, VMEM_SPARE, Problem, sizes_of
 from model_server.kernels.tpu_softmax import Scoring
 from model_server.kernels.tpu_units import Runs, Units, runs_of, units_of
-from sax.errors import MemoryPlanError
 
 
 def attend(
@@ -37,7 +37,7 @@ def attend(
     window: int | None,
     interpret: Any = False,
 ) -> tuple[jax.Array, LayerPages]:
-    """As `PagedBatch.attend`, for pages of `tpu_shapes`. Raises MemoryPlanError."""
+    """As `PagedBatch.attend`, for pages of `tpu_shapes`. Raises KernelRefusal."""
     program = program_of(batch, layer, q.shape[1], softcap, window)
     sizes, page_size = program.sizes, program.problem.page_size
     units = units_of(batch, sizes.queries, page_size, window)
@@ -58,7 +58,7 @@ def attend(
 def program_of(
     batch: PagedBatch, layer: LayerPages, heads: int, softcap: float | None, window: int | None
 ) -> Program:
-    """The program for these shapes. Raises MemoryPlanError."""
+    """The program for these shapes. Raises KernelRefusal."""
     _, kv_heads, page_size, key_lanes = layer.keys.shape
     decodes, (blocks, block) = batch.decode_tables.shape[0], batch.block_limits.shape
     values = layer.keys if layer.values is None else layer.values
@@ -154,13 +154,13 @@ def _call(
 
 
 def _vmem_bytes(scratch: Scratch, new: LayerPages, blocks: Sequence[Any], specs: Any) -> int:
-    """Raises MemoryPlanError: more than a chip has."""
+    """Raises KernelRefusal: more than a chip has."""
     held = sum(_bytes(each.shape, each.dtype) for each in jax.tree.leaves(scratch[:6]))
     held += sum(_bytes(each.shape, each.dtype) for each in jax.tree.leaves(new))
     for spec, array in zip(specs, blocks, strict=True):
         held += 2 * _bytes(spec.block_shape, array.dtype)
     if held > VMEM_BYTES - VMEM_SPARE:
-        raise MemoryPlanError(
+        raise KernelRefusal(
             f"attention needs {held >> 20} MiB of a TPU's {VMEM_BYTES >> 20}: give the model more "
             "devices to divide its heads over, or steps fewer tokens"
         )

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 
+from model_server.kernels.refusal import KernelRefusal
 from model_server.kernels.tpu_pages import LANES, SUBLANES
-from sax.errors import MemoryPlanError
 
 MIB = 2**20
 FETCHED_BYTES = MIB // 2  # at a time: far more than the memory brings while one copy starts
@@ -80,7 +80,7 @@ class Tile:
 
 
 def sizes_of(problem: Problem) -> Sizes:
-    """Raises MemoryPlanError: the page tables do not fit the scalar memory."""
+    """Raises KernelRefusal: the page tables do not fit the scalar memory."""
     _check_tables(problem)
     queries = _divisor(problem.block, max(1, UNIT_ROWS // problem.rows))
     group = _group(problem)
@@ -132,7 +132,7 @@ def _decode_bytes(problem: Problem) -> int:
 def _check_tables(problem: Problem) -> None:
     tables = (problem.decodes + problem.blocks) * problem.table * 4
     if tables > SMEM_BYTES:
-        raise MemoryPlanError(
+        raise KernelRefusal(
             f"the page tables of a step are {tables} bytes and a TPU's scalar memory takes "
             f"{SMEM_BYTES}: make pages larger (now {problem.page_size} tokens), the context "
             "shorter or slots fewer"

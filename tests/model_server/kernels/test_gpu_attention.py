@@ -18,9 +18,9 @@ from jax.experimental.pallas import triton as plgpu
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from model_server.kernels.gpu_attention import GpuAttention
+from model_server.kernels.refusal import KernelRefusal
 from model_server.kernels.token_major import token_major_shapes, write_tokens
 from model_server.models.axis_rules import AXES
-from sax.errors import InvalidRequest, MemoryPlanError
 from tests.model_server import gpu_compiler
 from tests.model_server.kernels.paged_cases import (
     Case,
@@ -138,7 +138,7 @@ def test_heads_have_to_lie_with_their_pages() -> None:
     case = Case(2, 0, 1, 4, 2, 16, 16, 8, 2)
     for heads, pages in (("model", None), (None, "model")):
         kernel = GpuAttention(mesh, heads, pages)
-        with pytest.raises(InvalidRequest, match="divide both alike"):
+        with pytest.raises(KernelRefusal, match="divide both alike"):
             jax.eval_shape(lambda *of: attend(case, *of), *arguments(case, kernel))
 
 
@@ -151,7 +151,7 @@ def test_pages_that_triton_addresses_wrongly_are_refused() -> None:
         if fits:
             jax.eval_shape(lambda *of: attend(case, *of), batch, layer, *new)
             continue
-        with pytest.raises(MemoryPlanError, match="int8 take 2.4 GiB"):
+        with pytest.raises(KernelRefusal, match="int8 take 2.4 GiB"):
             jax.eval_shape(lambda *of: attend(case, *of), batch, layer, *new)
 
 

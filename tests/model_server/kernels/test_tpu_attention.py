@@ -22,9 +22,9 @@ from jax.sharding import Mesh
 from model_server.kernels import reference
 from model_server.kernels.paged import Kernel, PagedBatch
 from model_server.kernels.pages import CacheShape, LayerPages
+from model_server.kernels.refusal import KernelRefusal
 from model_server.kernels.tpu_attention import TpuAttention
 from model_server.models.axis_rules import AXES
-from sax.errors import InvalidRequest, MemoryPlanError
 from tests.model_server.kernels.step_mixes import Heads, Mix, as_on_tpu, filled, normal
 
 ALLOWED = {"float32": 2e-5, "bfloat16": 1.5e-2, "int8": 1.5e-2, "float8_e4m3fn": 2e-2}
@@ -188,7 +188,7 @@ def refused(kernel: Kernel, of: Heads, mix: Mix, words: str) -> None:
     rng = np.random.default_rng(0)
     layer = kernel.shapes(of.cache, mix.pages, of.page_size, jnp.dtype(of.dtype))
     q, k, v = (normal(rng, mix.tokens, n, 128) for n in (of.heads, of.kv_heads, of.kv_heads))
-    with pytest.raises((MemoryPlanError, InvalidRequest), match=words):
+    with pytest.raises(KernelRefusal, match=words):
         jax.eval_shape(
             lambda layer: attended(
                 mix.batch(rng, of.page_size, kernel), layer, q, k, v, softcap=None, window=None
@@ -198,7 +198,7 @@ def refused(kernel: Kernel, of: Heads, mix: Mix, words: str) -> None:
 
 
 def test_what_does_not_fit_a_chip_is_refused_in_words() -> None:
-    with pytest.raises(MemoryPlanError, match="the page size is 12"):
+    with pytest.raises(KernelRefusal, match="the page size is 12"):
         KERNEL.shapes(GROUPED.cache, 9, 12, jnp.dtype("bfloat16"))
     tables = Mix(decodes=(1,) * 256, chunks=(), blocks=0, block=8, table=1024)
     refused(KERNEL, GROUPED, tables, "scalar memory takes 786432")

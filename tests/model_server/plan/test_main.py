@@ -45,6 +45,11 @@ _SMALL = (
         (["Llama-3-8B", "--topology=v5e:2x2", "--slots=0"], "--slots is 0"),
         (["Llama-3-8B", "--topology=v5e:2x2", "--context=0"], "--context is 0"),
         (["Llama-3-8B", "--topology=v5e:2x2", "--kv_cache_bytes=9"], "raise --kv_cache_bytes"),
+        (["Llama-3-8B", "--topology=v5e:2x2", "--page_size=12"], "the page size is 12; on a TPU"),
+        (
+            ["Llama-3-8B", "--topology=v5e:2x4", "--slots=1024", "--page_size=8"],
+            "make pages larger",
+        ),
         (["Llama-3-8B", "--topology=v5e:2x2", "--plot=a.png"], "the picture is an SVG"),
         (["Llama-3-8B", "--topology=v5e:2x2", "--values=/nowhere/a"], "cannot be written"),
         (["Llama-3-8B", "--topology=v5e:2x2", "--json", "--emit=kubernetes"], "leave one out"),
