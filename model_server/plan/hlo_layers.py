@@ -42,5 +42,7 @@ def _layers(entry: Computation, layer_of: Callable[[str], int | None]) -> dict[s
             layer = layer_of(each.source)
             found[each.name] = BEFORE if layer is None else layer
         else:
-            found[each.name] = max((found.get(name, BEFORE) for name in each.operands), default=-1)
+            found[each.name] = max(
+                (found.get(name, BEFORE) for name in each.operands), default=BEFORE
+            )
     return found
