@@ -93,7 +93,7 @@ def test_every_block_says_its_language() -> None:
 
 def test_the_make_commands_exist() -> None:
     lines = [line for block in BLOCKS if block.only_make for line in block.text.split("\n") if line]
-    assert lines == ["make demo", "make test"]
+    assert lines == ["make demo", "make test", "make plans"]
     for line in lines:
         subprocess.run([*line.split(), "--dry-run"], cwd=ROOT, check=True, capture_output=True)
 

@@ -22,7 +22,8 @@ _NAME = re.compile(r"%([\w.\-]+)")
 _TILE = re.compile(r"T\(([\d,]+)\)")
 _MEMORY = re.compile(r"S\((\d+)\)")
 _CALLED = re.compile(
-    r"\b(calls|body|condition|branch_computations|true_computation|false_computation)="
+    r"\b(calls|body|condition|branch_computations|true_computation|false_computation"
+    r"|called_computations)="
     r"(\{[^}]*\}|%[\w.\-]+)"
 )
 _BITS = re.compile(r"\d+")

@@ -10,7 +10,15 @@ from model_server.plan.hlo import Computation, Instruction, Program
 
 _CONSTANT = re.compile(r"-?\d+")
 _KNOWN = re.compile(r"known_trip_count\W+n\W+(\d+)")
-_RUNS = ("calls", "body", "branch_computations", "true_computation", "false_computation")
+_RUNS = (
+    "calls",
+    "body",
+    "branch_computations",
+    "true_computation",
+    "false_computation",
+    "called_computations",
+)
+_CALLERS = ("conditional", "call", "async-start", "custom-call")  # the last: on the SparseCore
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,7 @@ def _within(program: Program, run: Run) -> Iterator[Run]:
             count = trips(program, run.computation, each)
             times, is_open = run.times * (1 if count is None else count), count is None
             yield from _called(program, each, "body", times, is_open or run.is_open)
-        elif each.opcode in ("conditional", "call", "async-start"):
+        elif each.opcode in _CALLERS:
             for attribute in _RUNS:
                 yield from _called(program, each, attribute, run.times, run.is_open)
 

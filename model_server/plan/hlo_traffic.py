@@ -93,7 +93,7 @@ def _traffic(program: Program, within: Computation, each: Instruction) -> tuple[
 
 def _of_custom_call(within: Computation, each: Instruction) -> tuple[int, int, int]:
     target = (each.attribute("custom_call_target") or "").strip('"')
-    if target in _MARKERS:
+    if target in _MARKERS or each.calls.get("called_computations"):  # what it calls counts
         return 0, 0, 0
     ins = [_hbm(within.made(name)) for name in each.operands]
     outs = [_hbm((array,)) for array in each.arrays]

@@ -104,3 +104,27 @@ def test_a_kernel_counts_what_it_is_given_and_does_not_update_in_place() -> None
     moved = bytes_moved(text)
     assert (moved.read, moved.written) == (0, 0)
     assert moved.kernels == 2 * 8 * 128 * 4
+
+
+# As v7x has them: an exchange on the SparseCore is a computation that a custom call runs.
+_ON_THE_SPARSE_CORE = """HloModule step, num_partitions=8
+
+%sum (rows: f32[8,4096]) -> f32[8,4096] {
+  %rows = f32[8,4096]{1,0} parameter(0)
+  ROOT %all-reduce = f32[8,4096]{1,0} all-reduce(%rows), replica_groups={{0,1,2,3,4,5,6,7}}
+}
+
+ENTRY %main (given: f32[8,4096]) -> f32[8,4096] {
+  %given = f32[8,4096]{1,0} parameter(0)
+  ROOT %call = f32[8,4096]{1,0} custom-call(%given), custom_call_target="x", \
+called_computations={%sum}
+}
+"""
+
+
+def test_an_exchange_on_the_sparse_core_counts_like_any() -> None:
+    (found,) = collectives(_ON_THE_SPARSE_CORE)
+    rows = 8 * 4096 * 4
+    assert (found.kind, found.bytes, found.group, found.times) == ("all-reduce", rows, 8, 1)
+    moved = bytes_moved(_ON_THE_SPARSE_CORE)
+    assert (moved.read, moved.written) == (rows, rows)
