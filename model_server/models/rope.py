@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model_server.models.turns import cosine, sine, turns_of
 from sax.errors import CheckpointError
 
 
@@ -58,8 +57,10 @@ class Rope:
 
     def at(self, positions: jax.Array) -> Rotary:
         """Rotations by position, i32[T]."""
-        turns = turns_of(positions, np.asarray(self.frequencies))[:, None, :]
-        cos, sin = cosine(turns) * self.scale, sine(turns) * self.scale
+        # In float32, as models were trained: nearer angles (turns.py) turn ties of bfloat16 around.
+        frequencies = np.asarray(self.frequencies, np.float32)
+        angles = (positions.astype(jnp.float32)[:, None] * frequencies)[:, None, :]
+        cos, sin = jnp.cos(angles) * self.scale, jnp.sin(angles) * self.scale
         # Without the barrier XLA fuses the sines into every use and computes them once per head.
         cos, sin = jax.lax.optimization_barrier((cos, sin))
         return Rotary(cos, sin, self.interleaved)
