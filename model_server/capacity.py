@@ -14,16 +14,15 @@ import jax.numpy as jnp
 from model_server.config import ModelServerConfig
 from model_server.devices import Devices
 from model_server.disaggregation.apart import CONTEXTS
+from model_server.engine.refused import told_as_plan_error
 from model_server.engine.types import EngineLimits
 from model_server.kernels.choice import kernel_for
 from model_server.kernels.paged import Kernel
 from model_server.kernels.pages import CacheShape
-from model_server.kernels.refusal import KernelRefusal
 from model_server.memory_plan import MemoryPlan, plan
 from model_server.models.recipe import Recipe
 from model_server.models.sharding import Layout, bytes_per_device, layout_of, make_mesh
 from model_server.models.weight import Blueprint
-from sax.errors import MemoryPlanError
 
 PREFILL_BLOCKS = (1, 4, 8)  # bucket sizes, in blocks of prompt tokens per step
 # Tokens of one prompt that attend together, and read its cached tokens together. An accelerator
@@ -149,10 +148,8 @@ def _context(recipe: Recipe, config: ModelServerConfig) -> int:
 def _page_bytes(recipe: Recipe, layout: Layout, page_size: int) -> int:
     cache = cache_of(recipe, layout)
     shapes = kernel_of(recipe, layout).shapes
-    try:
+    with told_as_plan_error():
         whole = cache.bytes_per_page(page_size, kv_dtype(recipe, layout), shapes)
-    except KernelRefusal as exc:
-        raise MemoryPlanError(str(exc)) from exc
     return whole // layout.shards(cache.axis)
 
 

@@ -17,16 +17,15 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiler_options import options_for
+from model_server.engine.refused import told_as_plan_error
 from model_server.engine.sampler import RowSampling, sample
 from model_server.engine.step_arrays import Layout
 from model_server.engine.types import EngineLimits
 from model_server.kernels.paged import Kernel, PagedBatch
 from model_server.kernels.pages import LayerPages
-from model_server.kernels.refusal import KernelRefusal
 from model_server.kernels.row_split import RowSplit
 from model_server.models.nibbles import byte_shape
 from model_server.models.weight import Blueprint
-from sax.errors import MemoryPlanError
 
 _PLACES = ("pages", "offsets", "decode_tables", "decode_limits", "block_tables", "block_limits")
 
@@ -94,10 +93,8 @@ class StepProgram:
             ),
             compiler_options=options_for(self.everywhere),
         )
-        try:
+        with told_as_plan_error(str(bucket)):
             return jitted.lower(self.leaves, self.pages, self.last_tokens, vector)
-        except KernelRefusal as exc:
-            raise MemoryPlanError(f"{bucket}: {exc}") from exc
 
     def _trace(self, layout: Layout) -> Callable[..., Any]:
         def step(leaves: Any, pages: Any, last_tokens: jax.Array, vector: jax.Array) -> Any:

@@ -19,6 +19,7 @@ from model_server.engine.buckets import Bucket
 from model_server.engine.compiler_options import options_for
 from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
 from model_server.engine.freeing import free
+from model_server.engine.refused import told_as_plan_error
 from model_server.engine.step_arrays import Layout
 from model_server.engine.step_program import (
     Outputs,
@@ -116,7 +117,12 @@ class StagePrograms:
             out_shardings=(self._everywhere, jax.tree.map(lambda page: page.sharding, held[1])),
             compiler_options=options_for(self._everywhere),
         )
-        return programs.compiled(str(bucket), lambda: jitted.lower(*held, *given))
+
+        def lower() -> jax.stages.Lowered:
+            with told_as_plan_error(str(bucket)):
+                return jitted.lower(*held, *given)
+
+        return programs.compiled(str(bucket), lower)
 
     def _input(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self._everywhere)

@@ -19,7 +19,7 @@ import jax
 
 from model_server.config import ModelServerConfig
 from model_server.memory_plan import human
-from model_server.plan.chips import CHIPS
+from model_server.plan.chips import CHIPS, Chip
 from model_server.plan.planner import Request, plan
 from model_server.plan.progress import told
 from model_server.plan.report import BucketPlan, Decoding, Plan
@@ -107,20 +107,7 @@ def page(cases: Iterable[Case] = CASES) -> str:
         ),
         "chips": _table(
             ("chip", "HBM", "HBM/s", "bf16", "links, one way", "a program may fill", "source"),
-            (
-                (
-                    chip.name,
-                    human(chip.hbm),
-                    f"{chip.hbm_rate / 1e9:,.0f} GB/s",
-                    f"{chip.bf16_rate / 1e12:,.0f} TFLOP/s",
-                    f"{chip.link_rate / 1e9:,.0f} GB/s",
-                    f"{human(chip.usable)} of each of {chip.devices}"
-                    if chip.devices > 1
-                    else human(chip.usable),
-                    chip.source,
-                )
-                for chip in CHIPS.values()
-            ),
+            map(_chip, CHIPS.values()),
         ),
     }
     text = Path(__file__).with_suffix(".md").read_text()
@@ -212,6 +199,19 @@ def _efficiency(case: Case, found: Plan) -> Sequence[str]:
         _rounded(bucket.bytes_compiled),
         f"{bucket.efficiency:.2f}",
         _rounded(sum(bucket.sent.values())),
+    )
+
+
+def _chip(chip: Chip) -> Sequence[str]:
+    fills = human(chip.usable)
+    return (
+        chip.name,
+        human(chip.hbm),
+        f"{chip.hbm_rate / 1e9:,.0f} GB/s",
+        f"{chip.bf16_rate / 1e12:,.0f} TFLOP/s",
+        f"{chip.link_rate / 1e9:,.0f} GB/s",
+        f"{fills} of each of {chip.devices}" if chip.devices > 1 else fills,
+        chip.source,
     )
 
 

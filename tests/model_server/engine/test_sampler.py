@@ -134,6 +134,19 @@ def test_the_likeliest_tokens_come_best_first_when_wanted() -> None:
     np.testing.assert_allclose(got.top_logprobs[0, :5], wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("highest", [2, 9, 10**6])  # few different numbers: most are equals
+def test_the_likeliest_of_a_large_vocabulary_are_a_sorts_and_of_equals_the_first(
+    highest: int,
+) -> None:
+    rng = np.random.default_rng(highest)
+    values = jnp.asarray(rng.integers(0, highest, (3, 50 * 128 + 7)), jnp.float32)
+    values = values.at[1, 12:].set(-jnp.inf)  # fewer may be chosen than are asked for
+    got = sample(values, rows(3, tops=jnp.full(3, 20, jnp.int32)))
+    logprobs, tokens = jax.lax.top_k(jax.nn.log_softmax(values), 20)
+    np.testing.assert_array_equal(got.top_tokens, tokens)
+    np.testing.assert_allclose(got.top_logprobs, logprobs, rtol=1e-5, atol=1e-5)
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), st.floats(0.01, 1.0), st.integers(0, VOCAB), st.floats(0.05, 4.0))
 def test_no_draw_ever_leaves_the_vocabulary_or_its_cut(

@@ -7,9 +7,6 @@ the page pool. That each would be seen is tested on programs that do it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -19,11 +16,12 @@ from jax.sharding import PartitionSpec as P
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.plan.anatomy import anatomy_of
-from model_server.plan.compiled import measure
-from model_server.plan.depth import depths_of, growth_of, program_with, typical_part, whole
+from model_server.plan.compiled import Part, measure
+from model_server.plan.depth import Growth, depths_of, program_with, typical_part, whole
 from model_server.plan.hlo import Program, parse
 from model_server.plan.hlo_moves import Collective, collectives, large_copies
 from model_server.plan.planning import step_of, usual_context
+from model_server.plan.registry_page import Case
 from model_server.plan.target import Target, target_of
 from model_server.plan.work import flops_ratio
 from tests.model_server.tpu_compiler import mesh_of, needs_compiler
@@ -35,16 +33,8 @@ _BUCKET = Bucket(8, 0)
 _CONFIG = ModelServerConfig()
 
 
-@dataclass(frozen=True)
-class Case:
-    """A model of a family, divided over a slice."""
-
-    model: str
-    topology: str
-    overrides: Mapping[str, str] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return f"{self.model.rpartition('/')[2].rpartition('.')[2]}-{self.topology}"
+def _id(case: Case) -> str:
+    return f"{case.model.rpartition('/')[2].rpartition('.')[2]}-{case.topology}"
 
 
 _SHORT = {"MAX_CONTEXT": "8192"}
@@ -71,7 +61,7 @@ _NIGHTLY = [
 
 
 @pytest.mark.parametrize(
-    "case", [*_ALWAYS, *(pytest.param(each, marks=pytest.mark.slow) for each in _NIGHTLY)], ids=str
+    "case", [*_ALWAYS, *(pytest.param(each, marks=pytest.mark.slow) for each in _NIGHTLY)], ids=_id
 )
 def test_a_decode_step_reads_weights_and_cache_once_and_copies_neither(case: Case) -> None:
     target = target_of(case.model, dict(case.overrides), case.topology, _CONFIG)
@@ -79,6 +69,19 @@ def test_a_decode_step_reads_weights_and_cache_once_and_copies_neither(case: Cas
     assert 0.95 < ratio <= _MOST, f"{ratio:.3f} times the unavoidable bytes"
     assert _gathered(program, _least_weight(target)) == []
     assert large_copies(program, _pool_bytes(target)) == []
+
+
+def test_a_pool_that_would_fit_the_chips_own_memory_stays_where_it_is() -> None:
+    """The compiler carries small arrays there and back where a kernel lets them lie anywhere."""
+    target, found = _small(2), []
+    measure(target.program, Bucket(2, 1), _kept(found))
+    assert large_copies(found[0], _pool_bytes(target)) == []
+
+
+@pytest.mark.slow
+def test_the_code_of_like_layers_is_there_once() -> None:
+    two, six = (measure(_small(layers).program, Bucket(2, 1)).code for layers in (2, 6))
+    assert six < 1.25 * two
 
 
 def test_a_copy_of_the_pages_is_seen_in_a_program_that_makes_one() -> None:
@@ -121,17 +124,29 @@ def _compiled(target: Target) -> tuple[Program, float]:
     depths = depths_of(anatomy.layers)
     assert depths is not None, "a model deep enough to be told by some layers"
     kept: list[Program] = []
-
-    def part(program: Program) -> Program:
-        kept.append(program)
-        return typical_part(target, depths)(program)
-
+    part = _kept(kept, typical_part(target, depths))
     shallow = measure(program_with(target, depths.more), _BUCKET, part)
-    growth = growth_of(shallow, shallow, depths)
     flops = flops_ratio(target, anatomy, _BUCKET, depths.more)
-    measured = whole(shallow, growth, depths, flops)
+    measured = whole(shallow, Growth(0, 0, 0, 0), depths, flops)
     step = step_of(target, anatomy, measured, usual_context(target))
     return kept[0], step.compiled_bytes / step.work.bytes
+
+
+def _small(layers: int) -> Target:
+    sizes = {"MODEL_DIMS": "256", "HIDDEN_DIMS": "512", "NUM_HEADS": "4", "DIMS_PER_HEAD": "128"}
+    overrides = {**sizes, "NUM_LAYERS": str(layers), "ICI_MESH_SHAPE": "null"}
+    config = ModelServerConfig(slots=2)
+    return target_of("lm_cloud.LmCloudSpmd2BTest", overrides, "v5e:1x1", config)
+
+
+def _kept(found: list[Program], part: Part = lambda program: program) -> Part:
+    """The part, by way of which each program is kept as well."""
+
+    def keep(program: Program) -> Program:
+        found.append(program)
+        return part(program)
+
+    return keep
 
 
 def _gathered(program: Program, least: int) -> list[Collective]:
