@@ -21,29 +21,34 @@ from tests.k8s.names import check_names
 from tests.k8s.schemas import check_schema
 
 Objects = Sequence[dict[str, Any]]
-# What a component is for, tried on each of these.
-_GROUNDS = {
-    "components/tokens": ("overlays/tutorial", "overlays/leaderworkerset", "overlays/cpu"),
-    "components/host-network": ("overlays/tutorial", "overlays/leaderworkerset"),
-    "components/nodes-may-call": ("control",),
-    "components/memlock": ("overlays/tutorial", "overlays/leaderworkerset", "overlays/tpu-v5e"),
-    "components/not-root": ("overlays/gpu",),
-    "components/gateway-autoscaling": ("control",),
-    "components/only-model-servers": ("overlays/tutorial",),
-    "components/leader-worker-set": ("base",),
-    "components/deployment": ("base",),
+# Components, below k8s/components, and what they are tried on.
+_GROUNDS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("tokens",): ("overlays/tutorial", "overlays/leaderworkerset", "overlays/cpu"),
+    ("host-network",): ("overlays/tutorial", "overlays/leaderworkerset"),
+    ("nodes-may-call",): ("control",),
+    ("memlock",): ("overlays/tutorial", "overlays/leaderworkerset", "overlays/tpu-v5e"),
+    ("not-root",): ("overlays/gpu",),
+    ("gateway-autoscaling",): ("control",),
+    ("only-model-servers",): ("overlays/tutorial",),
+    ("leader-worker-set",): ("base",),
+    ("deployment",): ("base",),
+    ("inference-gateway",): ("overlays/leaderworkerset",),
+    ("tokens", "host-network", "memlock"): ("overlays/one-jobset-per-replica",),
+    ("tokens", "memlock", "inference-gateway", "tokens/beside-primaries"): (
+        "overlays/leaderworkerset",
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Subject:
-    """One thing that a user may apply: a kustomization, or a component on one."""
+    """One thing that a user may apply: a kustomization, or components on one, in this order."""
 
     ground: str
-    component: str = ""
+    components: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.component} on {self.ground}" if self.component else self.ground
+        return " ".join((*self.components, "on", self.ground)) if self.components else self.ground
 
     def render(self) -> str:
         """As YAML documents. Raises CannotRender."""
@@ -52,26 +57,26 @@ class Subject:
 
 @functools.cache
 def _rendered(subject: Subject) -> str:
-    if not subject.component:
+    if not subject.components:
         return render(K8S / subject.ground)
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made).resolve()
-        kustomization(folder, [subject.ground], components=[subject.component])
+        kustomization(folder, [subject.ground], components=subject.components)
         return render(folder)
 
 
 def subjects() -> list[Subject]:
-    """Every kustomization, and every component on its grounds."""
+    """Every kustomization, and every component on what it is for."""
     return [
         *(Subject(name_of(folder)) for folder in kustomizations()),
-        *(Subject(ground, component) for component, on in _GROUNDS.items() for ground in on),
+        *(Subject(ground, components) for components, on in _GROUNDS.items() for ground in on),
     ]
 
 
 def kustomization(folder: Path, resources: Sequence[str], **more: Any) -> None:
     """Write one into `folder` that builds on ours: names are below k8s/."""
     here = os.path.relpath(K8S, folder)
-    components = [f"{here}/{each}" for each in more.pop("components", ())]
+    components = [f"{here}/components/{each}" for each in more.pop("components", ())]
     made = {"resources": [f"{here}/{each}" for each in resources], "components": components, **more}
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(made))
 
@@ -102,7 +107,8 @@ def _twice(objects: Objects) -> Iterator[Finding]:
 
 def _around(name: str, objects: Objects) -> Objects:
     """What this is applied beside: a cell, where it has none itself."""
-    has_cell = any(each["metadata"]["name"] == "sax-admin-server" for each in objects)
+    names = {(each["kind"], each["metadata"]["name"]) for each in objects}
+    has_cell = ("Deployment", "sax-admin-server") in names
     return () if has_cell or name.startswith("examples/") else _cell()
 
 

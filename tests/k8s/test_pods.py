@@ -17,12 +17,13 @@ from tests.k8s.pods import Pod, pods_of
 SHAPES = {
     Subject("base"): (1, 1),
     Subject("overlays/tutorial"): (2, 8),
-    Subject("overlays/tutorial", "components/host-network"): (2, 8),
-    Subject("overlays/tutorial", "components/tokens"): (2, 8),
+    Subject("overlays/tutorial", ("host-network",)): (2, 8),
+    Subject("overlays/tutorial", ("tokens",)): (2, 8),
     Subject("overlays/one-jobset-per-replica"): (2, 8),
     Subject("overlays/leaderworkerset"): (2, 8),
-    Subject("overlays/leaderworkerset", "components/host-network"): (2, 8),
+    Subject("overlays/leaderworkerset", ("host-network",)): (2, 8),
     Subject("overlays/inference-gateway"): (2, 8),
+    Subject("overlays/one-jobset-per-replica", ("tokens", "host-network", "memlock")): (2, 8),
     Subject("overlays/flex-start"): (2, 8),
     Subject("overlays/autoscaling"): (1, 8),
     Subject("overlays/autoscaling-keda"): (1, 8),
@@ -93,7 +94,7 @@ def test_replicas_have_primaries_of_their_own() -> None:
 
 
 def test_on_the_hosts_network_the_name_is_that_of_the_node() -> None:
-    pods = model_servers(Subject("overlays/tutorial", "components/host-network"))[0]
+    pods = model_servers(Subject("overlays/tutorial", ("host-network",)))[0]
     assert all(pod.hostname.startswith("node-") for pod in pods)
 
 
