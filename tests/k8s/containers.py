@@ -54,16 +54,22 @@ def check_flags(pod: Pod) -> Iterator[Finding]:
     """The arguments of our processes, through their own parsers."""
     for container in pod.containers:
         role, args = role_of(container)
-        if role not in _PARSERS:
-            continue
-        args = [word for word in args if word.partition("=")[0] not in pending.FLAGS]
-        printed = io.StringIO()
-        with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):
-            try:
-                _PARSERS[role](args)
-            except SystemExit:
-                said = printed.getvalue().strip().splitlines()[-1:]
-                yield Finding(f"{pod.owner} {container.name}", "".join(said))
+        if said := _refusal(role, tuple(args)):
+            yield Finding(f"{pod.owner} {container.name}", said)
+
+
+@functools.cache
+def _refusal(role: str, args: tuple[str, ...]) -> str:
+    """What the parser of a process says against its arguments; "" for nothing."""
+    if role not in _PARSERS:
+        return ""
+    printed = io.StringIO()
+    with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):
+        try:
+            _PARSERS[role]([word for word in args if word.partition("=")[0] not in pending.FLAGS])
+        except SystemExit:
+            return printed.getvalue().strip().splitlines()[-1]
+    return ""
 
 
 def role_of(container: Container) -> tuple[str, list[str]]:
