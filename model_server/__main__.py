@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from model_server.advertised import advertised_host
 from model_server.config import ModelServerConfig
+from model_server.end_status import drained_status
 from model_server.health_page import HealthPage
 from model_server.multihost.membership import membership
 from sax.errors import SaxError
@@ -79,7 +80,7 @@ def make_config(arguments: Sequence[str]) -> ModelServerConfig:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Serve until signalled, then exit 0."""
+    """Serve until signalled, then exit (see `end_status`)."""
     config = make_config(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for name, value in config.environment().items():
         os.environ.setdefault(name, value)
     for number in (signal.SIGTERM, signal.SIGINT):  # until the event loop takes them over
-        signal.signal(number, lambda *_: sys.exit(0))
+        signal.signal(number, lambda *_: sys.exit(drained_status(os.environ)))
     try:
         group = membership(config.hosts, config.host_ordinal, os.environ, socket.gethostname())
     except SaxError as exc:
@@ -104,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (OSError, SaxError) as exc:
         logger.error("%s", exc)
         leave(1)
-    leave(0)
+    leave(drained_status(os.environ))
 
 
 def _serve_page(config: ModelServerConfig) -> HealthPage:

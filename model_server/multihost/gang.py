@@ -1,7 +1,7 @@
 """Several hosts become one replica: what `python -m model_server` runs where there are several.
 
 The primary goes on as a model server whose loader reaches all hosts; a secondary does what it is
-told until the end. Statuses with which a process ends: 0 after a drain, 2 when it was turned away,
+told until the end. Statuses with which a process ends: 0 after a drain (see `end_status`), 2 when it was turned away,
 75 when the replica lost a host and must be started again as a whole.
 """
 
@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from typing import NoReturn, TypeVar
 
 from model_server.config import ModelServerConfig
+from model_server.end_status import drained_status
 from model_server.health_page import HealthPage
 from model_server.multihost import jax_group
 from model_server.multihost.channel import endpoint, open_context
@@ -108,7 +109,7 @@ def serve_together(group: Membership, config: ModelServerConfig, page: HealthPag
         logger.error("%s", exc)
         status = 1
     except SystemExit:  # a signal, before there was anything to drain
-        status = 0
+        status = drained_status(os.environ)
     except BaseException:
         logger.exception("this host cannot serve")
         status = 1
@@ -123,7 +124,7 @@ def _serve_replica(group: Membership, config: ModelServerConfig, page: HealthPag
     )
     lost = serve(config, loader, page, primary)
     primary.close()
-    return LOST if lost else 0
+    return LOST if lost else drained_status(os.environ)
 
 
 def _serve_share(group: Membership, config: ModelServerConfig, page: HealthPage) -> int:
@@ -155,7 +156,7 @@ def _serve_share(group: Membership, config: ModelServerConfig, page: HealthPage)
         secondary.wait_for_loss()
         reason = f"{type(exc).__name__}: {exc}"[:500]
     secondary.end(reason)
-    return LOST if reason else 0
+    return LOST if reason else drained_status(os.environ)
 
 
 def _interruptible(work: Callable[[], Result]) -> Result:
