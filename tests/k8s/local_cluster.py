@@ -19,7 +19,7 @@ from tests.demo_model import ROOT
 from tests.hosts.network import Host, Network
 from tests.k8s.pods import Pod
 
-_ENTRY_POINT = (sys.executable, "-m", "sax.container")
+_ENTRY_POINT = ("python", "-m", "sax.container")
 _KEPT = ("PATH", "HOME", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 # A host name of its own, and folders of its own where the pod mounts empty ones.
 _INSIDE = """
@@ -102,10 +102,15 @@ class LocalCluster:
         living = {name: p for name, p in self._processes.items() if p.poll() is None}
         for process in living.values():
             process.send_signal(signal.SIGTERM)
+        self.wait(within_s)
+        return {name: process.returncode for name, process in living.items()}
+
+    def wait(self, within_s: float) -> dict[str, int]:
+        """Until all have ended; the exit status of each. Raises TimeoutExpired."""
         deadline = time.monotonic() + within_s
         return {
             name: process.wait(max(1.0, deadline - time.monotonic()))
-            for name, process in living.items()
+            for name, process in self._processes.items()
         }
 
     def close(self) -> None:
@@ -127,7 +132,10 @@ class LocalCluster:
 
     def _start(self, pod: Pod) -> None:
         (container,) = pod.containers
-        command = container.command or entry_point(container.image)
+        command = [
+            sys.executable if word == "python" else word
+            for word in container.command or entry_point(container.image)
+        ]
         name = container.image.rpartition("/")[2].partition(":")[0]
         mounts = pod.spec["containers"][0].get("volumeMounts", ())
         empty = " ".join(m["mountPath"] for m in mounts if m["mountPath"] != "/tmp")
