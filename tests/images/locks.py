@@ -48,13 +48,18 @@ def path_of(name: str) -> Path:
 
 def read_lock(name: str) -> dict[str, Pin]:
     """Every package of a lock; a line that is anything else fails."""
+    return read_pins(path_of(name).read_text())
+
+
+def read_pins(text: str) -> dict[str, Pin]:
+    """The same of a text."""
     pins: dict[str, Pin] = {}
-    for line in path_of(name).read_text().replace("\\\n", " ").splitlines():
+    for line in text.replace("\\\n", " ").splitlines():
         words = line.partition("#")[0].split()
         if not words:
             continue
         found = _PIN.fullmatch(words[0])
-        assert found, f"{name}: {line}"
+        assert found, line
         hashes = tuple(word.removeprefix("--hash=sha256:") for word in words[1:])
         pins[canonicalize_name(found["name"])] = Pin(found["version"], hashes)
     return pins

@@ -45,9 +45,9 @@ class Store:
         run(*self._buildah, "rmi", "--all", "--force")
         shutil.rmtree(self._folder)
 
-    def build(self, target: str) -> Image:
+    def build(self, target: str, tag: str = "test") -> Image:
         """The image of a target of the Dockerfile."""
-        name = f"localhost/sax-{target}:test"
+        name = f"localhost/sax-{target}:{tag}"
         settings = self._folder / "pip.conf"
         files = {Path("/etc/pip.conf"): settings} | {
             file: file for file in write_pip_settings(settings)

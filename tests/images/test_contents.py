@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import importlib.util
 from pathlib import Path
@@ -11,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.images.locks import PLACE, PROJECT, read_lock
-from tests.images.store import Image
+from tests.images.store import Image, Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -76,6 +77,24 @@ def test_an_image_is_no_one_persons(image: Image) -> None:
     assert image.config["Labels"]["org.opencontainers.image.title"] == f"sax-{target(image)}"
     assert "Apache License" in (image.root / "licenses" / "LICENSE").read_text()
     assert (packages(image) / f"sax-{PROJECT['project']['version']}.dist-info").is_dir()
+
+
+def test_the_same_tree_makes_the_same_files(store: Store, control: Image) -> None:
+    first, again = contents(control), contents(store.build("control", tag="again"))
+    assert len(first) > 4000
+    assert {path for path in first.keys() | again.keys() if first.get(path) != again.get(path)} == (
+        set()
+    )
+
+
+def contents(image: Image) -> dict[str, str]:
+    """Every file of the environment, by a hash of what is in it."""
+    root = image.root / "opt" / "sax"
+    return {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in root.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    }
 
 
 def test_what_built_an_image_stayed_behind(image: Image) -> None:
