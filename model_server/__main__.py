@@ -22,6 +22,7 @@ from model_server.end_status import drained_status
 from model_server.health_page import HealthPage
 from model_server.multihost.membership import membership
 from sax.errors import SaxError
+from sax.installed import missing_model_server
 from sax.security import Security, add_security_flags
 
 logger = logging.getLogger("model_server")
@@ -86,6 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("jax").setLevel(logging.WARNING)  # it tells of every backend it lacks
+    if told := missing_model_server("`python -m model_server`"):
+        logger.error("%s", told)
+        leave(2)
     for name, value in config.environment().items():
         os.environ.setdefault(name, value)
     for number in (signal.SIGTERM, signal.SIGINT):  # until the event loop takes them over
