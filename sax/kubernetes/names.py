@@ -40,7 +40,13 @@ def check_service(text: str, what: str, param: str | None = None) -> str:
 
 
 def check_jobset(
-    name: str, job: str, *, replicas: int, pods: int, param: str | None = None
+    name: str,
+    job: str,
+    *,
+    replicas: int,
+    pods: int,
+    has_coordinator: bool = False,
+    param: str | None = None,
 ) -> None:
     """Whether everything that a JobSet's controller makes of these names is a name.
 
@@ -49,10 +55,10 @@ def check_jobset(
     check_service(name, "JobSet", param)
     check_label(job, "replicatedJob")
     pod = f"{name}-{job}-{replicas - 1}-{pods - 1}"
-    coordinator = f"{name}-{job}-0-0.{name}"
     _check_length(name, len(pod) + _SUFFIX, f"its pods {pod}-xxxxx", 1, param)
-    # Its value is a label of every pod if the JobSet has a coordinator.
-    _check_length(name, len(coordinator), f"its coordinator {coordinator}", 2, param)
+    if has_coordinator:  # then every pod has a label that names it
+        coordinator = f"{name}-{job}-0-0.{name}"
+        _check_length(name, len(coordinator), f"its coordinator {coordinator}", 2, param)
 
 
 def check_leader_worker_set(name: str, *, replicas: int, param: str | None = None) -> None:

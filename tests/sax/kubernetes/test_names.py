@@ -22,16 +22,24 @@ _LABELS = st.from_regex(r"[a-z]([-a-z0-9]{0,70}[a-z0-9])?", fullmatch=True)
 
 
 def test_the_tutorials_names_fit() -> None:
-    check_jobset("sax-model-server-set", "sax-model-server", replicas=2, pods=8)
+    name = "sax-model-server-set"
+    check_jobset(name, "sax-model-server", replicas=2, pods=8)
+    check_jobset(name, "sax-model-server", replicas=2, pods=8, has_coordinator=True)
 
 
-def test_the_coordinator_of_a_jobset_is_the_first_to_be_too_long() -> None:
+def test_the_coordinator_of_a_jobset_has_its_name_twice() -> None:
     """sax-model-server-set has 20 letters, and 62 in its coordinator's name."""
     with pytest.raises(InvalidName, match="make it 1 shorter .20 at most"):
-        check_jobset("a" * 21, "sax-model-server", replicas=1, pods=8)
-    check_jobset("a" * 28, "m", replicas=1, pods=8)
+        check_jobset("a" * 21, "sax-model-server", replicas=1, pods=8, has_coordinator=True)
+    check_jobset("a" * 28, "m", replicas=1, pods=8, has_coordinator=True)
     with pytest.raises(InvalidName, match="its coordinator"):
-        check_jobset("a" * 29, "m", replicas=1, pods=8)
+        check_jobset("a" * 29, "m", replicas=1, pods=8, has_coordinator=True)
+
+
+def test_without_a_coordinator_the_pods_are_the_limit() -> None:
+    check_jobset("a" * 36, "sax-model-server", replicas=1, pods=8)
+    with pytest.raises(InvalidName, match="36 at most"):
+        check_jobset("a" * 37, "sax-model-server", replicas=1, pods=8)
 
 
 def test_pods_are_numbered_and_the_numbers_count() -> None:
@@ -60,17 +68,17 @@ def test_a_service_begins_with_a_letter() -> None:
         check_service("7b", "name")
 
 
-@given(_LABELS, _LABELS, st.integers(1, 999), st.integers(1, 9999))
+@given(_LABELS, _LABELS, st.integers(1, 999), st.integers(1, 9999), st.booleans())
 def test_whatever_is_let_through_makes_names_that_are_allowed(
-    name: str, job: str, replicas: int, pods: int
+    name: str, job: str, replicas: int, pods: int, coordinator: bool
 ) -> None:
     try:
-        check_jobset(name, job, replicas=replicas, pods=pods)
+        check_jobset(name, job, replicas=replicas, pods=pods, has_coordinator=coordinator)
     except InvalidName:
         return
     made = (f"{name}-{job}-{replicas - 1}-{pods - 1}-abcde", f"{name}-{job}-{replicas - 1}", name)
     assert all(len(each) <= LONGEST for each in made)
-    assert len(f"{name}-{job}-0-0.{name}") <= LONGEST
+    assert len(f"{name}-{job}-0-0.{name}") <= LONGEST or not coordinator
 
 
 @given(st.text(max_size=100), st.integers(1, LONGEST))

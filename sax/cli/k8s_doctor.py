@@ -1,0 +1,7 @@
+"""doctor"""
+
+from __future__ import annotations
+
+
+def doctor() -> None:
+    """x"""
