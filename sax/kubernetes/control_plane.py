@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from sax.errors import Internal
-from sax.kubernetes.model_servers import pod_of
 from sax.kubernetes.order import Order
+from sax.kubernetes.workload import pod_of
 
 Object = dict[str, Any]
 _ACCOUNT = "iam.gke.io/gcp-service-account"

@@ -12,6 +12,7 @@ from typing import Any
 from sax.kubernetes.host_memory import memory_request, quantity
 from sax.kubernetes.machines import NODE_POOL_LABEL, TPU, TpuSlice
 from sax.kubernetes.order import Order, Placement
+from sax.kubernetes.workload import template_of
 from sax.names import ModelId
 
 Object = dict[str, Any]
@@ -33,21 +34,6 @@ def model_servers(
     if order.kind == "leaderworkerset":
         return [_leader_worker_set(sets[0], order, placed.there)]
     return sets
-
-
-def pod_of(workload: Object) -> Object:
-    """The pod's spec in a JobSet, a LeaderWorkerSet, a Deployment or a Job."""
-    return template_of(workload)["spec"]
-
-
-def template_of(workload: Object) -> Object:
-    """The pod's template in it."""
-    spec = workload["spec"]
-    if workload["kind"] == "JobSet":
-        return spec["replicatedJobs"][0]["template"]["spec"]["template"]
-    if workload["kind"] == "LeaderWorkerSet":
-        return spec["leaderWorkerTemplate"]["workerTemplate"]
-    return spec["template"]
 
 
 def _jobset(
