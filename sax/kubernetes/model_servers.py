@@ -1,4 +1,4 @@
-"""The JobSets or the LeaderWorkerSet of model servers for an order. Pure: objects in and out.
+"""The JobSets or the LeaderWorkerSet of model servers for an order.
 
 All kinds have the pod of the packaged JobSet: what differs is who makes the pods and tells them
 their place.
@@ -10,8 +10,9 @@ import copy
 from typing import Any
 
 from sax.kubernetes.host_memory import memory_request, quantity
-from sax.kubernetes.machines import NODE_POOL_LABEL, TPU, TpuSlice
+from sax.kubernetes.machines import TPU, TpuSlice
 from sax.kubernetes.order import Order, Placement
+from sax.kubernetes.packaged import leader_worker_set, model_server_set
 from sax.kubernetes.workload import template_of
 from sax.names import ModelId
 
@@ -26,13 +27,12 @@ _OF_A_JOBSET = {"SAX_HOSTS", "JOBSET_NAME", "REPLICATED_JOB_NAME", "JOB_INDEX", 
 _MOST_CPUS = 0.5  # of a machine's, for the request
 
 
-def model_servers(
-    packaged: Object, order: Order, placed: Placement, model_id: ModelId
-) -> list[Object]:
+def model_servers(order: Order, placed: Placement, model_id: ModelId) -> list[Object]:
     """One JobSet for each replica, one for all, or a LeaderWorkerSet."""
+    packaged = model_server_set()
     sets = [_jobset(packaged, name, order, placed, model_id) for name in order.set_names]
     if order.kind == "leaderworkerset":
-        return [_leader_worker_set(sets[0], order, placed.there)]
+        return [_leader_worker_set(leader_worker_set(), sets[0], order, placed.there)]
     return sets
 
 
@@ -41,7 +41,6 @@ def _jobset(
 ) -> Object:
     made = copy.deepcopy(packaged)
     made["metadata"]["name"] = name
-    made["metadata"]["labels"]["app.kubernetes.io/name"] = name
     made["metadata"]["labels"][_INSTANCE] = order.name
     if placed.there.hosts == 1:
         _share_pools(made)
@@ -59,12 +58,13 @@ def _jobset(
     return made
 
 
-def _share_pools(jobset: Object) -> None:
+def _share_pools(workload: Object) -> None:
     """A pool of single hosts has a slice on each node: replicas need no pool of their own."""
-    annotations = jobset["metadata"].get("annotations", {})
-    annotations.pop(_EXCLUSIVE, None)
+    annotations = workload["metadata"].get("annotations", {})
+    for each in (_EXCLUSIVE, _EXCLUSIVE_GROUPS):
+        annotations.pop(each, None)
     if not annotations:
-        jobset["metadata"].pop("annotations", None)
+        workload["metadata"].pop("annotations", None)
 
 
 def _place(pod: Object, order: Order, there: TpuSlice) -> None:
@@ -119,28 +119,18 @@ def _set_variable(container: Object, name: str, value: str) -> None:
     found["value"] = value
 
 
-def _leader_worker_set(jobset: Object, order: Order, there: TpuSlice) -> Object:
+def _leader_worker_set(packaged: Object, jobset: Object, order: Order, there: TpuSlice) -> Object:
     """The same pods, made and told their places by another controller."""
+    made = copy.deepcopy(packaged)
     template = template_of(jobset)
     pod = template["spec"]
     pod["restartPolicy"] = "Always"  # its pods are of StatefulSets, which know no other
     container = pod["containers"][0]
     container["env"] = [each for each in container["env"] if each["name"] not in _OF_A_JOBSET]
-    metadata = {"name": order.name, "labels": jobset["metadata"]["labels"]}
-    if there.hosts > 1:
-        metadata["annotations"] = {_EXCLUSIVE_GROUPS: NODE_POOL_LABEL}
-    return {
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "kind": "LeaderWorkerSet",
-        "metadata": metadata,
-        "spec": {
-            "replicas": order.replicas,
-            "startupPolicy": "LeaderCreated",
-            "leaderWorkerTemplate": {
-                "size": there.hosts,
-                # A replica lives and dies as one.
-                "restartPolicy": "RecreateGroupOnPodRestart",
-                "workerTemplate": template,
-            },
-        },
-    }
+    made["metadata"]["name"] = order.name
+    made["metadata"]["labels"][_INSTANCE] = order.name
+    if there.hosts == 1:
+        _share_pools(made)
+    made["spec"]["replicas"] = order.replicas
+    made["spec"]["leaderWorkerTemplate"] |= {"size": there.hosts, "workerTemplate": template}
+    return made

@@ -14,7 +14,7 @@ from sax.kubernetes.control_plane import control_plane_of, put_in
 from sax.kubernetes.gcloud import kubectl, node_pool_command
 from sax.kubernetes.model_servers import model_servers
 from sax.kubernetes.order import Order, Placement
-from sax.kubernetes.packaged import control_plane, model_server_set
+from sax.kubernetes.packaged import control_plane
 from sax.kubernetes.publication import Publication, publication_of
 
 Object = dict[str, Any]
@@ -60,7 +60,7 @@ def render(order: Order, placed: Placement, command: str) -> Rendered:
     control = control_plane_of(control_plane(), order) if order.part != "servers" else []
     servers: list[Object] = []
     if order.part != "control":
-        servers = model_servers(model_server_set(), order, placed, published.model_id)
+        servers = model_servers(order, placed, published.model_id)
     if order.namespace is not None:
         put_in(order.namespace, [*control, *servers])
     heading = _heading(order, placed, published, command)
