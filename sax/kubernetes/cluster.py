@@ -152,9 +152,9 @@ def _client_of(kubeconfig: str | None, context: str | None) -> tuple[Any, Any]:
     try:
         found = files.KubeConfig.from_file(file) if file else files.KubeConfig.from_env()
         return adapter, found.get(context)
-    except (adapter.ConfigError, OSError, ValueError, KeyError, TypeError) as exc:
+    except Exception as exc:  # a file that is no kubeconfig ends in whatever it trips over
         raise InvalidRequest(
-            f"no cluster is known here ({exc}): gcloud container clusters get-credentials CLUSTER "
+            f"no cluster is known here ({exc or type(exc).__name__}): gcloud container clusters get-credentials CLUSTER "
             "--location=LOCATION, or give --kubeconfig and --context"
         ) from exc
 

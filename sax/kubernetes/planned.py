@@ -68,9 +68,8 @@ def read_plan(text: str) -> Planned:
 def _refusal(made: dict[str, Any]) -> str:
     advice: list[str] = made.get("advice") or []
     hints = "".join(f"\n  {line}" for line in advice)
-    return f"{made['model']} does not fit {made['slice']['topology']}: {made.get('problem')}" + (
-        f"\nwith any of these it would:{hints}" if hints else ""
-    )
+    problem = made.get("problem") or f"{made['model']} does not fit {made['slice']['topology']}"
+    return f"{problem}\nwith any of these it would:{hints}" if hints else str(problem)
 
 
 def _gib(count: int) -> str:
