@@ -1,8 +1,8 @@
 """Several hosts become one replica: what `python -m model_server` runs where there are several.
 
 The primary goes on as a model server whose loader reaches all hosts; a secondary does what it is
-told until the end. Statuses with which a process ends: 0 after a drain (see `end_status`), 2 when it was turned away,
-75 when the replica lost a host and must be started again as a whole.
+told until the end. Statuses with which a process ends: as `end_status` says after a drain, 2 when
+it was turned away, 75 when the replica lost a host and must be started again as a whole.
 """
 
 from __future__ import annotations
