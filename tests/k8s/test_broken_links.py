@@ -99,6 +99,11 @@ CASES: dict[str, Case] = {
         lambda o: main(o, "Deployment", "sax-http")["args"].append("--admins=x"),
         "unrecognized arguments: --admins=x",
     ),
+    "a flag that the slice check does not know": (
+        "examples/slice-check",
+        lambda o: main(o, "Job")["args"].append("--chips=32"),
+        "unrecognized arguments: --chips=32",
+    ),
     "a list of admins that could not be enforced": (
         TUTORIAL,
         lambda o: admin(o)["args"].append("--admin_acl=operator"),

@@ -126,6 +126,21 @@ def test_the_hosts_of_the_slice_check_know_their_places() -> None:
     check_places(pods, places)
 
 
+def test_the_head_of_pathways_finds_itself_by_what_the_jobset_says() -> None:
+    pods = pods_of(objects_of(Subject("overlays/pathways/jobset").render()))
+    head = next(pod for pod in pods if pod.owner == "sax-pathways-pathways-head-0")
+    assert environment(head)["JAX_BACKEND_TARGET"] == (
+        "grpc://sax-pathways-pathways-head-0-0.sax-pathways:29000"
+    )
+    manager = next(each for each in head.containers if each.name == "pathways-rm")
+    assert manager.env["JOBSET_NAME"] == "sax-pathways"
+    workers = [pod for pod in pods if pod.owner.startswith("sax-pathways-worker-")]
+    assert [each.containers[0].env["MEGASCALE_SLICE_ID"] for each in workers] == [
+        *"0" * 8,
+        *"1" * 8,
+    ]
+
+
 def test_gateways_beside_primaries_prefer_their_own_model_server() -> None:
     for pods in model_servers(Subject("overlays/inference-gateway")):
         gateways = [each for each in pods[0].containers if role_of(each)[0] == "http_gateway"]
