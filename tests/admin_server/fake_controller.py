@@ -55,7 +55,7 @@ class FakeController:
                 meta = thing["metadata"]
                 if "deletionTimestamp" in meta:
                     self.api.remove(resource, meta["name"])
-                else:
+                elif not _has_failed(thing):
                     there[meta["name"]] = thing
         for name in self.servers.keys() - there.keys():
             await self.servers.pop(name).stop()
@@ -65,8 +65,9 @@ class FakeController:
                 self.started.append(name)
             if name in self.servers:
                 self._tell_ready(thing)
-                with suppress(SaxError, grpc.aio.AioRpcError, grpc.aio.UsageError):
-                    await asyncio.wait_for(self.servers[name].join(self.port), 1)
+                with suppress(SaxError, grpc.aio.AioRpcError, TimeoutError):
+                    async with asyncio.timeout(1):
+                        await self.servers[name].join(self.port)
 
     def _tell_ready(self, thing: dict[str, Any]) -> None:
         resource, status = LEADER_WORKER_SETS, {"readyReplicas": 1}
@@ -76,6 +77,11 @@ class FakeController:
         with suppress(KeyError):  # gone meanwhile
             if thing.get("status") != status:
                 self.api.change(resource, thing["metadata"]["name"], {"status": status})
+
+
+def _has_failed(thing: dict[str, Any]) -> bool:
+    conditions = thing.get("status", {}).get("conditions", [])
+    return any(each["type"] == "Failed" for each in conditions)
 
 
 def _tags(thing: dict[str, Any]) -> tuple[str, ...]:
