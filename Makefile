@@ -21,14 +21,15 @@ KILLS ?= 50
 PROTOS := $(wildcard sax/proto/*.proto)
 PROTOC := $(CACHE)/protoc
 
-.PHONY: help demo test slow check format bench chaos proto proto-check docs plans install dev model gemma minilm \
-	azurite clean
+.PHONY: help demo test slow check manifests format bench chaos proto proto-check docs plans install dev model gemma \
+	minilm azurite clean
 
 help:
 	@echo 'make demo    start a cell with a real model, ask it one question, keep serving'
 	@echo 'make test    run the whole test suite'
 	@echo 'make slow    run the tests that take minutes each'
 	@echo 'make check   ruff, pyright, layering, generated files'
+	@echo 'make manifests  render all of k8s/ into $(CACHE)/manifests and validate it'
 	@echo 'make bench   measure, and write docs/benchmarks.md'
 	@echo 'make chaos   kill, pause and cut off a cell for some forty minutes, and check its history'
 	@echo 'make format  format the code'
@@ -58,6 +59,10 @@ check: dev
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python -m pytest -q tests/test_layering.py
 	@$(MAKE) --no-print-directory proto-check
+
+# With SAX_TEST_KUBECONFIG=FILE also a dry run on the API server of that cluster.
+manifests: dev
+	$(BIN)/python -m tests.k8s
 
 format: dev
 	$(BIN)/ruff check --fix .

@@ -1,4 +1,7 @@
-"""Where the kustomizations are, and what kubectl renders of them. Starts kubectl; checks nothing."""
+"""Where the kustomizations are, and what kubectl renders of them.
+
+Starts kubectl; checks nothing.
+"""
 
 from __future__ import annotations
 

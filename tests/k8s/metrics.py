@@ -1,0 +1,75 @@
+"""Do the metrics that alerts, dashboards, autoscalers and pickers ask for exist? Pure."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from http_gateway.metrics import Metrics as GatewayMetrics
+from model_server.metrics import Metrics as ModelMetrics
+from tests.k8s import pending
+from tests.k8s.finding import Finding, title_of
+from tests.k8s.manifests import ROOT
+
+Json = Mapping[str, Any]
+_NAME = re.compile(r"\bsax_\w+")
+_ADMIN_COUNTER = re.compile(r'CounterMetricFamily\(\s*"(sax_\w+)"')
+_ADMIN_ANY = re.compile(r'"(sax_admin_\w+)"')
+_SAMPLES = {
+    "counter": ("_total",),
+    "histogram": ("_bucket", "_sum", "_count"),
+    "gauge": ("",),
+}
+
+
+def check_metrics(objects: Sequence[Json]) -> Iterator[Finding]:
+    """Every name that one of these objects asks for and nobody exposes."""
+    for each in objects:
+        for name in sorted(asked_for(each) - exposed() - pending.METRICS):
+            yield Finding(title_of(dict(each)), f"there is no metric {name}")
+
+
+def asked_for(each: Json) -> set[str]:
+    """The names of our metrics in one object."""
+    match each["kind"]:
+        case "PrometheusRule":
+            rules = (rule for group in each["spec"]["groups"] for rule in group["rules"])
+            text = " ".join(rule["expr"] for rule in rules)
+        case "HorizontalPodAutoscaler" | "ScaledObject":
+            spec = {key: each["spec"].get(key) for key in ("metrics", "triggers")}
+            text = json.dumps(spec)
+        case "ConfigMap" if "grafana_dashboard" in (each["metadata"].get("labels") or {}):
+            text = " ".join(_queries(each))
+        case "Deployment":
+            every = each["spec"]["template"]["spec"]["containers"]
+            words = (word for one in every for word in one.get("args", ()))
+            text = " ".join(word for word in words if "-metric=" in word)
+        case _:
+            return set()
+    return set(_NAME.findall(text))
+
+
+def _queries(dashboard: Json) -> Iterator[str]:
+    for text in dashboard["data"].values():
+        board = json.loads(text)
+        for panel in board["panels"]:
+            yield from (target["expr"] for target in panel["targets"])
+        yield from (str(each.get("query", "")) for each in board["templating"]["list"])
+
+
+@functools.cache
+def exposed() -> frozenset[str]:
+    """The names of all samples that our three processes expose."""
+    kinds = {
+        family.name: family.type
+        for registry in (GatewayMetrics().registry, ModelMetrics(lambda: (), lambda: 0).registry)
+        for family in registry.collect()
+    }
+    # The admin server's come with a cell that leads: read from where they are written.
+    source = (ROOT / "admin_server" / "metrics.py").read_text()
+    kinds |= dict.fromkeys(_ADMIN_ANY.findall(source), "gauge")
+    kinds |= dict.fromkeys(_ADMIN_COUNTER.findall(source), "counter")
+    return frozenset(f"{name}{end}" for name, kind in kinds.items() for end in _SAMPLES[kind])
