@@ -15,6 +15,7 @@ from typing import Any
 import grpc.aio
 
 from sax.errors import SaxError
+from sax.need import Need
 from tests.admin_server.fake_modelet import FakeModelet
 from tests.kubernetes_api import KubernetesApi
 
@@ -30,6 +31,7 @@ class FakeController:
         self.port = 0  # of the admin server
         self.paused = False
         self.paths: tuple[str, ...] = ("llama",)
+        self.need: Need | None = None  # of every load
         self.servers: dict[str, FakeModelet] = {}
         self.started: list[str] = []
 
@@ -61,7 +63,9 @@ class FakeController:
             await self.servers.pop(name).stop()
         for name, thing in there.items():
             if name not in self.servers and not self.paused:
-                self.servers[name] = await FakeModelet(paths=self.paths, tags=_tags(thing)).start()
+                server = FakeModelet(paths=self.paths, tags=_tags(thing), devices=_devices(thing))
+                server.need = self.need
+                self.servers[name] = await server.start()
                 self.started.append(name)
             if name in self.servers:
                 self._tell_ready(thing)
@@ -82,6 +86,11 @@ class FakeController:
 def _has_failed(thing: dict[str, Any]) -> bool:
     conditions = thing.get("status", {}).get("conditions", [])
     return any(each["type"] == "Failed" for each in conditions)
+
+
+def _devices(thing: dict[str, Any]) -> int:
+    """What the admin server takes them to be."""
+    return int(thing["metadata"].get("annotations", {}).get("sax.dev/devices", 0))
 
 
 def _tags(thing: dict[str, Any]) -> tuple[str, ...]:

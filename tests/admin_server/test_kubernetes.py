@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 
@@ -109,6 +111,14 @@ async def test_a_server_that_is_not_there_is_trouble(tmp_path, monkeypatch):
     with pytest.raises(ClusterTrouble, match="does not answer"):
         await client.objects(JOBSET, {})
     await client.close()
+
+
+def test_an_admin_server_without_the_flag_imports_none_of_it():
+    code = "import admin_server.__main__, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = done.stdout.split()
+    assert "admin_server.process" in modules
+    assert not [m for m in modules if m.startswith(("lightkube", "admin_server.provisioner"))]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "a: [", "clusters: []", "current-context: x"])

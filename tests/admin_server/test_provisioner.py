@@ -30,6 +30,7 @@ from admin_server.state import CellState
 from admin_server.template_folder import TemplateFolder
 from sax.errors import InvalidRequest
 from sax.names import CellId
+from sax.need import Need
 from sax.proto import admin_pb2, admin_pb2_grpc
 from sax.rpc import open_channel
 from sax.types import Autoscaling, ModelSpec, Placement
@@ -268,6 +269,31 @@ async def test_machines_that_cannot_serve_the_model_are_not_rented_again_and_aga
         listed = len(api.requests)
         await eventually(lambda: len(api.requests) > listed + 10)
         assert len(controller.started) == 1 == len(api.names(JOBSETS))
+
+
+async def test_a_model_that_is_too_large_for_a_slice_gets_a_larger_one(
+    kube_config, api, controller
+):
+    controller.need = Need(devices=12, memory=1)
+    async with leading(kube_config, controller) as admin:
+        await admin.cell.publish(spec())
+        await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+        await eventually(lambda: not api.names(JOBSETS))
+        assert controller.holding(M) == api.names(LEADER_WORKER_SETS)
+        assert [name.split("-")[0] for name in controller.started] == ["slice", "big"]
+
+
+async def test_what_no_template_is_large_enough_for_is_given_back_and_told(
+    kube_config, api, controller
+):
+    controller.need = Need(devices=64, memory=1)
+    async with leading(kube_config, controller) as admin:
+        await admin.cell.publish(spec())
+        await eventually(lambda: "big has 16 devices, and 64 are needed" in reasons(admin))
+        await eventually(lambda: not api.names(JOBSETS))
+        listed = len(api.requests)
+        await eventually(lambda: len(api.requests) > listed + 10)
+        assert len(controller.started) == 1
 
 
 async def test_a_model_scaled_to_zero_gives_its_machines_back_and_a_held_request_brings_them(
