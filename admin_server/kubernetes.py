@@ -44,7 +44,7 @@ def connect(namespace: str | None, timeout_s: float = _TIMEOUT_S) -> Kubernetes:
         httpx = cast("Any", generic_client).httpx  # whichever one lightkube imports
         params = ConnectionParams(timeout=httpx.Timeout(timeout_s))
         client = generic_client.GenericAsyncClient(params, config, namespace=namespace)
-    except (ConfigError, OSError, KeyError, AssertionError, ValueError, msgspec.DecodeError) as exc:
+    except Exception as exc:  # a kubeconfig can be anything, and lightkube stumbles as it comes
         raise InvalidRequest(
             f"--kubernetes finds no cluster ({exc or type(exc).__name__}): run in a pod with a "
             "service account's token, or name a kubeconfig in KUBECONFIG",
@@ -130,7 +130,8 @@ def _trouble(code: int | None, message: str, what: str) -> ClusterTrouble:
     if code == 409:
         return NameTaken(text)
     if code == 404:
-        return NotServed(text)
+        has_none = "; if the cluster does not have this kind, install its controller"
+        return NotServed(text + (has_none if what.startswith("list") else ""))
     if code == 403:
         return NotServed(text) if what.startswith("list") else Refused(text)
     if code is not None and 400 <= code < 500 and code != 429:

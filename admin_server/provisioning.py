@@ -126,7 +126,7 @@ def _decide_model(situation: Situation, spec: ModelSpec, objects: Sequence[Prese
         going = sorted(free, key=lambda p: _value(situation, p))[:surplus]
         model.deletes += [Delete(p, "no replica waits for it any more") for p in going]
         model.well = [p for p in model.well if p not in going]
-    model.notes += [_describe(situation, p) for p in _by_name(model.well)]
+    model.notes += [_describe(situation, p) for p in model.well]
     model.missing = max(0, model.short - len(model.well))
     _think_of_failed(situation, spec, model)
     if model.missing:
@@ -171,7 +171,7 @@ def _is_outgrown(
 
 
 def _staying(objects: Sequence[Present]) -> list[Present]:
-    return [present for present in objects if not present.leaving]
+    return _by_name([present for present in objects if not present.leaving])
 
 
 def _is_free(situation: Situation, present: Present) -> bool:
@@ -194,7 +194,7 @@ def _think_of_failed(situation: Situation, spec: ModelSpec, model: _Model) -> No
     """Kept for whoever wants to look while a replica waits for its turn; then made again."""
     setback = situation.setbacks.get(spec.model_id)
     waits = setback is not None and situation.now < setback.next_try_s
-    for number, present in enumerate(_by_name(model.failed)):
+    for number, present in enumerate(model.failed):
         if number >= model.missing:
             model.deletes.append(Delete(present, f"{present.failure}, and nobody needs it"))
         elif not waits:

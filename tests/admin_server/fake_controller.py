@@ -15,6 +15,7 @@ from typing import Any
 import grpc.aio
 
 from sax.errors import SaxError
+from sax.need import Need
 from tests.admin_server.fake_modelet import FakeModelet
 from tests.kubernetes_api import KubernetesApi
 
@@ -30,6 +31,7 @@ class FakeController:
         self.port = 0  # of the admin server
         self.paused = False
         self.paths: tuple[str, ...] = ("llama",)
+        self.need: Need | None = None  # of every load
         self.servers: dict[str, FakeModelet] = {}
         self.started: list[str] = []
 
@@ -55,18 +57,21 @@ class FakeController:
                 meta = thing["metadata"]
                 if "deletionTimestamp" in meta:
                     self.api.remove(resource, meta["name"])
-                else:
+                elif not _has_failed(thing):
                     there[meta["name"]] = thing
         for name in self.servers.keys() - there.keys():
             await self.servers.pop(name).stop()
         for name, thing in there.items():
             if name not in self.servers and not self.paused:
-                self.servers[name] = await FakeModelet(paths=self.paths, tags=_tags(thing)).start()
+                server = FakeModelet(paths=self.paths, tags=_tags(thing), devices=_devices(thing))
+                server.need = self.need
+                self.servers[name] = await server.start()
                 self.started.append(name)
             if name in self.servers:
                 self._tell_ready(thing)
-                with suppress(SaxError, grpc.aio.AioRpcError, grpc.aio.UsageError):
-                    await asyncio.wait_for(self.servers[name].join(self.port), 1)
+                with suppress(SaxError, grpc.aio.AioRpcError, TimeoutError):
+                    async with asyncio.timeout(1):
+                        await self.servers[name].join(self.port)
 
     def _tell_ready(self, thing: dict[str, Any]) -> None:
         resource, status = LEADER_WORKER_SETS, {"readyReplicas": 1}
@@ -76,6 +81,16 @@ class FakeController:
         with suppress(KeyError):  # gone meanwhile
             if thing.get("status") != status:
                 self.api.change(resource, thing["metadata"]["name"], {"status": status})
+
+
+def _has_failed(thing: dict[str, Any]) -> bool:
+    conditions = thing.get("status", {}).get("conditions", [])
+    return any(each["type"] == "Failed" for each in conditions)
+
+
+def _devices(thing: dict[str, Any]) -> int:
+    """What the admin server takes them to be."""
+    return int(thing["metadata"].get("annotations", {}).get("sax.dev/devices", 0))
 
 
 def _tags(thing: dict[str, Any]) -> tuple[str, ...]:

@@ -16,7 +16,8 @@ import grpc.aio
 from sax import codec
 from sax.authentication import Authentication
 from sax.credentials import call_metadata
-from sax.errors import CheckpointError, InvalidRequest
+from sax.errors import CheckpointError, InvalidRequest, MemoryPlanError
+from sax.need import Need
 from sax.proto import admin_pb2, modelet_pb2, modelet_pb2_grpc
 from sax.rpc import SERVER_OPTIONS, ErrorInterceptor, open_channel
 from sax.token_file import TokenFile
@@ -32,6 +33,7 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
         paths: tuple[str, ...] = ("llama",),
         data_address: str = "",
         tags: tuple[str, ...] = (),
+        devices: int = 0,
         tokens: Path | None = None,
     ) -> None:
         """With tokens it asks its callers who they are."""
@@ -39,6 +41,8 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
         self.paths = paths
         self.data_address = data_address
         self.tags = tags
+        self.devices = devices
+        self.need: Need | None = None  # what every load needs; it has no room on fewer devices
         self.incarnation = uuid.uuid4().hex
         self.models: dict[str, ServableInfo] = {}
         self.calls: list[tuple[str, str]] = []
@@ -93,6 +97,7 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
             data_address=self.data_address,
             model_paths=self.paths,
             tags=self.tags,
+            devices=self.devices,
             incarnation=self.incarnation,
             memory_total=2**30,
         )
@@ -107,6 +112,8 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
         spec = codec.decode_load(request)
         self.loaded_overrides = dict(spec.overrides)
         self.calls.append(("load", spec.model_id))
+        if self.need is not None and self.devices < self.need.devices:
+            raise MemoryPlanError(f"{self.devices} devices are too few", need=self.need)
         self.models[spec.model_id] = ServableInfo(
             model_id=spec.model_id,
             status=ServableStatus.LOADING,
