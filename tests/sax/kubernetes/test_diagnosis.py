@@ -333,6 +333,18 @@ def test_pods_in_the_same_trouble_are_told_together() -> None:
     assert found.text == "w0, w1, w2 and 5 more: no node: 0/16 nodes are available"
 
 
+def test_a_pod_that_a_queue_holds_back_is_a_warning() -> None:
+    held = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    found = only(well(pods=[pod("w", phase="Pending", conditions=[held])]))
+    assert (found.level, "held back by a queue" in found.text) == (WARNING, True)
+
+
+def test_what_is_scaled_to_nothing_lacks_nothing() -> None:
+    things = applied()["deployments"]
+    things[0]["spec"]["replicas"], things[0]["status"] = 0, {}
+    assert not troubles(well(deployments=things))
+
+
 def test_pods_that_are_going_or_are_not_ours_are_left_alone() -> None:
     going = pod("w", phase="Failed", conditions=[])
     going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
