@@ -35,6 +35,13 @@ def test_a_host_that_was_lost_and_is_back_is_a_warning() -> None:
     assert "was restarted: its replica lost a host" in found.text
 
 
+def test_a_pod_that_ended_to_be_started_again_is_a_warning() -> None:
+    for code, level in ((75, WARNING), (143, WARNING), (1, PROBLEM)):
+        ended = [container(state=exited(code))]
+        found = only(well(pods=[pod("w", phase="Failed", conditions=[], containerStatuses=ended)]))
+        assert found.level == level
+
+
 def test_out_of_memory_is_called_so() -> None:
     ended = [container(state=exited(137, reason="OOMKilled"))]
     found = only(well(pods=[pod("w", phase="Failed", conditions=[], containerStatuses=ended)]))

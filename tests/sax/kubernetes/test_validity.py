@@ -13,6 +13,7 @@ import pytest
 from sax.kubernetes.bucket import Bucket
 from sax.kubernetes.image import ImageSource
 from sax.kubernetes.order import KINDS
+from tests.k8s.cluster import NO_CLUSTER, dry_run, kubeconfig
 from tests.sax.kubernetes.orders import plan, rendered
 
 pytest.importorskip("kubernetes_validate", reason="schemas of Kubernetes are not installed")
@@ -82,3 +83,22 @@ def _check(objects: Any) -> None:
     assert not [str(each) for each in found if not each.note]
     if not custom_schemas():
         pytest.skip(NO_CRDS)
+
+
+@pytest.mark.skipif(not kubeconfig(), reason=NO_CLUSTER)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_real_api_server_takes_it(kind: str) -> None:
+    assert not dry_run(rendered(kind=kind).as_text())
+
+
+@pytest.mark.skipif(not kubeconfig(), reason=NO_CLUSTER)
+def test_a_real_cluster_can_be_looked_at() -> None:
+    from sax.kubernetes.cluster import open_cluster
+    from sax.kubernetes.diagnosis import diagnose
+    from sax.kubernetes.snapshot import Wanted
+
+    with open_cluster(kubeconfig()) as cluster:
+        snapshot = cluster.look()
+    assert snapshot.version
+    assert not snapshot.failed
+    assert diagnose(snapshot, Wanted())
