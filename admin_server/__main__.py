@@ -82,6 +82,9 @@ def parse(arguments: list[str]) -> AdminConfig:
                 up_s=flags.scale_up_s, down_s=flags.scale_down_s, idle_s=flags.scale_idle_s
             ),
             security=Security.take_flags(vars(flags)),
+            kubernetes=flags.kubernetes,
+            kubernetes_namespace=flags.kubernetes_namespace,
+            kubernetes_limit=flags.kubernetes_limit,
         )
     except (SaxError, ValueError) as exc:
         parser.error(str(exc))
@@ -147,6 +150,23 @@ def _parser() -> argparse.ArgumentParser:
         ("--scale_idle_s", scaling.idle_s, "seconds without a request before the last one goes"),
     ):
         add(flag, type=float, default=seconds, help=f"{text} (default %(default)s)")
+    add(
+        "--kubernetes",
+        metavar="FOLDER",
+        help="ask Kubernetes for the model servers that are missing, and give them back: a folder "
+        "of templates (a JobSet or LeaderWorkerSet with one replica in each *.yaml); needs the "
+        "extra sax[kubernetes], and rights on these kinds (default: no Kubernetes)",
+    )
+    add(
+        "--kubernetes_namespace",
+        help="where those objects are made (default: the namespace of this pod, or default)",
+    )
+    add(
+        "--kubernetes_limit",
+        type=int,
+        default=default.kubernetes_limit,
+        help="most objects of this cell at a time, whatever is published (default %(default)s)",
+    )
     add_security_flags(
         parser,
         "who may publish, join model servers and change every model: operators, model servers; "

@@ -2,9 +2,10 @@
 
 Keeps what is there, gives every model its first replica before any gets a second, and places large
 models before small ones, each where it fits tightest; where bytes are not known, where the fewest
-models are. A server holds at most one replica of a model, any number of models, and no more bytes
-than it has, as far as they are known. Knows nothing of time, versions, RPCs or how a model gets
-loaded; its report says in words why a replica has no server.
+models are. A server holds at most one replica of a model, any number of models (but no other than
+those it is reserved for), and no more bytes than it has, as far as they are known. Knows nothing of
+time, versions, RPCs or how a model gets loaded; its report says in words why a replica has no
+server.
 
 Costs time in proportion to servers + models + replicas, never to their products.
 """
@@ -207,9 +208,13 @@ def _best(
 ) -> tuple[Kind, Room, int | None] | None:
     """The best server of all kinds but for those taken."""
     winner: tuple[Kind, Room, int | None] | None = None
-    least: tuple[int, int, int, str] | None = None
+    least: tuple[bool, tuple[int, int, int, str]] | None = None
     for kind, need in options:
         best = kind.best(need, taken)
-        if best is not None and (least is None or best[0] < least):
-            least, winner = best[0], (kind, best[1], need)
+        if best is None:
+            continue
+        # Its own servers first: nobody else can use them.
+        rank = (not kind.reserved, best[0])
+        if least is None or rank < least:
+            least, winner = rank, (kind, best[1], need)
     return winner

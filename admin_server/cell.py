@@ -11,6 +11,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from admin_server import versions
 from admin_server.audit import check_page, event_of
@@ -21,11 +22,13 @@ from admin_server.ledger import Ledger
 from admin_server.limits import check_server
 from admin_server.modelets import Modelets
 from admin_server.notice import Notice
+from admin_server.outlook import Outlook
 from admin_server.placement import bare
 from admin_server.plan import Plan
 from admin_server.reconciler import Reconciler, Timing
 from admin_server.records import Record
 from admin_server.recovery import Recovery
+from admin_server.report import with_notes
 from admin_server.scaler import Scaler
 from admin_server.seen import Seen
 from admin_server.servers import known_paths
@@ -54,6 +57,9 @@ from sax.types import (
     ServerInfo,
     Version,
 )
+
+if TYPE_CHECKING:
+    from admin_server.provisioner import Provisioner
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,7 @@ class Cell:
         self._plan = Plan((), {})
         self._seen = Seen()
         self._dismissed = False
+        self.provisioner: Provisioner | None = None  # where machines are asked for
         self._watched = WatchSets()
         restored, settled_at_s = frozenset(ledger.state.models), clock() + timing.settle_s
         self._recovery = Recovery(restored, settled_at_s)
@@ -271,11 +278,19 @@ class Cell:
         wanted = self.scaler.wanted(spec)
         if waiting and not wanted:
             self.reconciler.wake()
-        return prospect(spec, wanted, self._plan.models.get(model_id))
+        told = prospect(spec, wanted, self._plan.models.get(model_id))
+        if told.starting or self.provisioner is None or spec.autoscaling is None:
+            return told
+        notes = self.provisioner.notes(model_id)
+        return Prospect(self.provisioner.is_coming(model_id), "; ".join([told.reason, *notes[:1]]))
 
     def held(self) -> dict[str, int]:
         """By model, how many requests wait at clients for want of a replica."""
         return self.scaler.demand.all_held(self._clock())
+
+    def outlook(self) -> Outlook:
+        """What is wanted, planned and seen now."""
+        return Outlook(self.ledger.state, self._plan, self._seen)
 
     # How it fits together
 
@@ -309,6 +324,8 @@ class Cell:
         changed = self._watched.take(plan, self._plan, seen.servers)
         self._plan, self._seen = plan, seen
         self._notice.post(changed)
+        if self.provisioner is not None:
+            self.provisioner.hear(plan)
         if not self._recovery.over:
             self._recovery.look(seen.servers, self._is_found, self._clock())
             self._notice.post_all()
@@ -332,7 +349,10 @@ class Cell:
         if report is None:
             waiting = ReplicaStatus("", ServableStatus.NONE, "published a moment ago")
             return PublishedModel(spec, (waiting,) * wanted, (), wanted, why)
-        return PublishedModel(spec, report.replicas, self._methods(spec.model_id), wanted, why)
+        replicas = report.replicas
+        if self.provisioner is not None and not all(replica.address for replica in replicas):
+            replicas = with_notes(replicas, self.provisioner.notes(spec.model_id))
+        return PublishedModel(spec, replicas, self._methods(spec.model_id), wanted, why)
 
     def _methods(self, model_id: str) -> tuple[str, ...]:
         """What the servers that have loaded the model say it serves."""

@@ -32,6 +32,9 @@ class AdminConfig:
     store_timeout_s: float = TIMEOUT_S  # a change that the store holds up longer is refused
     scaling: ScalingTiming = ScalingTiming()
     security: Security = OPEN_TO_ALL
+    kubernetes: str | None = None  # the folder of templates of model servers; None: no Kubernetes
+    kubernetes_namespace: str | None = None  # None: the one that this process is in
+    kubernetes_limit: int = 64  # objects of this cell at a time
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
@@ -42,6 +45,10 @@ class AdminConfig:
             )
         if self.snapshot_every < 1:
             raise ValueError(f"--snapshot_every {self.snapshot_every}: write 1 or more")
+        if not 0 <= self.kubernetes_limit <= 10_000:
+            raise ValueError(f"--kubernetes_limit {self.kubernetes_limit}: write 0 to 10000")
+        if self.kubernetes is None and self.kubernetes_namespace:
+            raise ValueError("--kubernetes_namespace does nothing without --kubernetes FOLDER")
         if not 0.05 <= self.beat_s <= 60:
             raise ValueError(f"--beat_s {self.beat_s:g}: write 0.05 to 60 seconds")
         if not 0.1 <= self.store_timeout_s <= 600:
@@ -60,5 +67,6 @@ class AdminConfig:
     def advertised_host(self) -> str:
         """The host of the address in location.proto."""
         if self.advertise:
-            return self.advertise
+            told = self.advertise
+            return f"[{told}]" if ":" in told and not told.startswith("[") else told
         return socket.gethostbyname(socket.gethostname()) if self.host in _ANY else self.host

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -12,6 +13,9 @@ from prometheus_client.registry import Collector
 from admin_server.cell import Cell
 from admin_server.seat import Seat
 from sax.types import ServableStatus
+
+if TYPE_CHECKING:
+    from admin_server.provisioner import Provisioner
 
 
 class CellCollector(Collector):
@@ -30,6 +34,29 @@ class CellCollector(Collector):
             yield from self._totals(cell)
             yield from self._models(cell)
             yield from self._servers(cell)
+            if cell.provisioner is not None:
+                yield from self._objects(cell.provisioner)
+
+    def _objects(self, provisioner: Provisioner) -> Iterator[Metric]:
+        """What was asked of Kubernetes."""
+        objects = GaugeMetricFamily(
+            "sax_admin_kubernetes_objects",
+            "JobSets and LeaderWorkerSets, by the model they are for",
+            labels=["model", "state"],
+        )
+        for (model_id, state), number in sorted(provisioner.counts().items()):
+            objects.add_metric([model_id, state], number)
+        yield objects
+        yield CounterMetricFamily(
+            "sax_admin_kubernetes_failures",
+            "Looks at the cluster and changes that failed",
+            provisioner.failures,
+        )
+        yield GaugeMetricFamily(
+            "sax_admin_kubernetes_failing",
+            "1 while the cluster cannot be asked for model servers",
+            float(bool(provisioner.trouble)),
+        )
 
     def _totals(self, cell: Cell) -> Iterator[Metric]:
         loop = cell.reconciler

@@ -24,6 +24,7 @@ _SAXML_PREFIX = "saxml.server."
 _CONSTRAINTS = "constraints"
 _RAM = "ram"
 _OURS = re.compile(rf"{_CONSTRAINTS}|{_RAM}\d*")
+MODEL_TAG = "model:"  # and a model's name: a server with this tag is for that model alone
 _MOST = 2**62  # bytes or devices: what a record and the wire can hold
 
 
@@ -34,10 +35,14 @@ class Demand:
     path: str  # bare
     tags: tuple[str, ...]  # all of them, in order
     devices: int
+    model_id: str = ""
 
     def met_by_server(self, info: ServerInfo) -> bool:
         """Does this server do?"""
-        return self.met_by(_bare_paths(info.model_paths), frozenset(info.tags), devices_of(info))
+        reserved = reserved_for(info.tags)
+        open_to_us = not reserved or self.model_id in reserved
+        paths, tags = _bare_paths(info.model_paths), frozenset(info.tags)
+        return open_to_us and self.met_by(paths, tags, devices_of(info))
 
     def met_by(self, paths: frozenset[str], tags: frozenset[str], devices: int) -> bool:
         """Does a server with these bare paths, tags and devices do? 0 devices: not known."""
@@ -51,7 +56,7 @@ def demand_of(spec: ModelSpec, need: Need | None = None) -> Demand:
     if _CONSTRAINTS in spec.overrides:
         tags = (*tags, *_tags(spec.overrides[_CONSTRAINTS]))
     devices = max(spec.placement.devices, need.devices if need is not None else 0)
-    return Demand(bare(spec.model_path), tuple(sorted(set(tags))), devices)
+    return Demand(bare(spec.model_path), tuple(sorted(set(tags))), devices, spec.model_id)
 
 
 def stated_bytes(spec: ModelSpec, devices: int) -> int | None:
@@ -105,6 +110,12 @@ def bare(path: str) -> str:
 def devices_of(info: ServerInfo) -> int:
     """The accelerators of a server; 0: not known."""
     return info.devices or _devices_in(info.chip_topology)
+
+
+@lru_cache(maxsize=4096)
+def reserved_for(tags: tuple[str, ...]) -> frozenset[str]:
+    """The only models that may be on a server with these tags; empty: any model."""
+    return frozenset(tag.removeprefix(MODEL_TAG) for tag in tags if tag.startswith(MODEL_TAG))
 
 
 @lru_cache(maxsize=4096)

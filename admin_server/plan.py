@@ -53,6 +53,8 @@ class Plan:
     models: Mapping[str, ModelReport]
     looks: int = 0  # how many servers were looked at to find places: what it cost
     done: Mapping[str, Done] = field(default_factory=dict[str, Done])
+    # By model, how many replicas no joined server can take, nor any that is still waited for.
+    short: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def plan_actions(
@@ -83,7 +85,21 @@ def plan_actions(
         models={spec.model_id: reports[spec.model_id] for spec in specs},
         looks=assignment.looks,
         done=done,
+        short=_short(undone, assignment, awaited),
     )
+
+
+def _short(
+    specs: Sequence[ModelSpec], assignment: Assignment, awaited: Mapping[str, Awaited]
+) -> dict[str, int]:
+    short: dict[str, int] = {}
+    for spec in specs:
+        found = len(assignment.addresses[spec.model_id])
+        if (waiting := awaited.get(spec.model_id)) is not None:
+            found += waiting.replicas
+        if found < spec.replicas:
+            short[spec.model_id] = spec.replicas - found
+    return short
 
 
 def _done(specs: Sequence[ModelSpec], seen: Seen, before: Mapping[str, Done]) -> dict[str, Done]:

@@ -10,9 +10,14 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from admin_server.cell import Cell
 from admin_server.config import NO_STATUS_PAGE, AdminConfig
@@ -34,6 +39,10 @@ from sax.names import CellId
 from sax.proto import admin_pb2
 from sax.security import CLOSING_FLAGS
 from sax.types import ModelSpec, ServerInfo
+
+if TYPE_CHECKING:
+    from admin_server.machines import Machines
+    from admin_server.provisioner import ProvisioningTiming
 
 _log = logging.getLogger(__name__)
 _GRACE_S = 2.0
@@ -69,10 +78,14 @@ class Clock:
 
 @asynccontextmanager
 async def running(
-    config: AdminConfig, timing: Timing | None = None, lead: LeadTiming | None = None
+    config: AdminConfig,
+    timing: Timing | None = None,
+    lead: LeadTiming | None = None,
+    provisioning: ProvisioningTiming | None = None,
 ) -> AsyncGenerator[Running]:
     """An admin server from its first role to its graceful stop. Raises SaxError if it cannot be."""
     clock = Clock()
+    machines = _machines(config, provisioning)
     seat = Seat(config.cell, StoreHealth(clock))
     store = open_store(config.fs_root, config.store_timeout_s)
     async with AsyncExitStack() as stack:
@@ -90,7 +103,7 @@ async def running(
             address,
             clock,
             _LedgerOpener(config, store, seat.health).open,
-            _Led(config, address, clock, timing).start,
+            _Led(config, address, clock, timing, machines).start,
             timing=lead or LeadTiming(beat_s=config.beat_s, patience_s=3 * config.beat_s),
         )
         life = asyncio.create_task(leadership.run())
@@ -98,6 +111,15 @@ async def running(
         await _first_role(seat, life)
         _log.info("admin server of %s listening on %s:%d", config.cell, config.host, port)
         yield Running(seat, port, status_port, life)
+
+
+def _machines(config: AdminConfig, timing: ProvisioningTiming | None) -> Machines | None:
+    """None, and nothing of it imported, unless it is asked for."""
+    if config.kubernetes is None:
+        return None
+    from admin_server.machines import Machines
+
+    return Machines(config, timing)
 
 
 async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
@@ -139,12 +161,18 @@ class _Led:
     """What leading means in this process."""
 
     def __init__(
-        self, config: AdminConfig, address: str, clock: Clock, timing: Timing | None
+        self,
+        config: AdminConfig,
+        address: str,
+        clock: Clock,
+        timing: Timing | None,
+        machines: Machines | None,
     ) -> None:
         self._config = config
         self._address = address
         self._clock = clock
         self._timing = timing
+        self._machines = machines
 
     @asynccontextmanager
     async def start(
@@ -174,13 +202,21 @@ class _Led:
         try:
             # Clients that look there find us; but a slow store must not keep us from leading.
             await asyncio.wait([location], timeout=_LOCATION_S)
-            yield cell
+            async with self._provisioning(cell):
+                yield cell
         finally:
             await _cancel(location)
             await _cancel(loop)
             await cell.reconciler.close()
         if not loop.cancelled():
             loop.result()
+
+    def _provisioning(self, cell: Cell) -> AbstractAsyncContextManager[None]:
+        return (
+            self._machines.serving(cell, self._clock, self._timing)
+            if self._machines
+            else nullcontext()
+        )
 
     async def _tell_location(self) -> None:
         """Until it is written: clients that look there would ask the leader before for ever."""

@@ -6,8 +6,9 @@ Describes what the assigner chose and what is seen; decides nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 
 from admin_server.assigner import Assignment
 from admin_server.seen import Failure, Place, Seen, SeenModel, Unload, is_current, waits
@@ -81,6 +82,19 @@ def report_ready(spec: ModelSpec, addresses: Sequence[str]) -> ModelReport:
     """Describe a model with which all is as it should be."""
     replicas = tuple([ReplicaStatus(address, ServableStatus.LOADED) for address in addresses])
     return ModelReport(spec.version, replicas, frozenset(addresses), len(replicas))
+
+
+def with_notes(
+    replicas: Sequence[ReplicaStatus], notes: Sequence[str]
+) -> tuple[ReplicaStatus, ...]:
+    """The same, each one without a server told one note more."""
+    left = iter(notes)
+    return tuple(
+        replica
+        if replica.address
+        else replace(replica, reason="; ".join([replica.reason, *islice(left, 1)]))
+        for replica in replicas
+    )
 
 
 def _missing(spec: ModelSpec, intent: Intent, seen: Seen) -> list[ReplicaStatus]:

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 
-from admin_server.placement import Demand, bare, devices_of, stated_bytes
+from admin_server.placement import Demand, bare, devices_of, reserved_for, stated_bytes
 from sax.need import Need
 from sax.types import JoinedServer, ModelSpec, ServableStatus
 
 _Key = tuple[int, int, str]
+_KindKey = tuple[frozenset[str], frozenset[str], int, bool, frozenset[str]]
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +58,7 @@ class Kind:
     tags: frozenset[str]  # only those that some demand names
     devices: int  # 0: not known
     tells_memory: bool
+    reserved: frozenset[str] = frozenset()  # the only models that it takes; empty: any
     rooms: dict[str, Room] = field(default_factory=dict[str, "Room"])  # by address
     looks: int = 0  # how many servers were looked at: what a round costs
     # In order only once somebody asks: a round that places nothing sorts nothing.
@@ -137,6 +139,7 @@ class Fleet:
             self.kind_at[room.address] = kind
         self._able: dict[Demand, list[Kind]] = {}
         self._addresses: dict[Demand, list[str]] = {}
+        self._open: list[Kind] | None = None
 
     @property
     def kinds(self) -> Sequence[Kind]:
@@ -148,6 +151,10 @@ class Fleet:
         """Every model path that some server serves, as it writes it."""
         return frozenset(chain.from_iterable(self._kinds.known_paths))
 
+    def is_served(self, path: str) -> bool:
+        """Does any server serve the bare path, be it reserved or not?"""
+        return path in self._kinds.some_serve
+
     @property
     def looks(self) -> int:
         """How many servers were looked at so far to find a place."""
@@ -158,21 +165,35 @@ class Fleet:
         """Of the largest server."""
         return max((kind.devices for kind in self.kinds), default=0)
 
+    def open_to(self, model_id: str) -> Sequence[Kind]:
+        """The kinds that are not reserved for other models."""
+        if self._open is None:
+            self._open = [kind for kind in self.kinds if not kind.reserved]
+        return [*self._open, *self._kinds.reserved.get(model_id, ())]
+
     def able(self, demand: Demand) -> list[Kind]:
         """The kinds that a demand admits."""
+        demand = self._shared(demand)
         if demand not in self._able:
             self._able[demand] = [
                 kind
-                for kind in self._kinds.with_path(demand.path)
+                for kind in self._kinds.with_path(demand.path, demand.model_id)
                 if demand.met_by(kind.paths, kind.tags, kind.devices)
             ]
         return self._able[demand]
 
     def addresses(self, demand: Demand) -> Sequence[str]:
         """The servers that a demand admits, in order."""
+        demand = self._shared(demand)
         if demand not in self._addresses:
             self._addresses[demand] = sorted(a for kind in self.able(demand) for a in kind.rooms)
         return self._addresses[demand]
+
+    def _shared(self, demand: Demand) -> Demand:
+        """Models without servers of their own that ask for the same get the same answer."""
+        if demand.model_id in self._kinds.reserved:
+            return demand
+        return Demand(demand.path, demand.tags, demand.devices)
 
 
 class _Kinds:
@@ -182,7 +203,9 @@ class _Kinds:
         self._wanted_paths = paths
         self._wanted_tags = tags
         self.known_paths: dict[tuple[str, ...], frozenset[str]] = {}  # most servers share theirs
-        self.by_key: dict[tuple[frozenset[str], frozenset[str], int, bool], Kind] = {}
+        self.by_key: dict[_KindKey, Kind] = {}
+        self.reserved: dict[str, list[Kind]] = {}  # by model
+        self.some_serve: set[str] = set()  # bare paths, reserved or not
         self._by_path: dict[str, list[Kind]] = {}
 
     def of(self, server: JoinedServer) -> Kind:
@@ -193,17 +216,22 @@ class _Kinds:
             paths = self._wanted_paths.intersection(map(bare, info.model_paths))
             paths = self.known_paths[info.model_paths] = frozenset(paths)
         tags = frozenset(self._wanted_tags.intersection(info.tags))
-        key = (paths, tags, devices_of(info), bool(info.memory_total))
+        reserved = reserved_for(info.tags)
+        key = (paths, tags, devices_of(info), bool(info.memory_total), reserved)
         kind = self.by_key.get(key)
         if kind is None:
             kind = self.by_key[key] = Kind(*key)
-            for path in paths:
+            self.some_serve |= paths
+            for model_id in reserved:
+                self.reserved.setdefault(model_id, []).append(kind)
+            for path in () if reserved else paths:
                 self._by_path.setdefault(path, []).append(kind)
         return kind
 
-    def with_path(self, path: str) -> Iterator[Kind]:
-        """Those that serve the bare path."""
+    def with_path(self, path: str, model_id: str) -> Iterator[Kind]:
+        """Those that serve the bare path and are not reserved for other models."""
         yield from self._by_path.get(path, ())
+        yield from (kind for kind in self.reserved.get(model_id, ()) if path in kind.paths)
 
 
 class Needs:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from admin_server.placement import Demand, devices_of
+from admin_server.placement import MODEL_TAG, Demand, devices_of
 from admin_server.rooms import Fleet, Kind, Needs, Room
 from admin_server.words import count, describe_paths, human_bytes, listing
 from sax.need import Need
@@ -22,7 +22,12 @@ def why_short(
     """Why the model has no server beyond those that were chosen."""
     if not fleet.rooms:
         return "no model server has joined this cell"
-    on_path = [kind for kind in fleet.kinds if demand.path in kind.paths]
+    on_path = [kind for kind in fleet.open_to(spec.model_id) if demand.path in kind.paths]
+    if not on_path and fleet.is_served(demand.path):
+        return (
+            f"every joined server that serves {spec.model_path} is reserved for other models, by "
+            f"a tag {MODEL_TAG}NAME"
+        )
     if not on_path:
         return (
             f"no joined server serves {spec.model_path}; they serve {describe_paths(fleet.paths)}"

@@ -31,12 +31,14 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
         *,
         paths: tuple[str, ...] = ("llama",),
         data_address: str = "",
+        tags: tuple[str, ...] = (),
         tokens: Path | None = None,
     ) -> None:
         """With tokens it asks its callers who they are."""
         self._authentication = Authentication(TokenFile(tokens) if tokens else None)
         self.paths = paths
         self.data_address = data_address
+        self.tags = tags
         self.incarnation = uuid.uuid4().hex
         self.models: dict[str, ServableInfo] = {}
         self.calls: list[tuple[str, str]] = []
@@ -90,6 +92,7 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
             address=self.address,
             data_address=self.data_address,
             model_paths=self.paths,
+            tags=self.tags,
             incarnation=self.incarnation,
             memory_total=2**30,
         )

@@ -133,6 +133,7 @@ def test_a_path_is_known_with_and_without_the_saxml_prefix(offered, wanted):
 
 
 ADDRESSES = [f"h{n}:1" for n in range(6)]
+A_OR_B = "fast,model:/sax/test/a,model:/sax/test/b"
 cells = st.builds(
     lambda servers, models: (servers, models),
     st.lists(
@@ -142,7 +143,7 @@ cells = st.builds(
             paths=st.sampled_from(["x", "y", "x,y"]),
             memory=st.sampled_from(["0", "4", "9"]),
             holds=st.sampled_from(["", "a=2", "b=5", "a=2,b=5,c=1"]),
-            tags=st.sampled_from(["", "fast", "fast,spot"]),
+            tags=st.sampled_from(["", "fast", "fast,spot", "model:/sax/test/a", A_OR_B]),
             devices=st.sampled_from(["0", "1", "8"]),
         ),
         unique_by=lambda one: one.info.address,
@@ -175,7 +176,34 @@ def test_every_assignment_obeys_the_laws(cell):
             assert serves(info, spec.model_path)
             assert set(spec.placement.tags) <= set(info.tags)
             assert spec.placement.devices <= devices_of(info)
+            assert admits(info, spec.model_id)
         assert all(result.reasons[spec.model_id])
+
+
+def admits(info: ServerInfo, model_id: str) -> bool:
+    """Is the server for anyone, or for this model?"""
+    reserved = [tag for tag in info.tags if tag.startswith("model:")]
+    return not reserved or f"model:{model_id}" in reserved
+
+
+@given(cells)
+def test_a_model_prefers_the_servers_that_nobody_else_may_use(cell):
+    servers, models = cell
+    result = assign(models, servers, {})
+    by_address = {one.info.address: one.info for one in servers}
+    for spec in models:
+        own = [
+            one.info.address
+            for one in servers
+            if f"model:{spec.model_id}" in one.info.tags
+            and not one.info.memory_total  # has room for anything
+            and serves(one.info, spec.model_path)
+            and set(spec.placement.tags) <= set(one.info.tags)
+            and devices_of(one.info) >= spec.placement.devices
+        ]
+        addresses = result.addresses[spec.model_id]
+        if any(not set(by_address[a].tags) & {f"model:{spec.model_id}"} for a in addresses):
+            assert set(own) <= set(addresses)
 
 
 def overfull(servers, models, assignment, sizes) -> list[str]:
@@ -282,6 +310,7 @@ def test_a_replica_is_missing_only_if_no_server_has_room_for_it(cell):
             assert (
                 spec.model_id in there
                 or not serves(one.info, spec.model_path)
+                or not admits(one.info, spec.model_id)
                 or not set(spec.placement.tags) <= set(one.info.tags)
                 or devices_of(one.info) < spec.placement.devices
                 or (one.info.memory_total > 0 and sizes[spec.model_id] > free)

@@ -129,6 +129,27 @@ def paths_unknown(size: int) -> Callable[[], object]:
     return lambda: plan_actions(cell.wanted, cell.servers.view(), cell.now)
 
 
+def reserved(cell: Rounds) -> None:
+    """Every second server is for one model, and most models have such a server."""
+    for number, info in enumerate(list(cell.fleet.infos.values())[::2]):
+        cell.servers.join(replace(info, tags=(*info.tags, f"model:/sax/test/model-{number:04}")), 0)
+
+
+def all_to_place_with_reservations(size: int) -> Callable[[], object]:
+    cell = Rounds(size, 2 * size)
+    reserved(cell)
+    cell.look()
+    return lambda: plan_actions(cell.wanted, cell.servers.view(), cell.now)
+
+
+def no_room_beside_reservations(size: int) -> Callable[[], object]:
+    cell = Rounds(size, 2 * size)
+    reserved(cell)
+    cell.wanted = replace(cell.wanted, models=huge_models(2 * size))
+    cell.look()
+    return lambda: plan_actions(cell.wanted, cell.servers.view(), cell.now)
+
+
 def taken_over(size: int) -> Callable[[], object]:
     """Another admin server leads, and half of the servers have answered it."""
     cell = Rounds(size, 2 * size)
@@ -159,7 +180,10 @@ def looking(size: int) -> Callable[[], object]:
 
 @pytest.mark.parametrize(
     "scene",
-    [at_rest, all_to_place, no_room, paths_unknown, taken_over, all_failing, looking],
+    [
+        *(at_rest, all_to_place, no_room, paths_unknown, taken_over, all_failing, looking),
+        *(all_to_place_with_reservations, no_room_beside_reservations),
+    ],
 )
 def test_twice_the_cell_is_twice_the_work(scene):
     small, large = steps(scene(60)), steps(scene(120))

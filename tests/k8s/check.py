@@ -20,77 +20,95 @@ from tests.k8s.metrics import check_metrics
 from tests.k8s.names import check_names
 from tests.k8s.schemas import check_schema
 
-# What a component is for, tried on each of these.
-_GROUNDS = {
-    "components/tokens": ("overlays/tutorial", "overlays/leaderworkerset", "overlays/cpu"),
-    "components/host-network": ("overlays/tutorial", "overlays/leaderworkerset"),
-    "components/nodes-may-call": ("control",),
-    "components/memlock": ("overlays/tutorial", "overlays/leaderworkerset", "overlays/tpu-v5e"),
-    "components/not-root": ("overlays/gpu",),
-    "components/gateway-autoscaling": ("control",),
-    "components/only-model-servers": ("overlays/tutorial",),
-    "components/leader-worker-set": ("base",),
-    "components/deployment": ("base",),
+Objects = Sequence[dict[str, Any]]
+# Components, below k8s/components, and what they are tried on.
+_GROUNDS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("tokens",): ("overlays/tutorial", "overlays/leaderworkerset", "overlays/cpu"),
+    ("host-network",): ("overlays/tutorial", "overlays/leaderworkerset"),
+    ("parts/nodes-may-call",): ("control",),
+    ("memlock",): ("overlays/tutorial", "overlays/leaderworkerset", "overlays/tpu-v5e"),
+    ("parts/not-root",): ("overlays/gpu",),
+    ("gateway-autoscaling",): ("control",),
+    ("parts/only-model-servers",): ("overlays/tutorial",),
+    ("parts/leader-worker-set",): ("base",),
+    ("parts/deployment",): ("base",),
+    ("inference-gateway",): ("overlays/leaderworkerset",),
+    ("tokens", "host-network", "memlock"): ("overlays/one-jobset-per-replica",),
+    ("tokens", "memlock", "inference-gateway", "tokens/beside-primaries"): (
+        "overlays/leaderworkerset",
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Subject:
-    """One thing that a user may apply: a kustomization, or a component on one."""
+    """One thing that a user may apply: a kustomization, or components on one, in this order."""
 
     ground: str
-    component: str = ""
+    components: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.component} on {self.ground}" if self.component else self.ground
+        return " ".join((*self.components, "on", self.ground)) if self.components else self.ground
 
     def render(self) -> str:
         """As YAML documents. Raises CannotRender."""
-        if not self.component:
-            return render(K8S / self.ground)
-        with tempfile.TemporaryDirectory() as made:
-            folder = Path(made).resolve()
-            kustomization(folder, [self.ground], components=[self.component])
-            return render(folder)
+        return _rendered(self)
+
+
+@functools.cache
+def _rendered(subject: Subject) -> str:
+    if not subject.components:
+        return render(K8S / subject.ground)
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made).resolve()
+        kustomization(folder, [subject.ground], components=subject.components)
+        return render(folder)
 
 
 def subjects() -> list[Subject]:
-    """Every kustomization, and every component on its grounds."""
+    """Every kustomization, and every component on what it is for."""
     return [
         *(Subject(name_of(folder)) for folder in kustomizations()),
-        *(Subject(ground, component) for component, on in _GROUNDS.items() for ground in on),
+        *(Subject(ground, components) for components, on in _GROUNDS.items() for ground in on),
     ]
 
 
 def kustomization(folder: Path, resources: Sequence[str], **more: Any) -> None:
     """Write one into `folder` that builds on ours: names are below k8s/."""
     here = os.path.relpath(K8S, folder)
-    components = [f"{here}/{each}" for each in more.pop("components", ())]
+    components = [f"{here}/components/{each}" for each in more.pop("components", ())]
     made = {"resources": [f"{here}/{each}" for each in resources], "components": components, **more}
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(made))
 
 
-def check(name: str, objects: Sequence[dict[str, Any]]) -> list[Finding]:
+def check(name: str, objects: Objects) -> list[Finding]:
     """Everything that is found in one rendering."""
-    around = _around(name, objects)
-    found = [finding for each in objects for finding in check_schema(each)]
-    if not any(not finding.note for finding in found):
+    found = [*_twice(objects), *(each for one in objects for each in check_schema(one))]
+    if all(finding.note for finding in found):  # the others read what has the right form
         found += [finding for each in objects for finding in check_names(each)]
-        found += check_links(objects, around)
-        found += check_containers(objects, around)
         found += check_metrics(objects)
-    return list(dict.fromkeys([*_twice(objects), *found]))
+        found += _resolved(objects, _around(name, objects))
+    return list(dict.fromkeys(found))
 
 
-def _twice(objects: Sequence[dict[str, Any]]) -> Iterator[Finding]:
+def _resolved(objects: Objects, around: Objects) -> list[Finding]:
+    """What needs the pods: nothing of it where a variable of theirs cannot be resolved."""
+    try:
+        return [*check_links(objects, around), *check_containers(objects, around)]
+    except ValueError as problem:
+        return [Finding("pods", str(problem))]
+
+
+def _twice(objects: Objects) -> Iterator[Finding]:
     keys = [(each["apiVersion"], each["kind"], each["metadata"]["name"]) for each in objects]
     for key in sorted({each for each in keys if keys.count(each) > 1}):
         yield Finding("/".join(key), "it is there twice")
 
 
-def _around(name: str, objects: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+def _around(name: str, objects: Objects) -> Objects:
     """What this is applied beside: a cell, where it has none itself."""
-    has_cell = any(each["metadata"]["name"] == "sax-cell" for each in objects)
+    names = {(each["kind"], each["metadata"]["name"]) for each in objects}
+    has_cell = ("Deployment", "sax-admin-server") in names
     return () if has_cell or name.startswith("examples/") else _cell()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import admin_server.__main__ as admin_server
 import http_gateway.__main__ as http_gateway
 import model_server.__main__ as model_server
-from tests.k8s import pending
+from model_server import slice_check
 from tests.k8s.exceptions import FOREIGN, MEMLOCK, ROOT_FOR, VARIABLES
 from tests.k8s.finding import Finding, title_of
 from tests.k8s.kubelet import Container
@@ -29,6 +29,7 @@ _PARSERS: dict[str, Callable[[list[str]], Any]] = {
     "admin_server": admin_server.parse,
     "http_gateway": http_gateway.parse_flags,
     "model_server": model_server.make_config,
+    "slice_check": lambda flags: slice_check._parser().parse_args(flags),
 }
 
 
@@ -54,16 +55,22 @@ def check_flags(pod: Pod) -> Iterator[Finding]:
     """The arguments of our processes, through their own parsers."""
     for container in pod.containers:
         role, args = role_of(container)
-        if role not in _PARSERS:
-            continue
-        args = [word for word in args if word.partition("=")[0] not in pending.FLAGS]
-        printed = io.StringIO()
-        with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):
-            try:
-                _PARSERS[role](args)
-            except SystemExit:
-                said = printed.getvalue().strip().splitlines()[-1:]
-                yield Finding(f"{pod.owner} {container.name}", "".join(said))
+        if said := _refusal(role, tuple(args)):
+            yield Finding(f"{pod.owner} {container.name}", said)
+
+
+@functools.cache
+def _refusal(role: str, args: tuple[str, ...]) -> str:
+    """What the parser of a process says against its arguments; "" for nothing."""
+    if role not in _PARSERS:
+        return ""
+    printed = io.StringIO()
+    with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):
+        try:
+            _PARSERS[role](list(args))
+        except SystemExit:
+            return printed.getvalue().strip().splitlines()[-1]
+    return ""
 
 
 def role_of(container: Container) -> tuple[str, list[str]]:
@@ -72,8 +79,9 @@ def role_of(container: Container) -> tuple[str, list[str]]:
     if image == "sax-control":
         return (container.args or ("",))[0], list(container.args[1:])
     if image.startswith("sax-model-"):
-        own = not container.command or "sax.container model_server" in " ".join(container.command)
-        return ("model_server" if own else ""), list(container.args)
+        # The image's own entry point starts a model server.
+        started = container.command[-1] if container.command else "model_server"
+        return started.removeprefix("model_server."), list(container.args)
     return "", []
 
 
@@ -131,7 +139,7 @@ def _documented() -> frozenset[str]:
     readers = ("model_server/multihost/membership.py", "sax/container.py")
     paths = [*(ROOT / "docs").glob("*.md"), *(ROOT / each for each in readers)]
     text = "".join(path.read_text() for path in paths if path.exists())
-    return frozenset(re.findall(r"\b[A-Z][A-Z_]+\b", text)) | pending.VARIABLES
+    return frozenset(re.findall(r"\b[A-Z][A-Z_]+\b", text))
 
 
 def _in_time(pod: Pod) -> Iterator[Finding]:

@@ -47,6 +47,8 @@ def check_links(objects: Sequence[Json], around: Sequence[Json] = ()) -> Iterato
                 yield from _queue(title, spec, known)
             case "AdmissionCheck":
                 yield from _there(title, spec["parameters"], known)
+        if queue := (each["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name"):
+            yield from _there(title, {"kind": "LocalQueue", "name": queue}, known)
         yield from _pod_references(each, known)
 
 

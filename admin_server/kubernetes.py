@@ -1,0 +1,146 @@
+"""The cluster as lightkube reaches it: from inside a pod, or by a kubeconfig.
+
+The one file that imports lightkube, and only where somebody asks for it. lightkube finds the
+server, its certificates and who we are, and makes the addresses of resources; objects stay the
+plain mappings that they are. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from admin_server.cluster import ClusterTrouble, NameTaken, NotServed, ObjectKind, Refused
+from admin_server.manifest import Body, part, parts
+from sax.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from lightkube.core.exceptions import ApiError
+
+_TIMEOUT_S = 10.0
+_CHUNK = 500  # objects in one answer
+
+
+def connect(namespace: str | None, timeout_s: float = _TIMEOUT_S) -> Kubernetes:
+    """A client of the cluster around us. Raises InvalidRequest where there is none to be found.
+
+    Without a namespace it is that of the pod, or of the kubeconfig's context, or `default`.
+    """
+    try:
+        from lightkube.config.client_adapter import ConnectionParams
+        from lightkube.config.kubeconfig import KubeConfig
+        from lightkube.core import generic_client
+        from lightkube.core.exceptions import ApiError, ConfigError
+    except ImportError as exc:
+        raise InvalidRequest(
+            f"--kubernetes needs the package lightkube ({exc}): pip install 'sax[kubernetes]'",
+            param="kubernetes",
+        ) from exc
+    try:
+        config = KubeConfig.from_env().get()
+        httpx = cast("Any", generic_client).httpx  # whichever one lightkube imports
+        params = ConnectionParams(timeout=httpx.Timeout(timeout_s))
+        client = generic_client.GenericAsyncClient(params, config, namespace=namespace)
+    except (ConfigError, OSError, KeyError, AssertionError, ValueError, msgspec.DecodeError) as exc:
+        raise InvalidRequest(
+            f"--kubernetes finds no cluster ({exc or type(exc).__name__}): run in a pod with a "
+            "service account's token, or name a kubeconfig in KUBECONFIG",
+            param="kubernetes",
+        ) from exc
+    # A KeyError comes of an error's answer without a content type.
+    return Kubernetes(client, ApiError, (httpx.HTTPError, ConfigError, OSError, KeyError))
+
+
+class Kubernetes:
+    """One namespace. Every call is one request, and raises ClusterTrouble."""
+
+    def __init__(
+        self, client: Any, refusals: type[ApiError], failures: tuple[type[Exception], ...]
+    ) -> None:
+        """lightkube's client, what it raises for a Status, and for no answer at all."""
+        self._client = client
+        self._refusals = refusals
+        self._failures = failures
+
+    @property
+    def namespace(self) -> str:
+        """Where all of it happens."""
+        return self._client.namespace
+
+    async def objects(self, kind: ObjectKind, labels: Mapping[str, str]) -> Sequence[Body]:
+        """All that have these labels. Raises NotServed too."""
+        selector = ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
+        params = {"labelSelector": selector, "limit": str(_CHUNK)}
+        items: list[Body] = []
+        while True:
+            request = self._client.prepare_request("list", _resource(kind), params=params)
+            answer = await self._send(request, f"list {kind.resource}")
+            items += parts(answer, "items")
+            following = part(answer, "metadata").get("continue")
+            if not following:
+                return items
+            params["continue"] = str(following)
+
+    async def create(self, kind: ObjectKind, body: Body) -> Body:
+        """As it was made. Raises NameTaken, Refused too."""
+        request = self._client.prepare_request("list", _resource(kind))
+        request.method, request.data = "POST", body
+        request.params["fieldManager"] = "sax-admin-server"
+        return await self._send(request, f"create {kind.kind} {body['metadata']['name']}")
+
+    async def delete(self, kind: ObjectKind, name: str, uid: str) -> None:
+        """This very object with all that belongs to it; no error if it is gone already."""
+        request = self._client.prepare_request("delete", _resource(kind), name=name)
+        request.data = {
+            "kind": "DeleteOptions",
+            "apiVersion": "v1",
+            "propagationPolicy": "Foreground",
+            "preconditions": {"uid": uid},  # not another one that has its name by now
+        }
+        try:
+            await self._send(request, f"delete {kind.kind} {name}")
+        except NotServed:
+            return  # it is gone, as it should be
+        except NameTaken:
+            return  # another one has its name
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._client.close()
+
+    async def _send(self, request: Any, what: str) -> dict[str, Any]:
+        try:
+            response = await self._client.send(self._client.build_adapter_request(request))
+            self._client.raise_for_status(response)
+            return msgspec.json.decode(response.content, type=dict[str, Any])
+        except self._refusals as exc:
+            raise _trouble(exc.status.code, f"{exc.status.message or exc}", what) from exc
+        except self._failures as exc:
+            words = str(exc) or type(exc).__name__
+            raise ClusterTrouble(f"Kubernetes does not answer ({what}: {words})") from exc
+        except msgspec.DecodeError as exc:
+            raise ClusterTrouble(f"Kubernetes answers nonsense ({what}: {exc})") from exc
+
+
+def _trouble(code: int | None, message: str, what: str) -> ClusterTrouble:
+    text = f"Kubernetes refuses to {what}: {message}"
+    if code == 409:
+        return NameTaken(text)
+    if code == 404:
+        return NotServed(text)
+    if code == 403:
+        return NotServed(text) if what.startswith("list") else Refused(text)
+    if code is not None and 400 <= code < 500 and code != 429:
+        return Refused(text)
+    return ClusterTrouble(text)
+
+
+@cache
+def _resource(kind: ObjectKind) -> Any:
+    from lightkube import generic_resource
+
+    make = cast("Any", generic_resource).create_namespaced_resource
+    return make(kind.group, kind.version, kind.kind, kind.plural)

@@ -1,0 +1,140 @@
+"""An object of this cell as Kubernetes tells it: for which model it is, and how far it got.
+
+Reads the status of JobSets and LeaderWorkerSets. Knows nothing of servers or of what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from admin_server.cluster import JOBSET, ObjectKind
+from admin_server.manifest import Body, annotations_of, labels_of, part, parts
+from admin_server.object_names import (
+    DEVICES,
+    MODEL,
+    TEMPLATE,
+    TEMPLATE_HASH,
+    cell_labels,
+)
+from sax.errors import InvalidName
+from sax.names import CellId, ModelId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """One that this cell made."""
+
+    kind: ObjectKind
+    name: str
+    uid: str
+    model_id: str
+    template: str = ""
+    template_hash: str = ""
+    devices: int = 0
+    made_at_s: float = 0.0
+    leaving: bool = False  # somebody deleted it, and parts of it are still there
+    ready: bool = False  # all of its pods are
+    failure: str = ""  # why it will not come any more
+    held_up: str = ""  # why it has not begun
+
+    @property
+    def title(self) -> str:
+        """As reasons call it."""
+        return f"{self.kind.kind} {self.name}"
+
+    @property
+    def state(self) -> str:
+        """In one word, for metrics."""
+        if self.leaving:
+            return "leaving"
+        if self.failure:
+            return "failed"
+        return "ready" if self.ready else "waiting"
+
+    def describe(self, now: float) -> str:
+        """What a replica that waits for it is told."""
+        age = f"was asked for {_duration(now - self.made_at_s)} ago"
+        if self.held_up:
+            return f"{self.title} {age} and {self.held_up}"
+        told = "all its pods are ready" if self.ready else "its pods are not all ready"
+        return f"{self.title} {age}; {told}"
+
+
+def read_present(kind: ObjectKind, body: Body, cell: CellId) -> Present | None:
+    """None for an object that this cell's admin servers did not make."""
+    metadata, annotations, labels = part(body, "metadata"), annotations_of(body), labels_of(body)
+    if any(labels.get(name) != value for name, value in cell_labels(cell).items()):
+        return None
+    try:
+        model_id = ModelId.parse(annotations.get(MODEL, ""))
+    except InvalidName:
+        return None
+    if model_id.cell_id != cell:
+        return None
+    devices = annotations.get(DEVICES, "")
+    return Present(
+        kind=kind,
+        name=str(metadata["name"]),
+        uid=str(metadata["uid"]),
+        model_id=str(model_id),
+        template=annotations.get(TEMPLATE, ""),
+        template_hash=annotations.get(TEMPLATE_HASH, ""),
+        devices=int(devices) if devices.isascii() and devices.isdigit() else 0,
+        made_at_s=_moment(metadata.get("creationTimestamp")),
+        leaving="deletionTimestamp" in metadata,
+        ready=_is_ready(kind, body),
+        failure=_failure(kind, body),
+        held_up=_held_up(body),
+    )
+
+
+def _is_ready(kind: ObjectKind, body: Body) -> bool:
+    spec, status = part(body, "spec"), part(body, "status")
+    if kind is not JOBSET:
+        return int(status.get("readyReplicas") or 0) >= int(spec.get("replicas") or 1)
+    told = parts(status, "replicatedJobsStatus")
+    ready = {str(job.get("name")): int(job.get("ready") or 0) for job in told}
+    jobs = parts(spec, "replicatedJobs")
+    return bool(jobs) and all(
+        ready.get(str(job.get("name")), 0) >= int(job.get("replicas") or 1) for job in jobs
+    )
+
+
+def _failure(kind: ObjectKind, body: Body) -> str:
+    """Neither a JobSet that failed nor one that is complete starts again by itself."""
+    if kind is not JOBSET:
+        return ""
+    for condition in _conditions(body):
+        if condition.get("type") in ("Failed", "Completed"):
+            why = condition.get("message") or condition.get("reason") or "without a word"
+            return f"it {str(condition['type']).lower()}: {why}"
+    state = str(part(body, "status").get("terminalState") or "")
+    return f"it {state.lower()}" if state else ""
+
+
+def _held_up(body: Body) -> str:
+    suspended = any(condition.get("type") == "Suspended" for condition in _conditions(body))
+    if suspended or part(body, "spec").get("suspend"):
+        return "is suspended: it waits in a queue for its machines"
+    return ""
+
+
+def _conditions(body: Body) -> Iterator[Body]:
+    """Those that hold."""
+    for condition in parts(part(body, "status"), "conditions"):
+        if condition.get("status") == "True":
+            yield condition
+
+
+def _moment(text: str | None) -> float:
+    return datetime.fromisoformat(text).timestamp() if text else 0.0
+
+
+def _duration(seconds: float) -> str:
+    """40 s, 12 min, 3 h."""
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

@@ -1,0 +1,292 @@
+"""The loop that asks Kubernetes for the model servers that a cell lacks, and gives them back.
+
+Looks at the cluster every few seconds and when a plan is short of servers, carries out what
+`provisioning` decides, and keeps its words for whoever waits. Right before each change it finds out
+that this admin server still leads and that the change is still right. Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from admin_server.cluster import KINDS, Cluster, ClusterTrouble, NameTaken, NotServed, Refused
+from admin_server.happenings import Happenings
+from admin_server.object_names import cell_labels
+from admin_server.outlook import Outlook
+from admin_server.plan import Plan
+from admin_server.present import Present, read_present
+from admin_server.provisioning import Create, Decision, Delete, Situation, decide
+from admin_server.setbacks import Setbacks
+from admin_server.sets import servers_of_sets
+from admin_server.state import CellState
+from admin_server.steadiness import Steadiness
+from admin_server.template_folder import TemplateFolder
+from admin_server.templates import object_for
+from sax.errors import Unavailable
+from sax.names import CellId
+
+_log = logging.getLogger(__name__)
+_LONGEST_PAUSE_S = 60.0
+_NOTHING = Decision((), {}, frozenset(), frozenset())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvisioningTiming:
+    """How fast the loop runs, in seconds."""
+
+    poll_s: float = 5.0  # between two looks at the cluster
+    gap_s: float = 0.5  # and at least, however much there is to do
+    create_s: float = 1.0  # for which an object must be missing
+    delete_s: float = 10.0  # for which an object must be of no use
+    retry_s: float = 5.0  # before the second try of what failed; more before each further one
+    settle_s: float = 15.0  # after a start, in which servers find the new admin
+
+
+class Provisioner:
+    """Lives on the event loop."""
+
+    def __init__(
+        self,
+        cell: CellId,
+        cluster: Cluster,
+        folder: TemplateFolder,
+        outlook: Callable[[], Outlook],
+        leads: Callable[[], Awaitable[bool]],
+        clock: Callable[[], float],
+        *,
+        limit: int,
+        happenings: Happenings,
+        timing: ProvisioningTiming | None = None,
+        jitter: random.Random | None = None,
+    ) -> None:
+        """`leads` looks in the store whether this admin server still leads; raises Unavailable."""
+        self._cell = cell
+        self._cluster = cluster
+        self._folder = folder
+        self._outlook = outlook
+        self._leads = leads
+        self._clock = clock
+        self._limit = limit
+        self._happenings = happenings
+        self._timing = timing or ProvisioningTiming()
+        self._setbacks = Setbacks(jitter or random.Random(), self._timing.retry_s)
+        self._steadiness = Steadiness(self._timing.create_s, self._timing.delete_s)
+        self._settled_at_s = clock() + self._timing.settle_s
+        # A cell without models has nobody to wait for.
+        self._creates_at_s = self._settled_at_s if outlook().state.models else clock()
+        self._stir = asyncio.Event()
+        self._present: dict[str, Present] = {}  # by uid
+        self._looked = False
+        self._failed: set[str] = set()  # by uid: failures that were told
+        self._taken: set[str] = set()
+        self._too_small: dict[str, tuple[str, frozenset[str]]] = {}  # by model: version, templates
+        self._decision, self._decided_by = _NOTHING, Plan((), {})
+        self._short: object = None
+        self.trouble = ""  # why the cluster cannot be asked now
+        self.failures = 0  # since the start
+
+    # What others ask and tell
+
+    def hear(self, plan: Plan) -> None:
+        """There is a new plan."""
+        if plan.short != self._short:
+            self._short = plan.short
+            self._stir.set()
+
+    def notes(self, model_id: str) -> Sequence[str]:
+        """What replicas without a server are told, one for each."""
+        notes = list(self._decide().notes.get(model_id, ()))
+        for trouble in filter(None, (self.trouble, self._folder.trouble)):
+            notes = [f"{note}; {trouble}" for note in notes or ["machines cannot be asked for"]]
+        return notes
+
+    def is_coming(self, model_id: str) -> bool:
+        """Are there machines on their way for it, as far as is known?"""
+        if not self._looked and not self.trouble:
+            return True
+        decision = self._decide()
+        return model_id in (decision.there if self.trouble else decision.coming)
+
+    def counts(self) -> Counter[tuple[str, str]]:
+        """How many objects there are, by model and state."""
+        return Counter((present.model_id, present.state) for present in self._present.values())
+
+    # The loop
+
+    async def run(self) -> None:
+        """Until cancelled, or until this admin server leads no more."""
+        pause, leads = self._timing.poll_s, True
+        while leads:
+            self._stir.clear()
+            try:
+                leads = await self._round()
+                self._tell_trouble("")
+                pause = self._timing.poll_s
+            except (ClusterTrouble, Unavailable) as exc:
+                self._tell_trouble(exc.text)
+            except Exception as exc:  # nothing that a cluster says may end the asking
+                _log.exception("a look at the cluster gave nonsense")
+                self._tell_trouble(f"what Kubernetes told makes no sense: {exc!r}")
+            if self.trouble:
+                self.failures += 1
+                pause = min(_LONGEST_PAUSE_S, 2 * pause)
+            await asyncio.sleep(self._timing.gap_s)
+            await self._wait(pause)
+
+    async def _wait(self, seconds: float) -> None:
+        """Until the time is over, something changed, or something is due."""
+        if self.trouble:  # a plan that changes does not hurry a cluster that does not answer
+            return await asyncio.sleep(seconds)
+        due_s = self._steadiness.next_due_s(self._clock())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(seconds, due_s)):
+                await self._stir.wait()
+
+    async def _round(self) -> bool:
+        """One look, and what is to be done; False if this admin server leads no more."""
+        if self._folder.refresh() and not self._folder.trouble:
+            _log.info("read the templates of model servers again")
+        self._take(await self._look())
+        decision = self._decide(anew=True)
+        for action in self._steadiness.due(decision.actions, self._clock()):
+            if not await self._leads():
+                return False
+            if action in self._decide(anew=True).actions:
+                await self._carry_out(action)
+        return True
+
+    async def _look(self) -> list[Present]:
+        labels, found = cell_labels(self._cell), list[Present]()
+        needed = {template.kind for template in self._folder.templates}
+        needed |= {present.kind for present in self._present.values()}
+        for kind in KINDS:
+            try:
+                bodies = await self._cluster.objects(kind, labels)
+            except NotServed:
+                if kind in needed:
+                    raise
+                continue  # no template asks for it, and nothing of it was there
+            read = (read_present(kind, body, self._cell) for body in bodies)
+            found += [present for present in read if present is not None]
+        return found
+
+    def _take(self, found: Sequence[Present]) -> None:
+        """Note what became of the objects since the last look."""
+        before = self._present
+        self._present = {present.uid: present for present in found}
+        models = self._outlook().state.models
+        self._setbacks.keep(models)
+        for uid, present in before.items():
+            now = self._present.get(uid)
+            if not present.leaving and (now is None or now.leaving):
+                self._set_back(present.model_id, f"{present.title} was deleted by somebody else")
+        self._failed &= self._present.keys()
+        for present in found:
+            if present.failure and present.uid not in self._failed and not present.leaving:
+                self._failed.add(present.uid)
+                self._set_back(
+                    present.model_id, f"{present.title} will not come: {present.failure}"
+                )
+        self._looked = True
+
+    def _decide(self, *, anew: bool = False) -> Decision:
+        """By what the cluster was last seen to have, and by the newest plan."""
+        outlook = self._outlook()
+        if anew or outlook.plan is not self._decided_by:
+            self._decided_by = outlook.plan
+            self._decision = decide(self._situation(outlook))
+        return self._decision
+
+    def _situation(self, outlook: Outlook) -> Situation:
+        state, plan, seen = outlook.state, outlook.plan, outlook.seen
+        sets, now = servers_of_sets(state, plan, seen), self._clock()
+        for present in self._present.values():
+            if (servers := sets.get(present.name)) is not None and servers.serves:
+                self._setbacks.heal(present.model_id)
+        needs = {
+            m: need for m in plan.short if (s := state.models.get(m)) and (need := seen.need(s))
+        }
+        return Situation(
+            models=state.models,
+            planned=plan.models.keys(),
+            short=plan.short,
+            present=list(self._present.values()),
+            sets=sets,
+            templates=self._folder.templates,
+            limit=self._limit,
+            now=now,
+            needs=needs,
+            too_small=self._known_too_small(state),
+            setbacks=self._setbacks.all(),
+            taken=self._taken,
+            may_create=self._looked and now >= self._creates_at_s,
+            may_delete=self._looked and now >= self._settled_at_s,
+        )
+
+    def _known_too_small(self, state: CellState) -> dict[str, frozenset[str]]:
+        return {
+            model_id: templates
+            for model_id, (version, templates) in self._too_small.items()
+            if model_id in state.models and state.models[model_id].version == version
+        }
+
+    # What is done
+
+    async def _carry_out(self, action: Create | Delete) -> None:
+        try:
+            await (self._create(action) if isinstance(action, Create) else self._delete(action))
+        except NameTaken as exc:
+            _log.warning("%s", exc.text)
+            if isinstance(action, Create):
+                self._taken.add(action.name)
+        except Refused as exc:
+            self.failures += 1
+            self._set_back(action.model_id, exc.text)
+
+    async def _create(self, create: Create) -> None:
+        body = object_for(create.template, create.model_id, create.name, self._cell)
+        made = await self._cluster.create(create.template.kind, body)
+        present = read_present(create.template.kind, made, self._cell)
+        if present is not None:
+            self._present[present.uid] = present
+        title = f"{create.template.kind.kind} {create.name}"
+        self._happen("asked-for", f"{title} was asked for", create.model_id)
+
+    async def _delete(self, delete: Delete) -> None:
+        present = delete.present
+        if delete.outgrown:
+            self._note_too_small(present)
+        await self._cluster.delete(present.kind, present.name, present.uid)
+        self._present[present.uid] = replace(present, leaving=True)
+        self._happen("given-back", f"{present.title} was deleted: {delete.why}", present.model_id)
+
+    def _note_too_small(self, present: Present) -> None:
+        model_id = present.model_id
+        spec = self._outlook().state.models.get(model_id)
+        if spec is not None:
+            version, known = self._too_small.get(model_id, ("", frozenset[str]()))
+            known = known if version == spec.version else frozenset[str]()
+            self._too_small[model_id] = (spec.version, known | {present.template})
+
+    def _set_back(self, model_id: str, reason: str) -> None:
+        self._setbacks.note(model_id, reason, self._clock())
+        _log.warning("%s", reason)
+        self._happenings.note("kubernetes-failed", reason, model_id=model_id)
+
+    def _happen(self, kind: str, text: str, model_id: str) -> None:
+        _log.info("%s", text)
+        self._happenings.note(kind, text, model_id=model_id)
+
+    def _tell_trouble(self, text: str) -> None:
+        if text and not self.trouble:
+            _log.error("%s", text)
+            self._happenings.note("kubernetes-failed", text)
+        elif self.trouble and not text:
+            _log.info("Kubernetes answers again")
+        self.trouble = text

@@ -1,0 +1,260 @@
+"""Which objects to make in Kubernetes and which to delete: the decisions, as one pure function.
+
+An object is one replica's machines, for one model alone. One is made for each replica that no
+joined server can take and for which none is on its way yet, and goes when its server has nothing
+of the model and nothing is missing. Nothing is stored: what there is, is read from the cluster.
+Knows nothing of HTTP, clocks or threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count as counting
+
+from admin_server.object_names import object_name
+from admin_server.present import Present
+from admin_server.setbacks import Setback
+from admin_server.sets import NO_SERVERS, SetServers
+from admin_server.template_choice import choose_template
+from admin_server.templates import Template
+from admin_server.words import clock_time, count
+from sax.need import Need
+from sax.types import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make an object for one more replica."""
+
+    model_id: str
+    name: str
+    template: Template
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Give the machines of an object back."""
+
+    present: Present
+    why: str
+    outgrown: bool = False  # its template is too small for the model
+
+    @property
+    def model_id(self) -> str:
+        return self.present.model_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """All that a decision goes by."""
+
+    models: Mapping[str, ModelSpec]  # published
+    planned: Collection[str]  # those that the last plan knew
+    short: Mapping[str, int]  # replicas that no joined server can take, nor one that may come back
+    present: Sequence[Present]
+    sets: Mapping[str, SetServers]  # by the object's name
+    templates: Sequence[Template]
+    limit: int
+    now: float
+    needs: Mapping[str, Need] = field(default_factory=dict[str, Need])
+    # Templates whose servers lacked the room for what is published now.
+    too_small: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    setbacks: Mapping[str, Setback] = field(default_factory=dict[str, Setback])
+    taken: Collection[str] = ()  # names that objects of others have
+    may_create: bool = True
+    may_delete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do, and what replicas without a server are told, by model and one for each."""
+
+    actions: tuple[Create | Delete, ...]
+    notes: Mapping[str, tuple[str, ...]]
+    coming: frozenset[str]  # models for which an object is there or about to be
+    there: frozenset[str]  # models for which one is there already
+
+
+@dataclass(slots=True)
+class _Model:
+    """What is to be done about one model."""
+
+    short: int
+    well: list[Present]  # on their way, or of use
+    failed: list[Present]
+    outgrown: list[Present]  # their servers lack the room
+    deletes: list[Delete] = field(default_factory=list[Delete])
+    notes: list[str] = field(default_factory=list[str])
+    missing: int = 0
+    template: Template | None = None
+
+
+def decide(situation: Situation) -> Decision:
+    """Decide about every model. The same situation gives the same decision."""
+    objects: dict[str, list[Present]] = {}
+    for present in situation.present:
+        objects.setdefault(present.model_id, []).append(present)
+    models = {
+        model_id: _decide_model(situation, spec, objects.get(model_id, []))
+        for model_id, spec in sorted(situation.models.items())
+        if model_id in situation.planned
+    }
+    creates = _creates(situation, models, objects)
+    deletes = [delete for model in models.values() for delete in model.deletes]
+    for model_id in sorted(objects.keys() - situation.models.keys()):
+        gone = [p for p in _staying(objects[model_id]) if _is_free(situation, p)]
+        deletes += [Delete(p, "its model is not published any more") for p in gone]
+    there = frozenset(m for m, model in models.items() if model.short and model.well)
+    return Decision(
+        (*(deletes if situation.may_delete else ()), *creates),
+        {model_id: tuple(model.notes) for model_id, model in models.items() if model.notes},
+        there | {create.model_id for create in creates},
+        there,
+    )
+
+
+def _decide_model(situation: Situation, spec: ModelSpec, objects: Sequence[Present]) -> _Model:
+    model = _sort(situation, spec, objects)
+    model.deletes += [
+        Delete(p, "its server has too little room for the model", outgrown=True)
+        for p in model.outgrown
+    ]
+    surplus = len(model.well) - model.short
+    if surplus > 0:  # what never came goes first, of it the last that was asked for
+        free = [p for p in model.well if _is_free(situation, p)]
+        going = sorted(free, key=lambda p: _value(situation, p))[:surplus]
+        model.deletes += [Delete(p, "no replica waits for it any more") for p in going]
+        model.well = [p for p in model.well if p not in going]
+    model.notes += [_describe(situation, p) for p in _by_name(model.well)]
+    model.missing = max(0, model.short - len(model.well))
+    _think_of_failed(situation, spec, model)
+    if model.missing:
+        _choose(situation, spec, model)
+    return model
+
+
+def _sort(situation: Situation, spec: ModelSpec, objects: Sequence[Present]) -> _Model:
+    """The objects that count for what is missing, and those that will never be of use."""
+    short = situation.short.get(spec.model_id, 0)
+    model = _Model(short, well=[], failed=[], outgrown=[])
+    for present in _staying(objects):
+        servers = situation.sets.get(present.name, NO_SERVERS)
+        if not _is_free(situation, present):
+            if servers.unheard and short and not present.failure:
+                model.well.append(present)  # its server has joined just now
+        elif present.failure:
+            model.failed.append(present)
+        else:
+            lacks_room = short and (
+                servers.refused or _is_outgrown(situation, spec.model_id, present, servers)
+            )
+            (model.outgrown if lacks_room else model.well).append(present)
+    return model
+
+
+def _describe(situation: Situation, present: Present) -> str:
+    """What the replica that it was made for is told."""
+    servers = situation.sets.get(present.name, NO_SERVERS)
+    if not servers.addresses:
+        return present.describe(situation.now)
+    told = "has just joined" if servers.unheard else "has joined but was not chosen"
+    return f"{present.title} is there; its server {', '.join(servers.addresses)} {told}"
+
+
+def _is_outgrown(
+    situation: Situation, model_id: str, present: Present, servers: SetServers
+) -> bool:
+    """Does its server, idle beside a replica without a place, have too few devices?"""
+    need = situation.needs.get(model_id)
+    return bool(servers.addresses and need and 0 < present.devices < need.devices)
+
+
+def _staying(objects: Sequence[Present]) -> list[Present]:
+    return [present for present in objects if not present.leaving]
+
+
+def _is_free(situation: Situation, present: Present) -> bool:
+    """Has no server of it joined, or one that has nothing to do with any model?"""
+    servers = situation.sets.get(present.name, NO_SERVERS)
+    return not servers.addresses or servers.idle
+
+
+def _value(situation: Situation, present: Present) -> tuple[bool, bool, float, str]:
+    """The least first."""
+    joined = bool(situation.sets.get(present.name, NO_SERVERS).addresses)
+    return (joined, present.ready, -present.made_at_s, present.name)
+
+
+def _by_name(objects: Sequence[Present]) -> list[Present]:
+    return sorted(objects, key=lambda present: present.name)
+
+
+def _think_of_failed(situation: Situation, spec: ModelSpec, model: _Model) -> None:
+    """Kept for whoever wants to look while a replica waits for its turn; then made again."""
+    setback = situation.setbacks.get(spec.model_id)
+    waits = setback is not None and situation.now < setback.next_try_s
+    for number, present in enumerate(_by_name(model.failed)):
+        if number >= model.missing:
+            model.deletes.append(Delete(present, f"{present.failure}, and nobody needs it"))
+        elif not waits:
+            model.deletes.append(Delete(present, f"{present.failure}, and is made again"))
+
+
+def _choose(situation: Situation, spec: ModelSpec, model: _Model) -> None:
+    """Find a template for what is missing, or say why there is none."""
+    setback = situation.setbacks.get(spec.model_id)
+    if setback is not None and situation.now < setback.next_try_s:
+        at = clock_time(setback.next_try_s)
+        model.notes += [f"{setback.reason}; try {setback.count + 1} at {at}"] * model.missing
+        model.missing = 0
+        return
+    too_small = situation.too_small.get(spec.model_id, frozenset())
+    too_small |= {present.template for present in model.outgrown}
+    need = situation.needs.get(spec.model_id)
+    chosen = choose_template(spec, need, situation.templates, too_small)
+    if isinstance(chosen, str):
+        model.notes += [chosen] * model.missing
+        model.missing = 0
+    elif not situation.may_create:
+        model.notes += ["this admin server began to lead just now and waits"] * model.missing
+        model.missing = 0
+    else:
+        model.template = chosen
+
+
+def _creates(
+    situation: Situation, models: Mapping[str, _Model], objects: Mapping[str, Sequence[Present]]
+) -> list[Create]:
+    """As many as the limit lets through: the models that have the fewest first."""
+    wanted = sorted(
+        (len(objects.get(model_id, ())) + number, model_id)
+        for model_id, model in models.items()
+        for number in range(model.missing)
+    )
+    room = max(0, situation.limit - len(situation.present))
+    names = {present.name for present in situation.present} | set(situation.taken)
+    creates: list[Create] = []
+    for _, model_id in wanted[:room]:
+        model = models[model_id]
+        assert model.template is not None
+        name = _free_name(model.template, model_id, names)
+        names.add(name)
+        creates.append(Create(model_id, name, model.template))
+        model.notes.append(f"{model.template.kind.kind} {name} is about to be asked for")
+    for _, model_id in wanted[room:]:
+        there = count(len(situation.present), "object")
+        models[model_id].notes.append(
+            f"no more machines are asked for: {there} of this cell "
+            f"{'is' if len(situation.present) == 1 else 'are'} there, and --kubernetes_limit "
+            f"is {situation.limit}"
+        )
+    return creates
+
+
+def _free_name(template: Template, model_id: str, names: Collection[str]) -> str:
+    for ordinal in counting():
+        name = object_name(template.name, model_id, ordinal, template.longest)
+        if name not in names:
+            return name
+    raise AssertionError

@@ -1,0 +1,55 @@
+"""Which template serves a model: the smallest whose servers would satisfy it.
+
+Decides by what templates and models say, and by what servers learned; knows nothing of objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from admin_server.placement import MODEL_TAG, demand_of, stated_bytes
+from admin_server.templates import Template
+from admin_server.words import count, human_bytes, listing
+from sax.need import Need
+from sax.types import ModelSpec
+
+
+def choose_template(
+    spec: ModelSpec,
+    need: Need | None,
+    templates: Sequence[Template],
+    too_small: Collection[str] = (),
+) -> Template | str:
+    """The one with the fewest devices, then the first by name; or in words why none does.
+
+    `need` is what servers without the room said, and servers of the templates named by
+    `too_small` were among them.
+    """
+    unfit: dict[str, str] = {}
+    for template in sorted(templates, key=lambda each: (each.devices, each.name)):
+        why = _why_not(spec, need, template)
+        if not why and template.name in too_small:
+            why = "had too little room for it"
+        if not why:
+            return template
+        unfit[template.name] = why
+    if not unfit:
+        return "there is no template of model servers in the folder of --kubernetes"
+    told = listing([f"{name} {why}" for name, why in unfit.items()])
+    return f"no template of --kubernetes would do: {told}"
+
+
+def _why_not(spec: ModelSpec, need: Need | None, template: Template) -> str:
+    if not template.is_for(spec.model_id):
+        return "is for other models"
+    demand = demand_of(spec, need)
+    have = {*template.tags, f"{MODEL_TAG}{spec.model_id}"}
+    if missing := [tag for tag in demand.tags if tag not in have]:
+        return f"lacks the tag{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+    if template.devices < demand.devices:
+        has = count(template.devices, "device")
+        return f"has {has}, and {demand.devices} are needed"
+    memory = max(stated_bytes(spec, template.devices) or 0, need.memory if need else 0)
+    if template.memory and template.memory < memory:
+        return f"has {human_bytes(template.memory)}, and {human_bytes(memory)} are needed"
+    return ""

@@ -1,0 +1,88 @@
+"""The folder of templates on this machine's disk, read again when a file in it changes.
+
+A ConfigMap that is mounted changes by a link whose name begins with two dots: such names are no
+templates. Knows nothing of what a template says.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from admin_server.templates import Template, parse_template
+from sax.errors import InvalidRequest
+
+_log = logging.getLogger(__name__)
+_SUFFIXES = (".yaml", ".yml")
+_Mark = tuple[tuple[str, int, int], ...]
+
+
+class TemplateFolder:
+    """The templates as they were when last all of them were good."""
+
+    def __init__(self, folder: str) -> None:
+        """Raises InvalidRequest for a folder or a template that is no good."""
+        self._folder = Path(folder)
+        self._mark = self._look()
+        self.templates = self._read()
+        self.trouble = ""  # why what is there now is not what is used
+
+    def refresh(self) -> bool:
+        """Read what changed; whether it did. What is no good is told, and the old ones stay."""
+        try:
+            mark = self._look()
+            if mark == self._mark:
+                return False
+            self._mark = mark
+            self.templates, self.trouble = self._read(), ""
+        except InvalidRequest as exc:
+            if self.trouble != exc.text:
+                _log.error("%s; the templates from before stay in use", exc.text)
+            self.trouble = exc.text
+        return True
+
+    def _look(self) -> _Mark:
+        """What tells one state of the files from another."""
+        try:
+            stats = [(path.name, path.stat()) for path in self._files()]
+        except OSError as exc:
+            raise _unreadable(self._folder, exc) from exc
+        return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
+
+    def _files(self) -> list[Path]:
+        return sorted(
+            path
+            for path in self._folder.iterdir()
+            if not path.name.startswith("..") and path.suffix in _SUFFIXES
+        )
+
+    def _read(self) -> tuple[Template, ...]:
+        files: dict[str, str] = {}
+        templates: list[Template] = []
+        try:
+            for path in self._files():
+                template = parse_template(path.read_text(), path.name)
+                if (other := files.setdefault(template.name, path.name)) != path.name:
+                    raise InvalidRequest(
+                        f"the templates {other} and {path.name} are both named {template.name}: "
+                        "objects are named after their template",
+                        param="kubernetes",
+                    )
+                templates.append(template)
+        except (OSError, UnicodeDecodeError) as exc:
+            raise _unreadable(self._folder, exc) from exc
+        if not templates:
+            raise InvalidRequest(
+                f"there is no template (*.yaml) in {self._folder}: put a JobSet or a "
+                "LeaderWorkerSet there, one a file",
+                param="kubernetes",
+            )
+        return tuple(templates)
+
+
+def _unreadable(folder: Path, exc: Exception) -> InvalidRequest:
+    return InvalidRequest(
+        f"the templates of model servers in {folder} cannot be read ({exc}): name a folder of "
+        "them in --kubernetes",
+        param="kubernetes",
+    )

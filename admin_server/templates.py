@@ -1,0 +1,286 @@
+"""Templates of model servers: manifests of a JobSet or LeaderWorkerSet with one replica each.
+
+From the text of a manifest comes what its servers will have (hosts, devices, tags), and from a
+template and a model the object that serves it. Knows nothing of files, clusters or decisions.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, cast
+
+import yaml
+
+from admin_server.cluster import JOBSET, KINDS, ObjectKind
+from admin_server.manifest import Body, annotations_of, labels_of, part, parts, words
+from admin_server.object_names import (
+    DEVICES,
+    LONGEST,
+    MEMORY,
+    MODEL,
+    MODELS,
+    SET_TAG,
+    TEMPLATE,
+    TEMPLATE_HASH,
+    cell_labels,
+    content_hash,
+)
+from admin_server.placement import MODEL_TAG
+from sax.errors import InvalidRequest
+from sax.names import CellId
+
+CONTAINER = "sax-model-server"
+_CHIPS = ("google.com/tpu", "nvidia.com/gpu", "amd.com/gpu")
+_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_SHORTEST = 24  # letters: some of the template's name, some of the model's, and what numbers need
+_UNITS = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+# A StatefulSet's name and the hash of its revision are one label, and that of the hosts is -0.
+_LONGEST_LEADER_WORKER_SET = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What its file says, checked."""
+
+    name: str
+    kind: ObjectKind
+    devices: int  # of one replica, all hosts together
+    tags: frozenset[str]
+    patterns: tuple[str, ...]  # of model ids; empty: any
+    memory: int  # bytes of all devices together; 0: not known
+    longest: int  # letters of an object's name
+    body: Body
+    hash: str
+
+    def is_for(self, model_id: str) -> bool:
+        """Do its patterns let this model in?"""
+        return not self.patterns or any(fnmatchcase(model_id, each) for each in self.patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pods:
+    """Some pods of a replica that are alike."""
+
+    count: int
+    spec: dict[str, Any]
+
+    @property
+    def containers(self) -> list[dict[str, Any]]:
+        return parts(self.spec, "containers")
+
+    @property
+    def servers(self) -> list[dict[str, Any]]:
+        return [each for each in self.containers if each.get("name") == CONTAINER]
+
+    @property
+    def chips(self) -> int:
+        return self.count * sum(map(_chips_of, self.containers))
+
+
+def parse_template(text: str, file: str) -> Template:
+    """Raises InvalidRequest with the file's name and what is wrong."""
+    try:
+        documents = [each for each in yaml.safe_load_all(text) if each is not None]
+        if len(documents) != 1 or not isinstance(documents[0], dict):
+            raise _Wrong("is not one YAML document with one object: write one object a file")
+        return _read(cast("dict[str, Any]", documents[0]))
+    except yaml.YAMLError as exc:
+        raise _bad(file, f"is no YAML: {' '.join(str(exc).split())}") from exc
+    except _Wrong as exc:
+        raise _bad(file, str(exc)) from exc
+    except (TypeError, ValueError, KeyError) as exc:
+        raise _bad(file, f"is not built as its kind is: {exc}") from exc
+
+
+def object_for(template: Template, model_id: str, name: str, cell: CellId) -> dict[str, Any]:
+    """The object that serves one replica of this model."""
+    body = copy.deepcopy(dict(template.body))
+    metadata = body["metadata"]
+    metadata["name"] = name
+    metadata["labels"] = {**labels_of(body), **cell_labels(cell)}
+    metadata["annotations"] = {
+        **annotations_of(body),
+        MODEL: model_id,
+        TEMPLATE: template.name,
+        TEMPLATE_HASH: template.hash,
+        DEVICES: str(template.devices),
+    }
+    for pods in _pods_of(template.kind, body):
+        for server in pods.servers:
+            _add_tags(server, f"{MODEL_TAG}{model_id},{SET_TAG}{name}")
+    return body
+
+
+class _Wrong(Exception):
+    """What is wrong with a manifest."""
+
+
+def _bad(file: str, why: str) -> InvalidRequest:
+    return InvalidRequest(f"the template {file} {why}", param="kubernetes")
+
+
+def _read(body: dict[str, Any]) -> Template:
+    kind, name = _kind_of(body), str(part(body, "metadata").get("name", ""))
+    if not _LABEL.fullmatch(name):
+        raise _Wrong(
+            f"has the metadata.name {name!r}: write lower-case letters, digits and dashes, a "
+            "letter first; objects are named after it"
+        )
+    _check_replicas(kind, body)
+    pods = list(_pods_of(kind, body))
+    servers = [server for some in pods for server in some.servers]
+    if not servers:
+        raise _Wrong(f"has no container named {CONTAINER}: that is the one that gets the tags")
+    tags = frozenset(tag for server in servers for tag in _tags_of(server))
+    if ours := sorted(tag for tag in tags if tag.startswith((MODEL_TAG, SET_TAG))):
+        raise _Wrong(f"has the tag {ours[0]}: the admin server adds it to every object itself")
+    longest = _longest_name(kind, body)
+    if longest < _SHORTEST:
+        raise _Wrong(
+            f"leaves {longest} letters for the name of an object: give its replicatedJobs shorter "
+            "names; the names of pods have 63 letters in all"
+        )
+    annotations = annotations_of(body)
+    patterns = str(annotations.get(MODELS, "")).split(",")
+    return Template(
+        name=name,
+        kind=kind,
+        devices=sum(some.chips for some in pods)
+        or sum(some.count for some in pods if some.servers),
+        tags=tags,
+        patterns=tuple(each.strip() for each in patterns if each.strip()),
+        memory=_bytes(str(annotations.get(MEMORY, "0"))),
+        longest=longest,
+        body=body,
+        hash=content_hash(json.dumps(body, sort_keys=True, default=str)),
+    )
+
+
+def _kind_of(body: Body) -> ObjectKind:
+    said = (body.get("apiVersion"), body.get("kind"))
+    for kind in KINDS:
+        if said == (kind.api_version, kind.kind):
+            return kind
+    known = " or ".join(f"{kind.api_version} {kind.kind}" for kind in KINDS)
+    raise _Wrong(f"is a {said[0]} {said[1]}: write a {known}")
+
+
+def _check_replicas(kind: ObjectKind, body: Body) -> None:
+    """One object is one replica: it comes and goes as one."""
+    spec = part(body, "spec")
+    if kind is not JOBSET:
+        if _count(spec.get("replicas")) != 1:
+            raise _Wrong(
+                f"has spec.replicas {spec['replicas']}: write 1; the admin server makes one "
+                "object for each replica"
+            )
+        return
+    if part(spec, "network").get("subdomain"):
+        raise _Wrong("names spec.network.subdomain: leave it out, each JobSet has its own")
+    jobs = parts(spec, "replicatedJobs")
+    serving = [job for job in jobs if _Pods(1, _pod_spec(_job(job))).servers]
+    if len(serving) > 1 or any(_count(job.get("replicas")) != 1 for job in serving):
+        raise _Wrong(
+            f"has more than one Job with a container {CONTAINER}: write one replicatedJob with "
+            "replicas 1; the admin server makes one JobSet for each replica"
+        )
+
+
+def _pods_of(kind: ObjectKind, body: Body) -> Iterator[_Pods]:
+    spec = part(body, "spec")
+    if kind is JOBSET:
+        for job in parts(spec, "replicatedJobs"):
+            count = _count(job.get("replicas")) * _hosts_of(_job(job))
+            yield _Pods(count, _pod_spec(_job(job)))
+        return
+    group = part(spec, "leaderWorkerTemplate")
+    size, leader = _count(group.get("size")), part(group, "leaderTemplate")
+    if leader:
+        yield _Pods(1, part(leader, "spec"))
+    yield _Pods(size - bool(leader), part(part(group, "workerTemplate"), "spec"))
+
+
+def _longest_name(kind: ObjectKind, body: Body) -> int:
+    """With room for what is appended to it."""
+    spec = part(body, "spec")
+    if kind is not JOBSET:
+        return _LONGEST_LEADER_WORKER_SET
+    room = LONGEST
+    for job in parts(spec, "replicatedJobs"):
+        last_job = _count(job.get("replicas")) - 1
+        host = f"-{job['name']}-{last_job}-{_hosts_of(_job(job)) - 1}"
+        room = min(room, LONGEST - len(f"{host}-xxxxx"))
+        if spec.get("coordinator"):  # a label says HOST.NAME, and a host begins with NAME
+            room = min(room, (LONGEST - len(f"{host}.")) // 2)
+    return room
+
+
+def _job(job: Body) -> dict[str, Any]:
+    return part(part(job, "template"), "spec")
+
+
+def _pod_spec(job: Body) -> dict[str, Any]:
+    return part(part(job, "template"), "spec")
+
+
+def _hosts_of(job: Body) -> int:
+    return _count(job.get("parallelism") or job.get("completions"))
+
+
+def _count(value: Any) -> int:
+    """A number of pods; what is left out is 1."""
+    number = 1 if value is None else int(value)
+    if number < 1:
+        raise _Wrong(f"wants {number} pods somewhere: write 1 or more")
+    return number
+
+
+def _chips_of(container: Body) -> int:
+    resources = part(container, "resources")
+    asked = {**part(resources, "requests"), **part(resources, "limits")}
+    return sum(int(asked.get(chip, 0)) for chip in _CHIPS)
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,15})(Ki|Mi|Gi|Ti|)", text.strip())
+    if not found:
+        raise _Wrong(f"has the annotation {MEMORY} {text!r}: write bytes, as in 512Gi")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+# The flag --tags, in one word or in two
+
+
+def _tags_of(container: Body) -> list[str]:
+    text = ""
+    for line in (words(container, "command"), words(container, "args")):
+        place = _place_of_tags(line)
+        text = line[place].removeprefix("--tags=") if place is not None else text
+    return [tag.strip() for tag in text.split(",") if tag.strip()]
+
+
+def _add_tags(container: dict[str, Any], more: str) -> None:
+    for name in ("args", "command"):
+        line = words(container, name)
+        place = _place_of_tags(line)
+        if place is not None:
+            flag = "--tags=" if line[place].startswith("--tags=") else ""
+            old = line[place].removeprefix(flag).strip()
+            line[place] = flag + (f"{old},{more}" if old else more)
+            return
+    container["args"] = [*words(container, "args"), f"--tags={more}"]
+
+
+def _place_of_tags(line: list[str]) -> int | None:
+    """Of the last word that tells the tags: it is the one that counts."""
+    for place in range(len(line) - 1, -1, -1):
+        if line[place].startswith("--tags="):
+            return place
+        if line[place] == "--tags" and place + 1 < len(line):
+            return place + 1
+    return None

@@ -1,0 +1,74 @@
+"""Every kustomization, and every component on what it is for, renders and holds all checks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.k8s.check import Subject, check, subjects
+from tests.k8s.cluster import NO_CLUSTER, dry_run, kubeconfig
+from tests.k8s.manifests import K8S, objects_of
+from tests.k8s.schemas import NO_CRDS, custom_schemas
+
+SUBJECTS = subjects()
+OVERLAYS = {
+    "autoscaling",
+    "autoscaling-keda",
+    "cpu",
+    "flex-start",
+    "gpu",
+    "inference-gateway",
+    "leaderworkerset",
+    "monitoring",
+    "monitoring-gke",
+    "one-jobset-per-replica",
+    "pathways",
+    "pathways/jobset",
+    "tpu-v5e",
+    "tpu-v6e",
+    "tutorial",
+}
+
+
+def test_all_that_is_offered_is_there() -> None:
+    grounds = {subject.ground for subject in SUBJECTS}
+    assert {f"overlays/{name}" for name in OVERLAYS} <= grounds
+    assert {"base", "control", "examples/slice-check/flex-start"} <= grounds
+
+
+def test_every_component_is_tried() -> None:
+    components = K8S / "components"
+    paths = (
+        *components.glob("*/kustomization.yaml"),
+        *components.glob("parts/*/kustomization.yaml"),
+    )
+    offered = {path.parent.relative_to(components).as_posix() for path in paths}
+    assert "parts/deployment" in offered
+    assert offered <= {name for subject in SUBJECTS for name in subject.components}
+
+
+def test_every_kustomization_begins_with_what_it_is_for() -> None:
+    for path in K8S.rglob("kustomization.yaml"):
+        assert path.read_text().startswith("# "), path
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=str)
+def test_it_renders_and_holds_all_checks(subject: Subject) -> None:
+    found = check(str(subject), objects_of(subject.render()))
+    assert [str(finding) for finding in found if not finding.note] == []
+
+
+def test_custom_kinds_are_validated() -> None:
+    if not custom_schemas():
+        pytest.skip(NO_CRDS)
+    checked = {kind for _, kind in custom_schemas()}
+    assert checked >= {"JobSet", "LeaderWorkerSet", "PathwaysJob", "InferencePool"}
+    for subject in (Subject("overlays/inference-gateway"), Subject("overlays/pathways")):
+        found = check(str(subject), objects_of(subject.render()))
+        said = [str(finding) for finding in found if "no schema here" in finding.text]
+        assert not any(kind in text for text in said for kind in checked)
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=str)
+@pytest.mark.skipif(not kubeconfig(), reason=NO_CLUSTER)
+def test_a_real_api_server_accepts_it(subject: Subject) -> None:
+    assert dry_run(subject.render()) == ""
