@@ -30,7 +30,7 @@ def model_server_set() -> Object:
 
 def leader_worker_set() -> Object:
     """The LeaderWorkerSet of model servers, without its pods: they are those of the JobSet."""
-    folder = files("k8s").joinpath("components", "leader-worker-set", "pod")
+    folder = files("k8s").joinpath("components", "parts", "leader-worker-set", "pod")
     return _only(_documents(folder.joinpath("leader-worker-set.yaml")))
 
 
