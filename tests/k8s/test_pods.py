@@ -9,7 +9,7 @@ import pytest
 
 from model_server.multihost.membership import Membership, membership
 from tests.k8s.check import Subject
-from tests.k8s.containers import role_of
+from tests.k8s.flags import role_of
 from tests.k8s.manifests import objects_of
 from tests.k8s.pods import Pod, pods_of
 
