@@ -28,6 +28,7 @@ _needs_client = pytest.mark.skipif(
 _needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="the TPU compiler is not installed"
 )
+_EXEC = "client.authentication.k8s.io/v1beta1"
 _USUAL = ("--topology", "v5e:4x8", "--bucket", "gs://my-sax")
 
 
@@ -337,6 +338,30 @@ def test_a_kubeconfig_that_is_none_is_told(tmp_path: Path, text: str) -> None:
     made = doctor("--kubeconfig", str(file))
     assert made.exit_code == 2
     assert made.stderr.startswith("sax: ")
+
+
+@_needs_client
+@pytest.mark.parametrize(
+    ("user", "told"),
+    [
+        ({"exec": {"apiVersion": _EXEC, "command": "no-such-plugin"}}, "no-such-plugin"),
+        (None, "kubeconfig cannot be used"),
+    ],
+)
+def test_a_user_that_cannot_be_one_is_told(
+    api: KubernetesApi, tmp_path: Path, user: Any, told: str
+) -> None:
+    """As on a machine without Google's plugin for kubectl."""
+    config: dict[str, Any] = yaml.safe_load(api.kubeconfig.read_text())
+    if user is None:
+        del config["contexts"][0]["context"]["user"]
+    else:
+        config["users"][0]["user"] = user
+    file = tmp_path / "other"
+    file.write_text(yaml.safe_dump(config))
+    made = doctor("--kubeconfig", str(file))
+    assert made.exit_code == 2
+    assert told in made.stderr
 
 
 def test_without_the_client_it_says_how_to_get_one() -> None:
