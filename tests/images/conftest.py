@@ -43,7 +43,7 @@ def model_cuda(store: Store) -> Image:
     return store.build("model-cuda")
 
 
-# CUDA's wheels are 3.4 GB and take 20 on the way: built where somebody asks for it.
+# CUDA's wheels are 3.4 GB, and the way to its image takes 20: built where somebody asks for it.
 _CUDA = ["model_cuda"] if os.environ.get("SAX_IMAGE_CUDA") else []
 
 
