@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -37,7 +38,16 @@ def model_tpu(store: Store) -> Image:
     return store.build("model-tpu")
 
 
-@pytest.fixture(params=["control", "model_cpu", "model_tpu"])
+@pytest.fixture(scope="session")
+def model_cuda(store: Store) -> Image:
+    return store.build("model-cuda")
+
+
+# CUDA's wheels are 3.4 GB, and the way to its image takes 20: built where somebody asks for it.
+_CUDA = ["model_cuda"] if os.environ.get("SAX_IMAGE_CUDA") else []
+
+
+@pytest.fixture(params=["control", "model_cpu", "model_tpu", *_CUDA])
 def image(request: pytest.FixtureRequest) -> Image:
     return request.getfixturevalue(request.param)
 
