@@ -66,6 +66,7 @@ class Generation:
     sizes: tuple[str, ...]  # that can be had, smallest first
     machines: tuple[Machine, ...]
     also: tuple[str, ...] = ()  # what else people call them
+    locks_memory: bool = False  # the driver maps more than Linux lets a process lock by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,7 @@ GENERATIONS = {
             _FLAT,
             _machines("ct6e-standard-{}t", (1, 44, 176), (4, 180, 720), (8, 180, 1440)),
             ("trillium",),
+            locks_memory=True,
         ),
         Generation(
             "v7x",
@@ -142,6 +144,7 @@ GENERATIONS = {
             (*_CUBES, *_LARGE),
             _machines("tpu7x-standard-{}t", (4, 224, 960)),
             ("v7", "ironwood", "tpu-v7x-slice"),
+            locks_memory=True,
         ),
     )
 }

@@ -24,6 +24,7 @@ _FLEX_START = "cloud.google.com/gke-flex-start"
 _SPOT = "cloud.google.com/gke-spot"
 # A LeaderWorkerSet's controller tells its pods these itself.
 _OF_A_JOBSET = {"SAX_HOSTS", "JOBSET_NAME", "REPLICATED_JOB_NAME", "JOB_INDEX", "SAX_PRIMARY"}
+_MAY_LOCK = "SYS_RESOURCE"
 _MOST_CPUS = 0.5  # of a machine's, for the request
 
 
@@ -53,6 +54,8 @@ def _jobset(
     _place(template["spec"], order, placed.there)
     container = template["spec"]["containers"][0]
     _size(container, placed)
+    if placed.there.generation.locks_memory:  # as k8s/components/memlock: the entry point uses it
+        container["securityContext"]["capabilities"]["add"] = [_MAY_LOCK]
     container["args"] = _arguments(container["args"], name, order, placed.there, model_id)
     _set_variable(container, "SAX_HOSTS", str(hosts))
     return made

@@ -108,6 +108,18 @@ def test_single_hosts_share_a_node_pool_and_others_never_do() -> None:
         assert "cloud.google.com/gke-nodepool" in together["annotations"].values()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("topology", "locks"), [("v5e:2x2", False), ("v6e:4x4", True)])
+def test_chips_whose_driver_locks_memory_get_the_right_to_and_others_no_right(
+    kind: str, topology: str, locks: bool
+) -> None:
+    made = rendered(topology, kind=kind)
+    for server in made.servers:
+        [container] = pod_of(server)["containers"]
+        rights = container["securityContext"]["capabilities"]
+        assert rights == {"drop": ["ALL"], **({"add": ["SYS_RESOURCE"]} if locks else {})}
+
+
 def test_a_machine_with_eight_chips_is_one_host() -> None:
     made = rendered("v5e:2x4", "ct5lp-hightpu-8t").servers[0]
     assert made["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"] == 1
