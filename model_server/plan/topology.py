@@ -129,7 +129,8 @@ def _refused(name: SliceName, exc: RuntimeError) -> InvalidRequest:
     said = str(exc).partition("\n")[0].partition(": ")[2] or str(exc)
     if "not divisible" in said:
         said = f"its hosts have 2x2 chips each, which {name.size} does not divide into"
+    others = [each for each in nearby(name, 4) if each != str(name)][:3]
     return InvalidRequest(
-        f"there is no slice {name}: {said}; nearest: {', '.join(nearby(name))}",
+        f"there is no slice {name}: {said}; nearest: {', '.join(others)}",
         param="topology",
     )
