@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from admin_server.cluster import KINDS, Cluster, ClusterTrouble, NameTaken, NotServed, Refused
+from admin_server.cluster import Cluster, ClusterTrouble, NameTaken, Refused
 from admin_server.happenings import Happenings
-from admin_server.object_names import cell_labels
+from admin_server.object_look import look
 from admin_server.outlook import Outlook
 from admin_server.plan import Plan
 from admin_server.present import Present, read_present
@@ -152,7 +152,9 @@ class Provisioner:
         """One look, and what is to be done; False if this admin server leads no more."""
         if self._folder.refresh() and not self._folder.trouble:
             _log.info("read the templates of model servers again")
-        self._take(await self._look())
+        kinds = {template.kind for template in self._folder.templates}
+        kinds |= {present.kind for present in self._present.values()}
+        self._take(await look(self._cluster, self._cell, kinds))
         decision = self._decide(anew=True)
         for action in self._steadiness.due(decision.actions, self._clock()):
             if not await self._leads():
@@ -160,21 +162,6 @@ class Provisioner:
             if action in self._decide(anew=True).actions:
                 await self._carry_out(action)
         return True
-
-    async def _look(self) -> list[Present]:
-        labels, found = cell_labels(self._cell), list[Present]()
-        needed = {template.kind for template in self._folder.templates}
-        needed |= {present.kind for present in self._present.values()}
-        for kind in KINDS:
-            try:
-                bodies = await self._cluster.objects(kind, labels)
-            except NotServed:
-                if kind in needed:
-                    raise
-                continue  # no template asks for it, and nothing of it was there
-            read = (read_present(kind, body, self._cell) for body in bodies)
-            found += [present for present in read if present is not None]
-        return found
 
     def _take(self, found: Sequence[Present]) -> None:
         """Note what became of the objects since the last look."""

@@ -63,7 +63,7 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pods:
+class Pods:
     """Some pods of a replica that are alike."""
 
     count: int
@@ -110,7 +110,7 @@ def object_for(template: Template, model_id: str, name: str, cell: CellId) -> di
         TEMPLATE_HASH: template.hash,
         DEVICES: str(template.devices),
     }
-    for pods in _pods_of(template.kind, body):
+    for pods in pods_of(template.kind, body):
         for server in pods.servers:
             _add_tags(server, f"{MODEL_TAG}{model_id},{SET_TAG}{name}")
     return body
@@ -132,7 +132,7 @@ def _read(body: dict[str, Any]) -> Template:
             "letter first; objects are named after it"
         )
     _check_replicas(kind, body)
-    pods = list(_pods_of(kind, body))
+    pods = list(pods_of(kind, body))
     servers = [server for some in pods for server in some.servers]
     if not servers:
         raise _Wrong(f"has no container named {CONTAINER}: that is the one that gets the tags")
@@ -183,7 +183,7 @@ def _check_replicas(kind: ObjectKind, body: Body) -> None:
     if part(spec, "network").get("subdomain"):
         raise _Wrong("names spec.network.subdomain: leave it out, each JobSet has its own")
     jobs = parts(spec, "replicatedJobs")
-    serving = [job for job in jobs if _Pods(1, _pod_spec(_job(job))).servers]
+    serving = [job for job in jobs if Pods(1, _pod_spec(_job(job))).servers]
     if len(serving) > 1 or any(_count(job.get("replicas")) != 1 for job in serving):
         raise _Wrong(
             f"has more than one Job with a container {CONTAINER}: write one replicatedJob with "
@@ -191,18 +191,19 @@ def _check_replicas(kind: ObjectKind, body: Body) -> None:
         )
 
 
-def _pods_of(kind: ObjectKind, body: Body) -> Iterator[_Pods]:
+def pods_of(kind: ObjectKind, body: Body) -> Iterator[Pods]:
+    """The pods that an object is to have."""
     spec = part(body, "spec")
     if kind is JOBSET:
         for job in parts(spec, "replicatedJobs"):
             count = _count(job.get("replicas")) * _hosts_of(_job(job))
-            yield _Pods(count, _pod_spec(_job(job)))
+            yield Pods(count, _pod_spec(_job(job)))
         return
     group = part(spec, "leaderWorkerTemplate")
     size, leader = _count(group.get("size")), part(group, "leaderTemplate")
     if leader:
-        yield _Pods(1, part(leader, "spec"))
-    yield _Pods(size - bool(leader), part(part(group, "workerTemplate"), "spec"))
+        yield Pods(1, part(leader, "spec"))
+    yield Pods(size - bool(leader), part(part(group, "workerTemplate"), "spec"))
 
 
 def _longest_name(kind: ObjectKind, body: Body) -> int:

@@ -245,6 +245,23 @@ async def test_who_waits_is_told_of_the_object_that_is_on_its_way(kube_config, a
         await eventually(lambda: len(api.names(JOBSETS)) == 1)  # what never came goes
 
 
+async def test_who_waits_is_told_what_keeps_the_pods(kube_config, api, controller):
+    controller.paused = True
+    async with leading(kube_config, controller) as admin:
+        await admin.cell.publish(spec())
+        await eventually(lambda: "0 of 2 pods are ready" in reasons(admin))
+        labels = {"jobset.sigs.k8s.io/jobset-name": api.names(JOBSETS)[0]}
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        why = {"type": "PodScheduled", "status": "False", "message": "no google.com/tpu left"}
+        api.add("pods", {"metadata": {"name": "p0", "labels": labels}, "status": ready})
+        api.add(
+            "pods", {"metadata": {"name": "p1", "labels": labels}, "status": {"conditions": [why]}}
+        )
+        await eventually(lambda: "1 of 2 pods are ready: no google.com/tpu" in reasons(admin))
+        api.forbid("list", "pods")
+        await eventually(lambda: "its pods are not all ready" in reasons(admin))
+
+
 async def test_deletion_in_the_foreground_is_waited_for(kube_config, api, controller):
     controller.paused = api.lingers = True
     async with leading(replace(kube_config, kubernetes_limit=1), controller) as admin:
