@@ -21,8 +21,8 @@ KILLS ?= 50
 PROTOS := $(wildcard sax/proto/*.proto)
 PROTOC := $(CACHE)/protoc
 
-.PHONY: help demo test slow check manifests format bench chaos proto proto-check docs plans install dev model gemma \
-	minilm azurite clean
+.PHONY: help demo test slow check manifests format bench chaos proto proto-check docs plans locks images install dev \
+	model gemma minilm azurite clean
 
 help:
 	@echo 'make demo    start a cell with a real model, ask it one question, keep serving'
@@ -36,6 +36,8 @@ help:
 	@echo 'make proto   generate sax/proto/*_pb2* again'
 	@echo 'make docs    generate docs/errors.md and docs/models.md again'
 	@echo 'make plans   plan every large model for TPU slices, and write docs/plans.md (an hour)'
+	@echo 'make images  build the images, look into them and run a cell of them (needs root and buildah)'
+	@echo 'make locks   resolve requirements/*.txt again, what the images hold'
 	@echo 'make gemma   fetch Gemma 3 270M for the tests that use it (under the Gemma terms)'
 	@echo 'make azurite fetch the emulator of Azure storage for the tests that use it (needs npm)'
 	@echo 'make minilm  fetch all-MiniLM-L6-v2 for the tests that use it'
@@ -49,14 +51,16 @@ demo: install model
 test: dev model minilm azurite
 	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
-# What takes minutes each: replicas of many processes, every mesh, every family in stages.
+# What takes minutes each: replicas of many processes, every mesh, every family in stages. Images
+# have a target of their own, which builds each once.
 slow: dev model
-	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 2 --dist loadfile -m slow $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 2 --dist loadfile -m slow --ignore tests/images $(PYTEST_FLAGS)
 
 check: dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/hadolint Dockerfile
 	$(BIN)/python -m pytest -q tests/test_layering.py
 	@$(MAKE) --no-print-directory proto-check
 
@@ -86,6 +90,31 @@ docs: install
 plans: dev
 	$(BIN)/python -m model_server.plan.registry_page > docs/plans.md.new
 	@mv docs/plans.md.new docs/plans.md
+
+# Minutes, and some 5 GB for as long as it takes. SAX_IMAGE_BASE=IMAGE builds on that one, in place
+# of a Debian made here.
+images: dev
+	$(BIN)/python -m pytest -m slow tests/images --durations=8 $(PYTEST_FLAGS)
+
+# --- what the images hold -------------------------------------------------------------------------
+
+# $(1): the lock; $(2): where its requirements are. For glibc 2.31, from which on libtpu runs; hashes
+# are those of every file of a version, so that a lock is good on other machines, too.
+define lock
+	$(BIN)/uv pip compile $(2) --quiet --upgrade --no-config --generate-hashes --python-version 3.11 \
+	  --python-platform x86_64-manylinux_2_31 --no-emit-index-url --no-emit-find-links \
+	  --annotation-style line --custom-compile-command 'make locks' -o requirements/$(1).txt
+endef
+
+PRINT_BUILD := import tomllib; \
+	print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
+
+locks: dev
+	$(call lock,control,pyproject.toml --extra kubernetes)
+	$(call lock,model-cpu,pyproject.toml --extra model-server)
+	$(call lock,model-tpu,pyproject.toml --extra tpu)
+	$(call lock,model-cuda,pyproject.toml --extra cuda)
+	$(BIN)/python -c '$(PRINT_BUILD)' | $(call lock,build,-)
 
 # --- generated code -----------------------------------------------------------------------------
 
@@ -128,7 +157,7 @@ $(VENV)/made:
 
 $(VENV)/installed: $(VENV)/made pyproject.toml
 	@echo 'installing sax and what it needs into $(VENV) (once, about 850 MB)'
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --editable '.[model-server]'
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed

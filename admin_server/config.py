@@ -67,5 +67,6 @@ class AdminConfig:
     def advertised_host(self) -> str:
         """The host of the address in location.proto."""
         if self.advertise:
-            return self.advertise
+            told = self.advertise
+            return f"[{told}]" if ":" in told and not told.startswith("[") else told
         return socket.gethostbyname(socket.gethostname()) if self.host in _ANY else self.host

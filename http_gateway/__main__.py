@@ -61,6 +61,13 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
         help="host:port of the admin server, several with commas (else SAX_ADMIN, SAX_ROOT, local)",
     )
     add(
+        "--prefer",
+        default=default.prefer,
+        metavar="HOST:PORT",
+        help="ask this model server first while it is ready, named as the admin server lists it: "
+        "for a gateway beside one, which something else has chosen; the others stay the way out",
+    )
+    add(
         "--saxml_generation",
         type=int,
         choices=(1, 2),
@@ -96,7 +103,7 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
     add("--tls_key", default="", metavar="PEM", help="its private key")
     try:
         return GatewayConfig(**vars(parser.parse_args(arguments)))
-    except ValueError as error:
+    except (ValueError, SaxError) as error:
         parser.error(str(error))
 
 
@@ -169,7 +176,7 @@ def tell_of_security(config: GatewayConfig) -> None:
 
 async def _run(config: GatewayConfig) -> None:
     patience = Patience(most_held=config.max_held_requests)
-    async with AsyncClient(config.admin, patience=patience) as client:
+    async with AsyncClient(config.admin, patience=patience, preferred=config.prefer) as client:
         await serve(client, config)
 
 

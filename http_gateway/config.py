@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sax.config import GATEWAY_PORT
+from sax.config import GATEWAY_PORT, check_address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +17,7 @@ class GatewayConfig:
     host: str = "127.0.0.1"
     port: int = GATEWAY_PORT  # 0: the system picks one
     admin: str | None = None  # host:port; None: SAX_ADMIN, SAX_ROOT, then the default
+    prefer: str = ""  # host:port of the model server to ask first; "": the least loaded
     saxml_generation: int = 2
     request_timeout_s: float = 600.0
     max_body_bytes: int = 8 << 20
@@ -28,6 +29,8 @@ class GatewayConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ValueError(f"--port {self.port}: give a number from 0 to 65535")
+        if self.prefer:
+            check_address(self.prefer, "--prefer")
         if self.saxml_generation not in (1, 2):
             raise ValueError(f"--saxml_generation {self.saxml_generation}: give 1 or 2")
         if not self.request_timeout_s > 0:

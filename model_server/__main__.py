@@ -16,9 +16,13 @@ import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
+from model_server.advertised import advertised_host
 from model_server.config import ModelServerConfig
+from model_server.end_status import drained_status
+from model_server.health_page import HealthPage
 from model_server.multihost.membership import membership
 from sax.errors import SaxError
+from sax.installed import missing_model_server
 from sax.security import Security, add_security_flags
 
 logger = logging.getLogger("model_server")
@@ -77,37 +81,51 @@ def make_config(arguments: Sequence[str]) -> ModelServerConfig:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Serve until signalled, then exit 0."""
+    """Serve until signalled, then exit (see `end_status`)."""
     config = make_config(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("jax").setLevel(logging.WARNING)  # it tells of every backend it lacks
+    if told := missing_model_server("`python -m model_server`"):
+        logger.error("%s", told)
+        leave(2)
     for name, value in config.environment().items():
         os.environ.setdefault(name, value)
     for number in (signal.SIGTERM, signal.SIGINT):  # until the event loop takes them over
-        signal.signal(number, lambda *_: sys.exit(0))
+        signal.signal(number, lambda *_: sys.exit(drained_status(os.environ)))
     try:
         group = membership(config.hosts, config.host_ordinal, os.environ, socket.gethostname())
     except SaxError as exc:
         logger.error("%s", exc)
         leave(2)
     try:
+        page = _serve_page(config)
         if group.count > 1:
             from model_server.multihost.gang import serve_together
 
-            serve_together(group, config)
-        _serve_alone(config)
+            serve_together(group, config, page)
+        _serve_alone(config, page)
     except (OSError, SaxError) as exc:
         logger.error("%s", exc)
         leave(1)
-    leave(0)
+    leave(drained_status(os.environ))
 
 
-def _serve_alone(config: ModelServerConfig) -> None:
+def _serve_page(config: ModelServerConfig) -> HealthPage:
+    """Probes are answered from now on: to import jax and to meet other hosts takes a while."""
+    page = HealthPage()
+    if config.metrics_port >= 0:
+        page.serve(config.host, config.metrics_port)
+        host = advertised_host(config.host, config.advertise)
+        logger.info("health and metrics on http://%s:%d/", host, page.port)
+    return page
+
+
+def _serve_alone(config: ModelServerConfig, page: HealthPage) -> None:
     from model_server.start import prepare, serve
 
-    serve(config, prepare(config))
+    serve(config, prepare(config), page)
 
 
 def leave(status: int) -> NoReturn:
@@ -126,10 +144,18 @@ def _add_network(parser: argparse.ArgumentParser, default: ModelServerConfig) ->
         "--port", type=int, default=default.port, help="gRPC port; 0: any free one (%(default)s)"
     )
     flags.add_argument(
+        "--advertise",
+        default=default.advertise,
+        metavar="HOST",
+        help="host or address that others reach this server by (default: --host, or this machine's "
+        "own address where that is 0.0.0.0)",
+    )
+    flags.add_argument(
         "--metrics_port",
         type=int,
         default=default.metrics_port,
-        help="Prometheus /metrics; 0: any free one, -1: none (%(default)s)",
+        help="HTTP: Prometheus /metrics, and /healthz and /readyz for probes, on every host of a "
+        "replica; 0: any free one, -1: none (%(default)s)",
     )
     flags.add_argument(
         "--sax_cell",

@@ -33,6 +33,7 @@ class ModelServerConfig:
     host: str = "127.0.0.1"
     port: int = MODEL_PORT  # 0: any free one
     metrics_port: int = MODEL_METRICS_PORT  # 0: any free one; -1: no metrics
+    advertise: str = ""  # host that others reach this one by; "": as --host, or the machine's own
     sax_cell: str = "/sax/test"  # "": join no admin, take models of any cell
     admin: str | None = None  # host:port; None: found as every client finds it
     platform_chip: str = "cpu"

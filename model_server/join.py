@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable
 
 import grpc.aio
@@ -41,6 +42,13 @@ class Joiner:
         self._info = info
         self._period_s = period_s
         self._joined: bool | None = None  # None: not tried yet
+        self._joined_at_s: float | None = None
+
+    @property
+    def joined_for_s(self) -> float | None:
+        """Since it first joined; an admin server that is away later does not matter. For any
+        thread."""
+        return None if self._joined_at_s is None else time.monotonic() - self._joined_at_s
 
     async def run(self) -> None:
         """Join until cancelled."""
@@ -79,6 +87,8 @@ class Joiner:
             if not self._joined:
                 logger.info("joined the admin server at %s", address)
             self._joined = True
+            if self._joined_at_s is None:
+                self._joined_at_s = time.monotonic()
             await asyncio.sleep(self._period_s * random.uniform(0.8, 1.0))
 
     def _note(self, error: SaxError) -> None:

@@ -6,12 +6,10 @@ histograms are fed, once per request. Knows nothing of requests beyond their tim
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -33,6 +31,7 @@ _GAUGES: tuple[Figure, ...] = (
     ("sax_slots_used", "Rows with a sequence", lambda s: s.stats().slots_used, _LM),
     ("sax_pages", "KV pages in the pool", lambda s: s.stats().pages, _LM),
     ("sax_pages_used", "KV pages granted to sequences", lambda s: s.stats().pages_used, _LM),
+    ("sax_kv_cache_usage_ratio", "Of the KV pages, those granted", lambda s: _usage(s), _LM),
     ("sax_requests_running", "Requests that are computed now", lambda s: s.running, _ALL),
     ("sax_requests_waiting", "Requests in the queue", lambda s: s.waiting, _ALL),
     (
@@ -99,13 +98,18 @@ _COUNTERS: tuple[Figure, ...] = (
 )
 
 
+def _usage(servable: LmServable) -> float:
+    stats = servable.stats()
+    return stats.pages_used / stats.pages if stats.pages else 0.0
+
+
 def _moved(servable: LmServable) -> Moved:
     apart = servable.loaded.apart
     return apart.moved if apart else Moved()
 
 
 class Metrics:
-    """The registry of one model server, and its HTTP face."""
+    """The registry of one model server."""
 
     def __init__(
         self, servables: Callable[[], Iterable[Servable]], compiles_while_serving: Callable[[], int]
@@ -126,7 +130,6 @@ class Metrics:
             buckets=_PER_TOKEN_S,
             registry=self.registry,
         )
-        self._http: tuple[WSGIServer, threading.Thread] | None = None
 
     def first_token(self, model_id: str, seconds: float) -> None:
         """A request got its first token."""
@@ -135,20 +138,6 @@ class Metrics:
     def token_interval(self, model_id: str, seconds: float) -> None:
         """A request is done; this was its mean time per token after the first."""
         self._per_token.labels(model_id).observe(seconds)
-
-    def serve(self, host: str, port: int) -> int:
-        """Answer GET /metrics on a thread; returns the port. Raises OSError when it is taken."""
-        self._http = start_http_server(port, addr=host, registry=self.registry)
-        return self._http[0].server_port
-
-    def close(self) -> None:
-        """Stop answering."""
-        if self._http is not None:
-            server, thread = self._http
-            server.shutdown()
-            server.server_close()
-            thread.join()
-            self._http = None
 
 
 class _EngineCollector(Collector):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import re
 import signal
 from collections.abc import Callable, Sequence
@@ -30,12 +31,15 @@ from model_server.disaggregation.prefill_service import PrefillService
 from model_server.disaggregation.prefiller import Prefiller
 from model_server.embeddings import Embeddings
 from model_server.handler import Handler
+from model_server.health_page import HealthPage
 from model_server.join import Joiner
 from model_server.lm_servable import LmServable
 from model_server.lm_service import LmService
 from model_server.loaded import Loader
+from model_server.loop_watch import LoopWatch
 from model_server.metrics import Metrics
 from model_server.modelet import Modelet
+from model_server.readiness import why_not_ready
 from model_server.servables import Servables
 from model_server.token_service import TokenService
 from sax.config import check_addresses
@@ -89,8 +93,10 @@ class ModelServer:
         model_paths: Callable[[], Sequence[str]],
         compiles_while_serving: Callable[[], int],
         devices: Callable[[], Devices] | None = None,
+        page: HealthPage | None = None,
     ) -> None:
-        """`devices` is asked at the start; without it the flags alone tell what there is."""
+        """`devices` is asked at the start; without it the flags alone tell what there is. `page`
+        may be served already; without one it is made here."""
         self._config = config
         self._model_paths = model_paths
         self._ask_devices = devices
@@ -108,6 +114,9 @@ class ModelServer:
         self._server = grpc.aio.server(
             interceptors=[ErrorInterceptor(authentication)], options=SERVER_OPTIONS
         )
+        self._page = page or HealthPage()
+        self._loop = LoopWatch()
+        self._joiner = Joiner(self._admin, self.info)
         self._joining: asyncio.Task[None] | None = None
         self.address = ""  # host:port, once started
         self.metrics_address = ""
@@ -121,18 +130,16 @@ class ModelServer:
         self._add_services()
         self.address = self._listen()
         await self._server.start()
-        if config.metrics_port >= 0:
-            port = self._metrics.serve(config.host, config.metrics_port)
-            self.metrics_address = f"{advertised_host(config.host)}:{port}"
-            logger.info("metrics on http://%s/metrics", self.metrics_address)
+        self._serve_page()
         await self._report(health_pb2.HealthCheckResponse.SERVING)
         self._prefill.start()
         if config.sax_cell:
-            self._joining = asyncio.create_task(Joiner(self._admin, self.info).run())
+            self._joining = asyncio.create_task(self._joiner.run())
         logger.info("model server listening on %s", self.address)
 
     async def stop(self) -> None:
         """Take nothing new, let what runs end within the drain time, free everything."""
+        self._page.waiting = lambda: "draining"
         if self._joining is not None:
             self._joining.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -144,7 +151,8 @@ class ModelServer:
         await self._prefill.stop()
         await self.servables.close(drain_s=0)
         self._tokens.end()
-        await asyncio.gather(self._server.stop(_GRACE_S), asyncio.to_thread(self._metrics.close))
+        self._loop.stop()
+        await asyncio.gather(self._server.stop(_GRACE_S), asyncio.to_thread(self._page.close))
         logger.info("model server stopped")
 
     async def serve_until_signalled(self, hosts: Hosts | None = None) -> ReplicaLost | None:
@@ -171,12 +179,14 @@ class ModelServer:
 
     async def lose(self, error: ReplicaLost) -> None:
         """A host is lost: answer everyone at once; there is nothing to drain."""
+        self._page.waiting = lambda: error.text
         if self._joining is not None:
             self._joining.cancel()
         await self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
         self.servables.lose(error)
         await self._admission.drain(_GRACE_S)
         self._tokens.end()
+        self._loop.stop()
         await self._server.stop(_GRACE_S)
 
     def info(self) -> ServerInfo:
@@ -241,7 +251,31 @@ class ModelServer:
             port = config.security.listen(self._server, f"{config.host}:{config.port}")
         except RuntimeError as exc:
             raise OSError(f"cannot listen on {config.host}:{config.port}: {exc}") from exc
-        return f"{advertised_host(config.host)}:{port}"
+        return f"{self._host}:{port}"
+
+    @property
+    def _host(self) -> str:
+        return advertised_host(self._config.host, self._config.advertise)
+
+    def _serve_page(self) -> None:
+        """What a cluster's probes and scrapers see; until now it said that this one starts."""
+        config, page = self._config, self._page
+        page.show(self._metrics.registry)
+        page.trouble, page.waiting = self._loop.trouble, self._why_not_ready
+        self._loop.start()
+        if config.metrics_port >= 0:
+            if not page.port:
+                page.serve(config.host, config.metrics_port)
+            self.metrics_address = f"{self._host}:{page.port}"
+            logger.info("metrics on http://%s/metrics", self.metrics_address)
+
+    def _why_not_ready(self) -> str:
+        joined_for_s = self._joiner.joined_for_s if self._config.sax_cell else math.inf
+        return why_not_ready(
+            joined_for_s=joined_for_s,
+            loading=self.servables.loading(),
+            loaded=[each.model_id for each in self.servables.loaded()],
+        )
 
     def _tell_of_security(self) -> None:
         config = self._config

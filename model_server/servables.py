@@ -95,6 +95,11 @@ class Servables:
         """Every servable in memory, those that drain included. For any thread."""
         return (e.servable for e in list(self._entries.values()) if e.servable is not None)
 
+    def loading(self) -> tuple[str, ...]:
+        """The models that are on their way into memory. For any thread."""
+        entries = list(self._entries.values())
+        return tuple(e.model_id for e in entries if e.status is ServableStatus.LOADING)
+
     def spec(self, model_id: str) -> ModelSpec:
         """What this model was last told to be. Raises NotLoaded."""
         entry = self._entries.get(model_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from model_server.config import ModelServerConfig
+from model_server.health_page import HealthPage
 from model_server.imports import import_modules
 from model_server.loading import ModelLoader, make_loader
 from model_server.models.registry import model_paths
@@ -20,7 +21,7 @@ def prepare(config: ModelServerConfig) -> ModelLoader:
 
 
 def serve(
-    config: ModelServerConfig, loader: ModelLoader, hosts: Hosts | None = None
+    config: ModelServerConfig, loader: ModelLoader, page: HealthPage, hosts: Hosts | None = None
 ) -> ReplicaLost | None:
     """Serve until signalled. Returns why, if a host of this replica was lost."""
 
@@ -31,6 +32,7 @@ def serve(
             model_paths=model_paths,
             compiles_while_serving=loader.compiles_while_serving,
             devices=loader.devices,
+            page=page,
         )
         return await server.serve_until_signalled(hosts)
 

@@ -48,11 +48,14 @@ Vectors = list[list[float]]
 class AsyncClient:
     """One cell. Make it, use it and close it in one event loop."""
 
-    def __init__(self, admin: str | None = None, *, patience: Patience | None = None) -> None:
-        """`admin` is host:port of the cell's admin server; None asks `sax.config`."""
+    def __init__(
+        self, admin: str | None = None, *, patience: Patience | None = None, preferred: str = ""
+    ) -> None:
+        """`admin` is host:port of the cell's admin server; None asks `sax.config`. `preferred` is
+        the host:port of a model server that is asked first while it is ready."""
         self._admin = Admin(admin)
         self._history = History(self._admin)
-        self._locator = Locator(self._admin, self._explain, patience)
+        self._locator = Locator(self._admin, self._explain, patience, preferred)
 
     async def __aenter__(self) -> AsyncClient:
         return self

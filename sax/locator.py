@@ -41,11 +41,14 @@ _SWEEP_S = 30.0
 _IDLE_S = 600.0  # a model nobody asked for so long is not followed any more
 
 
-def choose(loads: Mapping[str, Load], tried: Collection[str]) -> str | None:
-    """The least loaded address that was not tried, at random among equals."""
+def choose(loads: Mapping[str, Load], tried: Collection[str], preferred: str = "") -> str | None:
+    """The least loaded address that was not tried, at random among equals; before all others the
+    preferred one, unless its connection broke a moment ago."""
     fresh = {address: load for address, load in loads.items() if address not in tried}
     if not fresh:
         return None
+    if preferred in fresh and not fresh[preferred].suspect:
+        return preferred
     least = min(fresh.values())
     return random.choice([address for address, load in fresh.items() if load == least])
 
@@ -57,9 +60,17 @@ class Source(WatchSource, DemandSource, Protocol):
 class Locator:
     """The replicas of a cell's models. Use it in one event loop and close it there."""
 
-    def __init__(self, source: Source, explain: Explain, patience: Patience | None = None) -> None:
-        """`explain` turns a model id without a usable replica into the error that says why."""
+    def __init__(
+        self,
+        source: Source,
+        explain: Explain,
+        patience: Patience | None = None,
+        preferred: str = "",
+    ) -> None:
+        """`explain` turns a model id without a usable replica into the error that says why.
+        `preferred` is the host:port of the replica to ask first, as the admin lists it."""
         self._source = source
+        self._preferred = preferred
         self._explain = explain
         self._patience = patience or Patience()
         self._holding = Holding(source, uuid.uuid4().hex, self._patience.most_held)
@@ -174,7 +185,7 @@ class Locator:
         while True:
             addresses = await self._addresses(model_id, attempts, route)
             loads = {address: self._connection(address).load for address in addresses}
-            if (address := choose(loads, attempts.tried)) is not None:
+            if (address := choose(loads, attempts.tried, self._preferred)) is not None:
                 return self._connection(address)
             await attempts.again()
 

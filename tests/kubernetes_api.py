@@ -99,6 +99,9 @@ class KubernetesApi:
     url: str = ""
     kubeconfig: Path = Path()
     requests: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
+    pages: dict[str, Object] = field(  # other paths, as those of a service's proxy
+        default_factory=dict[str, Object]
+    )
     checks: dict[str, Callable[[Object], str]] = field(  # by resource: what is wrong with it, or ""
         default_factory=dict[str, Callable[[Object], str]]
     )
@@ -447,6 +450,10 @@ class _Handler(BaseHTTPRequestHandler):
             return {"major": major, "minor": minor, "gitVersion": self.api.version}
         if path in ("/healthz", "/readyz", "/livez"):
             return {"status": "ok"}
+        if path in self.api.pages:
+            if "/proxy/" in path:
+                self.api.check_right("get", "services/proxy", self.api.namespace)
+            return self.api.pages[path]
         raise Refused(404, "the server could not find the requested resource")
 
     def _send(self, code: int, answer: Object) -> None:

@@ -1,8 +1,8 @@
 """Several hosts become one replica: what `python -m model_server` runs where there are several.
 
 The primary goes on as a model server whose loader reaches all hosts; a secondary does what it is
-told until the end. Statuses with which a process ends: 0 after a drain, 2 when it was turned away,
-75 when the replica lost a host and must be started again as a whole.
+told until the end. Statuses with which a process ends: as `end_status` says after a drain, 2 when
+it was turned away, 75 when the replica lost a host and must be started again as a whole.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from concurrent.futures import Future
 from typing import NoReturn, TypeVar
 
 from model_server.config import ModelServerConfig
+from model_server.end_status import drained_status
+from model_server.health_page import HealthPage
 from model_server.multihost import jax_group
 from model_server.multihost.channel import endpoint, open_context
 from model_server.multihost.held_line import hold_line
@@ -91,14 +93,15 @@ def follow(membership: Membership, config: ModelServerConfig) -> tuple[Secondary
     return secondary, KeptPrograms(ProgramFiles(jax_group.take_cache_folder()), salt)
 
 
-def serve_together(group: Membership, config: ModelServerConfig) -> NoReturn:
+def serve_together(group: Membership, config: ModelServerConfig, page: HealthPage) -> NoReturn:
     """Serve as one of several hosts until the end of the process."""
     logger.info("host %d of %d (%s)", group.ordinal, group.count, group.source)
     for name in [name for name in os.environ if name.startswith("MEGASCALE_")]:
         logger.info("%s is left aside: a replica is one slice", name)
         del os.environ[name]  # or libtpu would wait for the other slices
+    page.waiting = lambda: f"waiting for all {group.count} hosts of this replica"
     try:
-        status = (_serve_share if group.ordinal else _serve_replica)(group, config)
+        status = (_serve_share if group.ordinal else _serve_replica)(group, config, page)
     except InvalidRequest as error:
         logger.error("%s", error)
         status = TURNED_AWAY
@@ -106,25 +109,25 @@ def serve_together(group: Membership, config: ModelServerConfig) -> NoReturn:
         logger.error("%s", exc)
         status = 1
     except SystemExit:  # a signal, before there was anything to drain
-        status = 0
+        status = drained_status(os.environ)
     except BaseException:
         logger.exception("this host cannot serve")
         status = 1
     end(status)
 
 
-def _serve_replica(group: Membership, config: ModelServerConfig) -> int:
+def _serve_replica(group: Membership, config: ModelServerConfig, page: HealthPage) -> int:
     loader = prepare(config)
     primary, loader.hosts, kept = _interruptible(lambda: lead(group, config))
     loader.stage_host = StageHost(
         membership=group, address=own_address(group.primary), programs=kept
     )
-    lost = serve(config, loader, primary)
+    lost = serve(config, loader, page, primary)
     primary.close()
-    return LOST if lost else 0
+    return LOST if lost else drained_status(os.environ)
 
 
-def _serve_share(group: Membership, config: ModelServerConfig) -> int:
+def _serve_share(group: Membership, config: ModelServerConfig, page: HealthPage) -> int:
     """Do what the primary says until it says that this is all."""
     loader = prepare(config)
     secondary, kept = _interruptible(lambda: follow(group, config))
@@ -134,6 +137,8 @@ def _serve_share(group: Membership, config: ModelServerConfig) -> int:
         programs=kept,
         on_failure=secondary.fail,
     )
+
+    page.waiting = lambda: ""
 
     def on_signal(*_: object) -> None:
         # Not here: the thread that was interrupted may be the one that is sending.
@@ -151,7 +156,7 @@ def _serve_share(group: Membership, config: ModelServerConfig) -> int:
         secondary.wait_for_loss()
         reason = f"{type(exc).__name__}: {exc}"[:500]
     secondary.end(reason)
-    return LOST if reason else 0
+    return LOST if reason else drained_status(os.environ)
 
 
 def _interruptible(work: Callable[[], Result]) -> Result:

@@ -23,10 +23,11 @@ from model_server.plan.planner import AUTO, Request, plan
 from model_server.plan.plot import roofline_svg
 from model_server.plan.progress import told
 from model_server.plan.report import Plan
-from model_server.plan.slices import parse_chip
+from model_server.plan.slices import parse_chip, parse_slice
 from model_server.plan.table import show
 from sax.cli.publication import parse_overrides
 from sax.errors import InvalidRequest, SaxError
+from sax.kubernetes.machines import slice_of
 
 _FITS, _DOES_NOT_FIT, _BAD_INPUT = 0, 1, 2
 
@@ -104,6 +105,8 @@ def _check_outputs(options: argparse.Namespace) -> None:
         raise InvalidRequest(f"--plot {options.plot}: the picture is an SVG; name it FILE.svg")
     if options.json and options.emit:
         raise InvalidRequest("--json and --emit both say what to print: leave one out")
+    if (options.values or options.emit) and options.topology != AUTO:
+        slice_of(str(parse_slice(options.topology)))  # the cluster must have it
     for path in filter(None, (options.plot, options.values)):
         folder = Path(path).resolve().parent
         if not folder.is_dir() or not os.access(folder, os.W_OK):

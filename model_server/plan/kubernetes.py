@@ -1,51 +1,54 @@
 """What a cluster must be told to give one replica its slice: Google Kubernetes Engine's words.
 
-Sources: https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus (machine types, labels).
+Which machines make the slice is known in `sax.kubernetes.machines`.
 """
 
 from __future__ import annotations
 
-from model_server.plan.chips import CHIPS
 from model_server.plan.report import Slice
 from sax.errors import InvalidRequest
-
-_MACHINES = {
-    "v4": "ct4p-hightpu-{}t",
-    "v5e": "ct5lp-hightpu-{}t",
-    "v5p": "ct5p-hightpu-{}t",
-    "v6e": "ct6e-standard-{}t",
-    "v7x": "tpu7x-standard-{}t",
-}
+from sax.kubernetes.machines import GENERATIONS, Machine, slice_of
 
 
 def kubernetes_values(where: Slice, model: str) -> str:
     """YAML: node selector, resources and counts. Raises InvalidRequest for chips GKE lacks."""
-    accelerator = CHIPS[where.chip].accelerator
-    if accelerator is None:
+    if where.chip not in GENERATIONS:
         raise InvalidRequest(
-            f"Kubernetes Engine has no {where.chip}: plan for one of {', '.join(_MACHINES)}",
+            f"Kubernetes Engine has no {where.chip}: plan for one of {', '.join(GENERATIONS)}",
             param="emit",
         )
-    size = where.topology.partition(":")[2]
+    there = slice_of(where.topology, _machine_of(where).name)
     return "\n".join(
         [
             f"# One replica of {_on_one_line(model)} on {where.topology}, by sax plan.",
-            f"hosts: {where.hosts}",
-            f"chipsPerHost: {where.chips_per_host}",
-            f"machineType: {_MACHINES[where.chip].format(where.chips_per_host)}",
-            f"platformChip: tpu{where.chip}",
-            f"platformTopology: {size}",
+            f"hosts: {there.hosts}",
+            f"chipsPerHost: {there.chips_per_host}",
+            f"machineType: {there.machine.name}",
+            f"platformChip: {there.platform_chip}",
+            f"platformTopology: {there.size}",
             "nodeSelector:",
-            f"  cloud.google.com/gke-tpu-accelerator: {accelerator}",
-            f"  cloud.google.com/gke-tpu-topology: {size}",
+            *(f"  {label}: {value}" for label, value in there.node_selector.items()),
             "resources:",
             "  limits:",
-            f"    google.com/tpu: {where.chips_per_host}",
+            f"    google.com/tpu: {there.chips_per_host}",
             "  requests:",
-            f"    google.com/tpu: {where.chips_per_host}",
+            f"    google.com/tpu: {there.chips_per_host}",
             "",
         ]
     )
+
+
+def _machine_of(where: Slice) -> Machine:
+    """The machine type with as many chips as the plan's hosts have."""
+    machines = GENERATIONS[where.chip].machines
+    found = [machine for machine in machines if machine.chips == where.chips_per_host]
+    if not found:
+        raise InvalidRequest(
+            f"Kubernetes Engine has no machine with {where.chips_per_host} {where.chip} chips: "
+            f"there are {', '.join(machine.name for machine in machines)}",
+            param="emit",
+        )
+    return found[0]
 
 
 def _on_one_line(text: str) -> str:

@@ -6,11 +6,11 @@ the SDK does not import jax.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Annotated
 
 import typer
+
+from sax.cli.computing import compute
 
 _MODULE = "model_server.checkpoints.convert"
 
@@ -66,5 +66,4 @@ def convert(
     """
     options = {"--to": to, "--dtype": dtype, "--max-shard-size": max_shard_size}
     given = [word for name, value in options.items() if value is not None for word in (name, value)]
-    command = [sys.executable, "-m", _MODULE, *given, "--", source, destination]
-    raise typer.Exit(subprocess.run(command).returncode)
+    raise compute("convert", _MODULE, [*given, "--", source, destination])

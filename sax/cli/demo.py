@@ -10,6 +10,7 @@ import typer
 
 from sax.cli.bring_up import Voice, publish_and_wait, run_cell
 from sax.cli.cell_plan import CellPlan, default_compile_cache
+from sax.cli.computing import check_installed
 from sax.cli.publication import Publication, parse_publication
 from sax.cli.up import (
     AdminPort,
@@ -68,6 +69,7 @@ def demo(
     Example:
       sax demo ./SmolLM2-135M-Instruct.Q4_1.gguf
     """
+    check_installed("demo")
     plan = CellPlan(
         folder=folder,
         compile_cache=compile_cache or default_compile_cache(),

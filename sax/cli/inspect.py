@@ -6,11 +6,11 @@ the SDK does not import jax.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Annotated
 
 import typer
+
+from sax.cli.computing import compute
 
 _MODULE = "model_server.checkpoints.inspect"
 
@@ -38,5 +38,4 @@ def inspect(
       sax inspect gs://bucket/checkpoints/100 --json
     """
     options = ["--json"] if as_json else []
-    command = [sys.executable, "-m", _MODULE, *options, "--", path]
-    raise typer.Exit(subprocess.run(command).returncode)
+    raise compute("inspect", _MODULE, [*options, "--", path])

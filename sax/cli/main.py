@@ -18,6 +18,7 @@ from sax.cli.failure import ReportingGroup, report_bug
 from sax.cli.generate import generate
 from sax.cli.history import events, rollback, versions
 from sax.cli.inspect import inspect
+from sax.cli.k8s import k8s
 from sax.cli.listing import ls, status
 from sax.cli.plan import plan
 from sax.cli.precompile import precompile
@@ -107,6 +108,7 @@ for command in (
     setacl,
 ):
     app.command()(command)
+app.add_typer(k8s)
 register_saxutil(app)
 
 

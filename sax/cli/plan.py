@@ -7,11 +7,11 @@ import jax.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from typing import Annotated
 
 import typer
+
+from sax.cli.computing import compute
 
 _MODULE = "model_server.plan"
 
@@ -104,7 +104,6 @@ def plan(
     given = [f"{name}={value}" for name, value in options.items() if value is not None]
     given += [f"--set={pair}" for pair in override or ()]
     given += [name for name, asked in (("--full", full), ("--json", as_json)) if asked]
-    command = [sys.executable, "-m", _MODULE, *given, "--", model]
     # jax would look for accelerators; a plan takes none.
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    raise typer.Exit(subprocess.run(command, env=environment).returncode)
+    raise compute("plan", _MODULE, [*given, "--", model], environment)

@@ -6,11 +6,11 @@ does not import jax.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Annotated
 
 import typer
+
+from sax.cli.computing import compute
 
 _MODULE = "model_server.precompile"
 
@@ -56,8 +56,9 @@ def precompile(
 ) -> None:
     """Compile a model's programs ahead: servers that find them start without compiling.
 
-    Needs neither a TPU (pip install libtpu) nor the weights. What is there already is not compiled
-    again. A server takes programs only from where its flag --programs says, because they are code.
+    Needs neither a TPU (but the compiler: pip install 'sax[plan]') nor the weights. What is there
+    already is not compiled again. A server takes programs only from where its flag --programs says,
+    because they are code.
 
     \b
     Examples:
@@ -72,5 +73,4 @@ def precompile(
         given.append("--keep-going")
     words = [*([] if model is None else [model]), *(rest or [])]
     flags = next((at for at, word in enumerate(words) if word.startswith("-")), len(words))
-    command = [sys.executable, "-m", _MODULE, *words[:flags], *given, "--", *words[flags:]]
-    raise typer.Exit(subprocess.run(command).returncode)
+    raise compute("precompile", _MODULE, [*words[:flags], *given, "--", *words[flags:]])

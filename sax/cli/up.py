@@ -11,6 +11,7 @@ import typer
 
 from sax.cli.bring_up import Voice, publish_and_wait, run_cell
 from sax.cli.cell_plan import CellPlan, default_compile_cache
+from sax.cli.computing import check_installed
 from sax.cli.publication import Publication, parse_publication
 from sax.cli.server_plan import PORT_STRIDE, ServerPlan
 from sax.cli.terminal import say
@@ -130,6 +131,7 @@ def up(
       sax up --hosts 4 --devices-per-host 2
       sax up --port 9000 --dir /var/lib/sax -- --slots 16 --max_context 4096
     """
+    check_installed("up")
     plan = CellPlan(
         folder=folder,
         compile_cache=compile_cache or default_compile_cache(),

@@ -295,4 +295,5 @@ def test_the_default_is_this_machine_only():
 
 def test_a_wildcard_host_is_not_what_is_advertised():
     assert AdminConfig(host="0.0.0.0", advertise="me.example").advertised_host == "me.example"
+    assert AdminConfig(host="0.0.0.0", advertise="fd00::7").advertised_host == "[fd00::7]"
     assert AdminConfig(host="0.0.0.0").advertised_host != "0.0.0.0"

@@ -1,6 +1,7 @@
 import pytest
 
 from http_gateway.config import GatewayConfig
+from sax.errors import InvalidRequest
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,12 @@ from http_gateway.config import GatewayConfig
 def test_a_setting_that_cannot_work_is_refused_by_its_flag(wrong: dict[str, float], flag: str):
     with pytest.raises(ValueError, match=flag):
         GatewayConfig(**wrong)  # pyright: ignore[reportArgumentType]
+
+
+def test_an_address_to_prefer_is_a_host_and_a_port():
+    assert GatewayConfig(prefer="10.0.0.7:10001").prefer == "10.0.0.7:10001"
+    with pytest.raises(InvalidRequest, match="--prefer"):
+        GatewayConfig(prefer="10.0.0.7")
 
 
 def test_the_default_port_is_saxmls():

@@ -52,6 +52,8 @@ def _check(value: Any, rule: Mapping[str, Any], where: str) -> Finding | None:
     try:
         passed = _program(text).evaluate({"self": json_to_cel(_escaped(value))})
     except CELEvalError as problem:
+        if "no matching overload" in str(problem.args[0]):  # of dynamic values, where CEL has one
+            return Finding(where, f"rule not checked, celpy has no overload: {text}", note=True)
         return Finding(where, f"rule {text!r} cannot be evaluated: {problem.args[0]}")
     if passed:
         return None

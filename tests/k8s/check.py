@@ -25,13 +25,13 @@ Objects = Sequence[dict[str, Any]]
 _GROUNDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("tokens",): ("overlays/tutorial", "overlays/leaderworkerset", "overlays/cpu"),
     ("host-network",): ("overlays/tutorial", "overlays/leaderworkerset"),
-    ("nodes-may-call",): ("control",),
+    ("parts/nodes-may-call",): ("control",),
     ("memlock",): ("overlays/tutorial", "overlays/leaderworkerset", "overlays/tpu-v5e"),
-    ("not-root",): ("overlays/gpu",),
+    ("parts/not-root",): ("overlays/gpu",),
     ("gateway-autoscaling",): ("control",),
-    ("only-model-servers",): ("overlays/tutorial",),
-    ("leader-worker-set",): ("base",),
-    ("deployment",): ("base",),
+    ("parts/only-model-servers",): ("overlays/tutorial",),
+    ("parts/leader-worker-set",): ("base",),
+    ("parts/deployment",): ("base",),
     ("inference-gateway",): ("overlays/leaderworkerset",),
     ("tokens", "host-network", "memlock"): ("overlays/one-jobset-per-replica",),
     ("tokens", "memlock", "inference-gateway", "tokens/beside-primaries"): (

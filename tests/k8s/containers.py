@@ -1,35 +1,24 @@
-"""Is every container safe, and are its flags and variables ones that the code knows.
+"""Is every container safe, does it ask for what it needs, and is it given the time it takes?
 
-Flags go through the parsers of the processes themselves. Pure but for what those print.
+Pure.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import admin_server.__main__ as admin_server
-import http_gateway.__main__ as http_gateway
-import model_server.__main__ as model_server
-from tests.k8s import pending
 from tests.k8s.exceptions import FOREIGN, MEMLOCK, ROOT_FOR, VARIABLES
 from tests.k8s.finding import Finding, title_of
-from tests.k8s.kubelet import Container
+from tests.k8s.flags import check_flags, role_of
 from tests.k8s.manifests import ROOT
 from tests.k8s.pods import Pod, pods_of
 from tests.k8s.specs import containers, pod_specs
 
 Json = Mapping[str, Any]
 _REFERENCE = re.compile(r"\$\((\w+)\)")
-_PARSERS: dict[str, Callable[[list[str]], Any]] = {
-    "admin_server": admin_server.parse,
-    "http_gateway": http_gateway.parse_flags,
-    "model_server": model_server.make_config,
-}
 
 
 def check_containers(objects: Sequence[Json], around: Sequence[Json] = ()) -> Iterator[Finding]:
@@ -48,39 +37,6 @@ def check_containers(objects: Sequence[Json], around: Sequence[Json] = ()) -> It
     )
     yield from dict.fromkeys(finding for pod in told for finding in check_flags(pod))
     yield from dict.fromkeys(finding for pod in told for finding in _in_time(pod))
-
-
-def check_flags(pod: Pod) -> Iterator[Finding]:
-    """The arguments of our processes, through their own parsers."""
-    for container in pod.containers:
-        role, args = role_of(container)
-        if said := _refusal(role, tuple(args)):
-            yield Finding(f"{pod.owner} {container.name}", said)
-
-
-@functools.cache
-def _refusal(role: str, args: tuple[str, ...]) -> str:
-    """What the parser of a process says against its arguments; "" for nothing."""
-    if role not in _PARSERS:
-        return ""
-    printed = io.StringIO()
-    with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):
-        try:
-            _PARSERS[role]([word for word in args if word.partition("=")[0] not in pending.FLAGS])
-        except SystemExit:
-            return printed.getvalue().strip().splitlines()[-1]
-    return ""
-
-
-def role_of(container: Container) -> tuple[str, list[str]]:
-    """Which of our processes a container starts, and with what flags; "" for others."""
-    image = container.image.rpartition("/")[2].partition(":")[0]
-    if image == "sax-control":
-        return (container.args or ("",))[0], list(container.args[1:])
-    if image.startswith("sax-model-"):
-        own = not container.command or "sax.container model_server" in " ".join(container.command)
-        return ("model_server" if own else ""), list(container.args)
-    return "", []
 
 
 def _safe(where: str, container: Json, pod: Json) -> Iterator[Finding]:
@@ -137,7 +93,7 @@ def _documented() -> frozenset[str]:
     readers = ("model_server/multihost/membership.py", "sax/container.py")
     paths = [*(ROOT / "docs").glob("*.md"), *(ROOT / each for each in readers)]
     text = "".join(path.read_text() for path in paths if path.exists())
-    return frozenset(re.findall(r"\b[A-Z][A-Z_]+\b", text)) | pending.VARIABLES
+    return frozenset(re.findall(r"\b[A-Z][A-Z_]+\b", text))
 
 
 def _in_time(pod: Pod) -> Iterator[Finding]:

@@ -10,7 +10,6 @@ from typing import Any
 
 from http_gateway.metrics import Metrics as GatewayMetrics
 from model_server.metrics import Metrics as ModelMetrics
-from tests.k8s import pending
 from tests.k8s.finding import Finding, title_of
 from tests.k8s.manifests import ROOT
 
@@ -28,7 +27,7 @@ _SAMPLES = {
 def check_metrics(objects: Sequence[Json]) -> Iterator[Finding]:
     """Every name that one of these objects asks for and nobody exposes."""
     for each in objects:
-        for name in sorted(asked_for(each) - exposed() - pending.METRICS):
+        for name in sorted(asked_for(each) - exposed()):
             yield Finding(title_of(dict(each)), f"there is no metric {name}")
 
 

@@ -1,8 +1,7 @@
-"""Names that are too long or malformed once a controller has made pods of an object.
+"""What webhooks refuse beyond schemas: above all names that get too long once there are pods.
 
-Schemas know little of it: the API server, and the webhooks of JobSet and LeaderWorkerSet, compute
-the longest name that an object will lead to and refuse the object. So does this, by their rules.
-Pure.
+The API server, and the webhooks of JobSet and LeaderWorkerSet, compute the longest name that an
+object will lead to and refuse the object. So does this, by their rules. Pure.
 """
 
 from __future__ import annotations
@@ -156,6 +155,9 @@ def _leader_worker_set(title: str, name: str, spec: Json) -> Iterator[Finding]:
     size = spec["leaderWorkerTemplate"].get("size", 1)
     yield from _matches(title, "its name", name, _DNS_1035)
     yield from _matches(title, "the pod name", f"{name}-{max(last, 0)}-{size - 1}", _DNS_1035)
+    rolling = (spec.get("rolloutStrategy") or {}).get("rollingUpdateConfiguration") or {}
+    if rolling.get("maxUnavailable", 1) == 0 == rolling.get("maxSurge", 0):
+        yield Finding(title, "maxUnavailable and maxSurge cannot both be 0")
     # A StatefulSet of this name labels its pods with the name and a hash.
     most = _MOST - _REVISION
     yield from _matches(title, "the group name", f"{name}-{max(last, 0)}", _DNS_1035, most)

@@ -64,7 +64,10 @@ def pods_of(
 
 def _resolved(draft: _Draft, ip: str, namespace: str, stores: Any) -> Pod:
     pod = draft.pod
-    metadata = {**draft.template.get("metadata", {}), "labels": pod.labels}
+    # JobSet says all its own both in labels and in annotations.
+    told = {key: value for key, value in pod.labels.items() if key.startswith(_JOBSET)}
+    annotations = draft.template.get("metadata", {}).get("annotations") or {}
+    metadata = {"labels": pod.labels, "annotations": {**annotations, **told}}
     answer = answer_field(
         {"metadata": metadata, "spec": pod.spec},
         {

@@ -7,12 +7,15 @@ specified below it stays strict. Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.k8s.finding import Finding
 
 Schema = Mapping[str, Any]
+_FLAGS = re.compile(r"\(\?i\)")
+_END = re.compile(r"(?<!\\)\$$")
 _BELOW = ("items", "additionalProperties")
 _OBJECT_META: dict[str, Any] = {"type": "object"}
 _EMBEDDED = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": _OBJECT_META}
@@ -35,11 +38,19 @@ def strict(schema: Schema, root: bool = False) -> dict[str, Any]:
     if schema.get("x-kubernetes-int-or-string"):
         made.pop("type", None)
         made["anyOf"] = [{"type": "integer"}, {"type": "string"}]
+    if "pattern" in made:
+        made["pattern"] = _for_python(made["pattern"])
     if schema.get("nullable") and "type" in made:
         made["type"] = [made["type"], "null"]
     made.pop("nullable", None)
     made.pop("default", None)
     return made
+
+
+def _for_python(pattern: str) -> str:
+    """Go lets a flag stand anywhere and ends a text at its very end; Python does so otherwise."""
+    flags = "".join(_FLAGS.findall(pattern))
+    return flags + _END.sub(r"\\Z", _FLAGS.sub("", pattern))
 
 
 def _is_closed(schema: Schema) -> bool:

@@ -134,6 +134,14 @@ CASES: dict[str, Case] = {
         lambda o: put(one(o, "LeaderWorkerSet")["metadata"], name="s" * 52),
         "52 at most",
     ),
+    "a LeaderWorkerSet that cannot roll": (
+        GROUPS,
+        lambda o: put(
+            one(o, "LeaderWorkerSet")["spec"]["rolloutStrategy"]["rollingUpdateConfiguration"],
+            maxUnavailable=0,
+        ),
+        "cannot both be 0",
+    ),
     "a PathwaysJob with a long name": (
         PATHWAYS,
         lambda o: put(one(o, "PathwaysJob")["metadata"], name="s" * 40),

@@ -99,6 +99,26 @@ CASES: dict[str, Case] = {
         lambda o: main(o, "Deployment", "sax-http")["args"].append("--admins=x"),
         "unrecognized arguments: --admins=x",
     ),
+    "an admin server without a place for its state": (
+        TUTORIAL,
+        lambda o: put(one(o, "ConfigMap"), data={"SAX_CELL": "/sax/test"}),
+        "no place for its state",
+    ),
+    "a gateway that cannot find its admin server": (
+        "overlays/cpu",
+        lambda o: put(one(o, "ConfigMap"), data={"SAX_CELL": "/sax/test"}),
+        "it finds no admin server",
+    ),
+    "two places for one cell": (
+        "overlays/cpu",
+        lambda o: put(one(o, "ConfigMap")["data"], GSBUCKET="bucket"),
+        "several places for one cell",
+    ),
+    "a flag that the slice check does not know": (
+        "examples/slice-check",
+        lambda o: main(o, "Job")["args"].append("--chips=32"),
+        "unrecognized arguments: --chips=32",
+    ),
     "a list of admins that could not be enforced": (
         TUTORIAL,
         lambda o: admin(o)["args"].append("--admin_acl=operator"),

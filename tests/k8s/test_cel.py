@@ -63,6 +63,12 @@ def test_a_rule_with_an_unknown_function_is_named_as_not_checked() -> None:
     assert note
 
 
+def test_a_rule_that_compares_values_of_two_types_is_named_as_not_checked() -> None:
+    ((text, note),) = said("self.port != 0", {"port": "web"})
+    assert "rule not checked, celpy has no overload: self.port != 0" in text
+    assert note
+
+
 def test_rules_of_items_are_asked_of_each_item() -> None:
     item = {"type": "integer", "x-kubernetes-validations": [{"rule": "self > 0"}]}
     schema = {"properties": {"a": {"type": "array", "items": item}}}

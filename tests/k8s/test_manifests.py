@@ -36,7 +36,13 @@ def test_all_that_is_offered_is_there() -> None:
 
 
 def test_every_component_is_tried() -> None:
-    offered = {path.parent.name for path in K8S.glob("components/*/kustomization.yaml")}
+    components = K8S / "components"
+    paths = (
+        *components.glob("*/kustomization.yaml"),
+        *components.glob("parts/*/kustomization.yaml"),
+    )
+    offered = {path.parent.relative_to(components).as_posix() for path in paths}
+    assert "parts/deployment" in offered
     assert offered <= {name for subject in SUBJECTS for name in subject.components}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from model_server.multihost.membership import Membership, membership
 from tests.k8s.check import Subject
-from tests.k8s.containers import role_of
+from tests.k8s.flags import role_of
 from tests.k8s.manifests import objects_of
 from tests.k8s.pods import Pod, pods_of
 
@@ -124,6 +124,21 @@ def test_the_hosts_of_the_slice_check_know_their_places() -> None:
     assert [pod.hostname for pod in pods] == [f"slice-check-{index}" for index in range(8)]
     places = [membership("", None, pod.containers[0].env, pod.hostname) for pod in pods]
     check_places(pods, places)
+
+
+def test_the_head_of_pathways_finds_itself_by_what_the_jobset_says() -> None:
+    pods = pods_of(objects_of(Subject("overlays/pathways/jobset").render()))
+    head = next(pod for pod in pods if pod.owner == "sax-pathways-pathways-head-0")
+    assert environment(head)["JAX_BACKEND_TARGET"] == (
+        "grpc://sax-pathways-pathways-head-0-0.sax-pathways:29000"
+    )
+    manager = next(each for each in head.containers if each.name == "pathways-rm")
+    assert manager.env["JOBSET_NAME"] == "sax-pathways"
+    workers = [pod for pod in pods if pod.owner.startswith("sax-pathways-worker-")]
+    assert [each.containers[0].env["MEGASCALE_SLICE_ID"] for each in workers] == [
+        *"0" * 8,
+        *"1" * 8,
+    ]
 
 
 def test_gateways_beside_primaries_prefer_their_own_model_server() -> None:

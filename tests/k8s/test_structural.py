@@ -37,6 +37,10 @@ def accepts(schema: dict[str, Any], value: Any, root: bool = False) -> bool:
         ({"x-kubernetes-int-or-string": True}, 1, True),
         ({"x-kubernetes-int-or-string": True}, 1.5, False),
         ({"type": "integer", "minimum": 0, "exclusiveMinimum": True}, 0, False),
+        ({"type": "string", "pattern": "^(?i)[a-z]+$"}, "ABC", True),
+        ({"type": "string", "pattern": "^[a-z]+$"}, "ABC", False),
+        ({"type": "string", "pattern": "^[a-z]+$"}, "abc\n", False),
+        ({"type": "string", "pattern": r"^[a-z]+\$"}, "abc$", True),
     ],
 )
 def test_values_are_refused_as_servers_do(schema: dict[str, Any], value: Any, good: bool) -> None:

@@ -54,6 +54,14 @@ def test_a_replica_lost_a_moment_ago_is_the_last_choice() -> None:
     assert choose({"a": Load(True, 0)}, ()) == "a"
 
 
+def test_the_preferred_replica_is_the_choice_however_loaded_until_it_was_tried_or_lost() -> None:
+    loads = {"a": Load(False, 9), "b": Load(False, 0)}
+    assert choose(loads, (), "a") == "a"
+    assert choose(loads, {"a"}, "a") == "b"
+    assert choose(loads | {"a": Load(True, 0)}, (), "a") == "b"
+    assert choose(loads, (), "elsewhere") == "b"
+
+
 def test_equals_are_chosen_at_random() -> None:
     loads = {name: Load(False, 1) for name in "abc"}
     assert {choose(loads, ()) for _ in range(200)} == set("abc")
@@ -102,6 +110,18 @@ async def test_requests_spread_over_the_ready_replicas_by_load(
     assert (len(replica.asked), len(other.asked)) == (5, 5)
     for stream in streams:
         await stream.aclose()
+
+
+async def test_a_client_asks_the_replica_it_prefers_and_another_when_that_one_is_full(
+    admin: FakeAdmin, replica: FakeReplica, other: FakeReplica
+) -> None:
+    admin.ready(MODEL, replica.address, other.address)
+    async with AsyncClient(admin.address, preferred=other.address) as client:
+        assert [await text(client, ask()) for _ in range(6)] == ["0 1"] * 6
+        assert (len(replica.asked), len(other.asked)) == (0, 6)
+        other.fail = [QueueFull("not now")]
+        assert await text(client, ask()) == "0 1"
+        assert len(replica.asked) == 1
 
 
 @pytest.mark.parametrize("fault", [QueueFull, NotLoaded, ReplicaLost, ShuttingDown])

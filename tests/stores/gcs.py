@@ -97,22 +97,22 @@ class Bucket:
         )
 
 
-def build_app() -> Starlette:
+def build_app(bucket: str) -> Starlette:
     """A server with one empty bucket."""
-    buckets = {BUCKET: Bucket()}
+    buckets = {bucket: Bucket()}
 
     async def answer(request: Request) -> Response:
-        bucket = buckets.get(request.path_params["bucket"])
-        if bucket is None:
+        found = buckets.get(request.path_params["bucket"])
+        if found is None:
             return _problem(404, "NoSuchBucket")
         name, query = request.path_params.get("name", ""), request.query_params
         if not name:
             after = query.get("continuation-token") or query.get("start-after") or ""
-            return bucket.list(query.get("prefix", ""), query.get("delimiter", ""), after)
+            return found.list(query.get("prefix", ""), query.get("delimiter", ""), after)
         if request.method == "PUT":
             data = await request.body()
-            return bucket.put(name, data, request.headers.get("x-goog-if-generation-match"))
-        return bucket.delete(name) if request.method == "DELETE" else bucket.get(name)
+            return found.put(name, data, request.headers.get("x-goog-if-generation-match"))
+        return found.delete(name) if request.method == "DELETE" else found.get(name)
 
     methods = ["GET", "HEAD", "PUT", "DELETE"]
     return Starlette(
@@ -132,18 +132,18 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def gcs_server() -> Iterator[Place]:
-    """A server in a thread of this process."""
+def gcs_server(host: str = "127.0.0.1", bucket: str = BUCKET) -> Iterator[Place]:
+    """A server in a thread of this process, with one empty bucket."""
     # With the protocol named, asyncio turns Nagle's algorithm off: 40 ms per request.
     listener = socket.socket(proto=socket.IPPROTO_TCP)
-    listener.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(build_app(), log_config=None, access_log=False, lifespan="off")
+    listener.bind((host, 0))
+    config = uvicorn.Config(build_app(bucket), log_config=None, access_log=False, lifespan="off")
     server = _Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), name="gcs")
     thread.start()
     try:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        yield Place(f"gs://{BUCKET}", {"GOOGLE_BASE_URL": url, "GOOGLE_BEARER_TOKEN": "sax"})
+        url = f"http://{host}:{listener.getsockname()[1]}"
+        yield Place(f"gs://{bucket}", {"GOOGLE_BASE_URL": url, "GOOGLE_BEARER_TOKEN": "sax"})
     finally:
         server.should_exit = True
         thread.join()

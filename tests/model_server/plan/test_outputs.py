@@ -131,20 +131,21 @@ def test_the_picture_has_a_roof_and_a_point_for_every_bucket() -> None:
 
 
 @pytest.mark.parametrize(
-    ("topology", "chips_per_host", "lines"),
+    ("topology", "hosts", "chips_per_host", "lines"),
     [
-        ("v5e:4x8", 4, ["gke-tpu-accelerator: tpu-v5-lite-podslice", "ct5lp-hightpu-4t"]),
-        ("v5e:1x1", 1, ["ct5lp-hightpu-1t", "google.com/tpu: 1"]),
-        ("v6e:2x4", 4, ["gke-tpu-accelerator: tpu-v6e-slice", "ct6e-standard-4t"]),
-        ("v7x:2x2x1", 4, ["gke-tpu-accelerator: tpu7x", "gke-tpu-topology: 2x2x1"]),
+        ("v5e:4x8", 8, 4, ["gke-tpu-accelerator: tpu-v5-lite-podslice", "ct5lp-hightpu-4t"]),
+        ("v5e:1x1", 1, 1, ["ct5lp-hightpu-1t", "google.com/tpu: 1"]),
+        ("v6e:2x4", 2, 4, ["gke-tpu-accelerator: tpu-v6e-slice", "ct6e-standard-4t"]),
+        ("v7x:2x2x1", 1, 4, ["gke-tpu-accelerator: tpu7x", "gke-tpu-topology: 2x2x1"]),
     ],
 )
 def test_a_cluster_is_told_what_nodes_a_replica_needs(
-    topology: str, chips_per_host: int, lines: list[str]
+    topology: str, hosts: int, chips_per_host: int, lines: list[str]
 ) -> None:
-    text = kubernetes_values(_slice(topology, chips_per_host=chips_per_host), "some/model\n- evil")
+    where = _slice(topology, hosts=hosts, chips_per_host=chips_per_host)
+    text = kubernetes_values(where, "some/model\n- evil")
     assert all(line in text for line in lines)
-    assert "hosts: 8\n" in text
+    assert f"hosts: {hosts}\n" in text
     assert "\n- evil" not in text
 
 

@@ -1,0 +1,277 @@
+"""The command `k8s render`: manifests for a model, from the plan of it.
+
+The planning is the model server's (`model_server.plan`), run as a process of its own as `sax plan`
+runs it; the manifests are made in `sax.kubernetes`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
+
+import typer
+
+from sax.cli.publication import parse_overrides
+from sax.cli.terminal import say
+from sax.errors import InvalidRequest, MemoryPlanError, SaxError
+from sax.names import CellId, ModelId
+
+if TYPE_CHECKING:
+    from sax.kubernetes.order import Order, Placement
+    from sax.kubernetes.planned import Planned
+    from sax.kubernetes.rendering import Rendered
+
+_MODULE = "model_server.plan"
+_AUTO = "auto"
+_DOES_NOT_FIT, _BAD_INPUT = 1, 2
+_OURS = "# Made by sax "
+
+
+def render(
+    ctx: typer.Context,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="As `sax plan` takes it: a registered model path, a checkpoint, a config.json, or "
+            "a well-known name such as meta-llama/Llama-3-70B.",
+        ),
+    ],
+    topology: Annotated[
+        str,
+        typer.Option(metavar="SLICE", help="Of each replica: v5e:4x8; auto: the smallest it fits."),
+    ],
+    bucket: Annotated[
+        str, typer.Option(metavar="gs://BUCKET", help="Where the cell keeps its state.")
+    ],
+    replicas: Annotated[int, typer.Option(help="How many slices serve the model.")] = 1,
+    chip: Annotated[
+        str | None, typer.Option(help="Of which --topology auto tries slices (v5e).")
+    ] = None,
+    kind: Annotated[
+        str,
+        typer.Option(
+            metavar="jobset|one-jobset|leaderworkerset",
+            help="A JobSet for each replica (recommended: a lost host restarts its replica only), "
+            "one for all of them as in Google's tutorial, or a LeaderWorkerSet.",
+        ),
+    ] = "jobset",
+    only: Annotated[
+        str, typer.Option(metavar="control|servers|all", help="Which part of the cell.")
+    ] = "all",
+    name: Annotated[
+        str, typer.Option(help="Of the JobSets (with -0, -1, ... behind it) or the one set.")
+    ] = "sax-model-server-set",
+    cell: Annotated[str, typer.Option(metavar="/sax/CELL", help="The cell.")] = "/sax/test",
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Left out: kubectl's own.")
+    ] = None,
+    publish_as: Annotated[
+        str | None,
+        typer.Option(metavar="/sax/CELL/NAME", help="Left out: made of the model's name."),
+    ] = None,
+    reserve: Annotated[
+        bool, typer.Option("--reserve", help="These servers take this model only.")
+    ] = False,
+    image_registry: Annotated[
+        str | None,
+        typer.Option(metavar="REGION-docker.pkg.dev/PROJECT/REPO", help="Of our images."),
+    ] = None,
+    tag: Annotated[str | None, typer.Option(help="Of our images; left out: this version.")] = None,
+    service_account_email: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME@PROJECT.iam.gserviceaccount.com",
+            help="As whom the pods use the bucket; left out: as themselves.",
+        ),
+    ] = None,
+    machine_type: Annotated[
+        str | None, typer.Option(help="Left out: the one with which the slice is planned.")
+    ] = None,
+    model_path: Annotated[
+        str | None, typer.Option(help="Of a checkpoint, where not as its config.json says.")
+    ] = None,
+    override: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", "--override", metavar="KEY=JSON", help="As `sax publish` takes it; repeatable."
+        ),
+    ] = None,
+    slots: Annotated[int | None, typer.Option(help="The servers' --slots.")] = None,
+    max_context: Annotated[
+        int | None, typer.Option("--max-context", "--max_context", help="The servers'.")
+    ] = None,
+    flex_start: Annotated[
+        bool, typer.Option("--flex-start", help="On nodes that come when there is room for them.")
+    ] = False,
+    spot: Annotated[bool, typer.Option("--spot", help="On nodes that may go any time.")] = False,
+    no_plan: Annotated[
+        bool,
+        typer.Option("--no-plan", help="Do not ask whether the model fits: needs no TPU compiler."),
+    ] = False,
+    output_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write a folder for `kubectl apply -k`, print nothing."),
+    ] = None,
+) -> None:
+    """Print the Kubernetes manifests that serve a model on TPU slices of Kubernetes Engine.
+
+    The model is planned first (`sax plan`): hosts, chips, node labels and memory follow from it,
+    and a model that does not fit is refused with what would help. The first lines of the output
+    say what the cluster needs, and how to publish the model afterwards. The same words give the
+    same bytes. The exit code is 0, 1 if the model does not fit, 2 if the question is wrong.
+
+    \b
+    Examples:
+      sax k8s render lm_cloud.LmCloudSpmd175B32Test --topology v5e:4x8 --replicas 2 --bucket gs://B
+      sax k8s render meta-llama/Llama-3-70B --topology auto --chip v6e --bucket gs://B -n prod
+      sax k8s render gs://B/gemma --topology v5e:2x4 --bucket gs://B --set QUANTIZE='"int8"'
+      sax k8s render llama --topology v5e:2x2 --bucket gs://B --no-plan --output-dir deploy
+      sax k8s render llama --topology v5e:2x2 --bucket gs://B --no-plan --only control
+    """
+    try:
+        order = _order(ctx, overrides=parse_overrides(override or ()))
+        if chip is not None and topology != _AUTO:
+            raise InvalidRequest("--chip goes with --topology auto", param="chip")
+        placed = _place(order, topology, chip, machine_type, no_plan)
+        _write(_made(order, placed, _command(ctx)), output_dir)
+    except MemoryPlanError as error:
+        _leave(error, _DOES_NOT_FIT)
+    except InvalidRequest as error:
+        _leave(error, _BAD_INPUT)
+
+
+def _leave(error: SaxError, status: int) -> NoReturn:
+    say(f"sax: {error.text}")
+    raise typer.Exit(status) from None
+
+
+def _order(ctx: typer.Context, overrides: Mapping[str, str]) -> Order:
+    """The options as one value. Raises InvalidRequest."""
+    from sax.kubernetes.bucket import Bucket
+    from sax.kubernetes.image import ImageSource
+    from sax.kubernetes.order import Order
+
+    given = ctx.params
+    text = given["publish_as"]
+    same = ("model", "replicas", "kind", "name", "namespace", "service_account_email")
+    same += ("model_path", "slots", "max_context", "flex_start", "spot")
+    return Order(
+        bucket=Bucket.parse(given["bucket"]),
+        part=given["only"],
+        cell=_cell(given["cell"]),
+        model_id=None if text is None else ModelId.parse(text),
+        is_reserved=given["reserve"],
+        images=ImageSource(given["image_registry"], given["tag"]),
+        overrides=overrides,
+        **{name: given[name] for name in same},
+    )
+
+
+def _cell(text: str) -> CellId:
+    """/sax/test, or test."""
+    return CellId.parse(text if text.startswith("/") else f"/sax/{text}")
+
+
+def _command(ctx: typer.Context) -> str:
+    """The command line as one would type it, options in their usual order, defaults left out.
+
+    Where the output goes is left out too, so that the same manifests have the same words.
+    """
+    options: list[str] = []
+    for param in ctx.command.params:
+        value = ctx.params.get(param.name or "")
+        if param.param_type_name == "argument" or param.name == "output_dir":
+            continue
+        if value in (None, False, [], ()) or value == param.default:
+            continue
+        flag = param.opts[0]
+        several = cast("list[object]", value) if isinstance(value, list | tuple) else [value]
+        options += [flag if each is True else f"{flag}={each}" for each in several]
+    model = ctx.params["model"]
+    return shlex.join(["sax", "k8s", "render", *options, *["--"] * model.startswith("-"), model])
+
+
+def _place(
+    order: Order, topology: str, chip: str | None, machine_type: str | None, no_plan: bool
+) -> Placement:
+    """The slice, after the model was planned for it. Raises InvalidRequest, MemoryPlanError."""
+    from sax.kubernetes.machines import slice_of
+    from sax.kubernetes.order import Placement
+
+    if topology != _AUTO:  # what is wrong anyway is said before minutes are spent
+        order.check_names(slice_of(topology, machine_type).hosts)
+    elif no_plan:
+        raise InvalidRequest(
+            "--topology auto is found by planning: name a slice, as v5e:4x8, or leave --no-plan "
+            "out",
+            param="topology",
+        )
+    if no_plan or order.part == "control":
+        return Placement(slice_of(topology, machine_type))
+    planned = _planned(order, topology, chip)
+    return Placement(slice_of(planned.topology, machine_type), planned)
+
+
+def _planned(order: Order, topology: str, chip: str | None) -> Planned:
+    """What the plan says; its progress and complaints go to stderr."""
+    from sax.kubernetes.planned import read_plan
+
+    options = {
+        "--topology": topology,
+        "--chip": chip,
+        "--model-path": order.model_path,
+        "--slots": order.slots,
+        "--max_context": order.max_context,
+    }
+    given = [f"{name}={value}" for name, value in options.items() if value is not None]
+    given += [f"--set={key}={value}" for key, value in order.overrides.items()]
+    command = [sys.executable, "-m", _MODULE, *given, "--json", "--", order.model]
+    # jax would look for accelerators; a plan takes none.
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
+    if done.returncode == _BAD_INPUT:  # it said why
+        say("sax: the model was not planned; --no-plan renders without a plan")
+        raise typer.Exit(_BAD_INPUT)
+    return read_plan(done.stdout)
+
+
+def _made(order: Order, placed: Placement, command: str) -> Rendered:
+    from sax.kubernetes.rendering import render
+
+    return render(order, placed, command)
+
+
+def _write(made: Rendered, folder: Path | None) -> None:
+    if folder is None:
+        sys.stdout.write(made.as_text())
+        return
+    files = made.as_files()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if strange := _not_ours(folder, files):
+            raise InvalidRequest(
+                f"{strange} is there and not written by this command: name another --output-dir",
+                param="output_dir",
+            )
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise InvalidRequest(f"--output-dir {folder}: {exc.strerror}", param="output_dir") from exc
+    say(f"{', '.join(files)} in {folder}: kubectl apply --server-side -k {folder}")
+
+
+def _not_ours(folder: Path, names: Iterable[str]) -> Path | None:
+    """A file that would be overwritten and is somebody's own."""
+    there = (folder / name for name in names if (folder / name).exists())
+    return next((file for file in there if not _is_ours(file)), None)
+
+
+def _is_ours(file: Path) -> bool:
+    with file.open(encoding="utf-8", errors="replace") as text:
+        return text.read(len(_OURS)) == _OURS

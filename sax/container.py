@@ -1,0 +1,158 @@
+"""The entry point of the images: a role's flags, made from the variables of the environment.
+
+    python -m sax.container ROLE [FLAGS]
+
+Becomes `python -m ROLE ...` by exec, so that the server itself is process 1 and gets the SIGTERM
+that tells it to drain. FLAGS come last and win. The variables are those of Saxml's images. Knows
+what the roles' flags are called and no more; imports nothing but the standard library and errors.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+
+from sax.errors import InvalidRequest
+
+ADMIN, MODEL, GATEWAY = ROLES = ("admin_server", "model_server", "http_gateway")
+
+_USAGE = """\
+usage: python -m sax.container ROLE [FLAGS]
+
+Starts a server of a sax cell from variables of the environment; FLAGS come after the flags made of
+them, and win. `python -m sax.container ROLE --help` shows all flags of a role.
+
+roles: admin_server, model_server, http_gateway
+
+variables:
+  SAX_CELL          the cell (default /sax/test)
+  PORT              the port to serve on, in place of the role's own
+  GSBUCKET          the cell's place: a bucket of Google's, or any URL such as s3://bucket/folder
+  SAX_GCS_BUCKET    another name for the same
+  SAX_DIR           the cell's place, where it is a folder
+  SAX_REPLICA_NAME  a folder within that place, for cells that share one
+  SAX_ROOT          where the admin's address is found (default PLACE/sax-root)
+  FS_ROOT           where the admin keeps its state (default PLACE/sax-fs-root)
+  SAX_ADMIN         the admin's host:port, for those who need not look for it
+  POD_IP            the address that others reach this server by
+
+examples:
+  GSBUCKET=my-bucket python -m sax.container admin_server
+  SAX_DIR=/data python -m sax.container admin_server --status_port 10002
+  SAX_ADMIN=admin:10000 PORT=8888 python -m sax.container http_gateway
+"""
+
+_CELL = "/sax/test"
+_PLACEHOLDER = "BUCKET_NAME"  # of the manifests
+_WRONG = 2
+
+
+def command(
+    role: str, flags: Sequence[str], environ: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """Python's arguments for a role, and its environment. Raises InvalidRequest."""
+    if role not in ROLES:
+        raise InvalidRequest(f"{role!r} is no role: write one of {', '.join(ROLES)}")
+    given = {name: value for name, value in environ.items() if value}
+    roots = _roots(given)
+    made = ["--host=0.0.0.0", *_port(given)]
+    if role != GATEWAY:  # which serves every cell that its admin knows
+        made.append(f"--sax_cell={given.get('SAX_CELL', _CELL)}")
+        made += [f"--advertise={address}" for address in _only(given, "POD_IP").values()]
+    if role == ADMIN:
+        made += _admin_roots(roots, flags)
+    found = roots if role != ADMIN and "SAX_ADMIN" not in given else {}
+    return ["-m", role, *made, *flags], {**environ, **_only(found, "SAX_ROOT")}
+
+
+def _port(given: Mapping[str, str]) -> list[str]:
+    ports = _only(given, "PORT").values()
+    for text in ports:
+        if not (text.isascii() and text.isdigit() and int(text) < 65536):
+            raise InvalidRequest(f"PORT={text!r} is no port: write a number up to 65535")
+    return [f"--port={text}" for text in ports]
+
+
+def _roots(given: Mapping[str, str]) -> dict[str, str]:
+    """SAX_ROOT and FS_ROOT, as far as they are given or follow from the cell's place."""
+    place = _place(given)
+    found = {"SAX_ROOT": f"{place}/sax-root", "FS_ROOT": f"{place}/sax-fs-root"} if place else {}
+    return found | _only(given, "SAX_ROOT", "FS_ROOT")
+
+
+def _only(values: Mapping[str, str], *names: str) -> dict[str, str]:
+    return {name: values[name] for name in names if name in values}
+
+
+def _place(given: Mapping[str, str]) -> str:
+    """The bucket or folder of the cell, "" where nothing names one. Raises InvalidRequest."""
+    named = _only(given, "GSBUCKET", "SAX_GCS_BUCKET", "SAX_DIR")
+    places = {_spelled(name, value) for name, value in named.items()}
+    if len(places) > 1:
+        told = " and ".join(f"{name}={value!r}" for name, value in named.items())
+        raise InvalidRequest(f"{told} are several places for one cell: set one of them only")
+    within = given.get("SAX_REPLICA_NAME", "").strip("/")
+    return "".join(f"{place}/{within}" if within else place for place in places)
+
+
+def _spelled(name: str, value: str) -> str:
+    if value == _PLACEHOLDER:
+        raise InvalidRequest(f"{name} is still {value!r}: put your bucket's name there")
+    place = value.rstrip("/")
+    return place if name == "SAX_DIR" or "://" in place else f"gs://{place}"
+
+
+def _admin_roots(roots: Mapping[str, str], flags: Sequence[str]) -> list[str]:
+    if "FS_ROOT" not in roots and not any(flag.startswith("--fs_root") for flag in flags):
+        raise InvalidRequest(
+            "this admin server has no place for its state, and what is published would be lost "
+            "with its container: set GSBUCKET, SAX_DIR (a volume) or FS_ROOT, or give --fs_root"
+        )
+    named = {"--sax_root": "SAX_ROOT", "--fs_root": "FS_ROOT"}
+    return [f"{flag}={roots[name]}" for flag, name in named.items() if name in roots]
+
+
+def raise_memory_lock() -> str | None:
+    """Let this process lock all the memory it may; in words why that is not without limit.
+
+    libtpu locks the memory that v6e and newer chips read from, more than Linux allows by default.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+    for limit in (resource.RLIM_INFINITY, hard):
+        try:
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
+        except (ValueError, OSError):
+            continue
+        if limit == resource.RLIM_INFINITY:
+            return None
+    return (
+        f"at most {hard >> 10} KiB of memory can be locked here; TPU v6e and newer need more: run "
+        "with CAP_SYS_RESOURCE, or with ulimit -l unlimited"
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Become the server; returns only where that cannot be, with the exit status."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_USAGE, end="", file=sys.stdout if arguments else sys.stderr)
+        return 0 if arguments else _WRONG
+    try:
+        argv, environ = command(arguments[0], arguments[1:], os.environ)
+    except InvalidRequest as error:
+        _say(error.text)
+        return _WRONG
+    told = raise_memory_lock() if arguments[0] == MODEL else None
+    if told and importlib.util.find_spec("libtpu"):  # to anyone else it is of no use
+        _say(told)
+    os.execve(sys.executable, [sys.executable, *argv], environ)
+
+
+def _say(text: str) -> None:
+    print(f"sax.container: {text}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,172 @@
+"""A live cluster, looked at through its API server. The only file that needs lightkube.
+
+Reads, never writes. One list after the other; what may not be seen, or fails, is noted and the rest
+is looked at all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+from sax.errors import InvalidRequest, SaxError, Unauthenticated, Unavailable
+from sax.kubernetes.fields import Object, part, parts, text
+from sax.kubernetes.snapshot import LOOKS, Look, Snapshot
+
+_TIMEOUT_S = 10.0
+_PAGE = 500  # objects in one answer
+_MOST_PAGES = 200
+_ADMIN = "/api/v1/namespaces/{}/services/sax-admin-server:status/proxy/status.json"
+_LACKING = "the Kubernetes client is not installed: pip install 'sax[kubernetes]'"
+
+
+class _Answer(Protocol):
+    status_code: int
+
+    @property
+    def content(self) -> bytes: ...
+
+
+class _Http(Protocol):
+    def get(self, path: str, *, params: Any = None) -> _Answer: ...
+
+
+class Cluster:
+    """An API server and the namespace of a cell."""
+
+    def __init__(self, http: _Http, failures: tuple[type[Exception], ...], namespace: str) -> None:
+        self._http = http
+        self._failures = failures
+        self.namespace = namespace
+
+    def look(self) -> Snapshot:
+        """Everything at once. Raises Unavailable, Unauthenticated if nothing answers."""
+        version = text(self._get("/version"), "gitVersion")
+        seen: dict[str, list[Object]] = {}
+        forbidden: set[str] = set()
+        failed: dict[str, str] = {}
+        for look in LOOKS:
+            try:
+                seen[look.name] = self._list(look)
+            except _Forbidden:
+                forbidden.add(look.name)
+            except Unavailable as exc:
+                failed[look.name] = exc.text
+        admin, trouble = self._admin()
+        return Snapshot(
+            namespace=self.namespace,
+            version=version,
+            seen=seen,
+            forbidden=frozenset(forbidden),
+            failed=failed,
+            admin=admin,
+            admin_trouble=trouble,
+        )
+
+    def _list(self, look: Look) -> list[Object]:
+        """All pages of it; nothing of a kind that the cluster does not know."""
+        path, _, query = look.path.format(namespace=self.namespace).partition("?")
+        params = {"limit": str(_PAGE)}
+        if query:
+            params["fieldSelector"] = query.partition("=")[2]
+        found: list[Object] = []
+        for _ in range(_MOST_PAGES):
+            try:
+                page = self._get(path, params)
+            except _Absent:
+                return found
+            found += parts(page, "items")
+            params["continue"] = text(page, "metadata", "continue")
+            if not params["continue"]:
+                break
+        return found
+
+    def _admin(self) -> tuple[Object | None, str]:
+        try:
+            return self._get(_ADMIN.format(self.namespace)), ""
+        except _Absent:
+            return None, ""  # there is none, which its Deployment tells
+        except SaxError as exc:
+            return None, exc.text
+
+    def _get(self, path: str, params: dict[str, str] | None = None) -> Object:
+        """One answer. Raises Unavailable, Unauthenticated, and ours for 403 and 404."""
+        try:
+            answer = self._http.get(path, params=params)
+        except self._failures as exc:
+            raise Unavailable(f"{type(exc).__name__}: {exc}") from exc
+        body = _object(answer.content)
+        said = text(body, "message") or f"HTTP {answer.status_code}"
+        if answer.status_code == 401:
+            raise Unauthenticated(f"the API server does not know you: {said}")
+        if answer.status_code == 403:
+            raise _Forbidden(said)
+        if answer.status_code == 404:
+            raise _Absent(said)
+        if answer.status_code != 200:
+            raise Unavailable(said)
+        return body
+
+
+class _Forbidden(Unavailable):
+    """403."""
+
+
+class _Absent(Unavailable):
+    """404."""
+
+
+@contextmanager
+def open_cluster(
+    kubeconfig: str | None = None, context: str | None = None, namespace: str | None = None
+) -> Generator[Cluster]:
+    """The cluster that kubectl would speak to, or that of a file and a context.
+
+    Raises Unavailable without a client for it, InvalidRequest for a configuration that is wrong.
+    """
+    adapter, config = _client_of(kubeconfig, context)
+    failures = (adapter.httpx.HTTPError, adapter.ConfigError, OSError, ValueError)
+    try:
+        params = adapter.ConnectionParams(timeout=adapter.httpx.Timeout(_TIMEOUT_S))
+        http = adapter.Client(config, params)
+    except (*failures, AssertionError) as exc:
+        raise InvalidRequest(f"the kubeconfig cannot be used: {exc}") from exc
+    with http:
+        failures += (subprocess.SubprocessError,)  # of a program that makes tokens
+        yield Cluster(cast(_Http, http), failures, namespace or config.namespace or "default")
+
+
+def _client_of(kubeconfig: str | None, context: str | None) -> tuple[Any, Any]:
+    """lightkube's connections, and the cluster to connect to."""
+    try:
+        adapter = import_module("lightkube.config.client_adapter")
+        files = import_module("lightkube.config.kubeconfig")
+    except ImportError as exc:
+        raise Unavailable(_LACKING) from exc
+    file = kubeconfig or _first_of(os.environ.get("KUBECONFIG", ""))
+    try:
+        found = files.KubeConfig.from_file(file) if file else files.KubeConfig.from_env()
+        return adapter, found.get(context)
+    except Exception as exc:  # a file that is no kubeconfig ends in whatever it trips over
+        raise InvalidRequest(
+            f"no cluster is known here ({exc or type(exc).__name__}): gcloud container clusters get-credentials CLUSTER "
+            "--location=LOCATION, or give --kubeconfig and --context"
+        ) from exc
+
+
+def _first_of(paths: str) -> str:
+    """The first file of several that is there, as kubectl would merge them."""
+    given = [path for path in paths.split(os.pathsep) if path]
+    return next((path for path in given if os.path.isfile(path)), given[0] if given else "")
+
+
+def _object(body: bytes) -> Object:
+    try:
+        return part({"body": json.loads(body)}, "body")
+    except ValueError:
+        return {}

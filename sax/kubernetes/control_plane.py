@@ -1,0 +1,49 @@
+"""The control plane of a cell for an order: the packaged objects with its words in them. Pure."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+from sax.errors import Internal
+from sax.kubernetes.order import Order
+from sax.kubernetes.workload import pod_of
+
+Object = dict[str, Any]
+_ACCOUNT = "iam.gke.io/gcp-service-account"
+
+
+def control_plane_of(packaged: Iterable[Object], order: Order) -> list[Object]:
+    """Admin servers and gateways, their Services, and what all pods of the cell share."""
+    made = [copy.deepcopy(each) for each in packaged]
+    kinds = {each["kind"] for each in made}
+    if missing := {"ConfigMap", "ServiceAccount", "Deployment"} - kinds:
+        raise Internal(f"the manifests that came with sax have no {', '.join(sorted(missing))}")
+    for each in made:
+        if each["kind"] == "ConfigMap":
+            each["data"] |= {"GSBUCKET": order.bucket.variable, "SAX_CELL": str(order.cell)}
+        elif each["kind"] == "ServiceAccount":
+            _identify(each, order.service_account_email)
+        elif each["kind"] == "Deployment":
+            order.images.apply(pod_of(each))
+    return made
+
+
+def put_in(namespace: str, objects: Iterable[Object]) -> None:
+    """Set the namespace of each, and of the accounts that it names."""
+    for each in objects:
+        each["metadata"]["namespace"] = namespace
+        for subject in each.get("subjects", ()):
+            if subject["kind"] == "ServiceAccount":
+                subject["namespace"] = namespace
+
+
+def _identify(account: Object, email: str | None) -> None:
+    """As whom the pods act; without an e-mail as themselves."""
+    annotations = account["metadata"].setdefault("annotations", {})
+    annotations.pop(_ACCOUNT, None)  # a placeholder
+    if email is not None:
+        annotations[_ACCOUNT] = email
+    if not annotations:
+        del account["metadata"]["annotations"]

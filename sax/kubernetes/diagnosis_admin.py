@@ -1,0 +1,64 @@
+"""What the cell's admin server says of itself, through the API server. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sax.kubernetes.fields import Object, number, part, text
+from sax.kubernetes.finding import OK, PROBLEM, WARNING, Finding
+from sax.kubernetes.snapshot import Snapshot, Wanted
+
+_ABOUT = "admin server"
+
+
+def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
+    """Who leads, whether it can write, and how its models are."""
+    where = f"kubectl -n {snapshot.namespace}"
+    if snapshot.admin is None:
+        if snapshot.admin_trouble:
+            yield Finding(
+                WARNING,
+                _ABOUT,
+                f"its status is not reachable through the API server: {snapshot.admin_trouble}",
+                f"{where} port-forward deployment/sax-admin-server 10002, then "
+                "curl localhost:10002/status.json",
+            )
+        return
+    told: Object = dict(snapshot.admin)
+    leader = text(told, "leader")
+    if not told.get("leading") and not leader:
+        yield Finding(
+            PROBLEM,
+            _ABOUT,
+            f"no admin server leads ({text(told, 'leadership') or 'it does not say why'}): can it "
+            "write to the bucket?",
+            f"{where} logs deployment/sax-admin-server --tail=50",
+        )
+        return
+    yield Finding(OK, _ABOUT, f"cell {text(told, 'cell')} is led by {leader or 'this one'}")
+    if trouble := text(told, "store_trouble"):
+        yield Finding(
+            PROBLEM,
+            _ABOUT,
+            f"it cannot write its state: {trouble}",
+            "gcloud storage buckets get-iam-policy gs://BUCKET",
+        )
+    if told.get("leading"):
+        yield _totals(part(told, "totals"), where)
+
+
+def _totals(totals: Object, where: str) -> Finding:
+    models, ready = number(totals, "models"), number(totals, "ready_replicas")
+    wanted, servers = number(totals, "wanted_replicas"), number(totals, "servers")
+    told = (
+        f"{models} models published, {ready} of {wanted} wanted replicas ready, on {servers} "
+        f"model servers, {number(totals, 'servers_in_trouble')} of them in trouble"
+    )
+    if ready >= wanted and not number(totals, "servers_in_trouble"):
+        return Finding(OK, _ABOUT, told)
+    return Finding(
+        WARNING,
+        _ABOUT,
+        told,
+        f"{where} port-forward service/sax-admin-server 10000, then sax ls and sax status",
+    )

@@ -1,0 +1,51 @@
+"""The API server: its version, and what it would not let us see. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sax.kubernetes.finding import OK, WARNING, Finding
+from sax.kubernetes.snapshot import LOOKS, Look, Snapshot, Wanted
+
+_ABOUT = "API server"
+_LEAST = (1, 30)  # the sleep before a gateway stops
+
+
+def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
+    """Of the server itself, and of each look that came to nothing."""
+    found = re.match(r"v?(\d+)\.(\d+)", snapshot.version)
+    least = ".".join(map(str, _LEAST))
+    if found and (int(found[1]), int(found[2])) < _LEAST:
+        yield Finding(
+            WARNING,
+            _ABOUT,
+            f"Kubernetes {snapshot.version} is older than the manifests expect, {least}",
+            "gcloud container clusters upgrade CLUSTER --location=LOCATION --master",
+        )
+    else:
+        yield Finding(OK, _ABOUT, f"answers, Kubernetes {snapshot.version or '(no version told)'}")
+    for look in LOOKS:
+        if look.name in snapshot.forbidden:
+            yield _forbidden(look, snapshot.namespace)
+        elif look.name in snapshot.failed:
+            yield Finding(
+                WARNING,
+                _ABOUT,
+                f"{look.resource} could not be seen: {snapshot.failed[look.name]}",
+                "run the doctor again",
+            )
+
+
+def _forbidden(look: Look, namespace: str) -> Finding:
+    where = f"-n {namespace}" if look.is_namespaced else "--all-namespaces"
+    kind = "Role" if look.is_namespaced else "ClusterRole"
+    return Finding(
+        WARNING,
+        "rights",
+        f"you may not list {look.resource}"
+        + (f" in namespace {namespace}" if look.is_namespaced else " of the cluster")
+        + ", so nothing is said of them",
+        f"kubectl auth can-i list {look.resource} {where} must say yes: ask for a {kind} with "
+        f"verb list on {look.resource}",
+    )

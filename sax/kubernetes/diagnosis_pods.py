@@ -1,0 +1,94 @@
+"""Our pods: which do not run, and what their exit codes mean. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from sax.kubernetes.fields import Object, condition, holds, name_of, number, part, parts, text
+from sax.kubernetes.finding import OK, PROBLEM, WARNING, Finding, some
+from sax.kubernetes.snapshot import Snapshot, Wanted
+
+_ABOUT = "pods"
+_MEANINGS = {
+    1: "it failed: the last line of its log says why",
+    2: "it refused its flags or its environment: the last line of its log says which",
+    75: "its replica lost a host and starts again as a whole; the log of host 0 names the host",
+    134: "it was aborted: by the runtime of the TPU, as a rule; its log has the trace",
+    137: "it was killed: out of memory, or it did not end in time",
+    143: "it was told to end",
+}
+_Trouble = tuple[str, str, str]  # level, what, kind of remedy
+
+
+def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
+    """Of pods in trouble, those in the same trouble together."""
+    if not snapshot.knows("pods"):
+        return
+    by_trouble: dict[_Trouble, list[str]] = defaultdict(list)
+    for pod in snapshot.our_pods:
+        for trouble in _troubles(pod):
+            by_trouble[trouble].append(name_of(pod))
+    for (level, what, remedy), names in sorted(by_trouble.items()):
+        command = f"kubectl -n {snapshot.namespace} {remedy.format(pod=names[0])}"
+        yield Finding(level, _ABOUT, f"{some(names)}: {what}", command)
+    if not by_trouble:
+        yield Finding(OK, _ABOUT, f"{len(snapshot.our_pods)} pods, all ready")
+
+
+def _troubles(pod: Object) -> Iterator[_Trouble]:
+    phase = text(pod, "status", "phase")
+    placed = condition(pod, "PodScheduled")
+    if phase == "Pending" and text(placed, "status") == "False":
+        yield PROBLEM, f"no node: {text(placed, 'message')}", "describe pod {pod}"
+        return
+    statuses = parts(pod, "status", "containerStatuses")
+    stories = [story for status in statuses for story in _story(status)]
+    if stories:
+        yield from stories
+    elif phase in ("Failed", "Unknown"):
+        told = text(pod, "status", "message") or text(pod, "status", "reason") or phase
+        yield PROBLEM, told, "describe pod {pod}"
+    elif phase != "Succeeded" and not holds(pod, "Ready") and not _is_pulling(statuses):
+        yield WARNING, "not ready yet", "logs {pod} --tail=20"
+
+
+def _story(status: Object) -> Iterator[_Trouble]:
+    """What a container has been through."""
+    ended = _ended(status)
+    waiting = text(status, "state", "waiting", "reason")
+    restarts = number(status, "restartCount")
+    why = _why(ended)
+    if waiting == "CrashLoopBackOff":
+        yield PROBLEM, f"ends again and again ({restarts} times): {why}", "logs {pod} --previous"
+    elif waiting in ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"):
+        told = text(status, "state", "waiting", "message")
+        yield PROBLEM, f"{waiting}: {told}", "describe pod {pod}"
+    elif text(status, "state", "terminated", "exitCode") not in ("", "0"):
+        # 75 is the way in which a replica asks to be started again.
+        lost = number(ended, "exitCode") in (75, 143)
+        yield WARNING if lost else PROBLEM, why, "logs {pod} --tail=50"
+    elif restarts:
+        yield WARNING, f"was restarted: {why}", "logs {pod} --previous --tail=50"
+
+
+def _ended(status: Object) -> Object:
+    """How it ended last, {} if it never did."""
+    now, before = part(status, "state", "terminated"), part(status, "lastState", "terminated")
+    return now or before
+
+
+def _why(ended: Object) -> str:
+    if not ended:
+        return "how it ended is not known"
+    code = number(ended, "exitCode")
+    if text(ended, "reason") == "OOMKilled":
+        return "it was killed: it had no more memory than its limit (exit code 137)"
+    meaning = _MEANINGS.get(code, text(ended, "message") or text(ended, "reason") or "it ended")
+    return f"{meaning} (exit code {code})"
+
+
+def _is_pulling(statuses: list[Object]) -> bool:
+    """Told elsewhere, with the kubelet's words."""
+    reasons = {text(status, "state", "waiting", "reason") for status in statuses}
+    return any("Image" in reason for reason in reasons)

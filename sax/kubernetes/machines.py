@@ -1,0 +1,239 @@
+"""TPU machines of Google Kubernetes Engine: which of them make a slice, and how many.
+
+Sources, at https://cloud.google.com/: which machine type makes which topology, and the labels of
+its nodes: /kubernetes-engine/docs/concepts/plan-tpus. vCPUs and memory of machines: of v5p, v6e
+and v7x /tpu/docs/tpu7x and /compute/docs/tpus/tpu-machines, of v5e /tpu/docs/v5e, of v4
+/tpu/docs/v4. What a node keeps for itself: /kubernetes-engine/docs/concepts/plan-node-sizes.
+
+Pure. Knows nothing of models, manifests or a compiler; a test holds it against what the compiler
+says of hosts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from sax.errors import InvalidRequest
+from sax.names import nearest
+
+ACCELERATOR_LABEL = "cloud.google.com/gke-tpu-accelerator"
+TOPOLOGY_LABEL = "cloud.google.com/gke-tpu-topology"
+NODE_POOL_LABEL = "cloud.google.com/gke-nodepool"
+TPU = "google.com/tpu"  # the resource, and the taint of such nodes
+
+_GIB = 2**30
+_SLICE = re.compile(r"([a-z][a-z0-9_-]*?)[:=_](\d{1,3}(?:x\d{1,3}){1,2})")
+_FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+_CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8")
+_LARGE = ("8x8x12", "8x8x16", "8x16x16")
+_PER_HOST = 4  # chips of every machine that can stand beside others in a slice
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine type with TPU chips."""
+
+    name: str
+    chips: int
+    vcpus: int
+    memory: int  # bytes
+
+    @property
+    def allocatable(self) -> int:
+        """Bytes that a node of it has for pods: the rest is the kubelet's and the system's."""
+        steps = ((4, 0.25), (4, 0.20), (8, 0.10), (112, 0.06), (math.inf, 0.02))
+        left, kept = self.memory / _GIB, 0.1
+        for width, share in steps:
+            kept += min(left, width) * share
+            left -= min(left, width)
+        return self.memory - math.ceil(kept * _GIB)
+
+    def makes(self, chips: int) -> bool:
+        """Whether slices of so many chips are made of it."""
+        return chips == self.chips or (
+            self.chips == _PER_HOST and chips > _PER_HOST and chips % _PER_HOST == 0
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """TPUs of one kind, as the cluster knows them."""
+
+    chip: str  # as in v5e:4x8
+    accelerator: str  # the nodes' label
+    sizes: tuple[str, ...]  # that can be had, smallest first
+    machines: tuple[Machine, ...]
+    also: tuple[str, ...] = ()  # what else people call them
+
+
+@dataclass(frozen=True, slots=True)
+class TpuSlice:
+    """One slice and the machines that it is made of."""
+
+    generation: Generation
+    size: str  # 4x8
+    machine: Machine
+
+    def __str__(self) -> str:
+        return f"{self.generation.chip}:{self.size}"
+
+    @property
+    def chips(self) -> int:
+        return _chips(self.size)
+
+    @property
+    def chips_per_host(self) -> int:
+        return self.machine.chips
+
+    @property
+    def hosts(self) -> int:
+        return self.chips // self.machine.chips
+
+    @property
+    def platform_chip(self) -> str:
+        """Of the model server's flag --platform_chip."""
+        return f"tpu{self.generation.chip}"
+
+    @property
+    def node_selector(self) -> dict[str, str]:
+        return {ACCELERATOR_LABEL: self.generation.accelerator, TOPOLOGY_LABEL: self.size}
+
+
+def _machines(name: str, *sizes: tuple[int, int, int]) -> tuple[Machine, ...]:
+    return tuple(
+        Machine(name.format(chips), chips, vcpus, gib * _GIB) for chips, vcpus, gib in sizes
+    )
+
+
+GENERATIONS = {
+    each.chip: each
+    for each in (
+        Generation(
+            "v4",
+            "tpu-v4-podslice",
+            (*_CUBES, *_LARGE),
+            _machines("ct4p-hightpu-{}t", (4, 240, 407)),
+        ),
+        Generation(
+            "v5e",
+            "tpu-v5-lite-podslice",
+            _FLAT,
+            _machines("ct5lp-hightpu-{}t", (1, 24, 48), (4, 112, 192), (8, 224, 384)),
+            ("v5litepod", "v5lite", "tpu-v5-lite-device"),
+        ),
+        Generation(
+            "v5p",
+            "tpu-v5p-slice",
+            (*_CUBES, *_LARGE, "16x16x16", "16x16x24"),
+            _machines("ct5p-hightpu-{}t", (4, 208, 448)),
+        ),
+        Generation(
+            "v6e",
+            "tpu-v6e-slice",
+            _FLAT,
+            _machines("ct6e-standard-{}t", (1, 44, 176), (4, 180, 720), (8, 180, 1440)),
+            ("trillium",),
+        ),
+        Generation(
+            "v7x",
+            "tpu7x",
+            (*_CUBES, *_LARGE),
+            _machines("tpu7x-standard-{}t", (4, 224, 960)),
+            ("v7", "ironwood", "tpu-v7x-slice"),
+        ),
+    )
+}
+_KNOWN = {
+    word: each
+    for each in GENERATIONS.values()
+    for word in (each.chip, f"tpu{each.chip}", each.accelerator, *each.also)
+}
+
+
+def slice_of(topology: str, machine_type: str | None = None) -> TpuSlice:
+    """The slice v5e:4x8 of the machines that make it, or of those that are asked for.
+
+    Raises InvalidRequest, saying what would be right.
+    """
+    found = _SLICE.fullmatch(topology.strip().lower())
+    if found is None:
+        raise InvalidRequest(
+            f"topology {topology!r} is no name of a slice: write CHIP:SIZE, as v5e:4x8 or "
+            f"v5p:2x2x4; chips of Kubernetes Engine are {', '.join(GENERATIONS)}",
+            param="topology",
+        )
+    generation = _generation(found[1])
+    size = found[2]
+    if size not in generation.sizes:
+        raise InvalidRequest(
+            f"there is no slice {generation.chip}:{size} on Kubernetes Engine; nearest: "
+            f"{', '.join(_near(generation, size))}",
+            param="topology",
+        )
+    return TpuSlice(generation, size, _machine(generation, size, machine_type))
+
+
+def machine_types() -> list[str]:
+    """Every machine type that is known here."""
+    return [machine.name for each in GENERATIONS.values() for machine in each.machines]
+
+
+def _generation(word: str) -> Generation:
+    if found := _KNOWN.get(word):
+        return found
+    raise InvalidRequest(
+        f"Kubernetes Engine has no TPU {word!r}; nearest: "
+        f"{', '.join(nearest(word, _KNOWN)) or 'v5e'}; there are {', '.join(GENERATIONS)}",
+        param="topology",
+    )
+
+
+def _machine(generation: Generation, size: str, wanted: str | None) -> Machine:
+    chips = _chips(size)
+    fitting = sorted(
+        (machine for machine in generation.machines if machine.makes(chips)),
+        # Of two that would do, the one that also makes larger slices: it is what the compiler
+        # takes a slice to be made of.
+        key=lambda machine: machine.chips != _PER_HOST,
+    )
+    if wanted is None:
+        return fitting[0]
+    if found := next((machine for machine in fitting if machine.name == wanted), None):
+        return found
+    raise InvalidRequest(_unfit(generation, size, wanted, fitting), param="machine_type")
+
+
+def _unfit(generation: Generation, size: str, wanted: str, fitting: list[Machine]) -> str:
+    right = " or ".join(
+        f"{machine.name} ({_counted(_chips(size) // machine.chips)})" for machine in fitting
+    )
+    remedy = f"for {generation.chip}:{size} give --machine-type {right}"
+    theirs = next((each for each in generation.machines if each.name == wanted), None)
+    if theirs is None:
+        if wanted in machine_types():
+            return f"{wanted} has no {generation.chip} chips: {remedy}"
+        near = ", ".join(nearest(wanted, machine_types())) or ", ".join(machine_types())
+        return f"no TPU machine type is called {wanted!r}; nearest: {near}; {remedy}"
+    sizes = [each for each in generation.sizes if theirs.makes(_chips(each))]
+    made = f"makes {', '.join(sizes)} only" if len(sizes) < 5 else f"makes {sizes[0]} and larger"
+    return (
+        f"{wanted} has {theirs.chips} chip{'s' * (theirs.chips > 1)} and {made}, "
+        f"not {size} with its {_chips(size)} chips: {remedy}"
+    )
+
+
+def _counted(hosts: int) -> str:
+    return f"{hosts} of them" if hosts > 1 else "one of them"
+
+
+def _near(generation: Generation, size: str) -> list[str]:
+    def distance(each: str) -> float:
+        return abs(math.log(_chips(each) / max(_chips(size), 1)))
+
+    return [f"{generation.chip}:{each}" for each in sorted(generation.sizes, key=distance)[:3]]
+
+
+def _chips(size: str) -> int:
+    return math.prod(map(int, size.split("x")))

@@ -1,0 +1,136 @@
+"""The JobSets or the LeaderWorkerSet of model servers for an order.
+
+All kinds have the pod of the packaged JobSet: what differs is who makes the pods and tells them
+their place.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from sax.kubernetes.host_memory import memory_request, quantity
+from sax.kubernetes.machines import TPU, TpuSlice
+from sax.kubernetes.order import Order, Placement
+from sax.kubernetes.packaged import leader_worker_set, model_server_set
+from sax.kubernetes.workload import template_of
+from sax.names import ModelId
+
+Object = dict[str, Any]
+_INSTANCE = "app.kubernetes.io/instance"
+_EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+_EXCLUSIVE_GROUPS = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+_FLEX_START = "cloud.google.com/gke-flex-start"
+_SPOT = "cloud.google.com/gke-spot"
+# A LeaderWorkerSet's controller tells its pods these itself.
+_OF_A_JOBSET = {"SAX_HOSTS", "JOBSET_NAME", "REPLICATED_JOB_NAME", "JOB_INDEX", "SAX_PRIMARY"}
+_MOST_CPUS = 0.5  # of a machine's, for the request
+
+
+def model_servers(order: Order, placed: Placement, model_id: ModelId) -> list[Object]:
+    """One JobSet for each replica, one for all, or a LeaderWorkerSet."""
+    packaged = model_server_set()
+    sets = [_jobset(packaged, name, order, placed, model_id) for name in order.set_names]
+    if order.kind == "leaderworkerset":
+        return [_leader_worker_set(leader_worker_set(), sets[0], order, placed.there)]
+    return sets
+
+
+def _jobset(
+    packaged: Object, name: str, order: Order, placed: Placement, model_id: ModelId
+) -> Object:
+    made = copy.deepcopy(packaged)
+    made["metadata"]["name"] = name
+    made["metadata"]["labels"][_INSTANCE] = order.name
+    if placed.there.hosts == 1:
+        _share_pools(made)
+    job = made["spec"]["replicatedJobs"][0]
+    job["replicas"] = order.jobs
+    hosts = placed.there.hosts
+    job["template"]["spec"] |= {"parallelism": hosts, "completions": hosts}
+    template = template_of(made)
+    template["metadata"]["labels"][_INSTANCE] = order.name
+    _place(template["spec"], order, placed.there)
+    container = template["spec"]["containers"][0]
+    _size(container, placed)
+    container["args"] = _arguments(container["args"], name, order, placed.there, model_id)
+    _set_variable(container, "SAX_HOSTS", str(hosts))
+    return made
+
+
+def _share_pools(workload: Object) -> None:
+    """A pool of single hosts has a slice on each node: replicas need no pool of their own."""
+    annotations = workload["metadata"].get("annotations", {})
+    for each in (_EXCLUSIVE, _EXCLUSIVE_GROUPS):
+        annotations.pop(each, None)
+    if not annotations:
+        workload["metadata"].pop("annotations", None)
+
+
+def _place(pod: Object, order: Order, there: TpuSlice) -> None:
+    """On which nodes."""
+    selector = pod.setdefault("nodeSelector", {})
+    selector |= there.node_selector
+    if order.flex_start:
+        selector[_FLEX_START] = "true"
+    if order.spot:
+        selector[_SPOT] = "true"
+        pod["tolerations"].append(
+            {"key": _SPOT, "operator": "Equal", "value": "true", "effect": "NoSchedule"}
+        )
+    order.images.apply(pod)
+
+
+def _size(container: Object, placed: Placement) -> None:
+    there, resources = placed.there, container["resources"]
+    chips = str(there.chips_per_host)
+    resources["requests"] |= {
+        "memory": quantity(memory_request(there, placed.planned)),
+        TPU: chips,
+    }
+    resources["limits"][TPU] = chips
+    asked = int(resources["requests"]["cpu"])
+    resources["requests"]["cpu"] = str(min(asked, int(there.machine.vcpus * _MOST_CPUS)))
+
+
+def _arguments(
+    given: list[str], name: str, order: Order, there: TpuSlice, model_id: ModelId
+) -> list[str]:
+    ours = {
+        "--sax_cell": str(order.cell),
+        "--platform_chip": there.platform_chip,
+        "--platform_topology": there.size,
+        "--slots": order.slots,
+        "--max_context": order.max_context,
+        "--tags": f"model:{model_id},set:{name}" if order.is_reserved else None,
+    }
+    flags = dict(_flag(text) for text in given)
+    flags |= {flag: str(value) for flag, value in ours.items() if value is not None}
+    return [f"{flag}={value}" for flag, value in flags.items()]
+
+
+def _flag(text: str) -> tuple[str, str]:
+    flag, _, value = text.partition("=")
+    return flag, value
+
+
+def _set_variable(container: Object, name: str, value: str) -> None:
+    (found,) = (each for each in container["env"] if each["name"] == name)
+    found["value"] = value
+
+
+def _leader_worker_set(packaged: Object, jobset: Object, order: Order, there: TpuSlice) -> Object:
+    """The same pods, made and told their places by another controller."""
+    made = copy.deepcopy(packaged)
+    template = template_of(jobset)
+    pod = template["spec"]
+    pod["restartPolicy"] = "Always"  # its pods are of StatefulSets, which know no other
+    container = pod["containers"][0]
+    container["env"] = [each for each in container["env"] if each["name"] not in _OF_A_JOBSET]
+    made["metadata"]["name"] = order.name
+    made["metadata"]["labels"][_INSTANCE] = order.name
+    if there.hosts == 1:
+        _share_pools(made)
+    made["spec"]["replicas"] = order.replicas
+    made["spec"]["leaderWorkerTemplate"] |= {"size": there.hosts, "workerTemplate": template}
+    return made

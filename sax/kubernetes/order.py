@@ -1,0 +1,149 @@
+"""What manifests are asked for: every word of `sax k8s render`, checked. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sax.errors import InvalidRequest
+from sax.kubernetes.bucket import Bucket
+from sax.kubernetes.image import ImageSource
+from sax.kubernetes.machines import TpuSlice
+from sax.kubernetes.names import check_jobset, check_label, check_leader_worker_set
+from sax.kubernetes.planned import Planned
+from sax.names import CellId, ModelId, check_model_path
+
+KINDS = ("jobset", "one-jobset", "leaderworkerset")
+PARTS = ("control", "servers", "all")
+SET_NAME = "sax-model-server-set"
+JOB_NAME = "sax-model-server"
+_MOST_REPLICAS = 1000
+_EMAIL = re.compile(
+    r"[a-z0-9][a-z0-9-]{0,62}@[a-z][a-z0-9.-]{0,120}\.(?:iam|developer)\.gserviceaccount\.com"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Manifests for replicas of one model. Raises InvalidRequest for what no cluster would take."""
+
+    model: str  # as it was asked for
+    bucket: Bucket
+    replicas: int = 1
+    kind: str = "jobset"
+    part: str = "all"
+    name: str = SET_NAME
+    cell: CellId = field(default_factory=lambda: CellId("test"))
+    model_id: ModelId | None = None  # None: made of the model's name
+    model_path: str | None = None  # of the registry, where not as the checkpoint says
+    overrides: Mapping[str, str] = field(default_factory=dict[str, str])
+    namespace: str | None = None  # None: the one that kubectl uses
+    images: ImageSource = ImageSource()
+    service_account_email: str | None = None
+    slots: int | None = None
+    max_context: int | None = None
+    flex_start: bool = False
+    spot: bool = False
+    is_reserved: bool = False  # for the model alone
+
+    def __post_init__(self) -> None:
+        _check_text(self.model, "MODEL")
+        _check_choice(self.kind, KINDS, "kind")
+        _check_choice(self.part, PARTS, "only")
+        _check_replicas(self.replicas)
+        if self.namespace is not None:
+            check_label(self.namespace, "--namespace", "namespace")
+        if self.model_path is not None:
+            check_model_path(self.model_path)
+        for key, value in self.overrides.items():
+            _check_text(key, "--set")
+            _check_text(value, f"--set {key}")
+        _check_counts({"slots": self.slots, "max-context": self.max_context})
+        _check_email(self.service_account_email)
+        self._check_capacity()
+        self._check_model_id()
+
+    def _check_capacity(self) -> None:
+        if self.flex_start and self.spot:
+            raise InvalidRequest(
+                "--flex-start and --spot are two ways to pay for nodes: leave one out",
+                param="spot",
+            )
+
+    def _check_model_id(self) -> None:
+        if self.model_id is not None and self.model_id.cell_id != self.cell:
+            raise InvalidRequest(
+                f"--publish-as {self.model_id} is in another cell than {self.cell}: give --cell "
+                f"{self.model_id.cell_id}, or publish it as {self.cell}/{self.model_id.model}",
+                param="publish_as",
+            )
+
+    @property
+    def set_names(self) -> list[str]:
+        """Of the JobSets, or of the one JobSet or LeaderWorkerSet."""
+        if self.kind != "jobset":
+            return [self.name]
+        return [f"{self.name}-{index}" for index in range(self.replicas)]
+
+    @property
+    def jobs(self) -> int:
+        """Replicas in one JobSet."""
+        return self.replicas if self.kind == "one-jobset" else 1
+
+    def check_names(self, hosts: int) -> None:
+        """Whether every name is still one with so many hosts in a replica. Raises InvalidName."""
+        if self.kind == "leaderworkerset":
+            return check_leader_worker_set(self.name, replicas=self.replicas, param="name")
+        longest = max(self.set_names, key=len)
+        check_jobset(longest, JOB_NAME, replicas=self.jobs, pods=hosts, param="name")
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """On what it runs."""
+
+    there: TpuSlice
+    planned: Planned | None = None  # None: nobody asked whether it fits
+
+
+def _check_choice(value: str, choices: tuple[str, ...], option: str) -> None:
+    if value not in choices:
+        raise InvalidRequest(
+            f"--{option} {value!r}: choose one of {', '.join(choices)}", param=option
+        )
+
+
+def _check_replicas(count: int) -> None:
+    if not 1 <= count <= _MOST_REPLICAS:
+        raise InvalidRequest(
+            f"--replicas {count}: write 1 to {_MOST_REPLICAS}; each is a slice of its own "
+            "(--only control renders a cell without model servers)",
+            param="replicas",
+        )
+
+
+def _check_counts(counts: Mapping[str, int | None]) -> None:
+    for option, count in counts.items():
+        if count is not None and not 1 <= count <= 2**31 - 1:
+            raise InvalidRequest(f"--{option} {count}: give a number above 0", param=option)
+
+
+def _check_email(email: str | None) -> None:
+    if email is not None and not _EMAIL.fullmatch(email):
+        raise InvalidRequest(
+            f"--service-account-email {email!r}: write the e-mail of a Google service account, as "
+            "in sax@my-project.iam.gserviceaccount.com",
+            param="service_account_email",
+        )
+
+
+def _check_text(text: str, what: str) -> None:
+    """Of what ends in comments and commands: one line of letters that can be seen."""
+    if not text or not text.isprintable():
+        raise InvalidRequest(
+            f"{what} {json.dumps(text)}: write one line without control characters",
+            param=what.strip("-").lower(),
+        )

@@ -1,0 +1,76 @@
+"""What `sax plan --json` said of a model on a slice, as far as manifests need it. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sax.errors import MemoryPlanError, Unavailable
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan that fits."""
+
+    topology: str  # v5e:4x8
+    path: str  # of the registry; auto: as the checkpoint's config.json says
+    hosts: int
+    weights: int  # bytes of one device
+    used: int  # bytes of one device, of everything
+    limit: int  # bytes of one device
+    devices: int  # of the slice
+    kv_tokens: int  # that the page pool holds
+
+    @property
+    def weights_of_slice(self) -> int:
+        """Bytes that all devices hold of weights, those that several hold counted for each."""
+        return self.weights * self.devices
+
+    def __str__(self) -> str:
+        return (
+            f"{_gib(self.weights)} of weights and {_gib(self.used)} in all, of "
+            f"{_gib(self.limit)}, on each of {self.devices} devices; room for "
+            f"{self.kv_tokens:,} cached tokens"
+        )
+
+
+def read_plan(text: str) -> Planned:
+    """Read the plan's JSON.
+
+    Raises MemoryPlanError with the plan's words if the model does not fit, Unavailable for what is
+    no plan.
+    """
+    try:
+        made = json.loads(text)
+        fits, where, memory = made["fits"], made["slice"], made["memory"]
+        if not fits:
+            raise MemoryPlanError(_refusal(made))
+        return Planned(
+            topology=where["topology"],
+            path=made["path"],
+            hosts=where["hosts"],
+            devices=where["devices"],
+            weights=memory["weights"],
+            used=memory["used"],
+            limit=memory["limit"],
+            kv_tokens=memory["kv_tokens"],
+        )
+    except (ValueError, KeyError, TypeError) as exc:
+        raise Unavailable(
+            "the plan of the model came to nothing: see what it said above; --no-plan renders "
+            "without a plan"
+        ) from exc
+
+
+def _refusal(made: dict[str, Any]) -> str:
+    advice: list[str] = made.get("advice") or []
+    hints = "".join(f"\n  {line}" for line in advice)
+    problem = made.get("problem") or f"{made['model']} does not fit {made['slice']['topology']}"
+    return f"{problem}\nwith any of these it would:{hints}" if hints else str(problem)
+
+
+def _gib(count: int) -> str:
+    return f"{count / _GIB:.1f} GiB"

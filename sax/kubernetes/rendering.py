@@ -1,0 +1,175 @@
+"""Everything that `sax k8s render` prints: objects, their text, and the comment before them.
+
+The same order gives the same bytes. Values become YAML by a dumper alone, never by pasting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from sax.kubernetes.control_plane import control_plane_of, put_in
+from sax.kubernetes.gcloud import kubectl, node_pool_command
+from sax.kubernetes.model_servers import model_servers
+from sax.kubernetes.order import Order, Placement
+from sax.kubernetes.packaged import control_plane
+from sax.kubernetes.publication import Publication, publication_of
+
+Object = dict[str, Any]
+CONTROL_FILE, SERVERS_FILE, LIST_FILE = (
+    "control.yaml",
+    "model-servers.yaml",
+    "kustomization.yaml",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Manifests of an order."""
+
+    heading: str  # comments
+    control: tuple[Object, ...]
+    servers: tuple[Object, ...]
+
+    @property
+    def objects(self) -> tuple[Object, ...]:
+        return self.control + self.servers
+
+    def as_text(self) -> str:
+        """One stream of YAML."""
+        return self.heading + _dump(self.objects)
+
+    def as_files(self) -> dict[str, str]:
+        """A folder for kustomize: its files by name."""
+        parts = {CONTROL_FILE: self.control, SERVERS_FILE: self.servers}
+        files = {name: self.heading + _dump(part) for name, part in parts.items() if part}
+        listing = {
+            "apiVersion": "kustomize.config.k8s.io/v1beta1",
+            "kind": "Kustomization",
+            "resources": sorted(files),
+        }
+        return {**files, LIST_FILE: self.heading + _dump([listing])}
+
+
+def render(order: Order, placed: Placement, command: str) -> Rendered:
+    """The manifests of an order; `command`: with which it was given. Raises InvalidRequest."""
+    order.check_names(placed.there.hosts)
+    published = publication_of(order, placed.planned)
+    control = control_plane_of(control_plane(), order) if order.part != "servers" else []
+    servers: list[Object] = []
+    if order.part != "control":
+        servers = model_servers(order, placed, published.model_id)
+    if order.namespace is not None:
+        put_in(order.namespace, [*control, *servers])
+    heading = _heading(order, placed, published, command)
+    return Rendered(heading, tuple(control), tuple(servers))
+
+
+def _dump(objects: Sequence[Object]) -> str:
+    import yaml  # here: it takes long, and most commands do without
+
+    return "".join("---\n" + yaml.safe_dump(each, sort_keys=False, width=100) for each in objects)
+
+
+def _heading(order: Order, placed: Placement, published: Publication, command: str) -> str:
+    lines = [
+        f"Made by sax {version('sax')}:",
+        f"  {command}",
+        "",
+        *_what(order, placed),
+        "",
+        *_steps(order, placed, published),
+    ]
+    return "".join(f"# {_one_line(line)}".rstrip() + "\n" for line in lines)
+
+
+def _what(order: Order, placed: Placement) -> list[str]:
+    there = placed.there
+    if order.part == "control":
+        return [f"The control plane of {order.cell}, with its state in {order.bucket.url}."]
+    replicas = "one replica" if order.replicas == 1 else f"{order.replicas} replicas"
+    hosts = "one host" if there.hosts == 1 else f"{there.hosts} hosts"
+    chips = "one chip" if there.chips_per_host == 1 else f"{there.chips_per_host} chips"
+    lines = [
+        f"{replicas.capitalize()} of {order.model} in {order.cell}, each on {there}: {hosts} of "
+        f"{there.machine.name} with {chips}."
+    ]
+    if placed.planned is None:
+        lines.append(
+            "Not planned (--no-plan): nothing here says that the model fits this slice. Ask "
+            "`sax plan`."
+        )
+        return lines
+    lines.append(f"Planned: {placed.planned}.")
+    if placed.planned.hosts != there.hosts:
+        lines.append(f"(The plan divides the slice into {placed.planned.hosts} hosts.)")
+    return lines
+
+
+def _steps(order: Order, placed: Placement, published: Publication) -> list[str]:
+    lines = [*_before(order, placed), "Apply it:"]
+    if order.namespace:
+        lines.append(f"  {kubectl('create', 'namespace', order.namespace)}")
+    lines.append("  kubectl apply --server-side -f THIS_FILE      # a folder of it: -k FOLDER")
+    if order.images.registry is None:
+        lines.append("  (Images have no registry: nodes must have them, or give --image-registry.)")
+    if order.part == "control":
+        return lines
+    if published.is_upload:
+        lines.append(f"Copy the checkpoint of {order.model} to {published.checkpoint}, then")
+    return [
+        *lines,
+        "Publish the model, by the CLI or over HTTP:",
+        f"  {published.command}",
+        f"  LB_IP=$({_address(order)})",
+        f"  {published.curl}",
+    ]
+
+
+def _address(order: Order) -> str:
+    path = "jsonpath='{.status.loadBalancer.ingress[*].ip}'"
+    return f"{kubectl('get', 'svc', 'sax-http-lb', namespace=order.namespace)} -o {path}"
+
+
+def _before(order: Order, placed: Placement) -> list[str]:
+    """What a cluster must have first."""
+    lines: list[str] = []
+    if order.part != "control":
+        controller = "LeaderWorkerSet" if order.kind == "leaderworkerset" else "JobSet"
+        pools = "node pools" if order.replicas > 1 else "a node pool"
+        lines.append(f"Needs the {controller} controller with its webhooks, and {pools}, as by")
+        pool = f"{order.name}-0"[:40].rstrip("-")
+        lines.append(
+            "  "
+            + node_pool_command(placed.there, pool, flex_start=order.flex_start, spot=order.spot)
+        )
+    if order.part == "servers":
+        return lines
+    return [*lines, *_rights(order)]
+
+
+def _rights(order: Order) -> list[str]:
+    if order.bucket.credentials:
+        return [f"The pods need credentials for {order.bucket.url}: {order.bucket.credentials}."]
+    where = order.namespace or "default"
+    if order.service_account_email:
+        return [
+            "Needs the right to act as this account, as by",
+            f"  gcloud iam service-accounts add-iam-policy-binding {order.service_account_email} "
+            "--role=roles/iam.workloadIdentityUser "
+            f'--member="serviceAccount:PROJECT_ID.svc.id.goog[{where}/sax-sa]"',
+        ]
+    return [
+        "Needs the right to use the bucket, as by",
+        f"  gcloud storage buckets add-iam-policy-binding gs://{order.bucket.name} "
+        "--role=roles/storage.objectUser --member=principal://iam.googleapis.com/projects/"
+        "PROJECT_NUMBER/locations/global/workloadIdentityPools/PROJECT_ID.svc.id.goog/subject/ns/"
+        f"{where}/sa/sax-sa",
+    ]
+
+
+def _one_line(text: str) -> str:
+    """Nothing of a comment ends it early."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)

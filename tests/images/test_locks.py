@@ -1,0 +1,55 @@
+"""The locks hold what pyproject.toml asks for, pinned by hashes, and say nothing of where from."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from packaging.utils import canonicalize_name
+
+from tests.images.locks import EXTRAS, path_of, read_lock, wanted
+
+NAMES = (*EXTRAS, "build")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_lock_holds_every_dependency_in_its_range(name: str) -> None:
+    pins = read_lock(name)
+    wrong = [
+        str(each)
+        for each in wanted(name)
+        if (pin := pins.get(canonicalize_name(each.name))) is None
+        or not each.specifier.contains(pin.version)
+    ]
+    assert not wrong, "run `make locks`"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_package_is_pinned_by_hashes(name: str) -> None:
+    pins = read_lock(name)
+    assert pins
+    for package, pin in pins.items():
+        assert pin.hashes, package
+        assert all(re.fullmatch(r"[0-9a-f]{64}", each) for each in pin.hashes), package
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_lock_names_no_place_that_packages_came_from(name: str) -> None:
+    text = path_of(name).read_text()
+    assert "make locks" in text.partition("\n\n")[0]
+    assert not re.search(r"://|file:|--find-links|--(extra-)?index|@ |(^|\s)/", text)
+
+
+def test_the_control_plane_has_no_jax() -> None:
+    assert not {"jax", "jaxlib", "numpy", "flax", "libtpu"} & set(read_lock("control"))
+
+
+@pytest.mark.parametrize(
+    ("name", "device"), [("model-tpu", {"libtpu"}), ("model-cuda", {"jax-cuda12-plugin"})]
+)
+def test_a_model_servers_image_is_that_for_cpus_and_its_device(name: str, device: set[str]) -> None:
+    plain, with_device = read_lock("model-cpu"), read_lock(name)
+    assert device <= set(with_device) - set(plain)
+    assert {each: with_device[each].version for each in plain if each in with_device} == {
+        each: pin.version for each, pin in plain.items()
+    }

@@ -1,0 +1,94 @@
+"""What docs/kubernetes.md tells its reader to type, as far as it can be typed without a cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.demo_model import ROOT
+from tests.k8s.manifests import K8S, kubectl, objects_of
+
+PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
+BLOCKS = [found[1] for found in re.finditer(r"```sh\n(.*?)```", PAGE, re.DOTALL)]
+VARIABLES = {
+    "PROJECT_ID": "my-project",
+    "BUCKET_NAME": "my-project-sax",
+    "REPOSITORY": "us-west4-docker.pkg.dev/my-project/sax",
+}
+
+
+def block(word: str) -> str:
+    """The one block that has it."""
+    (found,) = [text for text in BLOCKS if word in text]
+    return found
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> list[dict[str, Any]]:
+    """What the reader's own folder renders to."""
+    shutil.copytree(K8S, tmp_path / "k8s")
+    script = block("cat > my-cell/kustomization.yaml").replace("kubectl apply -k my-cell", "")
+    subprocess.run(
+        ["sh", "-eu", "-c", script], cwd=tmp_path, env={**os.environ, **VARIABLES}, check=True
+    )
+    done = subprocess.run(
+        [kubectl() or "kubectl", "kustomize", "my-cell"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return objects_of(done.stdout)
+
+
+def test_the_readers_own_folder_puts_bucket_account_and_images_into_the_tutorials_overlay(
+    cell: list[dict[str, Any]],
+) -> None:
+    text = yaml.safe_dump_all(cell)
+    assert "GSBUCKET: my-project-sax" in text
+    assert "sax-gsa@my-project.iam.gserviceaccount.com" in text
+    images = set(re.findall(r"image: (\S+)", text))
+    assert images == {
+        f"{VARIABLES['REPOSITORY']}/sax-control:0.1.0",
+        f"{VARIABLES['REPOSITORY']}/sax-model-tpu:0.1.0",
+    }
+    assert "BUCKET_NAME" not in text
+    assert "PROJECT_ID" not in text
+
+
+def test_every_folder_that_can_be_applied_is_on_the_page_and_every_name_on_it_exists() -> None:
+    table = PAGE.partition("What stands in")[2].partition("\n\n`sax k8s render`")[0]
+    told = set(re.findall(r"`((?:overlays/|components/|examples/)?[a-z0-9-]+)`", table))
+    named = {each if (K8S / each).is_dir() else f"overlays/{each}" for each in told}
+    there = {
+        path.parent.relative_to(K8S).as_posix()
+        for path in [*K8S.glob("*/kustomization.yaml"), *K8S.glob("*/*/kustomization.yaml")]
+    }
+    assert there - named == set()
+    assert all((K8S / each).is_dir() for each in named), named
+
+
+def test_the_names_that_the_tutorials_commands_use_are_those_of_the_overlay(
+    cell: list[dict[str, Any]],
+) -> None:
+    names = {(each["kind"], each["metadata"]["name"]) for each in cell}
+    assert ("Service", "sax-http-lb") in names
+    assert ("JobSet", "sax-model-server-set") in names
+    assert ("Deployment", "sax-admin-server") in names
+    pods = "sax-model-server-set-sax-model-server-REPLICA-HOST-"
+    assert pods in PAGE
+
+
+def test_the_commands_of_the_page_are_spelled_as_a_shell_reads_them() -> None:
+    for text in BLOCKS:
+        subprocess.run(["sh", "-n", "-c", text], check=True)
+        assert all(shlex.split(line.rstrip("\\"), comments=True) for line in text.splitlines()[:1])

@@ -1,0 +1,44 @@
+"""How a server ends that was told to."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from model_server.end_status import drained_status
+from tests.demo_model import ROOT
+from tests.end_to_end.cell import free_ports
+
+
+@pytest.mark.parametrize(
+    ("environ", "status"),
+    [({}, 0), ({"JOB_COMPLETION_INDEX": ""}, 0), ({"JOB_COMPLETION_INDEX": "0"}, 143)],
+)
+def test_in_a_pod_of_a_job_a_drained_server_is_not_done(
+    environ: dict[str, str], status: int
+) -> None:
+    assert drained_status(environ) == status
+
+
+@pytest.mark.parametrize(("index", "status"), [("", 0), ("3", 143)])
+def test_the_process_ends_so(index: str, status: int) -> None:
+    (port,) = free_ports(1)
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JOB_COMPLETION_INDEX": index}
+    server = subprocess.Popen(
+        [sys.executable, "-m", "model_server", f"--port={port}", "--metrics_port=-1"]
+        + ["--sax_cell="],
+        cwd=ROOT,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stderr is not None
+    for line in server.stderr:
+        if "listening on" in line:
+            break
+    server.send_signal(signal.SIGTERM)
+    server.stderr.read()
+    server.stderr.close()
+    assert server.wait(60) == status
