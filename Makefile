@@ -94,7 +94,7 @@ plans: dev
 # Minutes, and some 5 GB for as long as it takes. SAX_IMAGE_BASE=IMAGE builds on that one, in place
 # of a Debian made here.
 images: dev
-	$(BIN)/python -m pytest -m slow tests/images --durations=8 $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m slow --capture=sys tests/images --durations=8 $(PYTEST_FLAGS)
 
 # --- what the images hold -------------------------------------------------------------------------
 

@@ -64,8 +64,9 @@ def command(
         made += [f"--advertise={address}" for address in _only(given, "POD_IP").values()]
     if role == ADMIN:
         made += _admin_roots(roots, flags)
-    found = roots if role != ADMIN and "SAX_ADMIN" not in given else {}
-    return ["-m", role, *made, *flags], {**environ, **_only(found, "SAX_ROOT")}
+        return ["-m", role, *made, *flags], dict(environ)
+    found = {} if "SAX_ADMIN" in given else _named(_only(roots, "SAX_ROOT"))
+    return ["-m", role, *made, *flags], {**environ, **found}
 
 
 def _port(given: Mapping[str, str]) -> list[str]:
@@ -79,30 +80,37 @@ def _port(given: Mapping[str, str]) -> list[str]:
 def _roots(given: Mapping[str, str]) -> dict[str, str]:
     """SAX_ROOT and FS_ROOT, as far as they are given or follow from the cell's place."""
     place = _place(given)
-    found = {"SAX_ROOT": f"{place}/sax-root", "FS_ROOT": f"{place}/sax-fs-root"} if place else {}
-    return found | _only(given, "SAX_ROOT", "FS_ROOT")
+    below = {"SAX_ROOT": "sax-root", "FS_ROOT": "sax-fs-root"}
+    found = {} if place is None else {name: f"{place}/{each}" for name, each in below.items()}
+    return found | _only(given, *below)
 
 
 def _only(values: Mapping[str, str], *names: str) -> dict[str, str]:
     return {name: values[name] for name in names if name in values}
 
 
-def _place(given: Mapping[str, str]) -> str:
-    """The bucket or folder of the cell, "" where nothing names one. Raises InvalidRequest."""
+def _place(given: Mapping[str, str]) -> str | None:
+    """The bucket or folder of the cell, None where nothing names one. Raises InvalidRequest."""
     named = _only(given, "GSBUCKET", "SAX_GCS_BUCKET", "SAX_DIR")
     places = {_spelled(name, value) for name, value in named.items()}
     if len(places) > 1:
         told = " and ".join(f"{name}={value!r}" for name, value in named.items())
         raise InvalidRequest(f"{told} are several places for one cell: set one of them only")
     within = given.get("SAX_REPLICA_NAME", "").strip("/")
-    return "".join(f"{place}/{within}" if within else place for place in places)
+    return next((f"{place}/{within}" if within else place for place in places), None)
 
 
 def _spelled(name: str, value: str) -> str:
-    if value == _PLACEHOLDER:
-        raise InvalidRequest(f"{name} is still {value!r}: put your bucket's name there")
     place = value.rstrip("/")
     return place if name == "SAX_DIR" or "://" in place else f"gs://{place}"
+
+
+def _named(roots: dict[str, str]) -> dict[str, str]:
+    """These roots, of which none is the manifests' own still. Raises InvalidRequest."""
+    for root in roots.values():
+        if _PLACEHOLDER in root.split("/"):
+            raise InvalidRequest(f"{root!r} is nobody's: write your bucket's name for BUCKET_NAME")
+    return roots
 
 
 def _admin_roots(roots: Mapping[str, str], flags: Sequence[str]) -> list[str]:
@@ -111,8 +119,9 @@ def _admin_roots(roots: Mapping[str, str], flags: Sequence[str]) -> list[str]:
             "this admin server has no place for its state, and what is published would be lost "
             "with its container: set GSBUCKET, SAX_DIR (a volume) or FS_ROOT, or give --fs_root"
         )
-    named = {"--sax_root": "SAX_ROOT", "--fs_root": "FS_ROOT"}
-    return [f"{flag}={roots[name]}" for flag, name in named.items() if name in roots]
+    named = {"SAX_ROOT": "--sax_root", "FS_ROOT": "--fs_root"}
+    found = _named(_only(roots, *named))
+    return [f"{flag}={found[name]}" for name, flag in named.items() if name in found]
 
 
 def raise_memory_lock() -> str | None:

@@ -230,7 +230,8 @@ def test_the_base_alone_serves_a_cell_without_models(bare: Path, tmp_path: Path)
         transport = httpx.HTTPTransport(retries=8)  # their start takes seconds
         with httpx.Client(transport=transport, trust_env=False, timeout=60) as client:
             assert client.get(f"http://127.0.0.1:{status}/healthz").status_code == 200
-            listed = client.get(f"http://127.0.0.1:{http}/listall")
+            cell = {"sax_cell": "/sax/test"}
+            listed = client.post(f"http://127.0.0.1:{http}/listall", json=cell)
             assert listed.status_code == 200, listed.text
     finally:
         ends = _stopped(servers)

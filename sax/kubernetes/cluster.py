@@ -154,8 +154,8 @@ def _client_of(kubeconfig: str | None, context: str | None) -> tuple[Any, Any]:
         return adapter, found.get(context)
     except Exception as exc:  # a file that is no kubeconfig ends in whatever it trips over
         raise InvalidRequest(
-            f"no cluster is known here ({exc or type(exc).__name__}): gcloud container clusters get-credentials CLUSTER "
-            "--location=LOCATION, or give --kubeconfig and --context"
+            f"no cluster is known here ({exc or type(exc).__name__}): gcloud container clusters "
+            "get-credentials CLUSTER --location=LOCATION, or give --kubeconfig and --context"
         ) from exc
 
 

@@ -16,13 +16,7 @@ def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
     where = f"kubectl -n {snapshot.namespace}"
     if snapshot.admin is None:
         if snapshot.admin_trouble:
-            yield Finding(
-                WARNING,
-                _ABOUT,
-                f"its status is not reachable through the API server: {snapshot.admin_trouble}",
-                f"{where} port-forward deployment/sax-admin-server 10002, then "
-                "curl localhost:10002/status.json",
-            )
+            yield _out_of_reach(snapshot.admin_trouble, where)
         return
     told: Object = dict(snapshot.admin)
     leader = text(told, "leader")
@@ -45,6 +39,16 @@ def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
         )
     if told.get("leading"):
         yield _totals(part(told, "totals"), where)
+
+
+def _out_of_reach(trouble: str, where: str) -> Finding:
+    return Finding(
+        WARNING,
+        _ABOUT,
+        f"its status is not reachable through the API server: {trouble}",
+        f"{where} port-forward deployment/sax-admin-server 10002, then "
+        "curl localhost:10002/status.json",
+    )
 
 
 def _totals(totals: Object, where: str) -> Finding:

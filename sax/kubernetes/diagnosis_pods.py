@@ -40,7 +40,9 @@ def _troubles(pod: Object) -> Iterator[_Trouble]:
     phase = text(pod, "status", "phase")
     placed = condition(pod, "PodScheduled")
     if phase == "Pending" and text(placed, "status") == "False":
-        yield PROBLEM, f"no node: {text(placed, 'message')}", "describe pod {pod}"
+        waits = text(placed, "reason") == "SchedulingGated"  # in a queue, on purpose
+        level, what = (WARNING, "held back by a queue") if waits else (PROBLEM, "no node")
+        yield level, f"{what}: {text(placed, 'message')}", "describe pod {pod}"
         return
     statuses = parts(pod, "status", "containerStatuses")
     stories = [story for status in statuses for story in _story(status)]

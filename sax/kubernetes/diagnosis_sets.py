@@ -54,13 +54,7 @@ def _jobset(thing: Object, where: str) -> Iterator[Finding]:
         )
         return
     if is_set(thing, "spec", "suspend"):
-        yield Finding(
-            WARNING,
-            "jobsets",
-            f"{name} is suspended: a queue of Kueue holds it, or somebody stopped it",
-            f"kubectl -n {where} get workloads   or: kubectl -n {where} patch jobset {name} "
-            '--type=merge -p \'{"spec":{"suspend":false}}\'',
-        )
+        yield _suspended(name, where)
         return
     restarts, wanted = number(thing, "status", "restarts"), replicas_of(thing)
     ready = sum(number(job, "ready") for job in parts(thing, "status", "replicatedJobsStatus"))
@@ -71,6 +65,16 @@ def _jobset(thing: Object, where: str) -> Iterator[Finding]:
     else:
         told = f"{name} has all hosts of {ready} replicas ready, of {wanted}"
         yield Finding(WARNING, "jobsets", told, describe)
+
+
+def _suspended(name: str, where: str) -> Finding:
+    return Finding(
+        WARNING,
+        "jobsets",
+        f"{name} is suspended: a queue of Kueue holds it, or somebody stopped it",
+        f"kubectl -n {where} get workloads   or: kubectl -n {where} patch jobset {name} "
+        '--type=merge -p \'{"spec":{"suspend":false}}\'',
+    )
 
 
 def _group_set(thing: Object, where: str) -> Iterator[Finding]:

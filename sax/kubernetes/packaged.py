@@ -20,7 +20,7 @@ _UNDERSTOOD = {"apiVersion", "kind", "resources"}
 
 def control_plane() -> list[Object]:
     """Admin servers, gateways, and what both need."""
-    return list(_objects(files("k8s").joinpath("control")))
+    return list(objects_in(files("k8s").joinpath("control")))
 
 
 def model_server_set() -> Object:
@@ -30,11 +30,12 @@ def model_server_set() -> Object:
 
 def leader_worker_set() -> Object:
     """The LeaderWorkerSet of model servers, without its pods: they are those of the JobSet."""
-    folder = files("k8s").joinpath("components", "leader-worker-set", "pod")
+    folder = files("k8s").joinpath("components", "parts", "leader-worker-set", "pod")
     return _only(_documents(folder.joinpath("leader-worker-set.yaml")))
 
 
-def _objects(folder: Traversable) -> Iterator[Object]:
+def objects_in(folder: Traversable) -> Iterator[Object]:
+    """Everything that a kustomization lists. Raises Internal if it does more than that."""
     listing = _only(_documents(folder.joinpath("kustomization.yaml")))
     if strange := set(listing) - _UNDERSTOOD:
         raise Internal(f"k8s/{folder.name}: {', '.join(sorted(strange))} is not understood here")

@@ -96,6 +96,8 @@ def _what(order: Order, placed: Placement) -> list[str]:
         f"{replicas.capitalize()} of {order.model} in {order.cell}, each on {there}: {hosts} of "
         f"{there.machine.name} with {chips}."
     ]
+    if order.kind == "one-jobset" and order.replicas > 1:
+        lines.append("They are one JobSet, as in Google's tutorial: a lost host restarts them all.")
     if placed.planned is None:
         lines.append(
             "Not planned (--no-plan): nothing here says that the model fits this slice. Ask "

@@ -21,6 +21,8 @@ def pod_of(thing: Object) -> Object:
 def replicas_of(thing: Object) -> int:
     """How many replicas of a model it makes, one if it does not say."""
     jobs = parts(thing, "spec", "replicatedJobs")
-    if jobs:
-        return sum(number(job, "replicas") or 1 for job in jobs)
-    return number(thing, "spec", "replicas") or 1
+    return sum(map(_count, jobs)) if jobs else _count(part(thing, "spec"))
+
+
+def _count(spec: Object) -> int:
+    return number(spec, "replicas") if "replicas" in spec else 1

@@ -104,5 +104,5 @@ def _debootstrap(tar: Path) -> None:
 
 
 def tell(text: str) -> None:
-    """Progress, for whoever waits: past pytest's capture."""
+    """Progress for whoever waits: past pytest's `--capture=sys`, which `make images` asks for."""
     print(f"images: {text}", file=sys.__stderr__, flush=True)

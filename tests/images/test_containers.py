@@ -150,7 +150,7 @@ def test_an_admin_without_a_place_is_refused(control: Image, start: Run) -> None
 
 def test_the_compiler_in_the_tpu_image_compiles_our_programs(model_tpu: Image, start: Run) -> None:
     overrides = [f"--set={name}={value}" for name, value in TINY.items()]
-    words = ("sax", "plan", "LmCloudSpmd2BTest", "--topology=v5e:1x1", "--slots=4", *overrides)
+    words = ("sax", "plan", "LmCloudSpmd2BTest", "--topology=v5e:2x2", "--slots=4", *overrides)
     status, said = ended(start(model_tpu, entry_point=words))
     assert status == 0, said
-    assert "it fits v5e:1x1" in said
+    assert "it fits v5e:2x2" in said

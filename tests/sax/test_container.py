@@ -57,6 +57,7 @@ def test_a_bucket_makes_both_roots_of_the_admin() -> None:
         ({"GSBUCKET": "s3://b/folder"}, "s3://b/folder"),
         ({"SAX_DIR": "/data"}, "/data"),
         ({"SAX_DIR": "/data/", "GSBUCKET": ""}, "/data"),
+        ({"SAX_DIR": "/"}, ""),
         ({"GSBUCKET": "b", "SAX_REPLICA_NAME": "gem-1"}, "gs://b/gem-1"),
         ({"SAX_DIR": "/data", "SAX_REPLICA_NAME": "gem-1"}, "/data/gem-1"),
     ],
@@ -106,7 +107,7 @@ def test_a_gateway_serves_every_cell_and_announces_itself_nowhere() -> None:
 
 @pytest.mark.parametrize("role", ["model_server", "http_gateway"])
 def test_who_is_told_of_the_admin_looks_for_it_nowhere(role: str) -> None:
-    environ = {"GSBUCKET": "b", "SAX_ADMIN": "admin:10000"}
+    environ = {"GSBUCKET": "BUCKET_NAME", "SAX_ADMIN": "admin:10000"}
     assert command(role, (), environ)[1] == environ
 
 
@@ -127,7 +128,9 @@ def test_an_empty_variable_is_not_set_and_stays_as_it_is() -> None:
         ("admin_server", {"GSBUCKET": "b", "SAX_DIR": "/d"}, "several places for one cell"),
         ("http_gateway", {"GSBUCKET": "b", "SAX_DIR": "/d"}, "several places for one cell"),
         ("admin_server", {"GSBUCKET": "b", "SAX_GCS_BUCKET": "c"}, "several places for one cell"),
-        ("model_server", {"GSBUCKET": "BUCKET_NAME"}, "put your bucket's name there"),
+        ("model_server", {"GSBUCKET": "BUCKET_NAME"}, "your bucket's name for BUCKET_NAME"),
+        ("admin_server", {"GSBUCKET": "BUCKET_NAME"}, "your bucket's name for BUCKET_NAME"),
+        ("http_gateway", {"SAX_ROOT": "gs://BUCKET_NAME/sax-root"}, "is nobody's"),
         ("http_gateway", {"PORT": "http"}, "PORT='http' is no port"),
         ("http_gateway", {"PORT": "tcp://10.0.0.1:80"}, "is no port"),
         ("http_gateway", {"PORT": "65536"}, "is no port"),

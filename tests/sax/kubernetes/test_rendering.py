@@ -18,15 +18,15 @@ from sax.cli.publication import parse_publication
 from sax.errors import InvalidRequest
 from sax.kubernetes.bucket import Bucket
 from sax.kubernetes.image import ImageSource
-from sax.kubernetes.machines import GENERATIONS
-from sax.kubernetes.order import KINDS
-from sax.kubernetes.rendering import Rendered
+from sax.kubernetes.machines import GENERATIONS, slice_of
+from sax.kubernetes.order import KINDS, Placement
+from sax.kubernetes.rendering import Rendered, render
 from sax.kubernetes.workload import pod_of
 from sax.names import CellId, ModelId
 from tests.k8s.manifests import kubectl
 from tests.k8s.manifests import rendered as kustomized
 from tests.k8s.pods import pods_of
-from tests.sax.kubernetes.orders import MODEL, plan, rendered
+from tests.sax.kubernetes.orders import MODEL, order, plan, rendered
 
 _needs_kubectl = pytest.mark.skipif(kubectl() is None, reason="kubectl is not installed")
 _SLICES = [f"{each.chip}:{size}" for each in GENERATIONS.values() for size in each.sizes]
@@ -201,12 +201,13 @@ def test_a_part_is_only_that_part() -> None:
 @_needs_kubectl
 @pytest.mark.parametrize("part", ["all", "control", "servers"])
 def test_a_folder_of_it_is_a_kustomization(part: str, tmp_path: Any) -> None:
-    from tests.k8s.manifests import objects_of, render
+    from tests.k8s.manifests import objects_of
+    from tests.k8s.manifests import render as kustomize
 
     made = rendered(part=part, namespace="serving")
     for name, text in made.as_files().items():
         (tmp_path / name).write_text(text)
-    assert _by_name(objects_of(render(tmp_path))) == _by_name(made.objects)
+    assert _by_name(objects_of(kustomize(tmp_path))) == _by_name(made.objects)
 
 
 def _comment(made: Rendered, begin: str) -> str:
@@ -283,6 +284,13 @@ def test_no_text_becomes_yaml(
     assert documents == list(made.objects)
     assert _shape(documents) == _shape(rendered(topology, kind=kind, replicas=1).objects)
     assert all(line.startswith("#") for line in made.heading.splitlines())
+
+
+def test_a_comment_is_never_left_however_the_command_looks() -> None:
+    placed = Placement(slice_of("v5e:4x8"))
+    made = render(order(), placed, "x\nkind: Evil\u2028kind: Evil\x85kind: Evil\r---\n")
+    assert all(line.startswith("#") for line in made.heading.splitlines())
+    assert list(yaml.safe_load_all(made.as_text())) == list(made.objects)
 
 
 def _shape(objects: Any) -> list[tuple[str, str]]:

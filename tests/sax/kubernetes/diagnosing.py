@@ -1,0 +1,23 @@
+"""How tests ask for a diagnosis."""
+
+from __future__ import annotations
+
+from sax.kubernetes.diagnosis import diagnose
+from sax.kubernetes.finding import OK, Finding
+from sax.kubernetes.machines import slice_of
+from sax.kubernetes.snapshot import Snapshot, Wanted
+
+NOTHING = Wanted()
+TUTORIAL = Wanted(there=slice_of("v5e:4x8"), replicas=2)
+
+
+def troubles(snapshot: Snapshot, wanted: Wanted = NOTHING) -> list[Finding]:
+    """Everything that is not well."""
+    return [each for each in diagnose(snapshot, wanted) if each.level != OK]
+
+
+def only(snapshot: Snapshot, wanted: Wanted = NOTHING) -> Finding:
+    """The one trouble there is."""
+    (found,) = troubles(snapshot, wanted)
+    assert found.remedy, found
+    return found

@@ -1,0 +1,59 @@
+"""Kinds that a cluster lacks, and controllers that do nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from sax.kubernetes.finding import PROBLEM
+from sax.kubernetes.snapshot import Wanted
+from tests.sax.kubernetes.diagnosing import only, troubles
+from tests.sax.kubernetes.snapshots import (
+    controller,
+    definition,
+    webhooks,
+    well,
+)
+
+
+def test_an_unknown_kind_is_a_problem_with_the_command_that_installs_it() -> None:
+    found = only(well(customresourcedefinitions=[]))
+    assert (found.level, found.text) == (PROBLEM, "the cluster does not know JobSet")
+    assert "kubernetes-sigs/jobset/releases/latest" in found.remedy
+
+
+def test_a_kind_in_another_version_is_a_problem() -> None:
+    crds = [definition("jobsets.jobset.x-k8s.io", "v1alpha1", "v1beta1")]
+    found = only(well(customresourcedefinitions=crds))
+    assert "served as v1alpha1, v1beta1" in found.text
+
+
+def test_a_controller_without_a_ready_pod_is_a_problem() -> None:
+    dead = controller("jobset-controller-manager", "jobset-system", ready=0)
+    found = only(well(controllers=[dead]))
+    assert found.level == PROBLEM
+    assert found.remedy == "kubectl -n jobset-system describe deployment jobset-controller-manager"
+
+
+def test_missing_webhooks_are_a_problem_for_node_pools() -> None:
+    assert "no webhooks" in only(well(mutatingwebhookconfigurations=[])).text
+    bare = [webhooks("jobset", ca="")]
+    assert "no certificate" in only(well(mutatingwebhookconfigurations=bare)).text
+
+
+@pytest.mark.parametrize(
+    ("use", "kind"),
+    [
+        ("pathways", "PathwaysJob"),
+        ("inference-gateway", "InferencePool"),
+        ("kueue", "ClusterQueue"),
+        ("keda", "ScaledObject"),
+    ],
+)
+def test_what_is_asked_for_is_looked_for(use: str, kind: str) -> None:
+    assert f"does not know {kind}" in only(well(), Wanted(uses=(use,))).text
+
+
+def test_a_leader_worker_set_in_use_needs_its_controller() -> None:
+    things = {"kind": "LeaderWorkerSet", "metadata": {"name": "s", "labels": {"app": "sax-http"}}}
+    found = troubles(well(leaderworkersets=[things]))
+    assert any("lws-controller-manager" in each.text for each in found)
