@@ -126,6 +126,24 @@ def test_who_waits_is_told_why(at, words):
     assert words in note
 
 
+@pytest.mark.parametrize(
+    ("at", "coming"),
+    [
+        (situation(1), True),
+        (situation(1, A), True),
+        (situation(0, A), False),
+        (situation(1, limit=0), False),
+        (situation(1, templates=()), False),
+        (situation(1, FAILED), True),
+        (situation(1, may_create=False), True),  # it is only not time yet
+        (situation(1, setbacks={M: Setback(0, "a server fell silent", 1001.0)}), True),
+        (situation(1, setbacks={M: Setback(1, "refused", 1001.0)}), False),
+    ],
+)
+def test_who_holds_a_request_knows_whether_it_is_worth_it(at, coming):
+    assert (M in decide(at).coming) is coming
+
+
 def test_a_name_of_another_is_gone_around():
     names = {action.name for action in decide(situation(2)).actions if isinstance(action, Create)}
     again = decide(situation(2, taken=names)).actions
