@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, cast
@@ -133,13 +133,7 @@ def _read(body: dict[str, Any]) -> Template:
         )
     _check_replicas(kind, body)
     pods = list(pods_of(kind, body))
-    servers = [server for some in pods for server in some.servers]
-    if not servers:
-        raise _Wrong(f"has no container named {CONTAINER}: that is the one that gets the tags")
-    tags = frozenset(tag for server in servers for tag in _tags_of(server))
-    if ours := sorted(tag for tag in tags if tag.startswith((MODEL_TAG, SET_TAG))):
-        raise _Wrong(f"has the tag {ours[0]}: the admin server adds it to every object itself")
-    longest = _longest_name(kind, body)
+    tags, longest = _checked_tags(pods), _longest_name(kind, body)
     if longest < _SHORTEST:
         raise _Wrong(
             f"leaves {longest} letters for the name of an object: give its replicatedJobs shorter "
@@ -159,6 +153,17 @@ def _read(body: dict[str, Any]) -> Template:
         body=body,
         hash=content_hash(json.dumps(body, sort_keys=True, default=str)),
     )
+
+
+def _checked_tags(pods: Sequence[Pods]) -> frozenset[str]:
+    """Of its servers, of which there is one at least."""
+    servers = [server for some in pods for server in some.servers]
+    if not servers:
+        raise _Wrong(f"has no container named {CONTAINER}: that is the one that gets the tags")
+    tags = frozenset(tag for server in servers for tag in _tags_of(server))
+    if ours := sorted(tag for tag in tags if tag.startswith((MODEL_TAG, SET_TAG))):
+        raise _Wrong(f"has the tag {ours[0]}: the admin server adds it to every object itself")
+    return tags
 
 
 def _kind_of(body: Body) -> ObjectKind:
