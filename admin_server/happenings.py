@@ -19,7 +19,7 @@ class Happening:
 
     number: int  # counts up from 1
     at_s: float  # seconds since the epoch
-    kind: str  # joined, dropped, restarted, ready, load-failed, unloaded, unload-failed
+    kind: str  # joined, dropped, restarted, ready, load-failed, unloaded, asked-for, ...
     text: str  # in words
     server: str = ""
     model_id: str = ""

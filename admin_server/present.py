@@ -18,6 +18,7 @@ from admin_server.object_names import (
     TEMPLATE_HASH,
     cell_labels,
 )
+from admin_server.templates import pods_of
 from sax.errors import InvalidName
 from sax.names import CellId, ModelId
 
@@ -38,6 +39,8 @@ class Present:
     ready: bool = False  # all of its pods are
     failure: str = ""  # why it will not come any more
     held_up: str = ""  # why it has not begun
+    pods: int = 0  # that it is to have
+    pods_told: str = ""  # what is known of them
 
     @property
     def title(self) -> str:
@@ -59,7 +62,7 @@ class Present:
         if self.held_up:
             return f"{self.title} {age} and {self.held_up}"
         told = "all its pods are ready" if self.ready else "its pods are not all ready"
-        return f"{self.title} {age}; {told}"
+        return f"{self.title} {age}; {self.pods_told or told}"
 
 
 def read_present(kind: ObjectKind, body: Body, cell: CellId) -> Present | None:
@@ -87,6 +90,7 @@ def read_present(kind: ObjectKind, body: Body, cell: CellId) -> Present | None:
         ready=_is_ready(kind, body),
         failure=_failure(kind, body),
         held_up=_held_up(body),
+        pods=sum(some.count for some in pods_of(kind, body)),
     )
 
 

@@ -15,14 +15,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from admin_server.cluster import KINDS, Cluster, ClusterTrouble, NameTaken, NotServed, Refused
+from admin_server.cluster import Cluster, ClusterTrouble, NameTaken, Refused
 from admin_server.happenings import Happenings
-from admin_server.object_names import cell_labels
+from admin_server.object_look import look
 from admin_server.outlook import Outlook
 from admin_server.plan import Plan
 from admin_server.present import Present, read_present
 from admin_server.provisioning import Create, Decision, Delete, Situation, decide
-from admin_server.setbacks import Setbacks
+from admin_server.setbacks import Setback, Setbacks
 from admin_server.sets import servers_of_sets
 from admin_server.state import CellState
 from admin_server.steadiness import Steadiness
@@ -44,6 +44,7 @@ class ProvisioningTiming:
     gap_s: float = 0.5  # and at least, however much there is to do
     create_s: float = 1.0  # for which an object must be missing
     delete_s: float = 10.0  # for which an object must be of no use
+    lost_s: float = 30.0  # in which a server that fell silent may come back
     retry_s: float = 5.0  # before the second try of what failed; more before each further one
     settle_s: float = 15.0  # after a start, in which servers find the new admin
 
@@ -87,7 +88,8 @@ class Provisioner:
         self._taken: set[str] = set()
         self._too_small: dict[str, tuple[str, frozenset[str]]] = {}  # by model: version, templates
         self._decision, self._decided_by = _NOTHING, Plan((), {})
-        self._short: object = None
+        self._heard = Plan((), {})
+        self._lost_at_s: dict[str, float] = {}  # by model: when a replica of it was last lost
         self.trouble = ""  # why the cluster cannot be asked now
         self.failures = 0  # since the start
 
@@ -95,9 +97,13 @@ class Provisioner:
 
     def hear(self, plan: Plan) -> None:
         """There is a new plan."""
-        if plan.short != self._short:
-            self._short = plan.short
+        lost = {m: at for m, at in self._lost_at_s.items() if m in plan.short}
+        for model_id in plan.short:
+            if _placed(self._heard, model_id) > _placed(plan, model_id):
+                lost[model_id] = self._clock()
+        if plan.short != self._heard.short:
             self._stir.set()
+        self._lost_at_s, self._heard = lost, plan
 
     def notes(self, model_id: str) -> Sequence[str]:
         """What replicas without a server are told, one for each."""
@@ -152,7 +158,9 @@ class Provisioner:
         """One look, and what is to be done; False if this admin server leads no more."""
         if self._folder.refresh() and not self._folder.trouble:
             _log.info("read the templates of model servers again")
-        self._take(await self._look())
+        kinds = {template.kind for template in self._folder.templates}
+        kinds |= {present.kind for present in self._present.values()}
+        self._take(await look(self._cluster, self._cell, kinds))
         decision = self._decide(anew=True)
         for action in self._steadiness.due(decision.actions, self._clock()):
             if not await self._leads():
@@ -160,21 +168,6 @@ class Provisioner:
             if action in self._decide(anew=True).actions:
                 await self._carry_out(action)
         return True
-
-    async def _look(self) -> list[Present]:
-        labels, found = cell_labels(self._cell), list[Present]()
-        needed = {template.kind for template in self._folder.templates}
-        needed |= {present.kind for present in self._present.values()}
-        for kind in KINDS:
-            try:
-                bodies = await self._cluster.objects(kind, labels)
-            except NotServed:
-                if kind in needed:
-                    raise
-                continue  # no template asks for it, and nothing of it was there
-            read = (read_present(kind, body, self._cell) for body in bodies)
-            found += [present for present in read if present is not None]
-        return found
 
     def _take(self, found: Sequence[Present]) -> None:
         """Note what became of the objects since the last look."""
@@ -223,11 +216,20 @@ class Provisioner:
             now=now,
             needs=needs,
             too_small=self._known_too_small(state),
-            setbacks=self._setbacks.all(),
+            setbacks={**self._losses(now), **self._setbacks.all()},
             taken=self._taken,
             may_create=self._looked and now >= self._creates_at_s,
             may_delete=self._looked and now >= self._settled_at_s,
         )
+
+    def _losses(self, now: float) -> dict[str, Setback]:
+        """Models whose server fell silent just now: a pause of the network rents no machines."""
+        why = "a server of it fell silent and may come back"
+        return {
+            model_id: Setback(0, why, at_s + self._timing.lost_s)
+            for model_id, at_s in self._lost_at_s.items()
+            if now < at_s + self._timing.lost_s
+        }
 
     def _known_too_small(self, state: CellState) -> dict[str, frozenset[str]]:
         return {
@@ -290,3 +292,9 @@ class Provisioner:
         elif self.trouble and not text:
             _log.info("Kubernetes answers again")
         self.trouble = text
+
+
+def _placed(plan: Plan, model_id: str) -> int:
+    """How many replicas of it have a server."""
+    report = plan.models.get(model_id)
+    return sum(bool(replica.address) for replica in report.replicas) if report is not None else 0

@@ -88,6 +88,7 @@ class _Model:
     notes: list[str] = field(default_factory=list[str])
     missing: int = 0
     template: Template | None = None
+    delayed: bool = False  # nothing went wrong: it is only not time yet
 
 
 def decide(situation: Situation) -> Decision:
@@ -105,11 +106,12 @@ def decide(situation: Situation) -> Decision:
     for model_id in sorted(objects.keys() - situation.models.keys()):
         gone = [p for p in _staying(objects[model_id]) if _is_free(situation, p)]
         deletes += [Delete(p, "its model is not published any more") for p in gone]
+    delayed = {model_id for model_id, model in models.items() if model.delayed}
     there = frozenset(m for m, model in models.items() if model.short and model.well)
     return Decision(
         (*(deletes if situation.may_delete else ()), *creates),
         {model_id: tuple(model.notes) for model_id, model in models.items() if model.notes},
-        there | {create.model_id for create in creates},
+        there | delayed | {create.model_id for create in creates},
         there,
     )
 
@@ -207,7 +209,7 @@ def _choose(situation: Situation, spec: ModelSpec, model: _Model) -> None:
     if setback is not None and situation.now < setback.next_try_s:
         at = clock_time(setback.next_try_s)
         model.notes += [f"{setback.reason}; try {setback.count + 1} at {at}"] * model.missing
-        model.missing = 0
+        model.missing, model.delayed = 0, setback.count == 0
         return
     too_small = situation.too_small.get(spec.model_id, frozenset())
     too_small |= {present.template for present in model.outgrown}
@@ -218,7 +220,7 @@ def _choose(situation: Situation, spec: ModelSpec, model: _Model) -> None:
         model.missing = 0
     elif not situation.may_create:
         model.notes += ["this admin server began to lead just now and waits"] * model.missing
-        model.missing = 0
+        model.missing, model.delayed = 0, True
     else:
         model.template = chosen
 

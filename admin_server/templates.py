@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, cast
@@ -63,7 +63,7 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pods:
+class Pods:
     """Some pods of a replica that are alike."""
 
     count: int
@@ -110,7 +110,7 @@ def object_for(template: Template, model_id: str, name: str, cell: CellId) -> di
         TEMPLATE_HASH: template.hash,
         DEVICES: str(template.devices),
     }
-    for pods in _pods_of(template.kind, body):
+    for pods in pods_of(template.kind, body):
         for server in pods.servers:
             _add_tags(server, f"{MODEL_TAG}{model_id},{SET_TAG}{name}")
     return body
@@ -132,14 +132,8 @@ def _read(body: dict[str, Any]) -> Template:
             "letter first; objects are named after it"
         )
     _check_replicas(kind, body)
-    pods = list(_pods_of(kind, body))
-    servers = [server for some in pods for server in some.servers]
-    if not servers:
-        raise _Wrong(f"has no container named {CONTAINER}: that is the one that gets the tags")
-    tags = frozenset(tag for server in servers for tag in _tags_of(server))
-    if ours := sorted(tag for tag in tags if tag.startswith((MODEL_TAG, SET_TAG))):
-        raise _Wrong(f"has the tag {ours[0]}: the admin server adds it to every object itself")
-    longest = _longest_name(kind, body)
+    pods = list(pods_of(kind, body))
+    tags, longest = _checked_tags(pods), _longest_name(kind, body)
     if longest < _SHORTEST:
         raise _Wrong(
             f"leaves {longest} letters for the name of an object: give its replicatedJobs shorter "
@@ -159,6 +153,17 @@ def _read(body: dict[str, Any]) -> Template:
         body=body,
         hash=content_hash(json.dumps(body, sort_keys=True, default=str)),
     )
+
+
+def _checked_tags(pods: Sequence[Pods]) -> frozenset[str]:
+    """Of its servers, of which there is one at least."""
+    servers = [server for some in pods for server in some.servers]
+    if not servers:
+        raise _Wrong(f"has no container named {CONTAINER}: that is the one that gets the tags")
+    tags = frozenset(tag for server in servers for tag in _tags_of(server))
+    if ours := sorted(tag for tag in tags if tag.startswith((MODEL_TAG, SET_TAG))):
+        raise _Wrong(f"has the tag {ours[0]}: the admin server adds it to every object itself")
+    return tags
 
 
 def _kind_of(body: Body) -> ObjectKind:
@@ -183,7 +188,7 @@ def _check_replicas(kind: ObjectKind, body: Body) -> None:
     if part(spec, "network").get("subdomain"):
         raise _Wrong("names spec.network.subdomain: leave it out, each JobSet has its own")
     jobs = parts(spec, "replicatedJobs")
-    serving = [job for job in jobs if _Pods(1, _pod_spec(_job(job))).servers]
+    serving = [job for job in jobs if Pods(1, _pod_spec(_job(job))).servers]
     if len(serving) > 1 or any(_count(job.get("replicas")) != 1 for job in serving):
         raise _Wrong(
             f"has more than one Job with a container {CONTAINER}: write one replicatedJob with "
@@ -191,18 +196,19 @@ def _check_replicas(kind: ObjectKind, body: Body) -> None:
         )
 
 
-def _pods_of(kind: ObjectKind, body: Body) -> Iterator[_Pods]:
+def pods_of(kind: ObjectKind, body: Body) -> Iterator[Pods]:
+    """The pods that an object is to have."""
     spec = part(body, "spec")
     if kind is JOBSET:
         for job in parts(spec, "replicatedJobs"):
             count = _count(job.get("replicas")) * _hosts_of(_job(job))
-            yield _Pods(count, _pod_spec(_job(job)))
+            yield Pods(count, _pod_spec(_job(job)))
         return
     group = part(spec, "leaderWorkerTemplate")
     size, leader = _count(group.get("size")), part(group, "leaderTemplate")
     if leader:
-        yield _Pods(1, part(leader, "spec"))
-    yield _Pods(size - bool(leader), part(part(group, "workerTemplate"), "spec"))
+        yield Pods(1, part(leader, "spec"))
+    yield Pods(size - bool(leader), part(part(group, "workerTemplate"), "spec"))
 
 
 def _longest_name(kind: ObjectKind, body: Body) -> int:

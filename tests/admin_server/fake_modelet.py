@@ -55,6 +55,7 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
         self.stats: list[modelet_pb2.GetStatusResponse.MethodStats] = []  # of every model
         self.polls: list[bool] = []  # of each GetStatus, whether it asked for them
         self.dormant = False
+        self.away = False  # for who makes it beat
         self.terms: set[int] = set()  # of whoever gave orders or asked
         self._server: grpc.aio.Server | None = None
 

@@ -17,7 +17,13 @@ from admin_server.reconciler import Timing
 
 FAST = Timing(poll_s=0.05, silence_s=0.5, settle_s=0.1)
 QUICK = ProvisioningTiming(
-    poll_s=0.1, gap_s=0.02, create_s=0.05, delete_s=0.2, retry_s=0.1, settle_s=0.6
+    poll_s=0.1,
+    gap_s=0.02,
+    create_s=0.05,
+    delete_s=0.2,
+    lost_s=0.1,
+    retry_s=0.1,
+    settle_s=0.6,
 )
 
 

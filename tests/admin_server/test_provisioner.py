@@ -23,7 +23,7 @@ from admin_server.kubernetes import connect
 from admin_server.outlook import Outlook
 from admin_server.plan import Plan
 from admin_server.process import Running, running
-from admin_server.provisioner import Provisioner
+from admin_server.provisioner import Provisioner, ProvisioningTiming
 from admin_server.report import ModelReport
 from admin_server.seen import Seen
 from admin_server.state import CellState
@@ -81,8 +81,10 @@ def kube_config(config: AdminConfig, tmp_path: Path) -> AdminConfig:
 
 
 @asynccontextmanager
-async def leading(config: AdminConfig, controller: FakeController) -> AsyncGenerator[Running]:
-    async with running(config, FAST, provisioning=QUICK) as admin:
+async def leading(
+    config: AdminConfig, controller: FakeController, timing: ProvisioningTiming = QUICK
+) -> AsyncGenerator[Running]:
+    async with running(config, FAST, provisioning=timing) as admin:
         controller.port = admin.port
         yield admin
 
@@ -110,6 +112,24 @@ async def test_a_server_that_joined_by_itself_counts(kube_config, api, controlle
         await admin.cell.publish(spec(replicas=2))
         await eventually(lambda: admin.cell.find(M).ready_replicas == 2)
         assert len(controller.started) == 1
+
+
+async def test_a_server_that_is_away_for_a_while_rents_no_machines(kube_config, api, controller):
+    patient = replace(QUICK, lost_s=600)
+    async with leading(kube_config, controller, patient) as admin, ordinary(admin) as server:
+        await admin.cell.publish(spec())
+        await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+        incarnation = server.incarnation
+        server.away = True
+        await server.cut_off()
+        await eventually(lambda: "fell silent and may come back" in reasons(admin))
+        listed = len(api.requests)
+        await eventually(lambda: len(api.requests) > listed + 10)
+        await server.start()
+        server.away = False
+        await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+        assert server.incarnation == incarnation
+        assert not controller.started
 
 
 async def test_the_smallest_template_that_satisfies_the_placement_is_taken(
@@ -245,6 +265,23 @@ async def test_who_waits_is_told_of_the_object_that_is_on_its_way(kube_config, a
         await eventually(lambda: len(api.names(JOBSETS)) == 1)  # what never came goes
 
 
+async def test_who_waits_is_told_what_keeps_the_pods(kube_config, api, controller):
+    controller.paused = True
+    async with leading(kube_config, controller) as admin:
+        await admin.cell.publish(spec())
+        await eventually(lambda: "0 of 2 pods are ready" in reasons(admin))
+        labels = {"jobset.sigs.k8s.io/jobset-name": api.names(JOBSETS)[0]}
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        why = {"type": "PodScheduled", "status": "False", "message": "no google.com/tpu left"}
+        api.add("pods", {"metadata": {"name": "p0", "labels": labels}, "status": ready})
+        api.add(
+            "pods", {"metadata": {"name": "p1", "labels": labels}, "status": {"conditions": [why]}}
+        )
+        await eventually(lambda: "1 of 2 pods are ready: no google.com/tpu" in reasons(admin))
+        api.forbid("list", "pods")
+        await eventually(lambda: "its pods are not all ready" in reasons(admin))
+
+
 async def test_deletion_in_the_foreground_is_waited_for(kube_config, api, controller):
     controller.paused = api.lingers = True
     async with leading(replace(kube_config, kubernetes_limit=1), controller) as admin:
@@ -368,7 +405,8 @@ async def ordinary(admin: Running) -> AsyncGenerator[FakeModelet]:
 
     async def beat() -> None:
         while True:
-            await server.join(admin.port)
+            if not server.away:
+                await server.join(admin.port)
             await asyncio.sleep(0.1)
 
     beating = asyncio.create_task(beat())

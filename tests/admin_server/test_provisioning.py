@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from admin_server.cluster import JOBSET, LEADER_WORKER_SET
 from admin_server.object_names import cell_labels
+from admin_server.pods import describe_pods
 from admin_server.present import Present, read_present
 from admin_server.provisioning import Create, Decision, Delete, Situation, decide
 from admin_server.setbacks import Setback, Setbacks
@@ -123,6 +124,24 @@ def test_one_decision(at, actions):
 def test_who_waits_is_told_why(at, words):
     (note,) = decide(at).notes[M]
     assert words in note
+
+
+@pytest.mark.parametrize(
+    ("at", "coming"),
+    [
+        (situation(1), True),
+        (situation(1, A), True),
+        (situation(0, A), False),
+        (situation(1, limit=0), False),
+        (situation(1, templates=()), False),
+        (situation(1, FAILED), True),
+        (situation(1, may_create=False), True),  # it is only not time yet
+        (situation(1, setbacks={M: Setback(0, "a server fell silent", 1001.0)}), True),
+        (situation(1, setbacks={M: Setback(1, "refused", 1001.0)}), False),
+    ],
+)
+def test_who_holds_a_request_knows_whether_it_is_worth_it(at, coming):
+    assert (M in decide(at).coming) is coming
 
 
 def test_a_name_of_another_is_gone_around():
@@ -340,3 +359,40 @@ def test_an_action_is_due_when_it_was_right_for_long_enough_without_a_break():
     assert steadiness.due([], 9.0) == []
     assert steadiness.due(delete, 11.0) == []
     assert steadiness.due(delete, 21.0) == list(delete)
+
+
+# What pods say
+
+
+def pod(**status: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "p"}, "status": status}
+
+
+READY = {"conditions": [{"type": "Ready", "status": "True"}]}
+UNPLACED = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/12 nodes"}]}
+PULLING = {"reason": "ImagePullBackOff", "message": "no such image"}
+
+
+@pytest.mark.parametrize(
+    ("pods", "words"),
+    [
+        ([], "0 of 8 pods are ready"),
+        ([pod(**READY), pod()], "1 of 8 pods are ready"),
+        ([pod(**READY), pod(**UNPLACED)], "1 of 8 pods are ready: 0/12 nodes"),
+        (
+            [pod(containerStatuses=[{"state": {"waiting": PULLING}}])],
+            "0 of 8 pods are ready: ImagePullBackOff: no such image",
+        ),
+        (
+            [pod(containerStatuses=[{"state": {"waiting": {"reason": "ContainerCreating"}}}])],
+            "0 of 8 pods are ready",
+        ),
+    ],
+)
+def test_pods_say_how_many_are_ready_and_what_keeps_the_others(pods, words):
+    assert describe_pods(pods, 8) == words
+
+
+def test_an_object_knows_how_many_pods_it_is_to_have():
+    read = [read_present(JOBSET, made(), CELL), read_present(LEADER_WORKER_SET, made("lws"), CELL)]
+    assert [each.pods for each in read if each is not None] == [1, 4]

@@ -106,10 +106,15 @@ def test_what_is_made_of_a_template_passes_every_check_of_manifests(name: str) -
 
 def test_the_admin_server_may_do_what_it_does_and_no_more() -> None:
     (role,) = [each for each in rendered("overlays/provisioned") if each["kind"] == "Role"]
-    for rule in role["rules"]:
-        assert sorted(rule["verbs"]) == ["create", "delete", "list"]
-    kinds = {(rule["apiGroups"][0], rule["resources"][0]) for rule in role["rules"]}
-    assert kinds == {(each.kind.group, each.kind.plural) for each in templates()}
+    rights = {
+        (group, resource): sorted(rule["verbs"])
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    assert rights.pop(("", "pods")) == ["list"]
+    made = {(each.kind.group, each.kind.plural) for each in templates()}
+    assert rights == dict.fromkeys(made, ["create", "delete", "list"])
 
 
 def test_a_namespace_reaches_the_rights(tmp_path: Path) -> None:
@@ -119,3 +124,19 @@ def test_a_namespace_reaches_the_rights(tmp_path: Path) -> None:
     (binding,) = [each for each in objects if each["kind"] == "RoleBinding"]
     (subject,) = binding["subjects"]
     assert (subject["name"], subject["namespace"]) == ("sax-admin", "cell")
+
+
+def test_tokens_leave_the_admin_server_its_templates(tmp_path: Path) -> None:
+    folder = tmp_path.resolve()
+    kustomization(folder, ["overlays/provisioned"], components=["tokens"])
+    objects = objects_of(render(folder))
+    assert not [each for each in check("tokens on provisioned", objects) if not each.note]
+    (admin,) = [
+        each["spec"]["template"]["spec"]["containers"][0]
+        for each in objects
+        if each["kind"] == "Deployment" and each["metadata"]["name"] == "sax-admin-server"
+    ]
+    assert {"--kubernetes=/etc/sax-templates", "--tokens=/etc/sax/tokens.txt"} <= {*admin["args"]}
+    mounts = [f"{mount['mountPath']}/" for mount in admin["volumeMounts"]]
+    nested = [one for one in mounts for other in mounts if one != other and one.startswith(other)]
+    assert not nested  # inside a volume that is read-only none can be mounted
