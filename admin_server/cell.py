@@ -59,7 +59,7 @@ from sax.types import (
 )
 
 if TYPE_CHECKING:
-    from admin_server.provisioner import Provisioner
+    from admin_server.provisioning.provisioner import Provisioner
 
 
 @dataclass(frozen=True, slots=True)

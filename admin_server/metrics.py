@@ -15,7 +15,7 @@ from admin_server.seat import Seat
 from sax.types import ServableStatus
 
 if TYPE_CHECKING:
-    from admin_server.provisioner import Provisioner
+    from admin_server.provisioning.provisioner import Provisioner
 
 
 class CellCollector(Collector):

@@ -41,8 +41,8 @@ from sax.security import CLOSING_FLAGS
 from sax.types import ModelSpec, ServerInfo
 
 if TYPE_CHECKING:
-    from admin_server.machines import Machines
-    from admin_server.provisioner import ProvisioningTiming
+    from admin_server.provisioning.machines import Machines
+    from admin_server.provisioning.provisioner import ProvisioningTiming
 
 _log = logging.getLogger(__name__)
 _GRACE_S = 2.0
@@ -117,7 +117,7 @@ def _machines(config: AdminConfig, timing: ProvisioningTiming | None) -> Machine
     """None, and nothing of it imported, unless it is asked for."""
     if config.kubernetes is None:
         return None
-    from admin_server.machines import Machines
+    from admin_server.provisioning.machines import Machines
 
     return Machines(config, timing)
 

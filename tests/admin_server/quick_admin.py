@@ -12,7 +12,7 @@ import sys
 
 from admin_server.__main__ import parse
 from admin_server.process import running
-from admin_server.provisioner import ProvisioningTiming
+from admin_server.provisioning.provisioner import ProvisioningTiming
 from admin_server.reconciler import Timing
 
 FAST = Timing(poll_s=0.05, silence_s=0.5, settle_s=0.1)

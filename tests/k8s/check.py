@@ -23,7 +23,12 @@ from tests.k8s.schemas import check_schema
 Objects = Sequence[dict[str, Any]]
 # Components, below k8s/components, and what they are tried on.
 _GROUNDS: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("tokens",): ("overlays/tutorial", "overlays/leaderworkerset", "overlays/cpu"),
+    ("tokens",): (
+        "overlays/tutorial",
+        "overlays/leaderworkerset",
+        "overlays/cpu",
+        "overlays/provisioned",
+    ),
     ("host-network",): ("overlays/tutorial", "overlays/leaderworkerset"),
     ("parts/nodes-may-call",): ("control",),
     ("memlock",): ("overlays/tutorial", "overlays/leaderworkerset", "overlays/tpu-v5e"),

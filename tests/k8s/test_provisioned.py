@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from admin_server.object_names import object_name
-from admin_server.template_folder import TemplateFolder
-from admin_server.templates import Template, object_for
+from admin_server.provisioning.object_names import object_name
+from admin_server.provisioning.template_folder import TemplateFolder
+from admin_server.provisioning.templates import Template, object_for
 from sax.names import CellId
 from tests.k8s.check import check, kustomization
 from tests.k8s.manifests import K8S, CannotRender, kubectl, objects_of, render, rendered
@@ -39,10 +39,10 @@ V6E = """
     cloud.google.com/gke-tpu-accelerator: tpu-v6e-slice
     cloud.google.com/gke-tpu-topology: 2x4
 """
-# By the template's name: what it is taken from, its kind, and what is changed.
+# By the template's name: what it is taken from, its kind, the components, and what is changed.
 SOURCES = {
-    "v5e-4x8": ("overlays/one-jobset-per-replica/replica", "JobSet", ""),
-    "v6e-2x4": ("overlays/leaderworkerset", "LeaderWorkerSet", V6E),
+    "v5e-4x8": ("overlays/one-jobset-per-replica/replica", "JobSet", [], ""),
+    "v6e-2x4": ("overlays/leaderworkerset", "LeaderWorkerSet", ["memlock"], V6E),
 }
 FLAGS = {
     "--platform_chip=tpuv5e": "--platform_chip=tpuv6e",
@@ -53,9 +53,9 @@ MEMORY = {"v5e-4x8": "512Gi", "v6e-2x4": "256Gi"}  # chips x what each has
 
 def source(name: str, folder: Path) -> dict[str, Any]:
     """The template as the overlay that it is taken from has it now."""
-    ground, kind, changes = SOURCES[name]
+    ground, kind, components, changes = SOURCES[name]
     patches = [{"target": {"kind": kind}, "patch": changes}] if changes else []
-    kustomization(folder, [ground], patches=patches)
+    kustomization(folder, [ground], components=components, patches=patches)
     (body,) = [each for each in objects_of(render(folder)) if each["kind"] == kind]
     body["metadata"]["name"] = name
     body["metadata"]["labels"]["app.kubernetes.io/name"] = name

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from admin_server.cluster import KINDS, Cluster, NotServed, ObjectKind
-from admin_server.object_names import cell_labels
-from admin_server.pods import PODS, describe_pods, labels_of_pods
-from admin_server.present import Present, read_present
+from admin_server.provisioning.cluster import KINDS, Cluster, NotServed, ObjectKind
+from admin_server.provisioning.object_names import cell_labels
+from admin_server.provisioning.pods import PODS, describe_pods, labels_of_pods
+from admin_server.provisioning.present import Present, read_present
 from sax.names import CellId
 
 _LOOKED_INTO = 4  # objects whose pods are asked for in one look

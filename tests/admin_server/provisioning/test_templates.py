@@ -11,15 +11,20 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from admin_server.object_names import cell_label, dns_label, object_name
-from admin_server.template_choice import choose_template
-from admin_server.template_folder import TemplateFolder
-from admin_server.templates import Template, object_for, parse_template
+from admin_server.provisioning.object_names import cell_label, dns_label, object_name
+from admin_server.provisioning.template_choice import choose_template
+from admin_server.provisioning.template_folder import TemplateFolder
+from admin_server.provisioning.templates import Template, object_for, parse_template
 from sax.errors import InvalidRequest
 from sax.names import CellId
 from sax.need import Need
 from sax.types import ModelSpec, Placement
-from tests.admin_server.template_files import jobset, leader_worker_set, template, write
+from tests.admin_server.provisioning.template_files import (
+    jobset,
+    leader_worker_set,
+    template,
+    write,
+)
 
 CELL = CellId("test")
 M = "/sax/test/gemma_2b-it"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from admin_server.cluster import (
+from admin_server.provisioning.cluster import (
     JOBSET,
     LEADER_WORKER_SET,
     Cluster,
@@ -19,10 +19,10 @@ from admin_server.cluster import (
     NotServed,
     Refused,
 )
-from admin_server.kubernetes import Kubernetes, connect
+from admin_server.provisioning.kubernetes import Kubernetes, connect
 from sax.errors import InvalidRequest
-from tests.admin_server.fake_controller import JOBSETS
-from tests.admin_server.template_files import jobset
+from tests.admin_server.provisioning.fake_controller import JOBSETS
+from tests.admin_server.provisioning.template_files import jobset
 from tests.kubernetes_api import KubernetesApi, kubernetes_api
 
 pytest.importorskip("lightkube", reason="lightkube is not installed")
@@ -118,7 +118,9 @@ def test_an_admin_server_without_the_flag_imports_none_of_it():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     modules = done.stdout.split()
     assert "admin_server.process" in modules
-    assert not [m for m in modules if m.startswith(("lightkube", "admin_server.provisioner"))]
+    assert not [
+        m for m in modules if m.startswith(("lightkube", "admin_server.provisioning.provisioner"))
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "a: [", "clusters: []", "current-context: x"])

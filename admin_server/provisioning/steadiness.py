@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from admin_server.provisioning import Create, Delete
+from admin_server.provisioning.decision import Create, Delete
 
 _Key = tuple[str, str]
 

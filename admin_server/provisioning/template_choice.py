@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from admin_server.placement import MODEL_TAG, demand_of, stated_bytes
-from admin_server.templates import Template
+from admin_server.provisioning.templates import Template
 from admin_server.words import count, human_bytes, listing
 from sax.need import Need
 from sax.types import ModelSpec

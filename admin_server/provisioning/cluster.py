@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from admin_server.manifest import Body
+from admin_server.provisioning.manifest import Body
 
 
 @dataclass(frozen=True, slots=True)

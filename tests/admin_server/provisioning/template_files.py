@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from admin_server.templates import Template, parse_template
+from admin_server.provisioning.templates import Template, parse_template
 
 
 def jobset(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from admin_server.templates import Template, parse_template
+from admin_server.provisioning.templates import Template, parse_template
 from sax.errors import InvalidRequest
 
 _log = logging.getLogger(__name__)

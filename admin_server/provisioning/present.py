@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from admin_server.cluster import JOBSET, ObjectKind
-from admin_server.manifest import Body, annotations_of, labels_of, part, parts
-from admin_server.object_names import (
+from admin_server.provisioning.cluster import JOBSET, ObjectKind
+from admin_server.provisioning.manifest import Body, annotations_of, labels_of, part, parts
+from admin_server.provisioning.object_names import (
     DEVICES,
     MODEL,
     TEMPLATE,
     TEMPLATE_HASH,
     cell_labels,
 )
-from admin_server.templates import pods_of
+from admin_server.provisioning.templates import pods_of
 from sax.errors import InvalidName
 from sax.names import CellId, ModelId
 

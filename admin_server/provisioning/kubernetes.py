@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from admin_server.cluster import ClusterTrouble, NameTaken, NotServed, ObjectKind, Refused
-from admin_server.manifest import Body, part, parts
+from admin_server.provisioning.cluster import (
+    ClusterTrouble,
+    NameTaken,
+    NotServed,
+    ObjectKind,
+    Refused,
+)
+from admin_server.provisioning.manifest import Body, part, parts
 from sax.errors import InvalidRequest
 
 if TYPE_CHECKING:

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from admin_server.cluster import JOBSET, LEADER_WORKER_SET
-from admin_server.object_names import cell_labels
-from admin_server.pods import describe_pods
-from admin_server.present import Present, read_present
-from admin_server.provisioning import Create, Decision, Delete, Situation, decide
-from admin_server.setbacks import Setback, Setbacks
-from admin_server.sets import SetServers
-from admin_server.steadiness import Steadiness
-from admin_server.templates import object_for
+from admin_server.provisioning.cluster import JOBSET, LEADER_WORKER_SET
+from admin_server.provisioning.decision import Create, Decision, Delete, Situation, decide
+from admin_server.provisioning.object_names import cell_labels
+from admin_server.provisioning.pods import describe_pods
+from admin_server.provisioning.present import Present, read_present
+from admin_server.provisioning.setbacks import Setback, Setbacks
+from admin_server.provisioning.sets import SetServers
+from admin_server.provisioning.steadiness import Steadiness
+from admin_server.provisioning.templates import object_for
 from sax.names import CellId
 from sax.need import Need
 from sax.types import ModelSpec
-from tests.admin_server.template_files import jobset, leader_worker_set, template
+from tests.admin_server.provisioning.template_files import jobset, leader_worker_set, template
 
 CELL = CellId("test")
 SMALL = template(jobset("small", hosts=1))

@@ -19,15 +19,15 @@ import pytest_asyncio
 from admin_server.autoscaler import ScalingTiming
 from admin_server.config import AdminConfig
 from admin_server.happenings import Happenings
-from admin_server.kubernetes import connect
 from admin_server.outlook import Outlook
 from admin_server.plan import Plan
 from admin_server.process import Running, running
-from admin_server.provisioner import Provisioner, ProvisioningTiming
+from admin_server.provisioning.kubernetes import connect
+from admin_server.provisioning.provisioner import Provisioner, ProvisioningTiming
+from admin_server.provisioning.template_folder import TemplateFolder
 from admin_server.report import ModelReport
 from admin_server.seen import Seen
 from admin_server.state import CellState
-from admin_server.template_folder import TemplateFolder
 from sax.errors import InvalidRequest
 from sax.names import CellId
 from sax.need import Need
@@ -35,21 +35,21 @@ from sax.proto import admin_pb2, admin_pb2_grpc
 from sax.rpc import open_channel
 from sax.types import Autoscaling, ModelSpec, Placement
 from tests.admin_server.conftest import eventually
-from tests.admin_server.fake_controller import (
+from tests.admin_server.fake_modelet import FakeModelet
+from tests.admin_server.provisioning.fake_controller import (
     JOBSETS,
     LEADER_WORKER_SETS,
     FakeController,
     controlled,
 )
-from tests.admin_server.fake_modelet import FakeModelet
+from tests.admin_server.provisioning.template_files import jobset, leader_worker_set, write
 from tests.admin_server.quick_admin import FAST, QUICK
-from tests.admin_server.template_files import jobset, leader_worker_set, write
 from tests.kubernetes_api import KubernetesApi, kubernetes_api
 
 pytest.importorskip("lightkube", reason="lightkube is not installed")
 
 M = "/sax/test/m"
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def spec(name: str = "m", **changes) -> ModelSpec:

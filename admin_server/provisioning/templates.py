@@ -16,9 +16,10 @@ from typing import Any, cast
 
 import yaml
 
-from admin_server.cluster import JOBSET, KINDS, ObjectKind
-from admin_server.manifest import Body, annotations_of, labels_of, part, parts, words
-from admin_server.object_names import (
+from admin_server.placement import MODEL_TAG
+from admin_server.provisioning.cluster import JOBSET, KINDS, ObjectKind
+from admin_server.provisioning.manifest import Body, annotations_of, labels_of, part, parts, words
+from admin_server.provisioning.object_names import (
     DEVICES,
     LONGEST,
     MEMORY,
@@ -30,7 +31,6 @@ from admin_server.object_names import (
     cell_labels,
     content_hash,
 )
-from admin_server.placement import MODEL_TAG
 from sax.errors import InvalidRequest
 from sax.names import CellId
 

@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager
 
 from admin_server.cell import Cell
 from admin_server.config import AdminConfig
-from admin_server.provisioner import Provisioner, ProvisioningTiming
+from admin_server.provisioning.provisioner import Provisioner, ProvisioningTiming
+from admin_server.provisioning.template_folder import TemplateFolder
 from admin_server.reconciler import Timing
-from admin_server.template_folder import TemplateFolder
 
 
 class Machines:
@@ -22,7 +22,7 @@ class Machines:
 
     def __init__(self, config: AdminConfig, timing: ProvisioningTiming | None = None) -> None:
         """Raises InvalidRequest for bad templates, no cluster, or a client that is not there."""
-        from admin_server.kubernetes import connect
+        from admin_server.provisioning.kubernetes import connect
 
         assert config.kubernetes is not None
         self._config = config

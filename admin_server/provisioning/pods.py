@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from admin_server.cluster import JOBSET, ObjectKind
-from admin_server.manifest import Body, part, parts
+from admin_server.provisioning.cluster import JOBSET, ObjectKind
+from admin_server.provisioning.manifest import Body, part, parts
 
 PODS = ObjectKind("", "v1", "Pod", "pods")
 _LONGEST = 200  # letters of what Kubernetes says

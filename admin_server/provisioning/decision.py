@@ -12,12 +12,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count as counting
 
-from admin_server.object_names import object_name
-from admin_server.present import Present
-from admin_server.setbacks import Setback
-from admin_server.sets import NO_SERVERS, SetServers
-from admin_server.template_choice import choose_template
-from admin_server.templates import Template
+from admin_server.provisioning.object_names import object_name
+from admin_server.provisioning.present import Present
+from admin_server.provisioning.setbacks import Setback
+from admin_server.provisioning.sets import NO_SERVERS, SetServers
+from admin_server.provisioning.template_choice import choose_template
+from admin_server.provisioning.templates import Template
 from admin_server.words import clock_time, count
 from sax.need import Need
 from sax.types import ModelSpec

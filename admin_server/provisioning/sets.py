@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from admin_server.object_names import SET_TAG
 from admin_server.placement import reserved_for
 from admin_server.plan import Plan
+from admin_server.provisioning.object_names import SET_TAG
 from admin_server.seen import Seen, SeenServer
 from admin_server.state import CellState
 from sax.types import ModelSpec, ServableStatus

@@ -15,19 +15,19 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from admin_server.cluster import Cluster, ClusterTrouble, NameTaken, Refused
 from admin_server.happenings import Happenings
-from admin_server.object_look import look
 from admin_server.outlook import Outlook
 from admin_server.plan import Plan
-from admin_server.present import Present, read_present
-from admin_server.provisioning import Create, Decision, Delete, Situation, decide
-from admin_server.setbacks import Setback, Setbacks
-from admin_server.sets import servers_of_sets
+from admin_server.provisioning.cluster import Cluster, ClusterTrouble, NameTaken, Refused
+from admin_server.provisioning.decision import Create, Decision, Delete, Situation, decide
+from admin_server.provisioning.object_look import look
+from admin_server.provisioning.present import Present, read_present
+from admin_server.provisioning.setbacks import Setback, Setbacks
+from admin_server.provisioning.sets import servers_of_sets
+from admin_server.provisioning.steadiness import Steadiness
+from admin_server.provisioning.template_folder import TemplateFolder
+from admin_server.provisioning.templates import object_for
 from admin_server.state import CellState
-from admin_server.steadiness import Steadiness
-from admin_server.template_folder import TemplateFolder
-from admin_server.templates import object_for
 from sax.errors import Unavailable
 from sax.names import CellId
 
