@@ -12,8 +12,8 @@ from sax.cli.terminal import printable, say
 from sax.errors import InvalidRequest, SaxError
 
 if TYPE_CHECKING:
-    from sax.kubernetes.finding import Finding
-    from sax.kubernetes.snapshot import Snapshot, Wanted
+    from sax.kubernetes.doctor.finding import Finding
+    from sax.kubernetes.doctor.snapshot import Snapshot, Wanted
 
 _WELL, _PROBLEMS, _BLIND = 0, 1, 2
 _SIGNS = {"ok": "ok     ", "warning": "warning", "problem": "PROBLEM"}
@@ -69,8 +69,8 @@ def doctor(
     except SaxError as error:
         say(f"sax: {error.text}")
         raise typer.Exit(_BLIND) from None
-    from sax.kubernetes.diagnosis import diagnose
-    from sax.kubernetes.finding import PROBLEM, worst
+    from sax.kubernetes.doctor.diagnosis import diagnose
+    from sax.kubernetes.doctor.finding import PROBLEM, worst
 
     found = diagnose(snapshot, wanted)
     if as_json:
@@ -83,8 +83,8 @@ def doctor(
 def _wanted(
     topology: str | None, machine_type: str | None, replicas: int, uses: list[str]
 ) -> Wanted:
+    from sax.kubernetes.doctor.snapshot import USES, Wanted
     from sax.kubernetes.machines import slice_of
-    from sax.kubernetes.snapshot import USES, Wanted
 
     if strange := [use for use in uses if use not in USES]:
         raise InvalidRequest(f"--uses {strange[0]!r}: choose of {', '.join(USES)}", param="uses")
@@ -97,7 +97,7 @@ def _wanted(
 
 
 def _snapshot(kubeconfig: Path | None, context: str | None, namespace: str | None) -> Snapshot:
-    from sax.kubernetes.cluster import open_cluster
+    from sax.kubernetes.doctor.cluster import open_cluster
     from sax.kubernetes.names import check_label
 
     if namespace is not None:

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from sax.cli.main import app
 from tests.kubernetes_api import KubernetesApi, kubernetes_api
+from tests.sax.kubernetes.doctor.snapshots import LEADING, event, pool, well
 from tests.sax.kubernetes.orders import MODEL
-from tests.sax.kubernetes.snapshots import LEADING, event, pool, well
 
 _needs_client = pytest.mark.skipif(
     importlib.util.find_spec("lightkube") is None,

@@ -93,9 +93,9 @@ def test_a_real_api_server_takes_it(kind: str) -> None:
 
 @pytest.mark.skipif(not kubeconfig(), reason=NO_CLUSTER)
 def test_a_real_cluster_can_be_looked_at() -> None:
-    from sax.kubernetes.cluster import open_cluster
-    from sax.kubernetes.diagnosis import diagnose
-    from sax.kubernetes.snapshot import Wanted
+    from sax.kubernetes.doctor.cluster import open_cluster
+    from sax.kubernetes.doctor.diagnosis import diagnose
+    from sax.kubernetes.doctor.snapshot import Wanted
 
     with open_cluster(kubeconfig()) as cluster:
         snapshot = cluster.look()

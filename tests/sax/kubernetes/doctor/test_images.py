@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from sax.kubernetes.diagnosis import diagnose
-from sax.kubernetes.finding import PROBLEM
-from tests.sax.kubernetes.diagnosing import NOTHING, only, troubles
-from tests.sax.kubernetes.snapshots import (
+from sax.kubernetes.doctor.diagnosis import diagnose
+from sax.kubernetes.doctor.finding import PROBLEM
+from tests.sax.kubernetes.doctor.diagnosing import NOTHING, only, troubles
+from tests.sax.kubernetes.doctor.snapshots import (
     REGISTRY,
     applied,
     pod,

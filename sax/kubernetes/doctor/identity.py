@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sax.kubernetes.doctor.finding import OK, PROBLEM, WARNING, Finding, some
+from sax.kubernetes.doctor.snapshot import Snapshot, Wanted
 from sax.kubernetes.fields import Object, label, name_of, text
-from sax.kubernetes.finding import OK, PROBLEM, WARNING, Finding, some
 from sax.kubernetes.machines import NODE_POOL_LABEL
-from sax.kubernetes.snapshot import Snapshot, Wanted
 
 _ABOUT = "identity"
 _ACCOUNT = "sax-sa"

@@ -15,8 +15,8 @@ from importlib import import_module
 from typing import Any, Protocol, cast
 
 from sax.errors import InvalidRequest, SaxError, Unauthenticated, Unavailable
+from sax.kubernetes.doctor.snapshot import LOOKS, Look, Snapshot
 from sax.kubernetes.fields import Object, part, parts, text
-from sax.kubernetes.snapshot import LOOKS, Look, Snapshot
 
 _TIMEOUT_S = 10.0
 _PAGE = 500  # objects in one answer

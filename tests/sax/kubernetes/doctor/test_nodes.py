@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from sax.kubernetes.finding import PROBLEM, WARNING
+from sax.kubernetes.doctor.finding import PROBLEM, WARNING
+from sax.kubernetes.doctor.snapshot import Wanted
 from sax.kubernetes.machines import slice_of
-from sax.kubernetes.snapshot import Wanted
-from tests.sax.kubernetes.diagnosing import TUTORIAL, only, troubles
-from tests.sax.kubernetes.snapshots import (
+from tests.sax.kubernetes.doctor.diagnosing import TUTORIAL, only, troubles
+from tests.sax.kubernetes.doctor.snapshots import (
     event,
     node,
     pool,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from sax.kubernetes.doctor.finding import OK, PROBLEM, WARNING, Finding, some
+from sax.kubernetes.doctor.snapshot import Snapshot, Wanted
 from sax.kubernetes.fields import Object, condition, holds, name_of, number, part, parts, text
-from sax.kubernetes.finding import OK, PROBLEM, WARNING, Finding, some
-from sax.kubernetes.snapshot import Snapshot, Wanted
 
 _ABOUT = "pods"
 _MEANINGS = {

@@ -6,9 +6,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
+from sax.kubernetes.doctor.finding import OK, PROBLEM, Finding, some
+from sax.kubernetes.doctor.snapshot import Snapshot, Wanted, is_ours
 from sax.kubernetes.fields import Object, name_of, parts, text
-from sax.kubernetes.finding import OK, PROBLEM, Finding, some
-from sax.kubernetes.snapshot import Snapshot, Wanted, is_ours
 from sax.kubernetes.workload import pod_of
 
 _ABOUT = "images"

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sax.kubernetes.diagnosis import diagnose
-from sax.kubernetes.finding import OK, PROBLEM, WARNING, worst
-from sax.kubernetes.snapshot import LOOKS, Snapshot
-from tests.sax.kubernetes.diagnosing import NOTHING, TUTORIAL, only, troubles
-from tests.sax.kubernetes.snapshots import (
+from sax.kubernetes.doctor.diagnosis import diagnose
+from sax.kubernetes.doctor.finding import OK, PROBLEM, WARNING, worst
+from sax.kubernetes.doctor.snapshot import LOOKS, Snapshot
+from tests.sax.kubernetes.doctor.diagnosing import NOTHING, TUTORIAL, only, troubles
+from tests.sax.kubernetes.doctor.snapshots import (
     applied,
     well,
 )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sax.kubernetes.diagnosis import diagnose
-from sax.kubernetes.finding import OK, Finding
+from sax.kubernetes.doctor.diagnosis import diagnose
+from sax.kubernetes.doctor.finding import OK, Finding
+from sax.kubernetes.doctor.snapshot import Snapshot, Wanted
 from sax.kubernetes.machines import slice_of
-from sax.kubernetes.snapshot import Snapshot, Wanted
 
 NOTHING = Wanted()
 TUTORIAL = Wanted(there=slice_of("v5e:4x8"), replicas=2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from sax.kubernetes.finding import OK, WARNING, Finding
-from sax.kubernetes.snapshot import LOOKS, Look, Snapshot, Wanted
+from sax.kubernetes.doctor.finding import OK, WARNING, Finding
+from sax.kubernetes.doctor.snapshot import LOOKS, Look, Snapshot, Wanted
 
 _ABOUT = "API server"
 _LEAST = (1, 30)  # the sleep before a gateway stops

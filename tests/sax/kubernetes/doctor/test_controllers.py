@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sax.kubernetes.finding import PROBLEM
-from sax.kubernetes.snapshot import Wanted
-from tests.sax.kubernetes.diagnosing import only, troubles
-from tests.sax.kubernetes.snapshots import (
+from sax.kubernetes.doctor.finding import PROBLEM
+from sax.kubernetes.doctor.snapshot import Wanted
+from tests.sax.kubernetes.doctor.diagnosing import only, troubles
+from tests.sax.kubernetes.doctor.snapshots import (
     controller,
     definition,
     webhooks,

@@ -10,12 +10,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from sax.errors import InvalidRequest
+from sax.kubernetes.doctor.finding import OK, PROBLEM, WARNING, Finding, some
+from sax.kubernetes.doctor.snapshot import Snapshot, Wanted, is_ours
 from sax.kubernetes.fields import Object, holds, is_set, label, name_of, part, parts, text
-from sax.kubernetes.finding import OK, PROBLEM, WARNING, Finding, some
 from sax.kubernetes.gcloud import node_pool_command
 from sax.kubernetes.machines import GENERATIONS, NODE_POOL_LABEL, TPU, TpuSlice, slice_of
 from sax.kubernetes.quantity import parse_quantity
-from sax.kubernetes.snapshot import Snapshot, Wanted, is_ours
 from sax.kubernetes.workload import pod_of, replicas_of
 
 _ABOUT = "nodes"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sax.kubernetes.doctor.finding import OK, PROBLEM, WARNING, Finding
+from sax.kubernetes.doctor.snapshot import Snapshot, Wanted
 from sax.kubernetes.fields import Object, number, part, text
-from sax.kubernetes.finding import OK, PROBLEM, WARNING, Finding
-from sax.kubernetes.snapshot import Snapshot, Wanted
 
 _ABOUT = "admin server"
 

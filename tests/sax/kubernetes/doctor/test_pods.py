@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sax.kubernetes.finding import PROBLEM, WARNING
-from tests.sax.kubernetes.diagnosing import only, troubles
-from tests.sax.kubernetes.snapshots import (
+from sax.kubernetes.doctor.finding import PROBLEM, WARNING
+from tests.sax.kubernetes.doctor.diagnosing import only, troubles
+from tests.sax.kubernetes.doctor.snapshots import (
     container,
     exited,
     pod,

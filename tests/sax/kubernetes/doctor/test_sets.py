@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sax.kubernetes.finding import PROBLEM
-from tests.sax.kubernetes.diagnosing import only, troubles
-from tests.sax.kubernetes.snapshots import (
+from sax.kubernetes.doctor.finding import PROBLEM
+from tests.sax.kubernetes.doctor.diagnosing import only, troubles
+from tests.sax.kubernetes.doctor.snapshots import (
     applied,
     well,
 )

@@ -6,12 +6,12 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from sax.kubernetes.diagnosis_nodes import wanted_slices
+from sax.kubernetes.doctor.finding import OK, PROBLEM, WARNING, Finding, some
+from sax.kubernetes.doctor.nodes import wanted_slices
+from sax.kubernetes.doctor.snapshot import Snapshot, Wanted
 from sax.kubernetes.fields import Object, name_of, number, part, parts, text
-from sax.kubernetes.finding import OK, PROBLEM, WARNING, Finding, some
 from sax.kubernetes.machines import TPU
 from sax.kubernetes.quantity import parse_quantity
-from sax.kubernetes.snapshot import Snapshot, Wanted
 
 _ABOUT = "quota"
 _COMPUTE = (

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sax.kubernetes.finding import PROBLEM
-from tests.sax.kubernetes.diagnosing import only, troubles
-from tests.sax.kubernetes.snapshots import (
+from sax.kubernetes.doctor.finding import PROBLEM
+from tests.sax.kubernetes.doctor.diagnosing import only, troubles
+from tests.sax.kubernetes.doctor.snapshots import (
     event,
     pod,
     well,

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from sax.kubernetes.doctor.snapshot import LOOKS, Snapshot
 from sax.kubernetes.image import ImageSource
-from sax.kubernetes.snapshot import LOOKS, Snapshot
 from tests.sax.kubernetes.orders import rendered
 
 Object = dict[str, Any]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sax.kubernetes.doctor.finding import OK, PROBLEM, WARNING, Finding
+from sax.kubernetes.doctor.snapshot import Snapshot, Wanted
 from sax.kubernetes.fields import is_set, name_of, number, part, parts, text
-from sax.kubernetes.finding import OK, PROBLEM, WARNING, Finding
 from sax.kubernetes.gcloud import install_command
-from sax.kubernetes.snapshot import Snapshot, Wanted
 
 _ABOUT = "controllers"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sax.kubernetes.doctor.finding import OK, PROBLEM, WARNING, Finding
+from sax.kubernetes.doctor.snapshot import Snapshot, Wanted, is_ours
 from sax.kubernetes.fields import Object, condition, holds, is_set, name_of, number, parts, text
-from sax.kubernetes.finding import OK, PROBLEM, WARNING, Finding
-from sax.kubernetes.snapshot import Snapshot, Wanted, is_ours
 from sax.kubernetes.workload import replicas_of
 
 

@@ -5,32 +5,32 @@ Each noun has its own file; this one puts them in the order in which one would m
 
 from __future__ import annotations
 
-from sax.kubernetes import (
-    diagnosis_admin,
-    diagnosis_api,
-    diagnosis_controllers,
-    diagnosis_identity,
-    diagnosis_images,
-    diagnosis_nodes,
-    diagnosis_pods,
-    diagnosis_quota,
-    diagnosis_sets,
+from sax.kubernetes.doctor import (
+    admin_servers,
+    api_server,
+    controllers,
+    identity,
+    images,
+    nodes,
+    pods,
+    quota,
+    sets,
 )
-from sax.kubernetes.finding import WARNING, Finding
-from sax.kubernetes.snapshot import Snapshot, Wanted
+from sax.kubernetes.doctor.finding import WARNING, Finding
+from sax.kubernetes.doctor.snapshot import Snapshot, Wanted
 
 _OF_THE_CLUSTER = (
-    diagnosis_api.findings,
-    diagnosis_controllers.findings,
-    diagnosis_nodes.findings,
-    diagnosis_quota.findings,
+    api_server.findings,
+    controllers.findings,
+    nodes.findings,
+    quota.findings,
 )
 _OF_A_CELL = (
-    diagnosis_identity.findings,
-    diagnosis_images.findings,
-    diagnosis_sets.findings,
-    diagnosis_pods.findings,
-    diagnosis_admin.findings,
+    identity.findings,
+    images.findings,
+    sets.findings,
+    pods.findings,
+    admin_servers.findings,
 )
 
 
