@@ -36,7 +36,13 @@ from model_server.models.registry import find, make_recipe
 from model_server.multihost.host_stage import StageHost, StageLoad
 from model_server.tokenizer import ByteTokenizer
 from model_server.vocabulary_fit import check_fit
-from sax.errors import CheckpointError, InvalidRequest, LoadFailed, ModelPathNotFound
+from sax.errors import (
+    CheckpointError,
+    InvalidRequest,
+    LoadFailed,
+    ModelPathNotFound,
+    Unavailable,
+)
 from sax.names import NO_CHECKPOINT
 from sax.types import ModelSpec, Progress
 
@@ -86,6 +92,12 @@ class _Closes(Protocol):
 
     @property
     def closed(self) -> bool: ...
+
+
+def _no_proxy() -> str:
+    if "proxy" not in str(jax.config.jax_platforms):  # pyright: ignore[reportAttributeAccessIssue]
+        return ""
+    return "; JAX_PLATFORMS=proxy (Pathways) is for a later version of this server"
 
 
 class ModelLoader:
@@ -141,8 +153,11 @@ class ModelLoader:
         return self.watch.while_serving
 
     def devices(self) -> Devices:
-        """What this server has for models."""
-        return server_devices(self._config)
+        """What this server has for models. Raises Unavailable where jax gets hold of none."""
+        try:
+            return server_devices(self._config)
+        except RuntimeError as exc:  # a chip that another process has, a driver, a platform's name
+            raise Unavailable(f"jax has no devices here: {exc}{_no_proxy()}") from exc
 
     @contextmanager
     def _watched(self, spec: ModelSpec) -> Iterator[None]:

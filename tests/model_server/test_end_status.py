@@ -42,3 +42,19 @@ def test_the_process_ends_so(index: str, status: int) -> None:
     server.stderr.read()
     server.stderr.close()
     assert server.wait(60) == status
+
+
+def test_a_platform_that_jax_cannot_use_is_told_in_one_line() -> None:
+    environment = {**os.environ, "JAX_PLATFORMS": "proxy"}
+    done = subprocess.run(
+        [sys.executable, "-m", "model_server", "--port=0", "--metrics_port=-1", "--sax_cell="],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert "jax has no devices here" in last
+    assert "later version" in last
