@@ -31,7 +31,7 @@ FORMATS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "Orbax": ("orbax", ("--to", "orbax"), ("config.json", "tokenizer.json", "_METADATA")),
 }
-SLOW = ("shards", "Orbax")
+SLOW = ("Hugging Face", "shards", "Orbax")  # GGUF here is made of the folder, which is read for it
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ ASKED = [{"role": "user", "content": "What is the capital of France?"}]
 @pytest.mark.parametrize(
     "overrides",
     [
-        {"QUANTIZE": "stored"},
         {"QUANTIZE": "int8", "KV_CACHE_DTYPE": "int8"},
+        pytest.param({"QUANTIZE": "stored"}, marks=pytest.mark.slow),
         pytest.param({"QUANTIZE": "int4:32"}, marks=pytest.mark.slow),
     ],
     ids=lambda overrides: " ".join(overrides.values()),
@@ -59,6 +59,7 @@ def test_a_wrong_kind_ends_in_words_that_name_the_right_ones(
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow  # a minute; meshes of every family are compared in tests/model_server/models
 def test_four_devices_give_the_references_text(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -230,7 +230,13 @@ def test_queries_are_chats_where_there_is_a_template_unless_told_otherwise() -> 
     assert not chat_queries(raw, template)
 
 
-@pytest.mark.parametrize("held", ["int8", "int4", "int4:8", "float8"])
+@pytest.mark.parametrize(
+    "held",
+    [
+        "int8",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("int4", "int4:8", "float8")),
+    ],
+)
 def test_quantised_weights_answer_through_compiled_buckets(loader: ModelLoader, held: str) -> None:
     loaded = loader(spec(overrides=SHRUNK | {"QUANTIZE": f'"{held}"'}), quiet)
     updates: queue.Queue[Update] = queue.Queue()
