@@ -42,7 +42,7 @@ def connect(namespace: str | None, timeout_s: float = _TIMEOUT_S) -> Kubernetes:
         from lightkube.core.exceptions import ApiError, ConfigError
     except ImportError as exc:
         raise InvalidRequest(
-            f"--kubernetes needs the package lightkube ({exc}): pip install 'sax[kubernetes]'",
+            f"--kubernetes needs the package lightkube ({exc}): pip install 'lightkube>=1,<2'",
             param="kubernetes",
         ) from exc
     try:

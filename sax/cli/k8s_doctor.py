@@ -53,7 +53,7 @@ def doctor(
 
     Looks at the API server, the controllers of JobSets and their webhooks, TPU node pools, quota,
     workload identity, images, pods with their exit codes, the load balancer, and the admin server.
-    What you may not list is told and left out. Needs: pip install 'sax[kubernetes]'. The exit code
+    What you may not list is told and left out. Needs: pip install lightkube. The exit code
     is 0 if all is well (warnings included), 1 if there are problems, 2 if it could not look.
 
     \b

@@ -77,7 +77,7 @@ def plan(
     """Plan a model for a TPU slice: compiled for real, without a TPU, weights or a server.
 
     Shows what each chip holds and moves, how many KV pages fit, and, as a prediction, tokens per
-    second and time to first token. Needs the TPU compiler: pip install 'sax[plan]'. The exit code
+    second and time to first token. Needs the TPU compiler: pip install libtpu. The exit code
     is 0 if the model fits, 1 if not (and what to change), 2 if the question is wrong.
 
     \b

@@ -56,7 +56,7 @@ def precompile(
 ) -> None:
     """Compile a model's programs ahead: servers that find them start without compiling.
 
-    Needs neither a TPU (but the compiler: pip install 'sax[plan]') nor the weights. What is there
+    Needs neither a TPU (but the compiler: pip install libtpu) nor the weights. What is there
     already is not compiled again. A server takes programs only from where its flag --programs says,
     because they are code.
 

@@ -22,7 +22,7 @@ _TIMEOUT_S = 10.0
 _PAGE = 500  # objects in one answer
 _MOST_PAGES = 200
 _ADMIN = "/api/v1/namespaces/{}/services/sax-admin-server:status/proxy/status.json"
-_LACKING = "the Kubernetes client is not installed: pip install 'sax[kubernetes]'"
+_LACKING = "the Kubernetes client is not installed: pip install 'lightkube>=1,<2'"
 
 
 class _Answer(Protocol):
