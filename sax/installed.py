@@ -12,4 +12,6 @@ def missing_model_server(what: str) -> str | None:
     """Why `what` cannot run here and what to do about it; None where it can."""
     if importlib.util.find_spec("jax") is not None:
         return None
-    return f"{what} needs jax, which is not installed here: pip install '.[model-server]' in a clone of sax"
+    # Not from an index: the sax of PyPI is another project.
+    how = "pip install '.[model-server]' in a clone of sax"
+    return f"{what} needs jax, which is not installed here: {how}"

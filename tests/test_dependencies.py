@@ -151,7 +151,8 @@ def said(*command: str | Path, **environ: str) -> subprocess.CompletedProcess[st
 def check_told(done: subprocess.CompletedProcess[str], who: str) -> None:
     assert done.returncode == 2, done.stderr
     assert done.stderr.strip().endswith(
-        f"{who} needs jax, which is not installed here: pip install '.[model-server]' in a clone of sax"
+        f"{who} needs jax, which is not installed here: pip install '.[model-server]' in a clone "
+        "of sax"
     )
     assert len(done.stderr.strip().splitlines()) == 1
 

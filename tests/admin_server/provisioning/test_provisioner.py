@@ -393,7 +393,7 @@ async def test_no_cluster_ends_the_start(kube_config, monkeypatch):
 
 async def test_a_client_that_is_not_installed_ends_the_start(kube_config, api, monkeypatch):
     monkeypatch.setitem(sys.modules, "lightkube.config.client_adapter", None)
-    with pytest.raises(InvalidRequest, match=r"pip install 'sax\[kubernetes\]'"):
+    with pytest.raises(InvalidRequest, match="pip install .lightkube"):
         async with running(kube_config):
             pass
 

@@ -23,7 +23,7 @@ from tests.sax.kubernetes.orders import MODEL
 
 _needs_client = pytest.mark.skipif(
     importlib.util.find_spec("lightkube") is None,
-    reason="lightkube is not installed: pip install 'sax[kubernetes]'",
+    reason="lightkube is not installed",
 )
 _needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="the TPU compiler is not installed"
@@ -373,7 +373,7 @@ def test_without_the_client_it_says_how_to_get_one() -> None:
     )
     done = _python("-c", script)
     assert done.returncode == 2
-    assert "pip install 'sax[kubernetes]'" in done.stderr
+    assert "pip install 'lightkube" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["render", "doctor"])
