@@ -7,20 +7,26 @@ Knows nothing of what is in them. Own code because no library of ours syncs (see
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 _STAGING = "staging"
+_ABANDONED_S = 600.0  # a write takes fractions of a second
 
 
 def prepare_folder(root: Path) -> None:
     """Make the root and clear away what writers that died left half-written."""
     _make_folder(root)
     for staged in (root / _STAGING).glob("*"):
-        # A living writer that loses its staging file sees its write fail, which is safe.
-        staged.unlink(missing_ok=True)
+        # Not those of now: another admin server may be writing here. A living writer that loses
+        # its staging file, after a clock was set, sees its write fail, which is safe.
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - staged.stat().st_mtime > _ABANDONED_S:
+                staged.unlink()
 
 
 def create_file(root: Path, path: Path, data: bytes) -> None:

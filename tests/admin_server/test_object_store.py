@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 import stat
 import threading
 
@@ -111,12 +112,15 @@ async def test_a_write_to_a_folder_is_synced_before_and_after_it_gets_its_name(
     assert events[:3] == ["sync bytes", "link", "sync folder"]
 
 
-async def test_what_a_dead_writer_left_half_written_is_cleared_away(tmp_path):
+async def test_what_a_dead_writer_left_half_written_is_cleared_away_and_no_living_ones(tmp_path):
     store = open_store(str(tmp_path))
     await store.create("a", b"")
-    (tmp_path / "staging" / "torn").write_bytes(b"ha")
+    torn, under_way = tmp_path / "staging" / "torn", tmp_path / "staging" / "under way"
+    for each in (torn, under_way):
+        each.write_bytes(b"ha")
+    os.utime(torn, (time.time() - 3600,) * 2)
     open_store(str(tmp_path))
-    assert list((tmp_path / "staging").iterdir()) == []
+    assert list((tmp_path / "staging").iterdir()) == [under_way]
 
 
 async def test_a_store_that_fails_is_unavailable_and_says_where(tmp_path):

@@ -31,7 +31,6 @@ FORMATS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "Orbax": ("orbax", ("--to", "orbax"), ("config.json", "tokenizer.json", "_METADATA")),
 }
-SLOW = ("Hugging Face", "shards", "Orbax")  # GGUF here is made of the folder, which is read for it
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +52,8 @@ def converted(
     return of
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in SLOW else ()) for kind in FORMATS]
-)
+@pytest.mark.slow  # a minute each; the README's commands convert and serve in every run
+@pytest.mark.parametrize("kind", FORMATS)
 def test_a_converted_model_serves_the_references_text(
     cell: Cell, converted: Callable[[str], Path], kind: str
 ) -> None:

@@ -18,12 +18,13 @@ MODEL = "/sax/test/quantized"
 ASKED = [{"role": "user", "content": "What is the capital of France?"}]
 
 
+@pytest.mark.slow  # a minute each; the README's commands serve an int8 model in every run
 @pytest.mark.parametrize(
     "overrides",
     [
+        {"QUANTIZE": "stored"},
         {"QUANTIZE": "int8", "KV_CACHE_DTYPE": "int8"},
-        pytest.param({"QUANTIZE": "stored"}, marks=pytest.mark.slow),
-        pytest.param({"QUANTIZE": "int4:32"}, marks=pytest.mark.slow),
+        {"QUANTIZE": "int4:32"},
     ],
     ids=lambda overrides: " ".join(overrides.values()),
 )

@@ -112,6 +112,7 @@ def test_stages_want_as_many_groups_of_hosts(loader: ModelLoader) -> None:
     assert caught.value.param == "overrides.NUM_STAGES"
 
 
+@pytest.mark.slow
 def test_the_same_name_gets_the_same_random_weights(loader: ModelLoader) -> None:
     tokens = []
     for _ in range(2):
@@ -125,6 +126,7 @@ def test_the_same_name_gets_the_same_random_weights(loader: ModelLoader) -> None
     assert tokens[0] == tokens[1]
 
 
+@pytest.mark.slow
 def test_a_closed_models_memory_is_free_again(loader: ModelLoader) -> None:
     loaded = loader(spec(), quiet)
     limited = ModelServerConfig(slots=2, page_size=16, memory_limit_bytes=loaded.memory * 3 // 2)
