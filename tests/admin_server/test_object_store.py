@@ -2,9 +2,9 @@
 
 import asyncio
 import os
-import time
 import stat
 import threading
+import time
 
 import pytest
 from obstore.store import MemoryStore
