@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+# Every family on a mesh is compared with its reference in every run (test_meshes).
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 MESHES = ("1x1x2", "1x2x1", "1x2x2", "2x1x2", "1x1x4")
 DENSE = 'dense 1x1x4 {"tokens": "model"}'  # two KV heads, copied
@@ -49,7 +52,6 @@ def found() -> dict[str, Any]:
     return answers("dense 1x1x1 {}", "experts 1x1x1 {}", DENSE, EXPERTS)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("run", [DENSE, EXPERTS])
 def test_divided_rows_and_experts_give_the_tokens_of_one_device(
     found: dict[str, Any], run: str
@@ -74,7 +76,6 @@ def test_experts_over_one_axis_and_their_width_over_another_are_a_quarter_each(
     assert found[EXPERTS]["share"] < 0.3
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1600)
 @pytest.mark.parametrize("model", ["dense", "experts"])
 def test_every_mesh_and_rule_gives_the_tokens_of_one_device(model: str) -> None:
