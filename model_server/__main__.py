@@ -16,7 +16,6 @@ import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
-from model_server.advertised import advertised_host
 from model_server.config import ModelServerConfig
 from model_server.end_status import drained_status
 from model_server.health_page import HealthPage
@@ -117,8 +116,7 @@ def _serve_page(config: ModelServerConfig) -> HealthPage:
     page = HealthPage()
     if config.metrics_port >= 0:
         page.serve(config.host, config.metrics_port)
-        host = advertised_host(config.host, config.advertise)
-        logger.info("health and metrics on http://%s:%d/", host, page.port)
+        logger.info("health and metrics on http://%s:%d/", config.host, page.port)
     return page
 
 

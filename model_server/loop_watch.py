@@ -24,6 +24,7 @@ class LoopWatch:
 
     def start(self) -> None:
         """On the loop that is to be watched."""
+        self._moved_at_s = self._clock()  # it may have been made long before
         self._ticking = asyncio.create_task(self._tick())
 
     def stop(self) -> None:

@@ -141,6 +141,7 @@ def _serve_share(group: Membership, config: ModelServerConfig, page: HealthPage)
     page.waiting = lambda: ""
 
     def on_signal(*_: object) -> None:
+        page.waiting = lambda: "draining"
         # Not here: the thread that was interrupted may be the one that is sending.
         threading.Thread(target=secondary.leave, daemon=True).start()
 

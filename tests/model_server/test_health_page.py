@@ -1,6 +1,8 @@
 """What probes and scrapers see, over real HTTP."""
 
+import asyncio
 import socket
+import threading
 from collections.abc import Iterator
 
 import httpx
@@ -10,7 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from model_server.health_page import HealthPage
 from model_server.readiness import NOTHING_CAME_S
 from tests.model_server.fake_model import FakeModels
-from tests.model_server.fake_server import MODEL, serving
+from tests.model_server.fake_server import MODEL, Stream, serving, until
 
 
 @pytest.fixture
@@ -83,6 +85,25 @@ async def test_a_model_server_without_its_admin_server_is_alive_and_says_why_not
             assert (await client.get(f"http://{address}/healthz")).status_code == 200
             reply = await client.get(f"http://{address}/readyz")
     assert (reply.status_code, reply.text) == (503, "not joined to an admin server\n")
+
+
+async def test_a_model_server_that_drains_is_alive_and_not_ready() -> None:
+    gate = threading.Semaphore(0)
+    async with serving(
+        FakeModels(gate=gate), metrics_port=0, sax_cell="", drain_seconds=30
+    ) as served:
+        stream = Stream(served)
+        await stream.ask(1, max_tokens=40)
+        await until(lambda: served.servable().stats().slots_used == 1 or gate.release())
+        stopping = asyncio.create_task(served.server.stop())
+        async with httpx.AsyncClient(trust_env=False) as client:
+            address = served.server.metrics_address
+            reply = await client.get(f"http://{address}/readyz")
+            alive = await client.get(f"http://{address}/healthz")
+        gate.release(10_000)
+        await stopping
+    assert (reply.status_code, reply.text) == (503, "draining\n")
+    assert alive.status_code == 200
 
 
 async def test_a_model_server_of_no_cell_is_ready_when_its_model_is() -> None:

@@ -29,6 +29,8 @@ async def test_running_and_waiting_requests_show() -> None:
         assert await served.metric("sax_requests_running") == LIMITS.slots
         assert await served.metric("sax_requests_waiting") == 2
         assert await served.metric("sax_slots_used") == LIMITS.slots
+        used = await served.metric("sax_pages_used")
+        assert await served.metric("sax_kv_cache_usage_ratio") == used / LIMITS.pages > 0
         gate.release(10_000)
         await stream.until_over(*range(LIMITS.slots + 2))
         assert await served.metric("sax_requests_waiting") == 0

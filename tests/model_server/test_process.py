@@ -124,6 +124,19 @@ async def test_a_server_offers_the_paths_its_filter_lets_through() -> None:
     assert (info.tags, info.memory_total, info.incarnation) == (("a",), 9, config.incarnation)
 
 
+async def test_a_server_is_known_by_the_host_it_was_told_to_advertise() -> None:
+    server = make_server(
+        ModelServerConfig(port=0, metrics_port=0, sax_cell="", advertise="tpu-0.lab")
+    )
+    await server.start()
+    try:
+        info = server.info()
+        assert info.address.startswith("tpu-0.lab:")
+        assert info.debug_address.startswith("tpu-0.lab:")
+    finally:
+        await server.stop()
+
+
 async def test_a_server_says_what_its_devices_are() -> None:
     server = ModelServer(
         ModelServerConfig(port=0, metrics_port=-1, sax_cell="", memory_limit_bytes=9),
