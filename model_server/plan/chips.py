@@ -26,7 +26,6 @@ class Chip:
     int8_rate: float | None  # operations per second; None: no faster than bf16
     link_rate: float  # bytes per second to other chips, one way, over all links
     source: str
-    accelerator: str | None = None  # Kubernetes label cloud.google.com/gke-tpu-accelerator
 
     @property
     def device_hbm_rate(self) -> float:
@@ -87,7 +86,6 @@ _CHIPS = (
         int8_rate=275e12,
         link_rate=300e9,
         source=f"{_PAGES}v4; links: Jouppi et al. 2023, arXiv:2304.01433 (6 of 50 GB/s)",
-        accelerator="tpu-v4-podslice",
     ),
     Chip(
         name="v5e",
@@ -100,7 +98,6 @@ _CHIPS = (
         int8_rate=394e12,
         link_rate=200e9,
         source=f"{_PAGES}v5e",
-        accelerator="tpu-v5-lite-podslice",
     ),
     Chip(
         name="v5p",
@@ -113,7 +110,6 @@ _CHIPS = (
         int8_rate=918e12,
         link_rate=600e9,
         source=f"{_PAGES}v5p",
-        accelerator="tpu-v5p-slice",
     ),
     Chip(
         name="v6e",
@@ -126,7 +122,6 @@ _CHIPS = (
         int8_rate=1836e12,
         link_rate=400e9,
         source=f"{_PAGES}v6e",
-        accelerator="tpu-v6e-slice",
     ),
     Chip(
         name="v7x",
@@ -139,7 +134,6 @@ _CHIPS = (
         int8_rate=None,
         link_rate=600e9,
         source=f"{_PAGES}tpu7x",
-        accelerator="tpu7x",
     ),
 )
 CHIPS = {chip.name: chip for chip in _CHIPS}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from model_server.plan.chips import ALIASES, CHIPS, Chip
 from sax.errors import InvalidRequest
+from sax.kubernetes.machines import GENERATIONS
 from sax.names import nearest
 
 _PARAM = "topology"
@@ -15,18 +16,11 @@ _NAME = re.compile(r"([a-z][a-z0-9_-]*?)[:=_](\d+(?:x\d+)*)")
 _COUNTED = re.compile(r"([a-z][a-z0-9_-]*?)-(\d+)")  # v5litepod-32: so many chips
 _MOST_CHIPS = 2**14  # no slice comes near, and a slip would keep the compiler busy for ever
 
-_FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
-_CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8")
-_LARGE = ("8x8x12", "8x8x16", "8x16x16")
 # What Google Cloud lends, smallest first: https://cloud.google.com/tpu/docs/ and the page of each.
 LENT = {
     "v2": ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16"),
     "v3": ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"),
-    "v4": (*_CUBES, *_LARGE),
-    "v5e": _FLAT,
-    "v5p": (*_CUBES, *_LARGE, "16x16x16", "16x16x24"),
-    "v6e": _FLAT,
-    "v7x": (*_CUBES, *_LARGE),
+    **{each.chip: each.sizes for each in GENERATIONS.values()},
 }
 
 
