@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
+from sax.cli.plan import Chip, ModelPath, Overrides
 from sax.cli.publication import parse_overrides
 from sax.cli.terminal import say
 from sax.errors import InvalidRequest, MemoryPlanError, SaxError
@@ -50,9 +51,7 @@ def render(
         str, typer.Option(metavar="gs://BUCKET", help="Where the cell keeps its state.")
     ],
     replicas: Annotated[int, typer.Option(help="How many slices serve the model.")] = 1,
-    chip: Annotated[
-        str | None, typer.Option(help="Of which --topology auto tries slices (v5e).")
-    ] = None,
+    chip: Chip = None,
     kind: Annotated[
         str,
         typer.Option(
@@ -93,15 +92,8 @@ def render(
     machine_type: Annotated[
         str | None, typer.Option(help="Left out: the one with which the slice is planned.")
     ] = None,
-    model_path: Annotated[
-        str | None, typer.Option(help="Of a checkpoint, where not as its config.json says.")
-    ] = None,
-    override: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", "--override", metavar="KEY=JSON", help="As `sax publish` takes it; repeatable."
-        ),
-    ] = None,
+    model_path: ModelPath = None,
+    override: Overrides = None,
     slots: Annotated[int | None, typer.Option(help="The servers' --slots.")] = None,
     max_context: Annotated[
         int | None, typer.Option("--max-context", "--max_context", help="The servers'.")

@@ -15,6 +15,20 @@ from sax.cli.computing import compute
 
 _MODULE = "model_server.plan"
 
+# Options of `sax k8s render`, too, which plans.
+Chip = Annotated[
+    str | None, typer.Option(help="Of which --topology auto tries slices (default: v5e).")
+]
+ModelPath = Annotated[
+    str | None, typer.Option(help="Of a checkpoint, where it is not as its config.json says.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "--override", metavar="KEY=JSON", help="As `sax publish` takes it; repeatable."
+    ),
+]
+
 
 def plan(
     model: Annotated[
@@ -29,19 +43,9 @@ def plan(
         str,
         typer.Option(metavar="SLICE", help="v5e:4x8 and its like; auto: the smallest that fits."),
     ],
-    chip: Annotated[
-        str | None, typer.Option(help="Of which --topology auto tries slices (default: v5e).")
-    ] = None,
-    model_path: Annotated[
-        str | None,
-        typer.Option(help="Of a checkpoint, where it is not as its config.json says."),
-    ] = None,
-    override: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", "--override", metavar="KEY=JSON", help="As `sax publish` takes it; repeatable."
-        ),
-    ] = None,
+    chip: Chip = None,
+    model_path: ModelPath = None,
+    override: Overrides = None,
     slots: Annotated[int | None, typer.Option(help="The server's --slots.")] = None,
     page_size: Annotated[
         int | None, typer.Option("--page-size", "--page_size", help="The server's --page_size.")
