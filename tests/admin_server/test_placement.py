@@ -120,3 +120,20 @@ def test_a_placement_that_cannot_be_is_refused_by_name(bad):
 def test_a_good_placement_is_taken():
     good = {"constraints": '"a100,fast"', "ram": "1000000", "ram16": '"2000000"'}
     check_placement(spec(good, tags=("a-100", "zone b"), devices=32, memory=2**40))
+
+
+@pytest.mark.parametrize(
+    ("tags", "does"),
+    [
+        ((), True),
+        (("fast",), True),
+        (("model:/sax/test/m",), True),
+        (("model:/sax/test/m", "model:/sax/test/n"), True),
+        (("model:/sax/test/n",), False),
+        (("fast", "model:/sax/test/n"), False),
+    ],
+)
+def test_a_server_that_is_reserved_for_other_models_does_not_do(
+    tags: tuple[str, ...], does: bool
+) -> None:
+    assert demand_of(SPEC).met_by_server(server(model_paths=("a.B",), tags=tags)) is does

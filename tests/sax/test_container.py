@@ -222,3 +222,31 @@ def test_without_the_right_to_more_it_says_what_is_missing() -> None:
         text=True,
     )
     assert done.stdout.startswith("at most 64 KiB of memory can be locked here; TPU v6e")
+
+
+@pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="reads limits in /proc")
+def test_a_model_server_may_lock_all_the_memory_that_it_is_allowed_to() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+
+    def locked(pid: int) -> str:
+        lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
+        return next(line for line in lines if line.startswith("Max locked memory")).split()[3]
+
+    server = subprocess.Popen(
+        ["sh", "-c", 'ulimit -S -l 64; exec "$@"', "sh", sys.executable, "-m", "sax.container"]
+        + ["model_server", "--port=0", "--metrics_port=-1", "--sax_cell="],
+        env={"PATH": os.environ["PATH"], "JAX_PLATFORMS": "cpu"},
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stderr is not None
+    with server.stderr:
+        assert any("listening on" in line for line in server.stderr)
+        soft = locked(server.pid)
+        server.terminate()
+        server.stderr.read()
+    assert server.wait(60) == 0
+    allowed = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+    assert soft in (allowed, "unlimited")
+    assert soft != str(64 * 1024) or hard == 64 * 1024
