@@ -1,6 +1,6 @@
 """The SDK: Saxml's calls (`sax.Publish`), clients, values and errors.
 
-Names are fetched on first use, so that `import sax.names` loads no gRPC.
+Names are imported on first use, so that `import sax.names` does not load gRPC.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ __all__ = [
     "WatchEvent",
 ]
 
-# gRPC's core reads this when it is imported. Without it, it tells stderr of every peer that hangs
-# up; our errors say so to whom it concerns.
+# gRPC reads this on import. Without it, gRPC logs every lost peer to stderr; our errors already
+# report that to the caller.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 _HOMES = ("sax.errors", "sax.names", "sax.types", "sax.client", "sax.compat")

@@ -1,10 +1,8 @@
-"""Access control lists: who may do a thing, as text that operators write.
+"""Access control lists, as operators write them.
 
-    alice, bob      these two
-    *               everyone who proved who they are (Saxml spells it acl/all)
-    (nothing)       nobody where a list is demanded; no list at all where one is optional
-
-Pure: knows nothing of how anyone proves who they are, nor of what is being guarded.
+alice, bob      these two principals
+*               every authenticated caller (Saxml writes acl/all)
+(nothing)       nobody where a list is required; no restriction where it is optional
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from sax.errors import InvalidRequest
 from sax.identity import Principal
 
 EVERYONE = "*"
-ALL_METHODS = "*"  # the key that guards every method without a list of its own
+ALL_METHODS = "*"  # guards every method that has no ACL of its own
 
 _SAXML_EVERYONE = "acl/all"
 _SAXML_GROUP = "acl/"
@@ -26,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.@:/-]{1,200}")
 _METHOD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 _MOST_NAMES = 1000
 _MOST_METHODS = 100
-# Saxml's own list, to the letter: a list under a misspelt name would guard nothing.
+# Exactly Saxml's methods: an ACL under a misspelt name would guard nothing.
 _SAXML_METHODS = {
     "lm": ("generate", "generate_stream", "score", "embed", "gradient"),
     "am": ("recognize",),
@@ -42,24 +40,21 @@ _SAXML_METHODS = {
         "video_to_text",
     ),
 }
-# The same answers, whole or piece by piece: a list of one guards the other too, unless it has one.
+# Both return the same text: an ACL on one also guards the other, unless that has its own.
 _TWINS = {"lm.generate": "lm.generate_stream", "lm.generate_stream": "lm.generate"}
 
 
 @dataclass(frozen=True, slots=True)
 class Acl:
-    """One parsed list."""
-
     names: frozenset[str] = frozenset()
     everyone: bool = False
 
     @property
     def empty(self) -> bool:
-        """It names nobody."""
         return not self.names and not self.everyone
 
     def allows(self, principal: Principal) -> bool:
-        """Never someone who proved nothing."""
+        """Return True for a listed principal; never for an unauthenticated one."""
         return principal.known and (self.everyone or principal.name in self.names)
 
     def __str__(self) -> str:
@@ -71,13 +66,13 @@ NOBODY = Acl()
 
 @dataclass(frozen=True, slots=True)
 class MethodAcls:
-    """The lists of one model, by method; `texts` is how they were written."""
+    """The ACLs of one model by method; `texts` holds them as written."""
 
     texts: Mapping[str, str] = field(default_factory=dict[str, str])
     _acls: Mapping[str, Acl] = field(default_factory=dict[str, Acl])
 
     def of(self, method: str) -> Acl | None:
-        """The list that guards this method; None: everyone may call it."""
+        """Return the ACL for a method, or None if everyone may call it."""
         twin = _TWINS.get(method, method)
         return self._acls.get(method) or self._acls.get(twin) or self._acls.get(ALL_METHODS)
 
@@ -86,7 +81,7 @@ OPEN = MethodAcls()
 
 
 def check_name(name: str, param: str) -> str:
-    """Return a principal's name unchanged. Raises InvalidRequest naming `param`."""
+    """Return a valid principal name unchanged. Raises InvalidRequest naming `param`."""
     if not _NAME.fullmatch(name) or name.startswith(_SAXML_GROUP):
         raise InvalidRequest(
             f"{name[:80]!r} is not the name of a principal: write letters, digits and _.@:/- "
@@ -97,12 +92,11 @@ def check_name(name: str, param: str) -> str:
 
 
 def is_name(name: str) -> bool:
-    """Whether a principal may have this name."""
     return bool(_NAME.fullmatch(name)) and not name.startswith(_SAXML_GROUP)
 
 
 def parse_acl(text: str, param: str) -> Acl:
-    """The list that a text writes. Raises InvalidRequest naming `param`."""
+    """Parse one ACL. Raises InvalidRequest naming `param`."""
     if not text.strip():
         return NOBODY
     names = [name.strip() for name in text.split(",")]
@@ -117,7 +111,7 @@ def parse_acl(text: str, param: str) -> Acl:
 
 
 def parse_acls(texts: Mapping[str, str], param: str = "acls") -> MethodAcls:
-    """The lists of a model. An empty one is none. Raises InvalidRequest naming `param`."""
+    """Parse a model's ACLs, dropping empty ones. Raises InvalidRequest naming `param`."""
     if len(texts) > _MOST_METHODS:
         raise InvalidRequest(
             f"access control lists of {len(texts)} methods: write at most {_MOST_METHODS}; "
@@ -129,7 +123,7 @@ def parse_acls(texts: Mapping[str, str], param: str = "acls") -> MethodAcls:
 
 
 def check_method(method: str, param: str) -> str:
-    """Return a method that a list may guard. Raises InvalidRequest naming `param`."""
+    """Return the method if an ACL may guard it. Raises InvalidRequest naming `param`."""
     kind, _, name = method.partition(".")
     known = _SAXML_METHODS.get(kind)
     if known is not None and name not in known:

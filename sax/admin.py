@@ -1,7 +1,4 @@
-"""The admin server as its clients call it: deadlines, and retries where they are safe.
-
-Knows messages, not what operators mean by them (see `sax.client`).
-"""
+"""gRPC client for a cell's admin server: deadlines, and retries where they are safe."""
 
 from __future__ import annotations
 
@@ -22,19 +19,19 @@ from sax.watch import pause_s
 Reply = TypeVar("Reply", bound=Message)
 
 DEADLINE_S = 10.0
-_DEMAND_S = 3.0  # it is told again a second later
-_POLL_S = 60.0  # a watch without news is asked again after this
+_DEMAND_S = 3.0  # the next report follows a second later
+_POLL_S = 60.0  # length of one long poll
 _ATTEMPTS = 4
-_CONNECT_S = 1.0  # to one of several admin servers, before the next one is tried
-_LONGEST_PAUSE_S = 1.0  # a leader is found within seconds of the death of the one before
+_CONNECT_S = 1.0  # per admin server, before the next one is tried
+_LONGEST_PAUSE_S = 1.0  # so that a new leader is found within seconds
 
 
 class Admin:
-    """Calls of one cell's admin server. Use it in one event loop and close it there."""
+    """Calls one cell's admin server. Use and close it in one event loop."""
 
     def __init__(self, address: str | None = None) -> None:
-        """`address` may name several admin servers, with commas. Without one `sax.location` is
-        asked, again whenever the admin is lost."""
+        """`address` is one or more comma-separated host:port. Without it, `sax.location` is
+        consulted, again whenever the admin is lost."""
         given = address and config.check_addresses(address, "admin")
         self._given = given or ""
         self._choice = AdminChoice(self._find)
@@ -44,9 +41,10 @@ class Admin:
     async def change(
         self, method: str, request: Message, reply: type[Reply], timeout_s: float | None = None
     ) -> Reply:
-        """One attempt at the leader: a lost answer may have been a done deed. Raises SaxError.
+        """Call a method that changes state, once, on the leader. Raises SaxError.
 
-        `method` is of the Admin service, or names its own: "Cell/Rollback".
+        It is not retried, because a lost response may mean that the change was made. `method`
+        belongs to the Admin service unless it names another: "Cell/Rollback".
         """
         deadline = asyncio.get_running_loop().time() + (timeout_s or DEADLINE_S)
         for attempt in itertools.count(1):
@@ -56,7 +54,7 @@ class Admin:
             except NotLeading as exc:
                 await _pause(attempt, deadline, exc)
             except (AdminUnavailable, DeadlineExceeded):
-                # One that hangs, or whose machine vanished, keeps its connection for long.
+                # The connection to a hung or vanished admin stays open for a long time.
                 self._choice.lost()
                 raise
         raise AssertionError("not reached")
@@ -64,7 +62,7 @@ class Admin:
     async def read(
         self, method: str, request: Message, reply: type[Reply], timeout_s: float | None = None
     ) -> Reply:
-        """A call that changes nothing: a few attempts within one deadline. Raises SaxError."""
+        """Call a read-only method, with a few attempts within one deadline. Raises SaxError."""
         deadline = asyncio.get_running_loop().time() + (timeout_s or DEADLINE_S)
         failures = 0
         for attempt in itertools.count(1):
@@ -84,17 +82,19 @@ class Admin:
         raise AssertionError("not reached")
 
     async def watch_loc(self, request: admin_pb2.WatchLocRequest) -> admin_pb2.WatchLocResponse:
-        """One long poll. Raises SaxError; DeadlineExceeded when there was no news."""
+        """Long-poll once. Raises SaxError; DeadlineExceeded when nothing changed."""
         return await self.read("WatchLoc", request, admin_pb2.WatchLocResponse, _POLL_S)
 
     async def demand(self, request: cell_pb2.DemandRequest) -> cell_pb2.DemandResponse:
-        """Say once how many requests wait for a replica. Raises SaxError; UnsupportedParameter
-        from an admin that does not listen."""
+        """Report once how many requests wait for a replica.
+
+        Raises SaxError; UnsupportedParameter if the admin predates demand reports.
+        """
         deadline = asyncio.get_running_loop().time() + _DEMAND_S
         return await self._call("Cell/Demand", request, cell_pb2.DemandResponse, deadline)
 
     async def close(self) -> None:
-        """Calls under way end with an error."""
+        """Close the channels; calls in progress fail."""
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             await channel.close()
@@ -118,7 +118,7 @@ class Admin:
             raise
 
     async def _reach(self, deadline: float) -> None:
-        """Find one that can be connected to: only what was never sent may be sent elsewhere."""
+        """Connect before sending: only a request that was never sent may go to another admin."""
         known = await self._choice.known()
         if len(known) == 1:
             return
@@ -134,7 +134,6 @@ class Admin:
         return self._given or await find_admin()
 
     async def _open(self) -> grpc.aio.Channel:
-        """The channel to whom is asked now."""
         self._address = await self._choice.ask()
         if self._address not in self._channels:
             self._channels[self._address] = rpc.open_channel(self._address)
@@ -142,7 +141,7 @@ class Admin:
 
 
 async def _pause(attempt: int, deadline: float, error: SaxError) -> None:
-    """Before the next attempt; raises the error of this one if the next would come too late."""
+    """Sleep before the next attempt; raise `error` if that would pass the deadline."""
     pause = pause_s(attempt, _LONGEST_PAUSE_S)
     if asyncio.get_running_loop().time() + pause >= deadline:
         raise error

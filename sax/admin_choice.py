@@ -1,7 +1,4 @@
-"""Which of a cell's admin servers to ask: one leads, the others name it or are away.
-
-Knows nothing of connections: told what came of asking, it says whom to ask next.
-"""
+"""Chooses which of a cell's admin servers to call: one leads, the others redirect or are down."""
 
 from __future__ import annotations
 
@@ -11,31 +8,30 @@ from sax.errors import NotLeading
 
 
 class AdminChoice:
-    """A choice among `host:port,host:port`, asked for anew each time, as an admin may move."""
+    """Picks an admin address; calls `find` each time because an admin may move."""
 
     def __init__(self, find: Callable[[], Awaitable[str]]) -> None:
         self._find = find
         self._turn = 0
-        self._hint = ""  # who leads, as another one said
+        self._hint = ""  # the leader, according to another admin
 
     async def ask(self) -> str:
-        """Whom to ask now. Raises what `find` raises."""
+        """Return the address to call now. Raises what `find` raises."""
         if self._hint:
             return self._hint
         known = await self.known()
         return known[self._turn % len(known)]
 
     async def known(self) -> list[str]:
-        """All that were given."""
         return (await self._find()).split(",")
 
     def lost(self) -> None:
-        """It did not answer."""
+        """Record that the current admin did not answer."""
         self._turn += not self._hint
         self._hint = ""
 
     def refused(self, error: NotLeading) -> None:
-        """It answered that another one leads, or that nobody does yet."""
+        """Record that the current admin is not the leader."""
         hint = error.param or ""
         if hint and hint != self._hint:
             self._hint = hint

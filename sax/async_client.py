@@ -1,7 +1,4 @@
-"""A cell as an asyncio program sees it: operators' calls go to the admin, requests to replicas.
-
-Knows values, not messages of models' inner workings: `sax.admin` and `sax.locator` do the work.
-"""
+"""Client of one cell for asyncio: operator calls go to the admin, requests to replicas."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ from sax.types import (
 )
 from sax.watch import WatchEvent, follow
 
-_WAIT_ROUND_S = 30.0  # one WaitForReady call; longer waits are several
+_WAIT_ROUND_S = 30.0  # per WaitForReady call; longer waits take several
 
 Models = list[PublishedModel]
 Servers = list[JoinedServer]
@@ -46,13 +43,13 @@ Vectors = list[list[float]]
 
 
 class AsyncClient:
-    """One cell. Make it, use it and close it in one event loop."""
+    """Client of one cell. Create, use and close it in one event loop."""
 
     def __init__(
         self, admin: str | None = None, *, patience: Patience | None = None, preferred: str = ""
     ) -> None:
-        """`admin` is host:port of the cell's admin server; None asks `sax.config`. `preferred` is
-        the host:port of a model server that is asked first while it is ready."""
+        """`admin` is host:port of the cell's admin server; None finds it through `sax.location`.
+        `preferred` is the host:port of a model server to use first while it is ready."""
         self._admin = Admin(admin)
         self._history = History(self._admin)
         self._locator = Locator(self._admin, self._explain, patience, preferred)
@@ -69,7 +66,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Requests under way end with Cancelled."""
+        """Close the client; requests in progress fail with Cancelled."""
         await self._locator.close()
         await self._admin.close()
 
@@ -86,9 +83,9 @@ class AsyncClient:
         autoscaling: Scaling | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Returns once the publication is durable; replicas load after. Override values are JSON.
+        """Publish a model; returns once that is durable, and replicas load afterwards.
 
-        With `autoscaling`, `replicas` is where it begins.
+        Override values are JSON. With `autoscaling`, `replicas` is the initial number.
 
         Raises ModelExists, InvalidName, InvalidRequest, AdminUnavailable.
         """
@@ -117,12 +114,12 @@ class AsyncClient:
         autoscaling: Scaling | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Change what is given and keep the rest; only a change of what is loaded reloads.
+        """Change the given fields and keep the rest; reloads only if what is loaded changes.
 
-        The model path cannot change: naming another one is an error. Two clients that change
-        different fields at the same time both win. With a `revision` (of `list`), only that state
-        is changed: StaleRevision if another change came first. `autoscaling="off"` goes back to as
-        many replicas as the spec says.
+        The model path cannot change: another one is an error. Concurrent updates of different
+        fields are merged. With a `revision` (from `list`), only that revision is changed:
+        StaleRevision if another change came first. `autoscaling="off"` returns to the fixed number
+        of replicas.
         """
         if revision is not None and not 0 < revision < 2**63:
             raise InvalidRequest(
@@ -150,22 +147,23 @@ class AsyncClient:
         await (merging(merge_and_write) if revision is None else merge_and_write())
 
     async def unpublish(self, model_id: str, *, timeout_s: float | None = None) -> None:
-        """Returns once that is durable; replicas unload after. Raises ModelNotFound."""
+        """Unpublish a model; returns once that is durable, replicas unload after. Raises
+        ModelNotFound."""
         request = admin_pb2.UnpublishRequest(model_id=str(ModelId.parse(model_id)))
         await self._admin.change("Unpublish", request, admin_pb2.UnpublishResponse, timeout_s)
 
     async def rollback(
         self, model_id: str, version: str = "", *, timeout_s: float | None = None
     ) -> str:
-        """Go back to a version, "" being the one before the current; gives the version.
+        """Return to a version ("": the one before the current) and return its id, once durable.
 
-        Only what is loaded goes back: replicas, ACLs, placement and autoscaling stay. Returns once
-        that is durable. Raises ModelNotFound, NotFound for an unknown version, InvalidRequest.
+        Only what is loaded is rolled back: replicas, ACLs, placement and autoscaling stay. Raises
+        ModelNotFound, NotFound for an unknown version, InvalidRequest.
         """
         return await self._history.rollback(model_id, version, timeout_s)
 
     async def versions(self, model_id: str, *, timeout_s: float | None = None) -> Versions:
-        """What a model can go back to, the newest first. Raises ModelNotFound."""
+        """List the versions a model can roll back to, newest first. Raises ModelNotFound."""
         return await self._history.versions(model_id, timeout_s)
 
     async def events(
@@ -176,37 +174,38 @@ class AsyncClient:
         limit: int = 0,
         timeout_s: float | None = None,
     ) -> Events:
-        """Who changed what and when, the newest first; of one model, even a gone one, or of all.
+        """List changes with author and time, newest first: of one model or of all.
 
-        `before` is the number of an event, to go further back; `limit` 0 stands for 100.
+        The model may be unpublished. `before` is an event number, for paging back; `limit` 0 means
+        100.
         """
         return await self._history.events(model_id, before, limit, timeout_s)
 
     async def list(self, model_id: str, *, timeout_s: float | None = None) -> PublishedModel:
-        """One model with its replicas. Raises ModelNotFound offering the nearest names."""
+        """Return one model with its replicas. Raises ModelNotFound with the nearest names."""
         ModelId.parse(model_id)
         try:
             reply = await self._list(model_id, timeout_s)
         except ModelNotFound:
             raise
-        except NotFound as exc:  # an admin that does not know our errors
+        except NotFound as exc:  # a Saxml admin, which does not send our error classes
             raise await self._unknown(model_id) from exc
         if not reply.published_models:
             raise await self._unknown(model_id)
         return codec.decode_published(reply.published_models[0])
 
     async def list_all(self, cell: str | None = None, *, timeout_s: float | None = None) -> Models:
-        """Every model of a cell (/sax/<cell>; None: the admin's own)."""
+        """List the models of a cell (/sax/<cell>; None: the admin's own)."""
         reply = await self._list(_cell(cell), timeout_s)
         return [codec.decode_published(model) for model in reply.published_models]
 
     async def servers(self, cell: str | None = None, *, timeout_s: float | None = None) -> Servers:
-        """Every model server that joined a cell."""
+        """List the model servers that joined a cell."""
         reply = await self._list(_cell(cell), timeout_s)
         return [codec.decode_joined(server) for server in reply.servers]
 
     async def stats(self, name: str = "", *, timeout_s: float | None = None) -> CellStats:
-        """Of a model, a cell, or everything this admin knows."""
+        """Statistics of a model, a cell, or ("") everything this admin knows."""
         request = admin_pb2.StatsRequest(model_id=name)
         reply = await self._admin.read("Stats", request, admin_pb2.StatsResponse, timeout_s)
         return codec.decode_stats(reply)
@@ -214,9 +213,9 @@ class AsyncClient:
     async def wait_for_ready(
         self, model_id: str, replicas: int = 1, timeout_s: float | None = None
     ) -> None:
-        """Return once so many replicas are ready.
+        """Wait until at least `replicas` replicas are ready.
 
-        Raises DeadlineExceeded with the reason why they are not, ModelNotFound.
+        Raises DeadlineExceeded with the reason they are not, ModelNotFound.
         """
         ModelId.parse(model_id)
         request = admin_pb2.WaitForReadyRequest(
@@ -239,9 +238,9 @@ class AsyncClient:
                 raise DeadlineExceeded(f"{model_id} is not ready after {timeout_s:g} s: {why}")
 
     async def watch(self, model_id: str) -> AsyncGenerator[WatchEvent, None]:
-        """The ready replicas as they come and go, for ever; outlives restarts of the admin.
+        """Yield changes to the ready replicas, indefinitely; survives restarts of the admin.
 
-        Raises ModelNotFound when the model is not, or no longer, published.
+        Raises ModelNotFound if the model is not published, or once it is unpublished.
         """
         ModelId.parse(model_id)
         try:
@@ -257,10 +256,10 @@ class AsyncClient:
     def generate(
         self, request: GenerateRequest, timeout_s: float | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
-        """The answer as it comes; closing the iterator cancels it on the server.
+        """Stream the answer; closing the iterator cancels it on the server.
 
-        Raises ModelNotFound, ModelNotReady, QueueFull, InvalidRequest and its kin, ReplicaLost
-        when a replica dies in mid-answer, DeadlineExceeded after timeout_s.
+        Raises ModelNotFound, ModelNotReady, QueueFull, InvalidRequest and its subclasses,
+        ReplicaLost if a replica dies mid-answer, DeadlineExceeded after timeout_s.
         """
         return self._locator.generate(request, timeout_s)
 
@@ -270,8 +269,8 @@ class AsyncClient:
         sink: Callable[[TokenChunk], None],
         timeout_s: float | None = None,
     ) -> None:
-        """`generate` by callback, at less than half the cost per token: `sink` gets each chunk
-        as it comes and must not block. Cancelling this cancels the answer on the server."""
+        """`generate` by callback, at less than half the cost per token: `sink` gets each chunk as
+        it arrives and must not block. Cancelling this task cancels the answer on the server."""
         await self._locator.generate_to(request, sink, timeout_s)
 
     async def tokenize(
@@ -280,7 +279,7 @@ class AsyncClient:
         prompt: str | tuple[Message, ...],
         timeout_s: float | None = None,
     ) -> tuple[Sequence[int], int]:
-        """The token ids of a text or chat as the model sees them, and its context's length."""
+        """Return the token ids of a text or chat as the model sees them, and its context length."""
         request = codec.encode_tokenize(model_id, prompt)
 
         async def ask(replica: Connection, left_s: float | None) -> tokens_pb2.TokenizeResponse:
@@ -300,7 +299,7 @@ class AsyncClient:
         *,
         route: Route = ANY_ROUTE,
     ) -> Scores:
-        """The log-probability of each suffix after the prefix."""
+        """Return the log-probability of each suffix after the prefix."""
         request = codec.encode_score(model_id, prefix, suffixes, extra_inputs)
 
         async def ask(replica: Connection, left_s: float | None) -> lm_pb2.ScoreResponse:
@@ -313,7 +312,7 @@ class AsyncClient:
     async def embed(
         self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
     ) -> Vectors:
-        """The vector of each input: texts, or the token ids that the model reads.
+        """Return the vector of each input, given as text or token ids.
 
         Raises PromptTooLong for an input longer than the model's context, InvalidRequest for a
         model without embeddings.
@@ -323,7 +322,7 @@ class AsyncClient:
     async def embed_counted(
         self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
     ) -> Embedded:
-        """`embed`, and how many tokens the inputs had."""
+        """Like `embed`, with the number of input tokens."""
         request = codec.encode_embed(model_id, inputs)
 
         async def ask(replica: Connection, left_s: float | None) -> tokens_pb2.EmbedResponse:
@@ -342,9 +341,9 @@ class AsyncClient:
         *,
         route: Route = ANY_ROUTE,
     ) -> bytes:
-        """Saxml's CustomService.Custom: what a custom model answers to these bytes.
+        """Call Saxml's CustomService.Custom on a custom model.
 
-        Without a method: the one named `custom`, or the only one.
+        Without a method, calls the one named `custom`, or the only one.
         """
         message = codec.encode_custom(model_id, request, method, extra_inputs)
 
@@ -363,7 +362,7 @@ class AsyncClient:
         *,
         route: Route = ANY_ROUTE,
     ) -> Scores:
-        """Saxml's LMService.Embed: the vector of one text."""
+        """Saxml's LMService.Embed: return the vector of one text."""
         request = codec.encode_embed_question(model_id, text, extra_inputs)
 
         async def ask(replica: Connection, left_s: float | None) -> lm_pb2.EmbedResponse:
@@ -381,7 +380,7 @@ class AsyncClient:
         *,
         route: Route = ANY_ROUTE,
     ) -> Texts:
-        """Saxml's LMService.Generate: every sample with its score, best first."""
+        """Saxml's LMService.Generate: return every sample with its score, best first."""
         request = codec.encode_question(model_id, text, extra_inputs)
 
         async def ask(replica: Connection, left_s: float | None) -> lm_pb2.GenerateResponse:
@@ -400,7 +399,7 @@ class AsyncClient:
         *,
         route: Route = ANY_ROUTE,
     ) -> AsyncGenerator[lm_pb2.GenerateStreamResponse, None]:
-        """Saxml's LMService.GenerateStream, message by message."""
+        """Saxml's LMService.GenerateStream: yield its messages."""
         request = codec.encode_question(model_id, text, extra_inputs)
 
         def ask(
@@ -411,14 +410,14 @@ class AsyncClient:
 
         return self._locator.stream(model_id, ask, timeout_s, route)
 
-    # Inner
+    # Internal
 
     async def _list(self, name: str, timeout_s: float | None) -> admin_pb2.ListResponse:
         request = admin_pb2.ListRequest(model_id=name)
         return await self._admin.read("List", request, admin_pb2.ListResponse, timeout_s)
 
     async def _explain(self, model_id: str) -> SaxError:
-        """Why no replica can take a request."""
+        """Return the error that says why no replica can take a request."""
         try:
             return not_ready(await self.list(model_id))
         except SaxError as error:

@@ -1,7 +1,4 @@
-"""The attempts of one request: how patient it is, where it was, whether it may go on elsewhere.
-
-Knows nothing of how a replica is chosen.
-"""
+"""Retry budget and history of one request."""
 
 from __future__ import annotations
 
@@ -15,20 +12,20 @@ from sax.watch import pause_s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a request is carried on before its caller hears an error."""
+    """Limits on retrying and waiting before the caller gets an error."""
 
     attempts: int = 4
-    attempts_s: float = 10.0  # no new attempt after this
-    ready_s: float = 3.0  # how long to wait for a first ready replica
-    holds: bool = True  # or longer, to the deadline, while the admin says that one is coming
-    most_held: int = 256  # requests of one model that wait for a replica
+    attempts_s: float = 10.0  # no new attempt later than this
+    ready_s: float = 3.0  # wait for a first ready replica
+    holds: bool = True  # wait to the deadline while the admin says a replica is starting
+    most_held: int = 256  # requests per model waiting for a replica
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """How one caller's requests travel."""
+    """Routing options of one caller's requests."""
 
-    address: str = ""  # this model server and no other; the admin is not asked
+    address: str = ""  # use only this model server, without asking the admin
     fail_fast: bool = False  # no second attempt
 
 
@@ -36,7 +33,7 @@ ANY_ROUTE = Route()
 
 
 class Attempts:
-    """The attempts of one request: where it was, and whether it may go on elsewhere."""
+    """The attempts of one request: replicas tried, failures, and time left."""
 
     def __init__(self, patience: Patience, timeout_s: float | None) -> None:
         now = asyncio.get_running_loop().time()
@@ -49,13 +46,13 @@ class Attempts:
 
     @property
     def wait_s(self) -> float:
-        """How long to wait for a first ready replica."""
+        """Seconds to wait for a first ready replica."""
         left_s = self.left_s
         return self.patience.ready_s if left_s is None else min(left_s, self.patience.ready_s)
 
     @property
     def left_s(self) -> float | None:
-        """Seconds to the caller's deadline. Raises DeadlineExceeded when it passed."""
+        """Seconds to the caller's deadline, or None. Raises DeadlineExceeded when it has passed."""
         if math.isinf(self.ends_at):
             return None
         left = self.ends_at - asyncio.get_running_loop().time()
@@ -64,7 +61,7 @@ class Attempts:
         return left
 
     def failed(self, address: str, error: SaxError) -> None:
-        """Note a failure that another replica may not have; raise any other."""
+        """Record a failure that another replica may not have; raise any other, and the last one."""
         self.tried.add(address)
         self.failures += 1
         self.last = error
@@ -74,11 +71,11 @@ class Attempts:
             raise error
 
     def begin(self) -> None:
-        """It was held until now: the time for attempts starts here."""
+        """Start the time for attempts now, after the request was held for a replica."""
         self._give_up_at = asyncio.get_running_loop().time() + self.patience.attempts_s
 
     async def again(self) -> None:
-        """Every replica was tried: pause and start over, but not against full queues."""
+        """Pause and start over after every replica was tried; raise if their queues are full."""
         if isinstance(self.last, QueueFull):
             raise self.last
         await asyncio.sleep(pause_s(self.failures))

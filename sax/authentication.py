@@ -1,7 +1,7 @@
-"""Who makes a call that a server answers: proven by a token or by a client certificate.
+"""Authenticates the callers of a server, by bearer token or client certificate.
 
-A valid token wins over the certificate of the connection (a gateway calls for many users); one that
-is not valid is refused whatever the certificate says. Knows nothing of who is allowed what.
+A valid token takes precedence over the connection's certificate (a gateway calls for many users);
+an invalid token is refused whatever the certificate says.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from sax.token_file import TokenFile
 
 Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
 
-# Probes and tools ask these before they are anyone; they tell nothing but that the process lives
-# and what its protocol is, which is public.
+# Probes and tools call these without credentials; they reveal only that the process is alive and
+# its protocol, which is public.
 _OPEN = (
     "/grpc.health.v1.Health/",
     "/grpc.reflection.v1.ServerReflection/",
     "/grpc.reflection.v1alpha.ServerReflection/",
 )
-# Nothing happens on this call itself: each request on it brings a token of its own.
+# Opening the stream does nothing by itself; each request on it carries its own token.
 _TOKEN_STREAM = "/sax.tokens.TokenService/Stream"
 
 
 class Authentication:
-    """How the callers of one server prove who they are; by default they need not."""
+    """Authenticates the callers of one server; off by default."""
 
     def __init__(self, tokens: TokenFile | None = None, *, certificates: bool = False) -> None:
-        """`certificates`: every connection shows one that our authority has signed."""
+        """`certificates`: every connection presents a certificate signed by our authority."""
         self._tokens = tokens
         self._certificates = certificates
 
     @property
     def on(self) -> bool:
-        """Must callers prove who they are?"""
+        """True if callers must authenticate."""
         return self._tokens is not None or self._certificates
 
     def enter(self, path: str, context: Context) -> None:
-        """From here on the task answers this call for whoever made it. Raises Unauthenticated."""
+        """Set the caller of the call that this task answers. Raises Unauthenticated."""
         if not self.on or path.startswith(_OPEN):
             return
         metadata: dict[str, str] = dict(context.invocation_metadata() or ())
@@ -55,7 +55,8 @@ class Authentication:
         enter_call(principal)
 
     def enter_message(self, token: str, sender: Principal) -> None:
-        """The same for one request of a stream, by its own token or else by the stream's sender.
+        """Set the caller of one request on a stream: its token's principal, else the stream's
+        sender.
 
         Raises Unauthenticated.
         """
@@ -67,7 +68,7 @@ class Authentication:
         enter_call(principal)
 
     def of_header(self, header: str) -> Principal:
-        """Whoever shows this `authorization` header. Raises Unauthenticated."""
+        """Return the principal of an `authorization` header. Raises Unauthenticated."""
         token = bearer_token(header)
         if not token:
             raise Unauthenticated(
@@ -76,7 +77,7 @@ class Authentication:
         return self.of_token(token)
 
     def of_token(self, token: str) -> Principal:
-        """Whose token it is. Raises Unauthenticated."""
+        """Return the principal of a token. Raises Unauthenticated."""
         principal = self._tokens.find(token) if self._tokens is not None else None
         if principal is None:
             raise Unauthenticated(
@@ -86,7 +87,7 @@ class Authentication:
         return principal
 
     def _of_certificate(self, auth: Mapping[str, Sequence[bytes]]) -> Principal:
-        """The subject's common name, or the first other name that names a principal."""
+        """Use the subject's common name, or the first alternative name valid for a principal."""
         names = [
             *auth.get("x509_common_name", ()),
             *auth.get("x509_subject_alternative_name", ()),

@@ -1,7 +1,4 @@
-"""`AsyncClient` for ordinary code: the same calls, each waiting for its result.
-
-Nothing is decided here: one event loop on one thread runs the asynchronous client.
-"""
+"""Blocking version of `AsyncClient`, which it runs in an event loop on a thread."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from sax.watch import WatchEvent
 
 
 class Client:
-    """One cell, for any number of threads. What each call does and raises: see AsyncClient."""
+    """Client of one cell, for any number of threads. AsyncClient documents each call."""
 
     def __init__(self, admin: str | None = None, *, patience: Patience | None = None) -> None:
         self._client = AsyncClient(admin, patience=patience)
@@ -40,7 +37,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Calls under way in other threads end with Cancelled. Closing twice is fine."""
+        """Close the client; calls in other threads fail with Cancelled. Closing twice is fine."""
         atexit.unregister(self.close)
         if not self._thread.closed:
             self._thread.run(self._client.close())
@@ -59,7 +56,7 @@ class Client:
         autoscaling: Scaling | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Returns once the publication is durable."""
+        """Publish a model; returns once that is durable."""
         self._thread.run(
             self._client.publish(
                 model_id,
@@ -86,7 +83,7 @@ class Client:
         autoscaling: Scaling | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Change what is given and keep the rest."""
+        """Change the given fields and keep the rest."""
         self._thread.run(
             self._client.update(
                 model_id,
@@ -103,15 +100,15 @@ class Client:
         )
 
     def unpublish(self, model_id: str, *, timeout_s: float | None = None) -> None:
-        """Returns once that is durable."""
+        """Unpublish a model; returns once that is durable."""
         self._thread.run(self._client.unpublish(model_id, timeout_s=timeout_s))
 
     def rollback(self, model_id: str, version: str = "", *, timeout_s: float | None = None) -> str:
-        """Go back to a version, "" being the one before the current; gives the version."""
+        """Return to a version ("": the one before the current) and return its id."""
         return self._thread.run(self._client.rollback(model_id, version, timeout_s=timeout_s))
 
     def versions(self, model_id: str, *, timeout_s: float | None = None) -> Versions:
-        """What a model can go back to, the newest first."""
+        """List the versions a model can roll back to, newest first."""
         return self._thread.run(self._client.versions(model_id, timeout_s=timeout_s))
 
     def events(
@@ -122,35 +119,35 @@ class Client:
         limit: int = 0,
         timeout_s: float | None = None,
     ) -> Events:
-        """Who changed what and when, the newest first."""
+        """List changes with author and time, newest first."""
         return self._thread.run(
             self._client.events(model_id, before=before, limit=limit, timeout_s=timeout_s)
         )
 
     def list(self, model_id: str, *, timeout_s: float | None = None) -> PublishedModel:
-        """One model with its replicas."""
+        """Return one model with its replicas."""
         return self._thread.run(self._client.list(model_id, timeout_s=timeout_s))
 
     def list_all(self, cell: str | None = None, *, timeout_s: float | None = None) -> Models:
-        """Every model of a cell."""
+        """List the models of a cell."""
         return self._thread.run(self._client.list_all(cell, timeout_s=timeout_s))
 
     def servers(self, cell: str | None = None, *, timeout_s: float | None = None) -> Servers:
-        """Every model server that joined a cell."""
+        """List the model servers that joined a cell."""
         return self._thread.run(self._client.servers(cell, timeout_s=timeout_s))
 
     def stats(self, name: str = "", *, timeout_s: float | None = None) -> CellStats:
-        """Of a model, a cell, or everything this admin knows."""
+        """Statistics of a model, a cell, or ("") everything this admin knows."""
         return self._thread.run(self._client.stats(name, timeout_s=timeout_s))
 
     def wait_for_ready(
         self, model_id: str, replicas: int = 1, timeout_s: float | None = None
     ) -> None:
-        """Return once so many replicas are ready."""
+        """Wait until at least `replicas` replicas are ready."""
         self._thread.run(self._client.wait_for_ready(model_id, replicas, timeout_s))
 
     def watch(self, model_id: str) -> Iterator[WatchEvent]:
-        """The ready replicas as they come and go, for ever."""
+        """Yield changes to the ready replicas, indefinitely."""
         return self._thread.iterate(self._client.watch(model_id))
 
     # Requests
@@ -158,7 +155,7 @@ class Client:
     def generate(
         self, request: GenerateRequest, timeout_s: float | None = None
     ) -> Iterator[TokenChunk]:
-        """The answer as it comes; closing the iterator cancels it on the server."""
+        """Stream the answer; closing the iterator cancels it on the server."""
         return self._thread.iterate(self._client.generate(request, timeout_s))
 
     def tokenize(
@@ -167,7 +164,7 @@ class Client:
         prompt: str | tuple[Message, ...],
         timeout_s: float | None = None,
     ) -> tuple[Sequence[int], int]:
-        """The token ids of a text or chat, and the length of the model's context."""
+        """Return the token ids of a text or chat, and the model's context length."""
         return self._thread.run(self._client.tokenize(model_id, prompt, timeout_s))
 
     def score(
@@ -180,7 +177,7 @@ class Client:
         *,
         route: Route = ANY_ROUTE,
     ) -> Scores:
-        """The log-probability of each suffix after the prefix."""
+        """Return the log-probability of each suffix after the prefix."""
         return self._thread.run(
             self._client.score(model_id, prefix, suffixes, extra_inputs, timeout_s, route=route)
         )
@@ -188,7 +185,7 @@ class Client:
     def embed(
         self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
     ) -> Vectors:
-        """The vector of each input: texts, or the token ids that the model reads."""
+        """Return the vector of each input, given as text or token ids."""
         return self._thread.run(self._client.embed(model_id, inputs, timeout_s))
 
     def custom(
@@ -201,7 +198,7 @@ class Client:
         *,
         route: Route = ANY_ROUTE,
     ) -> bytes:
-        """What a custom model answers to these bytes."""
+        """Call a custom model."""
         return self._thread.run(
             self._client.custom(model_id, request, method, extra_inputs, timeout_s, route=route)
         )
@@ -215,7 +212,7 @@ class Client:
         *,
         route: Route = ANY_ROUTE,
     ) -> Scores:
-        """Saxml's LMService.Embed: the vector of one text."""
+        """Saxml's LMService.Embed: return the vector of one text."""
         return self._thread.run(
             self._client.saxml_embed(model_id, text, extra_inputs, timeout_s, route=route)
         )
@@ -229,7 +226,7 @@ class Client:
         *,
         route: Route = ANY_ROUTE,
     ) -> Texts:
-        """Saxml's LMService.Generate: every sample with its score, best first."""
+        """Saxml's LMService.Generate: return every sample with its score, best first."""
         return self._thread.run(
             self._client.saxml_generate(model_id, text, extra_inputs, timeout_s, route=route)
         )
@@ -243,7 +240,7 @@ class Client:
         *,
         route: Route = ANY_ROUTE,
     ) -> Iterator[lm_pb2.GenerateStreamResponse]:
-        """Saxml's LMService.GenerateStream, message by message."""
+        """Saxml's LMService.GenerateStream: yield its messages."""
         return self._thread.iterate(
             self._client.saxml_generate_stream(model_id, text, extra_inputs, timeout_s, route=route)
         )

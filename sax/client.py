@@ -1,12 +1,10 @@
-"""The SDK's front door: one cell, from asyncio (`AsyncClient`) or from ordinary code (`Client`).
+"""Public clients of one cell: `AsyncClient` for asyncio and `Client` for blocking code.
 
-    with Client() as client:
-        client.publish("/sax/test/smollm2", "llama", "/models/smollm2.gguf")
-        client.wait_for_ready("/sax/test/smollm2")
-        for chunk in client.generate(GenerateRequest(model_id="/sax/test/smollm2", prompt="Hi")):
-            print(chunk.text, end="")
-
-Knows nothing of how either is built.
+with Client() as client:
+    client.publish("/sax/test/smollm2", "llama", "/models/smollm2.gguf")
+    client.wait_for_ready("/sax/test/smollm2")
+    for chunk in client.generate(GenerateRequest(model_id="/sax/test/smollm2", prompt="Hi")):
+        print(chunk.text, end="")
 """
 
 from __future__ import annotations

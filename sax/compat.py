@@ -1,7 +1,7 @@
 """Saxml's Python API: `import sax; sax.Publish(...)`, `sax.Model(id).LM().Generate(text)`.
 
-Names, arguments and return values are Saxml's; requests go by its LMService. What Saxml has and
-this system does not serve raises UnsupportedParameter. Knows nothing beyond `sax.client`.
+Names, arguments and return values are Saxml's; requests use its LMService. Parts of Saxml that this
+system does not serve raise UnsupportedParameter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ StreamCallback = Callable[[bool, list[StreamItem]], None]
 
 @dataclass(frozen=True)
 class ModelDetail:
-    """What ListDetail returns."""
+    """Result of ListDetail."""
 
     model: str  # the model path
     ckpt: str
@@ -38,7 +38,7 @@ class ModelDetail:
 
 @dataclass(frozen=True)
 class ModelServerTypeStat:
-    """How many replicas run on one kind of machine."""
+    """Number of replicas on one machine type."""
 
     chip_type: str
     chip_topology: str
@@ -60,7 +60,7 @@ def Publish(
 
 
 def Unpublish(id: str, options: AdminOptions | None = None) -> None:
-    """Take a model back."""
+    """Unpublish a model."""
     _client(id).unpublish(id, timeout_s=_timeout_s(options))
 
 
@@ -82,13 +82,13 @@ def Update(
 
 
 def List(id: str, options: AdminOptions | None = None) -> tuple[str, str, int]:
-    """(model path, checkpoint, ready replicas)."""
+    """Return (model path, checkpoint, number of ready replicas)."""
     detail = ListDetail(id, options)
     return detail.model, detail.ckpt, detail.active_replicas
 
 
 def ListDetail(id: str, options: AdminOptions | None = None) -> ModelDetail:
-    """A published model in full."""
+    """Return the details of a published model."""
     model = _client(id).list(id, timeout_s=_timeout_s(options))
     return ModelDetail(
         model=model.spec.model_path,
@@ -100,13 +100,13 @@ def ListDetail(id: str, options: AdminOptions | None = None) -> ModelDetail:
 
 
 def ListAll(id: str, options: AdminOptions | None = None) -> list[str]:
-    """The ids of every model of a cell."""
+    """List the ids of a cell's models."""
     models = _client(id).list_all(id, timeout_s=_timeout_s(options))
     return [model.spec.model_id for model in models]
 
 
 def Stats(id: str, options: AdminOptions | None = None) -> list[ModelServerTypeStat]:
-    """Replicas by kind of machine, of a model or a cell."""
+    """Count the replicas of a model or a cell by machine type."""
     stats = _client(id).stats(id, timeout_s=_timeout_s(options))
     return [
         ModelServerTypeStat(stat.chip_type, stat.chip_topology, stat.replicas)
@@ -115,12 +115,12 @@ def Stats(id: str, options: AdminOptions | None = None) -> list[ModelServerTypeS
 
 
 def WaitForReady(id: str, num_replicas: int, options: AdminOptions | None = None) -> None:
-    """Return once so many replicas are ready; without a timeout, wait as long as it takes."""
+    """Wait until `num_replicas` are ready; without a timeout, wait indefinitely."""
     _client(id).wait_for_ready(id, num_replicas, timeout_s=_timeout_s(options))
 
 
 def GetACL(id: str, method: str = "", options: AdminOptions | None = None) -> str | dict[str, str]:
-    """The ACL of a method, of operators (no method), or of every method as a dict ("all")."""
+    """Return the ACL of a method, of operators (no method), or of all methods as a dict ("all")."""
     spec = _client(id).list(str(_model_id(id)), timeout_s=_timeout_s(options)).spec
     if method == _ALL_METHODS:
         return dict(spec.acls)
@@ -138,14 +138,14 @@ def SetACL(id: str, acl: str, method: str = "", options: AdminOptions | None = N
 
 
 class LanguageModel:
-    """The text methods of one model."""
+    """Text methods of one model."""
 
     def __init__(self, model_id: str, route: Route) -> None:
         self._model_id = model_id
         self._route = route
 
     def Generate(self, text: str, options: ModelOptions | None = None) -> list[tuple[str, float]]:
-        """Each sample and its score."""
+        """Return each sample with its score."""
         options = options or ModelOptions()
         return _client(self._model_id).saxml_generate(
             self._model_id, text, options.extra_inputs, options.timeout_s, route=self._route
@@ -154,10 +154,10 @@ class LanguageModel:
     def GenerateStream(
         self, text: str, callback: StreamCallback, options: ModelOptions | None = None
     ) -> None:
-        """Calls back with (False, items) for each message and (True, []) at the end.
+        """Call back with (False, items) for each message and (True, []) at the end.
 
-        An item is (text, prefix_len, scores): what was received so far is cut to prefix_len
-        characters, then text is appended.
+        An item is (text, prefix_len, scores): truncate the text so far to prefix_len characters,
+        then append text.
         """
         options = options or ModelOptions()
         messages = _client(self._model_id).saxml_generate_stream(
@@ -170,7 +170,7 @@ class LanguageModel:
     def Score(
         self, prefix: str, suffix: Sequence[str], options: ModelOptions | None = None
     ) -> list[float]:
-        """The log-probability of each suffix."""
+        """Return the log-probability of each suffix."""
         options = options or ModelOptions()
         return _client(self._model_id).score(
             self._model_id,
@@ -182,7 +182,7 @@ class LanguageModel:
         )
 
     def Embed(self, text: str, options: ModelOptions | None = None) -> list[float]:
-        """The vector of a text."""
+        """Return the vector of a text."""
         options = options or ModelOptions()
         return _client(self._model_id).saxml_embed(
             self._model_id, text, options.extra_inputs, options.timeout_s, route=self._route
@@ -194,14 +194,13 @@ class LanguageModel:
 
 
 class CustomModel:
-    """The custom methods of one model."""
+    """Custom methods of one model."""
 
     def __init__(self, model_id: str, route: Route) -> None:
         self._model_id = model_id
         self._route = route
 
     def Custom(self, request: bytes, method: str, options: ModelOptions | None = None) -> bytes:
-        """What the method answers to these bytes."""
         options = options or ModelOptions()
         return _client(self._model_id).custom(
             self._model_id,
@@ -221,7 +220,7 @@ class Model:
         self._route = (options or Options()).route()
 
     def LM(self) -> LanguageModel:
-        """Its text methods."""
+        """Return its text methods."""
         return LanguageModel(self._model_id, self._route)
 
     def VM(self) -> NoReturn:
@@ -237,19 +236,19 @@ class Model:
         raise _unserved("MM()")
 
     def CM(self) -> CustomModel:
-        """Its custom methods."""
+        """Return its custom methods."""
         return CustomModel(self._model_id, self._route)
 
 
 def _client(name: str) -> Client:
-    """The client of the cell that this cell or model name is of."""
+    """Return the client for the cell of a cell or model name."""
     cell = (CellId if name.count("/") == 2 else ModelId).parse(name).cell
     return _client_at(admin_address(cell=cell))
 
 
 @functools.cache
 def _client_at(address: str) -> Client:
-    """One per admin and process: Saxml's calls name no client that could own it."""
+    """One client per admin and process: Saxml's functions have no client object to own it."""
     return Client(address)
 
 

@@ -1,4 +1,4 @@
-"""The options of Saxml's Python API: every one is honoured or refused by name."""
+"""Options of Saxml's Python API; each is honoured, or refused by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NUM_CONN = 37
 
 @dataclass
 class AdminOptions:
-    """How long an operator's call may take, in seconds; below zero: the default deadline."""
+    """Timeout of an operator call in seconds; negative: the default deadline."""
 
     timeout: float = -1.0
 
@@ -27,10 +27,10 @@ class AdminOptions:
 
 @dataclass
 class Options:
-    """How a model's requests travel."""
+    """Routing options of a model's requests."""
 
     num_conn: int = _NUM_CONN  # Saxml's hash-ring size; requests here go to the least loaded
-    proxy_addr: str = ""  # this model server instead of the model's replicas
+    proxy_addr: str = ""  # use this model server instead of the model's replicas
     fail_fast: bool = False  # no second attempt at another replica
 
     def route(self) -> Route:
@@ -52,38 +52,38 @@ class ModelOptions:
         self._timeout = -1.0
 
     def SetExtraInput(self, key: str, value: float) -> None:
-        """A number. One key has one kind of value."""
+        """Set a number. A key keeps the kind of its first value."""
         self._set(key, float(value), float)
 
     def SetExtraInputTensor(self, key: str, value: Sequence[float]) -> None:
-        """A list of numbers."""
+        """Set a list of numbers."""
         self._set(key, tuple(value), tuple)
 
     def SetExtraInputString(self, key: str, value: str) -> None:
-        """A text."""
+        """Set a text."""
         self._set(key, value, str)
 
     def GetExtraInput(self, key: str) -> float:
-        """The number set under this key. Raises InvalidRequest if there is none."""
+        """Return the number set under this key. Raises InvalidRequest if there is none."""
         value = self._inputs.get(key)
         if not isinstance(value, float):
             raise InvalidRequest(f"no number was set for the extra input {key!r}", param=key)
         return value
 
     def SetTimeout(self, timeout: float) -> None:
-        """Seconds for the whole answer; below zero: no limit."""
+        """Limit the whole answer, in seconds; negative: no limit."""
         self._timeout = timeout
 
     def GetTimeout(self) -> float:
-        """What SetTimeout set, -1 at first."""
+        """Return the timeout in seconds; -1 if not set."""
         return self._timeout
 
     def ToProto(self) -> common_pb2.ExtraInputs:
-        """The extra inputs as they travel."""
+        """Encode the extra inputs."""
         return encode_extra_inputs(self._inputs)
 
     def ToDebugString(self) -> str:
-        """The extra inputs as text."""
+        """Format the extra inputs as text."""
         return str(self.ToProto())
 
     @property

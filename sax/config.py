@@ -1,4 +1,4 @@
-"""Ports, the variables of the environment, and what an address looks like."""
+"""Default ports, environment variables, and address validation."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from sax.errors import InvalidRequest
 ADMIN_PORT = 10000
 MODEL_PORT = 10001
 GATEWAY_PORT = 8888
-ADMIN_STATUS_PORT = 10002  # not 10080: browsers refuse that one
+ADMIN_STATUS_PORT = 10002  # not 10080: browsers block it
 MODEL_METRICS_PORT = 10003
-GROUP_PORT = 10101  # of the hosts of one replica, on its primary
+GROUP_PORT = 10101  # on a multi-host replica's primary, for its other hosts
 
 ADDRESS_VARIABLE = "SAX_ADMIN"
 ROOT_VARIABLE = "SAX_ROOT"
@@ -27,7 +27,8 @@ def check_address(address: str, param: str) -> str:
 
 
 def check_addresses(addresses: str, param: str) -> str:
-    """Return host:port,host:port unchanged: the admins of one cell. Raises InvalidRequest."""
+    """Return comma-separated host:port (the admins of one cell) unchanged. Raises
+    InvalidRequest."""
     for address in addresses.split(","):
         check_address(address, param)
     return addresses

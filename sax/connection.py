@@ -1,7 +1,7 @@
-"""One model server as a client sees it: a token stream shared by all requests, and its channel.
+"""Client connection to one model server: its channel, and a token stream shared by all requests.
 
-The hot path of every client is here: one message per engine step, dispatched to its requests
-without a task or a lock. Knows nothing of models' names, other replicas or retries.
+This is the hot path of every client: one message per engine step, dispatched to its requests
+without a task or a lock.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from sax.inbox import Inbox, Mailbox, Outlet, is_last
 from sax.proto import tokens_pb2
 from sax.types import GenerateRequest, TokenChunk
 
-_SUSPECT_S = 5.0  # after a break other replicas are preferred for so long
+_SUSPECT_S = 5.0  # after a break, other replicas are preferred for this long
 
 Reply = TypeVar("Reply", bound=Message)
 Outgoing = asyncio.Queue[tokens_pb2.ToServer | None]
 
 
 class Load(NamedTuple):
-    """How busy a server is, as this client knows it; the smaller the better."""
+    """Load of a server as this client sees it; smaller is better."""
 
-    suspect: bool  # lost a moment ago
+    suspect: bool  # connection broke recently
     outstanding: int
 
 
 class Connection:
-    """A model server at one address. Use it in one event loop and close it there."""
+    """Connection to one model server. Use and close it in one event loop."""
 
     def __init__(self, address: str) -> None:
-        """Connects on first use, and again on the next use after a break."""
+        """Connects on first use, and reconnects on the next use after a break."""
         self.address = address
         self.peer = f"the model server at {address}"
         self.channel = rpc.open_channel(address)
@@ -57,19 +57,18 @@ class Connection:
 
     @property
     def outstanding(self) -> int:
-        """Requests under way, by stream or by call."""
+        """Number of requests in progress, streamed or unary."""
         return len(self._inboxes) + self._calls
 
     @property
     def load(self) -> Load:
-        """How good a choice this server is for the next request."""
         since_break_s = asyncio.get_running_loop().time() - self._broke_at
         return Load(since_break_s < _SUSPECT_S, self.outstanding)
 
     async def call(
         self, path: str, request: Message, reply: type[Reply], timeout_s: float | None = None
     ) -> Reply:
-        """One unary call, /package.Service/Method. Raises SaxError."""
+        """Make a unary call to /package.Service/Method. Raises SaxError."""
         with self._counted():
             return await rpc.call(
                 self.channel, path, request, reply, peer=self.peer, timeout_s=timeout_s
@@ -78,7 +77,7 @@ class Connection:
     async def call_stream(
         self, path: str, request: Message, reply: type[Reply], timeout_s: float | None = None
     ) -> AsyncGenerator[Reply, None]:
-        """One server-streaming call; closing the iterator cancels it. Raises SaxError."""
+        """Make a server-streaming call; closing the iterator cancels it. Raises SaxError."""
         messages = rpc.call_stream(
             self.channel, path, request, reply, peer=self.peer, timeout_s=timeout_s
         )
@@ -90,7 +89,7 @@ class Connection:
     async def generate(
         self, request: GenerateRequest, timeout_s: float | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
-        """The chunks of one answer; closing early cancels it on the server.
+        """Yield the chunks of one answer; closing early cancels it on the server.
 
         Raises what the server raised, ReplicaLost when the connection breaks, DeadlineExceeded.
         """
@@ -109,14 +108,16 @@ class Connection:
         sink: Callable[[TokenChunk], None],
         timeout_s: float | None = None,
     ) -> None:
-        """Call `sink` with each chunk as it comes; returns after the last. Raises as `generate`
-        does, and what the sink raises; to cancel this cancels on the server."""
+        """Call `sink` with each chunk as it arrives; return after the last.
+
+        Raises what `generate` raises, and what the sink raises. Cancelling cancels on the server.
+        """
         outlet = Outlet(sink)
         with self._asked(request, outlet, timeout_s) as number:
             self._answered(number, await outlet.over)
 
     async def close(self) -> None:
-        """Requests under way end with Cancelled."""
+        """Close the connection; requests in progress fail with Cancelled."""
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
@@ -124,7 +125,7 @@ class Connection:
 
     @contextmanager
     def _counted(self) -> Generator[None, None, None]:
-        """Counts a call as outstanding, and notes when it finds the server gone."""
+        """Count a call as outstanding, and record the break if it raises ReplicaLost."""
         self._calls += 1
         try:
             yield
@@ -141,7 +142,7 @@ class Connection:
     def _asked(
         self, request: GenerateRequest, inbox: Mailbox, timeout_s: float | None
     ) -> Generator[int, None, None]:
-        """Ask, with the answer going to this inbox; cancel what is not over at the end."""
+        """Send a request whose chunks go to this inbox; cancel it if unfinished at the end."""
         number = next(self._numbers)
         message = tokens_pb2.ToServer(generate=codec.encode_generate(number, request))
         message.generate.token = presented_token()
@@ -156,13 +157,13 @@ class Connection:
             self._cancel(number)
 
     def _answered(self, number: int, last: tokens_pb2.Chunk) -> None:
-        """The server is done with this request. Raises the failure it may have told."""
+        """Forget a finished request. Raises the failure in its last chunk, if any."""
         self._inboxes.pop(number, None)
         if last.HasField("failure"):
             raise codec.decode_failure(last)
 
     def _send(self, message: tokens_pb2.ToServer) -> None:
-        """Say it, over a new stream if there is none."""
+        """Send a message, opening a stream if there is none."""
         if self._outgoing is None:
             self._outgoing = asyncio.Queue()
             self._reader = asyncio.create_task(
@@ -171,7 +172,7 @@ class Connection:
         self._outgoing.put_nowait(message)
 
     def _cancel(self, number: int) -> None:
-        """Tell the server that nobody reads this answer any more, unless it is over."""
+        """Cancel the request on the server unless it has finished."""
         if self._inboxes.pop(number, None) is not None and self._outgoing is not None:
             self._outgoing.put_nowait(
                 tokens_pb2.ToServer(cancel=tokens_pb2.Cancel(id=number)),
@@ -184,7 +185,7 @@ class Connection:
         return asyncio.get_running_loop().call_later(timeout_s, inbox.put, late)
 
     async def _read(self, outgoing: Outgoing) -> None:
-        """The life of one stream: hands out what comes, and at its end fails what is open."""
+        """Read one stream to its end: dispatch its messages, then fail open requests."""
         stream = self._open_stream(_requests(outgoing))
         error: SaxError = Cancelled("the client was closed")
         try:
@@ -207,7 +208,7 @@ class Connection:
         inboxes = self._inboxes
         for chunk in message.chunks:
             inbox = inboxes.get(chunk.id)
-            if inbox is not None:  # else it was cancelled a moment ago
+            if inbox is not None:  # None: cancelled meanwhile
                 inbox.put(chunk)
 
     def _fail_all(self, error: SaxError) -> None:
@@ -224,5 +225,5 @@ async def _requests(outgoing: Outgoing) -> AsyncIterator[tokens_pb2.ToServer]:
 
 
 def _as_lost(error: SaxError) -> SaxError:
-    """The stream is no request: whatever ended it, to its requests the replica is lost."""
+    """Map any stream error to a lost replica: the stream itself carries no single request."""
     return error if meaning(error).retry is Retry.LOCATOR else ReplicaLost(error.text)

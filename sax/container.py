@@ -1,10 +1,10 @@
-"""The entry point of the images: a role's flags, made from the variables of the environment.
+"""Entry point of the images: builds a role's flags from environment variables.
 
     python -m sax.container ROLE [FLAGS]
 
-Becomes `python -m ROLE ...` by exec, so that the server itself is process 1 and gets the SIGTERM
-that tells it to drain. FLAGS come last and win. The variables are those of Saxml's images. Knows
-what the roles' flags are called and no more; imports nothing but the standard library and errors.
+Execs `python -m ROLE ...`, so that the server itself is process 1 and receives the SIGTERM that
+tells it to drain. FLAGS come last and override. The variables are those of Saxml's images. Imports
+only the standard library and errors.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ examples:
 """
 
 _CELL = "/sax/test"
-_PLACEHOLDER = "BUCKET_NAME"  # of the manifests
+_PLACEHOLDER = "BUCKET_NAME"  # in the manifests
 _WRONG = 2
 
 
 def command(
     role: str, flags: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
-    """Python's arguments for a role, and its environment. Raises InvalidRequest."""
+    """Return Python's arguments and the environment for a role. Raises InvalidRequest."""
     if role not in ROLES:
         raise InvalidRequest(f"{role!r} is no role: write one of {', '.join(ROLES)}")
     given = {name: value for name, value in environ.items() if value}
     roots = _roots(given)
     made = ["--host=0.0.0.0", *_port(given)]
-    if role != GATEWAY:  # which serves every cell that its admin knows
+    if role != GATEWAY:  # a gateway serves every cell its admin knows
         made.append(f"--sax_cell={given.get('SAX_CELL', _CELL)}")
         made += [f"--advertise={address}" for address in _only(given, "POD_IP").values()]
     if role == ADMIN:
@@ -78,7 +78,7 @@ def _port(given: Mapping[str, str]) -> list[str]:
 
 
 def _roots(given: Mapping[str, str]) -> dict[str, str]:
-    """SAX_ROOT and FS_ROOT, as far as they are given or follow from the cell's place."""
+    """Return SAX_ROOT and FS_ROOT, given or derived from the cell's storage location."""
     place = _place(given)
     below = {"SAX_ROOT": "sax-root", "FS_ROOT": "sax-fs-root"}
     found = {} if place is None else {name: f"{place}/{each}" for name, each in below.items()}
@@ -90,7 +90,7 @@ def _only(values: Mapping[str, str], *names: str) -> dict[str, str]:
 
 
 def _place(given: Mapping[str, str]) -> str | None:
-    """The bucket or folder of the cell, None where nothing names one. Raises InvalidRequest."""
+    """Return the cell's bucket or folder, or None if not set. Raises InvalidRequest."""
     named = _only(given, "GSBUCKET", "SAX_GCS_BUCKET", "SAX_DIR")
     places = {_spelled(name, value) for name, value in named.items()}
     if len(places) > 1:
@@ -106,7 +106,7 @@ def _spelled(name: str, value: str) -> str:
 
 
 def _named(roots: dict[str, str]) -> dict[str, str]:
-    """These roots, of which none is the manifests' own still. Raises InvalidRequest."""
+    """Return the roots, refusing the manifests' placeholder. Raises InvalidRequest."""
     for root in roots.values():
         if _PLACEHOLDER in root.split("/"):
             raise InvalidRequest(f"{root!r} is nobody's: write your bucket's name for BUCKET_NAME")
@@ -125,7 +125,7 @@ def _admin_roots(roots: Mapping[str, str], flags: Sequence[str]) -> list[str]:
 
 
 def raise_memory_lock() -> str | None:
-    """Let this process lock all the memory it may; in words why that is not without limit.
+    """Raise RLIMIT_MEMLOCK as far as allowed; return a warning unless it is unlimited.
 
     libtpu locks the memory that v6e and newer chips read from, more than Linux allows by default.
     """
@@ -144,7 +144,7 @@ def raise_memory_lock() -> str | None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Become the server; returns only where that cannot be, with the exit status."""
+    """Become the server; returns an exit status only if that fails."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_USAGE, end="", file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else _WRONG
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str]) -> int:
         _say(error.text)
         return _WRONG
     told = raise_memory_lock() if arguments[0] == MODEL else None
-    if told and importlib.util.find_spec("libtpu"):  # to anyone else it is of no use
+    if told and importlib.util.find_spec("libtpu"):  # only TPU servers need it
         _say(told)
     os.execve(sys.executable, [sys.executable, *argv], environ)
 

@@ -1,8 +1,7 @@
-"""What this process shows of itself to the servers it calls: a token, a certificate, or nothing.
+"""Client credentials of this process: a token, a certificate, or none.
 
-Read from the environment in one place. A gateway calls on behalf of its users: between `acting_as`
-and the end of a request its calls carry the user's token, never its own. Knows nothing of who is
-allowed what.
+Read from the environment, here only. A gateway calls on behalf of its users: within `acting_as`,
+calls carry the user's token, never the gateway's own.
 """
 
 from __future__ import annotations
@@ -32,28 +31,28 @@ CERT_VARIABLE = "SAX_TLS_CERT"
 KEY_VARIABLE = "SAX_TLS_KEY"
 SERVER_NAME_VARIABLE = "SAX_TLS_SERVER_NAME"
 
-TOKEN_KEY = "authorization"  # of gRPC metadata and of HTTP headers alike
+TOKEN_KEY = "authorization"  # in both gRPC metadata and HTTP headers
 SCHEME = "Bearer "
 
 Metadata = tuple[tuple[str, str], ...]
 
-_user: ContextVar[str | None] = ContextVar("user", default=None)  # None: on our own account
+_user: ContextVar[str | None] = ContextVar("user", default=None)  # None: use our own credentials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """Where the token and the certificate of a process are."""
+    """Sources of this process's token and certificate."""
 
     token: str = ""
-    token_file: str = ""  # in its place: read again whenever it changes
-    tls_ca: str = ""  # whom to believe; given, every call is encrypted
-    tls_cert: str = ""  # who we are
+    token_file: str = ""  # alternative to `token`; reread when it changes
+    tls_ca: str = ""  # authority to trust; if set, every call is encrypted
+    tls_cert: str = ""  # our own certificate
     tls_key: str = ""
-    tls_server_name: str = ""  # what certificates call the servers, if not by their address
+    tls_server_name: str = ""  # name in the servers' certificates, if not their address
 
     @classmethod
     def ours(cls) -> Credentials:
-        """As the environment says now."""
+        """Read the credentials from the environment."""
         get = os.environ.get
         return cls(
             token=get(TOKEN_VARIABLE, ""),
@@ -66,17 +65,17 @@ class Credentials:
 
     @property
     def given(self) -> bool:
-        """Is there anything to show?"""
+        """True if there is a token or certificate to present."""
         return bool(self.token or self.token_file or self.tls_cert)
 
     def current_token(self) -> str:
-        """The token, "" for none. Raises InvalidRequest if its file cannot be read."""
+        """Return the token, or "" for none. Raises InvalidRequest if its file cannot be read."""
         if self.token:
             return _checked(self.token.strip(), TOKEN_VARIABLE)
         return _token_of(self.token_file) if self.token_file else ""
 
     def channel(self) -> grpc.ChannelCredentials | None:
-        """For an encrypted connection; None where plain ones are used. Raises InvalidRequest."""
+        """Return TLS channel credentials, or None for plaintext. Raises InvalidRequest."""
         if not self.tls_ca:
             if self.tls_cert or self.tls_key:
                 raise InvalidRequest(
@@ -98,7 +97,7 @@ class Credentials:
 
 
 def read_pem(path: str, param: str) -> bytes:
-    """The bytes of a certificate or key file. Raises InvalidRequest naming `param`."""
+    """Read a certificate or key file. Raises InvalidRequest naming `param`."""
     try:
         data = Path(path).read_bytes()
     except OSError as exc:
@@ -109,20 +108,20 @@ def read_pem(path: str, param: str) -> bytes:
 
 
 def presented_token() -> str:
-    """What a call made now carries: the user's token, or our own. Raises InvalidRequest."""
+    """Return the token for a call made now: the user's or our own. Raises InvalidRequest."""
     user = _user.get()
     return Credentials.ours().current_token() if user is None else user
 
 
 def call_metadata() -> Metadata:
-    """The same as metadata of a call."""
     token = presented_token()
     return ((TOKEN_KEY, SCHEME + token),) if token else ()
 
 
 @contextmanager
 def acting_as(token: str) -> Generator[None]:
-    """Calls made in here, and in tasks started in here, carry this token ("": none), not ours."""
+    """Make calls in this block, and in tasks started in it, with this token ("": none) instead of
+    ours."""
     before = _user.set(token)
     try:
         yield
@@ -131,14 +130,14 @@ def acting_as(token: str) -> Generator[None]:
 
 
 def own_account() -> Context:
-    """The context of a task that outlives the request that happened to start it: what such a task
-    asks, it asks for this process, whoever the user was."""
+    """Return a context for a task that outlives the request that started it; its calls use our own
+    credentials, not the user's."""
     return Context()
 
 
 def told_to_user(error: SaxError) -> SaxError:
-    """An error of our own account, as the user hears of it whose request ran into it: that we are
-    refused does not mean that they are."""
+    """Translate an error about our own credentials for the user whose request hit it: that we are
+    refused does not mean that the user is."""
     if _user.get() is None or not isinstance(error, Unauthenticated | PermissionDenied):
         return error
     return AdminUnavailable(
@@ -148,7 +147,7 @@ def told_to_user(error: SaxError) -> SaxError:
 
 
 def bearer_token(header: str) -> str | None:
-    """The token of an `authorization` header, None if it is of another kind."""
+    """Return the token of an `authorization` header, or None for another scheme."""
     scheme, _, token = header.partition(" ")
     return token.strip() if scheme.lower() == SCHEME.strip().lower() else None
 
@@ -167,12 +166,12 @@ def _token_of(path: str) -> str:
 
 @lru_cache(maxsize=8)
 def _read_token(path: str, stamp: tuple[int, int, int]) -> str:
-    """The stamp says which contents of the file: it is read once for each."""
+    """Read the file once per version; `stamp` identifies the version."""
     return Path(path).read_text("ascii").strip()
 
 
 def _checked(token: str, param: str) -> str:
-    """A header holds printable ASCII without spaces and nothing else."""
+    """Return a token that fits a header: printable ASCII without spaces."""
     if not (token.isascii() and token.isprintable() and " " not in token):
         raise InvalidRequest(f"{param} holds no token: one line of it and no more", param=param)
     return token

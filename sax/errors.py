@@ -1,7 +1,7 @@
-"""Every error a user or a network can cause, in one tree and one table.
+"""Every error that a user or a network can cause, in one tree and one table.
 
     SaxError
-    +-- InvalidRequest            the request is wrong; sending it again cannot help
+    +-- InvalidRequest            the request is wrong; retrying cannot help
     |   +-- InvalidName
     |   +-- UnsupportedParameter
     |   +-- PromptTooLong
@@ -10,18 +10,17 @@
     |   +-- ModelNotFound, ModelPathNotFound
     +-- ModelExists
     +-- StaleRevision             someone else changed it meanwhile: read it again
-    +-- QueueFull                 the replica has no room now
+    +-- QueueFull                 the replica is full
     +-- Unavailable
     |   +-- AdminUnavailable
-    |   |   +-- NotLeading       ask the admin server that leads
+    |   |   +-- NotLeading        call the admin server that leads
     |   +-- ModelNotReady, NotLoaded, ReplicaLost, ShuttingDown
-    +-- LoadFailed                a checkpoint or a plan does not work out
+    +-- LoadFailed                a checkpoint is bad or does not fit
     |   +-- CheckpointError, MemoryPlanError
     +-- DeadlineExceeded, Cancelled
     +-- Internal
 
-Knows nothing of gRPC objects or HTTP frameworks: codes are names and numbers here, and
-`sax.rpc` and `http_gateway.problems` each map them once.
+Codes are names and numbers here; `sax.rpc` and `http_gateway.problems` map each to gRPC and HTTP.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from sax.need import Need
 
 
 class Retry(Enum):
-    """Who may send the same request again."""
+    """Party that may retry the same request."""
 
     NOBODY = "nobody"
     CLIENT = "client"  # the caller, after retry_after_s
@@ -41,7 +40,7 @@ class Retry(Enum):
 
 
 class SaxError(Exception):
-    """Base of the tree. The text says what happened and what to do about it."""
+    """Base class. The text says what happened and what to do about it."""
 
     def __init__(
         self,
@@ -55,7 +54,7 @@ class SaxError(Exception):
         self.text = text
         self.param = param  # the request field at fault, if one is
         self.retry_after_s = retry_after_s
-        self.need = need  # what a server must have, where this one lacks it
+        self.need = need  # what a server must have, if this one lacks it
 
 
 class InvalidRequest(SaxError):
@@ -67,7 +66,7 @@ class InvalidName(InvalidRequest):
 
 
 class UnsupportedParameter(InvalidRequest):
-    """A documented field that this server does not honour; never silently ignored."""
+    """A documented field that this server does not support; never silently ignored."""
 
 
 class PromptTooLong(InvalidRequest):
@@ -79,11 +78,11 @@ class Unauthenticated(SaxError):
 
 
 class PermissionDenied(SaxError):
-    """A valid credential without the right."""
+    """A valid credential that lacks the permission."""
 
 
 class NotFound(SaxError):
-    """Nothing of that name."""
+    """No such object."""
 
 
 class ModelNotFound(NotFound):
@@ -95,19 +94,19 @@ class ModelPathNotFound(NotFound):
 
 
 class ModelExists(SaxError):
-    """The name is taken."""
+    """A model of this name is already published."""
 
 
 class StaleRevision(SaxError):
-    """The change was made from a state that is no longer the current one."""
+    """The change was based on a revision that is no longer current."""
 
 
 class QueueFull(SaxError):
-    """The bounded queue of a replica is full."""
+    """The replica's bounded queue is full."""
 
 
 class Unavailable(SaxError):
-    """Not now; later perhaps."""
+    """Temporarily unavailable."""
 
 
 class AdminUnavailable(Unavailable):
@@ -123,7 +122,7 @@ class ModelNotReady(Unavailable):
 
 
 class NotLoaded(Unavailable):
-    """This server does not hold the model (any more)."""
+    """This server does not, or no longer, hold the model."""
 
 
 class ReplicaLost(Unavailable):
@@ -131,7 +130,7 @@ class ReplicaLost(Unavailable):
 
 
 class ShuttingDown(Unavailable):
-    """The process drains and takes nothing new."""
+    """The process is draining and takes no new requests."""
 
 
 class LoadFailed(SaxError):
@@ -139,13 +138,13 @@ class LoadFailed(SaxError):
 
 
 class CheckpointError(LoadFailed):
-    """A checkpoint is missing, unreadable, truncated or of another shape."""
+    """A checkpoint is missing, unreadable, truncated or of the wrong shape."""
 
 
 class MemoryPlanError(LoadFailed):
     """The model does not fit; the text says which number to change.
 
-    With a `need` the model is in order, and the server too small or too full.
+    With a `need`, the model itself is fine and this server is too small or too full.
     """
 
 
@@ -154,16 +153,16 @@ class DeadlineExceeded(SaxError):
 
 
 class Cancelled(SaxError):
-    """The caller went away."""
+    """The caller cancelled or disconnected."""
 
 
 class Internal(SaxError):
-    """A bug of ours."""
+    """A bug in sax."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """How an error looks from outside."""
+    """gRPC code, HTTP status and retry policy of an error."""
 
     grpc: str  # name of a grpc.StatusCode
     http: int
@@ -183,13 +182,13 @@ TABLE: dict[type[SaxError], Meaning] = {
     ModelPathNotFound: Meaning("NOT_FOUND", 404, Retry.NOBODY),
     ModelExists: Meaning("ALREADY_EXISTS", 409, Retry.NOBODY),
     StaleRevision: Meaning("ABORTED", 409, Retry.NOBODY),
-    # Another replica may have room; when all are full the caller backs off.
+    # Another replica may have room; if all are full, the caller backs off.
     QueueFull: Meaning("RESOURCE_EXHAUSTED", 429, Retry.LOCATOR),
     Unavailable: Meaning("UNAVAILABLE", 503, Retry.CLIENT),
     AdminUnavailable: Meaning("UNAVAILABLE", 503, Retry.CLIENT),
     NotLeading: Meaning("UNAVAILABLE", 503, Retry.CLIENT),
     ModelNotReady: Meaning("UNAVAILABLE", 503, Retry.CLIENT),
-    # The watch set is a moment behind the server; another replica has it.
+    # The watch lags the server slightly; another replica has the model.
     NotLoaded: Meaning("NOT_FOUND", 503, Retry.LOCATOR),
     ReplicaLost: Meaning("UNAVAILABLE", 503, Retry.LOCATOR),
     ShuttingDown: Meaning("UNAVAILABLE", 503, Retry.LOCATOR),
@@ -205,7 +204,7 @@ BY_NAME: dict[str, type[SaxError]] = {cls.__name__: cls for cls in TABLE}
 
 
 def meaning(error: SaxError) -> Meaning:
-    """The table's line for this error, by the most specific class that has one."""
+    """Return the table row of the error's most specific class that has one."""
     for cls in type(error).__mro__:
         if cls in TABLE:
             return TABLE[cls]
@@ -213,14 +212,14 @@ def meaning(error: SaxError) -> Meaning:
 
 
 def fresh(error: SaxError) -> SaxError:
-    """An equal error to raise a second time: a raised one carries its own traceback."""
+    """Copy an error so that it can be raised again: a raised one carries its own traceback."""
     return type(error)(
         error.text, param=error.param, retry_after_s=error.retry_after_s, need=error.need
     )
 
 
 def wire_name(error: SaxError) -> str:
-    """The name of the most specific class of this error that the other side knows."""
+    """Return the name of the error's most specific class in the table, which the peer knows."""
     return next((cls.__name__ for cls in type(error).__mro__ if cls in TABLE), Internal.__name__)
 
 

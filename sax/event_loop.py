@@ -1,4 +1,4 @@
-"""Which event loop a server process runs on. Knows nothing of what runs there."""
+"""Event loop choice for server processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """For `asyncio.Runner`: uvloop if there is one (its turns cost less), else None."""
+    """Return the `asyncio.Runner` loop factory: uvloop, which is faster, if installed; else
+    None."""
     try:
         import uvloop
     except ImportError:

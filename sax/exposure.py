@@ -1,7 +1,4 @@
-"""What to say, loudly, of a server that asks nobody who they are and can be reached from afar.
-
-Pure: says it to nobody.
-"""
+"""Warns when an unauthenticated server listens on a public address."""
 
 from __future__ import annotations
 
@@ -11,9 +8,9 @@ _FRAME = "!" * 78
 
 
 def open_warning(host: str, *, closed: bool, offers: str, remedy: str) -> str:
-    """The warning; "" if callers must prove who they are, or all of them are on this machine.
+    """Return the warning; "" if callers must authenticate or the address is loopback.
 
-    `offers` says what anyone may do then, `remedy` what to start the process with.
+    `offers` says what anyone could do, `remedy` how to start the process instead.
     """
     if closed or is_loopback(host):
         return ""
@@ -30,7 +27,7 @@ def open_warning(host: str, *, closed: bool, offers: str, remedy: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server on this host; a name is believed to be far."""
+    """Return True if only this machine can reach the host; other names count as remote."""
     if host == "localhost":
         return True
     try:

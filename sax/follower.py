@@ -1,7 +1,4 @@
-"""One model's usable replicas, kept up to date by a task of its own.
-
-Knows nothing of connections or requests.
-"""
+"""Keeps the usable replicas of one model up to date in a background task."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class Follower:
-    """Follows one model from its making on until it is closed or the model is gone."""
+    """Follows one model until closed, or until the model is gone."""
 
     def __init__(self, source: WatchSource, model_id: str) -> None:
         self.watched = Watched()
@@ -31,29 +28,29 @@ class Follower:
 
     @property
     def idle_s(self) -> float:
-        """Seconds since anyone asked."""
+        """Seconds since `usable` was last called."""
         return asyncio.get_running_loop().time() - self._asked_at
 
     @property
     def ended(self) -> bool:
-        """It follows no more: the model was unpublished, or the admin never answered."""
+        """True once following stopped: the model was unpublished, or the admin never answered."""
         return self._error is not None
 
     @property
     def addresses(self) -> frozenset[str]:
-        """Where requests may go now."""
+        """Addresses that requests may use now."""
         return self.watched.ready or self.watched.former - self._doubted
 
     def doubt(self, address: str) -> None:
-        """A replica that only an admin before this one called ready is gone, as a request found."""
+        """Drop a lost replica that only a previous admin reported ready."""
         if address not in self.watched.ready:
             self._doubted.add(address)
 
     async def usable(self, wait_s: float) -> frozenset[str]:
-        """Where requests may go, empty if nothing turned up within wait_s.
+        """Return the usable addresses, waiting up to wait_s for a first one.
 
-        Raises NotFound when the model is not published, AdminUnavailable when the first question
-        found no answer.
+        Raises NotFound if the model is not published, AdminUnavailable if the first call to the
+        admin failed.
         """
         loop = asyncio.get_running_loop()
         self._asked_at = loop.time()
@@ -69,7 +66,7 @@ class Follower:
         return self.addresses
 
     async def close(self) -> None:
-        """Whoever waits sees no replica."""
+        """Stop following; waiting callers get no replica."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -90,6 +87,6 @@ class Follower:
             self._tell()
 
     def _tell(self) -> None:
-        """Wake all who wait; those who come after wait for the next news."""
+        """Wake all waiters; later ones wait for the next change."""
         news, self._news = self._news, asyncio.Event()
         news.set()

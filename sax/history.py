@@ -1,7 +1,4 @@
-"""What a cell remembers of its models: versions to go back to, and who changed what.
-
-Calls the Cell service. Knows nothing of replicas or requests.
-"""
+"""Client of the Cell service: a model's versions, rollback, and the event log."""
 
 from __future__ import annotations
 
@@ -21,18 +18,16 @@ Versions = list[Version]
 Events = list[Event]
 
 _VERSION = re.compile("[0-9a-f]{32}")
-_ATTEMPTS = 8  # each loses only to a change of another client that won
+_ATTEMPTS = 8  # each fails only because another client's change succeeded
 _PAUSE_S = 0.05
 
 
 class History:
-    """The Cell service of one cell, in values."""
-
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
 
     async def rollback(self, model_id: str, version: str, timeout_s: float | None) -> str:
-        """Go back to a version; "" is the one before the current."""
+        """Return to a version ("": the one before the current); return its id."""
         request = cell_pb2.RollbackRequest(
             model_id=str(ModelId.parse(model_id)), uuid=bytes.fromhex(check_version(version))
         )
@@ -40,7 +35,7 @@ class History:
         return (await self._admin.change("Cell/Rollback", request, answer, timeout_s)).uuid.hex()
 
     async def versions(self, model_id: str, timeout_s: float | None) -> Versions:
-        """The newest first."""
+        """List a model's versions, newest first."""
         request = cell_pb2.VersionsRequest(model_id=str(ModelId.parse(model_id)))
         answer = cell_pb2.VersionsResponse
         reply = await self._admin.read("Cell/Versions", request, answer, timeout_s)
@@ -49,7 +44,7 @@ class History:
     async def events(
         self, model_id: str, before: int, limit: int, timeout_s: float | None
     ) -> Events:
-        """The newest first."""
+        """List events, newest first."""
         if model_id:
             ModelId.parse(model_id)
         request = cell_pb2.EventsRequest(
@@ -63,9 +58,10 @@ class History:
 
 
 async def merging(merge_and_write: Callable[[], Awaitable[None]]) -> None:
-    """Read, merge and write, again when another client wrote in between: both changes count.
+    """Read, merge and write, retried when another client wrote in between, so that both changes
+    apply.
 
-    Raises StaleRevision when others are faster every time.
+    Raises StaleRevision when other clients win every time.
     """
     for attempt in range(1, _ATTEMPTS):
         try:
@@ -76,7 +72,7 @@ async def merging(merge_and_write: Callable[[], Awaitable[None]]) -> None:
 
 
 def check_version(text: str) -> str:
-    """A version's id, or "" for none. Raises InvalidRequest."""
+    """Return a version id, or "", unchanged. Raises InvalidRequest."""
     if text and not _VERSION.fullmatch(text):
         raise InvalidRequest(
             f"{text!r} is not a version: write its 32 hex digits, as `sax versions` shows them",

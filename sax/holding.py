@@ -1,8 +1,8 @@
-"""Requests held for want of a replica: counted, told to the admin, and bounded.
+"""Holds requests while no replica is ready: counts them, bounds them, and reports demand to the
+admin.
 
-One room for each model that has such requests. As long as anyone is in it the admin hears about
-once a second how many they are, and says whether a replica is coming. Knows nothing of replicas,
-nor of how a request learns that one has come.
+Each model with such requests has one Room, which reports their number about once a second. The
+admin replies whether a replica is starting.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from sax.proto import cell_pb2
 logger = logging.getLogger(__name__)
 
 _TELL_S = 1.0
-_TRUSTED_S = 10.0  # an admin that is away for so long is believed what it said last
+_TRUSTED_S = 10.0  # how long the admin's last answer counts while the admin is away
 _RETRY_AFTER_S = 2.0
 
 
 class DemandSource(Protocol):
-    """Who is told."""
+    """Receiver of demand reports."""
 
     async def demand(self, request: cell_pb2.DemandRequest) -> cell_pb2.DemandResponse:
-        """Say how many requests wait. Raises SaxError; UnsupportedParameter if nobody listens."""
+        """Report how many requests wait. Raises SaxError; UnsupportedParameter if unsupported."""
         ...
 
 
 class Room:
-    """The held requests of one model."""
+    """Held requests of one model."""
 
     def __init__(
         self,
@@ -51,16 +51,16 @@ class Room:
         self._told_at = float("-inf")
         self._starting = False
         self._task: asyncio.Task[None] | None = None
-        self.reason = ""  # of the admin's last answer
+        self.reason = ""  # from the admin's last answer
 
     @property
     def starting(self) -> bool:
-        """Has the admin said of late that a replica is coming?"""
+        """True if the admin recently said that a replica is starting."""
         return self._starting and self._fresh
 
     @property
     def refusal(self) -> str:
-        """Why none is coming, as the admin said of late; "" if it did not say."""
+        """The admin's recent reason why no replica is starting, or ""."""
         return self.reason if self._fresh and not self._starting else ""
 
     @property
@@ -69,7 +69,7 @@ class Room:
 
     @contextmanager
     def held(self) -> Generator[None, None, None]:
-        """One request is in the room. Raises QueueFull."""
+        """Hold one request while in this block. Raises QueueFull."""
         if self._count >= self._most:
             raise QueueFull(
                 f"{self._count} requests wait already for a replica of {self._model_id}, which is "
@@ -85,13 +85,13 @@ class Room:
             self._count -= 1
 
     async def close(self) -> None:
-        """Tell nobody any more."""
+        """Stop reporting."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _report(self) -> None:
-        """Tell the admin until the room is empty, and that it is."""
+        """Report until no request is held, then report zero."""
         listens, told = True, 1
         try:
             while told or self._count:
@@ -104,14 +104,14 @@ class Room:
             self._on_empty()
 
     async def _tell(self, count: int) -> bool:
-        """Tell once; False if there is nobody to tell."""
+        """Report once; return False if the admin does not support it."""
         request = cell_pb2.DemandRequest(
             model_id=self._model_id, waiting=count, caller=self._caller
         )
         try:
             answer = await self._source.demand(request)
         except UnsupportedParameter:
-            return False  # an admin from before there was scaling
+            return False  # an admin older than autoscaling
         except SaxError as error:
             logger.info("%d requests are held for %s: %s", count, self._model_id, error)
             return True
@@ -121,7 +121,7 @@ class Room:
 
 
 class Holding:
-    """The rooms of one client. Use it in one event loop and close it there."""
+    """The rooms of one client. Use and close it in one event loop."""
 
     def __init__(self, source: DemandSource, caller: str, most: int) -> None:
         self._source = source
@@ -130,7 +130,7 @@ class Holding:
         self._rooms: dict[str, Room] = {}
 
     def room(self, model_id: str) -> Room:
-        """The room of a model."""
+        """Return the model's room, creating it if needed."""
         if model_id not in self._rooms:
             self._rooms[model_id] = Room(
                 self._source,
@@ -142,6 +142,6 @@ class Holding:
         return self._rooms[model_id]
 
     async def close(self) -> None:
-        """Whoever is held finds out elsewhere."""
+        """Close all rooms. Held requests are not notified here."""
         for room in list(self._rooms.values()):
             await room.close()

@@ -1,8 +1,5 @@
-"""Who asks: the principal of the call that is being answered.
-
-Set once per call at the edge, read where a record or a refusal needs a name. Knows nothing of how
-anyone proves who they are.
-"""
+"""Principal of the call being answered: set once per call at the edge, read where a name is
+needed."""
 
 from __future__ import annotations
 
@@ -12,13 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Someone who proved who they are, or nobody in particular."""
+    """An authenticated caller, or an anonymous one."""
 
-    name: str = ""  # "": nobody has to prove anything here, or nobody did
+    name: str = ""  # "": authentication is off, or the caller did not authenticate
 
     @property
     def known(self) -> bool:
-        """Did they prove it?"""
+        """True if the caller authenticated."""
         return bool(self.name)
 
 
@@ -28,10 +25,10 @@ _current: ContextVar[Principal] = ContextVar("principal", default=ANYONE)
 
 
 def caller() -> Principal:
-    """Who made the call that this task answers."""
+    """Return the principal of the call that this task answers."""
     return _current.get()
 
 
 def enter_call(principal: Principal) -> None:
-    """From here on this task answers a call of this principal."""
+    """Set the principal of the call that this task answers."""
     _current.set(principal)

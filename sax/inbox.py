@@ -1,7 +1,4 @@
-"""Where the chunks of one request go: kept until they are read, or handed on at once.
-
-One request, one event loop. Knows nothing of streams, of servers or of other requests.
-"""
+"""Destinations for the chunks of one request: queued for a reader, or passed to a callback."""
 
 from __future__ import annotations
 
@@ -19,20 +16,20 @@ Item = tokens_pb2.Chunk | SaxError
 
 
 class Mailbox(Protocol):
-    """Takes what comes for one request."""
+    """Receives the chunks of one request, in one event loop."""
 
     def put(self, item: Item) -> None:
-        """Never blocks: an answer's length bounds what can pile up."""
+        """Add an item without blocking; the answer's length bounds the queue."""
         ...
 
 
 def is_last(chunk: tokens_pb2.Chunk) -> bool:
-    """Whether the server has said all it has to say about this request."""
+    """Return True for the final chunk of a request."""
     return bool(chunk.finish_reason) or chunk.HasField("failure")
 
 
 class Inbox:
-    """What came and was not read yet. One reader."""
+    """Queue of unread chunks, for one reader."""
 
     __slots__ = ("_items", "_loop", "_waiter")
 
@@ -48,7 +45,7 @@ class Inbox:
             waiter.set_result(None)
 
     async def get(self) -> tokens_pb2.Chunk:
-        """The next chunk. Raises the error that was put in its place."""
+        """Return the next chunk; raises an error that was put instead."""
         while not self._items:
             self._waiter = self._loop.create_future()
             try:
@@ -62,13 +59,13 @@ class Inbox:
 
 
 class Outlet:
-    """Hands chunks to a sink as they come: no task is woken for a token, only for the end."""
+    """Passes chunks to a sink as they arrive: only the end wakes a task, not each token."""
 
     __slots__ = ("_sink", "over")
 
     def __init__(self, sink: Callable[[TokenChunk], None]) -> None:
         self._sink = sink
-        # The last chunk, or the error that came in its place or out of the sink.
+        # The last chunk, or the error that replaced it or that the sink raised.
         self.over: asyncio.Future[tokens_pb2.Chunk] = asyncio.get_running_loop().create_future()
 
     def put(self, item: Item) -> None:
@@ -81,10 +78,10 @@ class Outlet:
                 self.over.set_result(item)
         except Exception as exc:  # a bug in one sink must not end the stream of all requests
             self.over.set_exception(exc)
-            self.over.exception()  # a reader that was cancelled will not look at it
+            self.over.exception()  # mark as retrieved: a cancelled reader never does
 
     def _hand_on(self, chunk: tokens_pb2.Chunk) -> bool:
-        """Whether there is more to come."""
+        """Pass a chunk to the sink; return True if more will come."""
         if chunk.HasField("failure"):
             return False
         decoded = codec.decode_chunk(chunk)

@@ -1,7 +1,4 @@
-"""What is installed here: an SDK and a control plane need no jax, whatever computes does.
-
-The one place that asks. Knows nothing of what the model server imports.
-"""
+"""Checks for optional dependencies: the SDK and control plane run without jax."""
 
 from __future__ import annotations
 
@@ -9,9 +6,9 @@ import importlib.util
 
 
 def missing_model_server(what: str) -> str | None:
-    """Why `what` cannot run here and what to do about it; None where it can."""
+    """Return why `what` cannot run here and how to fix it; None if it can."""
     if importlib.util.find_spec("jax") is not None:
         return None
-    # Not from an index: the sax of PyPI is another project.
+    # From a clone: the sax on PyPI is another project.
     how = "pip install '.[model-server]' in a clone of sax"
     return f"{what} needs jax, which is not installed here: {how}"

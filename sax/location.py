@@ -1,9 +1,8 @@
-"""Where the admin server of a cell is: $SAX_ADMIN, else what it wrote below a root.
+"""Finds a cell's admin server: $SAX_ADMIN, else the address that it wrote under a root.
 
-The root is a folder or a bucket. A bucket is looked at once a second at most, by one look
-however many ask, and while it fails the last known address stands: an admin that answers is not
-lost because the bucket is. The only file of this room that knows object storage, and it loads
-that library only when a root is a URL. Knows nothing of connections: an address is text here.
+The root is a folder or a bucket. A bucket is read at most once a second, shared by all callers. If
+reading it fails, the last known address is used: a broken bucket does not make the admin
+unreachable. Object storage is imported only when a root is a URL.
 """
 
 from __future__ import annotations
@@ -31,36 +30,37 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 LOCATION = "location.proto"
-_FRESH_S = 1.0  # so much later, at most, an admin that moved is found
-_PATIENCE_S = 4.0  # a look may be one listing and one read
+_FRESH_S = 1.0  # delay at most until an admin that moved is found
+_PATIENCE_S = 4.0  # per storage request; a lookup is a listing and a read
 _EOL = "\n"
 _REMEDY = f"or set {ADDRESS_VARIABLE}=host:port"
 
 
 def admin_address(root: str | None = None, *, cell: str | None = None) -> str:
-    """The admin's host:port: $SAX_ADMIN, else as written under the root, else this machine.
+    """Return the admin's host:port: $SAX_ADMIN, else as written under the root, else this machine.
 
     `root` is the folder or URL under which admins write `sax/<cell>/location.proto` (default
-    $SAX_ROOT); `cell` is a bare cell name, needed only where the root holds several. May wait
-    for a bucket. Raises InvalidRequest, AdminUnavailable.
+    $SAX_ROOT); `cell` is a bare cell name, needed only if the root holds several. May block on a
+    bucket. Raises InvalidRequest, AdminUnavailable.
     """
     found = _look(root, cell)
     return found if isinstance(found, str) else found.result()
 
 
 async def find_admin(root: str | None = None, *, cell: str | None = None) -> str:
-    """The same on an event loop, which goes on meanwhile."""
+    """`admin_address` without blocking the event loop."""
     found = _look(root, cell)
     return found if isinstance(found, str) else await asyncio.wrap_future(found)
 
 
 def location_folder(cell: str) -> str:
-    """Where below its root the admin of `cell` (a bare name) writes: Saxml's own layout."""
+    """Return the folder below the root where the admin of `cell` (a bare name) writes; Saxml's
+    layout."""
     return f"sax/{cell}"
 
 
 def _look(root: str | None, cell: str | None) -> str | Future[str]:
-    """The address, or for a bucket the look that finds it."""
+    """Return the address, or a future for a bucket."""
     if address := os.environ.get(ADDRESS_VARIABLE):
         return check_addresses(address, ADDRESS_VARIABLE)
     root = root or os.environ.get(ROOT_VARIABLE)
@@ -73,7 +73,7 @@ def _look(root: str | None, cell: str | None) -> str | Future[str]:
 
 
 def _read_folder(root: Path, cell: str | None) -> dict[str, bytes]:
-    """What was written, by cell."""
+    """Return the location files by cell."""
     try:
         paths = root.glob(f"{location_folder(cell or '*')}/{LOCATION}")
         return {path.parent.name: path.read_bytes() for path in paths}
@@ -82,7 +82,7 @@ def _read_folder(root: Path, cell: str | None) -> dict[str, bytes]:
 
 
 def _choose(located: dict[str, bytes], root: str, cell: str | None) -> str:
-    """The one address of what was written below a root, by cell."""
+    """Return the single address in the location files, given by cell."""
     if not located:
         raise AdminUnavailable(
             f"no admin server has written its address under {root}/{location_folder(cell or '*')}; "
@@ -106,7 +106,7 @@ def _choose(located: dict[str, bytes], root: str, cell: str | None) -> str:
 
 
 class _Bucket:
-    """What is known of one root in object storage. Used by any thread."""
+    """Cached lookups of one root in object storage. Thread-safe."""
 
     def __init__(self, root: str, cell: str | None) -> None:
         self._root = root
@@ -119,12 +119,12 @@ class _Bucket:
         self._failing = False
 
     def look(self) -> Future[str]:
-        """The look under way, or one that is fresh enough, or a new one."""
+        """Return the lookup in progress, a fresh one, or a new one."""
         with self._lock:
             looking = self._looking
             if looking is None or (looking.done() and self._age_s() > _FRESH_S):
                 looking = self._looking = Future()
-                looking.set_running_or_notify_cancel()  # others wait: nobody can cancel it
+                looking.set_running_or_notify_cancel()  # shared, so no caller may cancel it
                 threading.Thread(target=self._run, args=(looking,), name="location").start()
             return looking
 
@@ -134,7 +134,7 @@ class _Bucket:
     def _run(self, looking: Future[str]) -> None:
         try:
             found, error = self._find(), None
-        except BaseException as exc:  # whatever it is, those who wait must hear of it
+        except BaseException as exc:  # whatever it is, waiters must see it
             found, error = "", exc
         self._looked_at = time.monotonic()
         if error is None:
@@ -145,7 +145,7 @@ class _Bucket:
     def _find(self) -> str:
         try:
             located = self._read()
-        except Exception as exc:  # obstore's errors have no base that it would promise
+        except Exception as exc:  # obstore documents no common base class for its errors
             return self._last_known(str(exc).partition("\n")[0])
         self._failing = False
         self._known = _choose(located, self._root, self._cell)
@@ -163,7 +163,7 @@ class _Bucket:
         return self._known
 
     def _read(self) -> dict[str, bytes]:
-        """What was written, by cell."""
+        """Return the location files by cell."""
         import obstore
 
         located: dict[str, bytes] = {}
@@ -176,19 +176,19 @@ class _Bucket:
     def _cells(self) -> list[str]:
         import obstore
 
-        storage: Any = obstore  # the stubs of this function leave a type out
+        storage: Any = obstore  # its stub for this function is incomplete
         listed = storage.list_with_delimiter(self._backend, location_folder(""))
         return [prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"]]
 
 
 @functools.lru_cache(maxsize=64)
 def _bucket(root: str, cell: str | None) -> _Bucket:
-    """One per root and process, so that its looks are shared."""
+    """One per root and process, so that lookups are shared."""
     return _Bucket(root, cell)
 
 
 def _open(root: str) -> Backend:
-    """Raises InvalidRequest for a URL that is no bucket's."""
+    """Open the store. Raises InvalidRequest if the URL is not a bucket's."""
     from obstore.store import from_url
 
     try:
@@ -197,11 +197,11 @@ def _open(root: str) -> Backend:
             client_options={
                 "timeout": timedelta(seconds=_PATIENCE_S),
                 "connect_timeout": timedelta(seconds=_PATIENCE_S),
-                "allow_http": True,  # for who names such an endpoint
+                "allow_http": True,  # for endpoints configured with http://
             },
             retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=_PATIENCE_S)},
         )
-    except Exception as exc:  # obstore's errors have no base that it would promise
+    except Exception as exc:  # obstore documents no common base class for its errors
         raise InvalidRequest(
             f"{ROOT_VARIABLE}={root!r} is no folder and no bucket ({str(exc).partition(_EOL)[0]}): "
             f"write a path, or a URL that starts with gs://, s3:// or az://, {_REMEDY}",

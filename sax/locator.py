@@ -1,8 +1,8 @@
-"""Which replica a request goes to.
+"""Chooses the replica for each request.
 
-Follows the ready replicas of every model that is asked for, takes the least loaded one, and
-tries another when one is lost or full before it gave a token. The admin is never on the request
-path: while it is away the replicas last known are used. Knows nothing of prompts and answers.
+Follows the ready replicas of every requested model, picks the least loaded one, and tries another
+if it is lost or full before its first token. The admin is never on the request path: while it is
+away, the last known replicas are used.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ Answer = TypeVar("Answer")
 Item = TypeVar("Item")
 Explain = Callable[[str], Awaitable[SaxError]]
 
-_GLANCE_S = 0.1  # for what is known already, or an answer away
-_LOOK_S = 1.0  # how often one that is held looks whether it is still worth it
+_GLANCE_S = 0.1  # enough if replicas are known, or the admin answers at once
+_LOOK_S = 1.0  # how often a held request checks whether to keep waiting
 _SWEEP_S = 30.0
-_IDLE_S = 600.0  # a model nobody asked for so long is not followed any more
+_IDLE_S = 600.0  # a model without requests for this long is no longer followed
 
 
 def choose(loads: Mapping[str, Load], tried: Collection[str], preferred: str = "") -> str | None:
-    """The least loaded address that was not tried, at random among equals; before all others the
-    preferred one, unless its connection broke a moment ago."""
+    """Return the least loaded untried address, at random among equals, or None. The preferred one
+    wins unless its connection broke recently."""
     fresh = {address: load for address, load in loads.items() if address not in tried}
     if not fresh:
         return None
@@ -54,11 +54,11 @@ def choose(loads: Mapping[str, Load], tried: Collection[str], preferred: str = "
 
 
 class Source(WatchSource, DemandSource, Protocol):
-    """What the locator asks of the admin."""
+    """Admin calls that the locator needs."""
 
 
 class Locator:
-    """The replicas of a cell's models. Use it in one event loop and close it there."""
+    """Locator for a cell's models. Use and close it in one event loop."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class Locator:
         patience: Patience | None = None,
         preferred: str = "",
     ) -> None:
-        """`explain` turns a model id without a usable replica into the error that says why.
-        `preferred` is the host:port of the replica to ask first, as the admin lists it."""
+        """`explain` returns the error for a model id that has no usable replica. `preferred` is the
+        host:port of the replica to try first, as the admin lists it."""
         self._source = source
         self._preferred = preferred
         self._explain = explain
@@ -81,7 +81,8 @@ class Locator:
     def generate(
         self, request: GenerateRequest, timeout_s: float | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
-        """One answer over the token stream; closing the iterator cancels it on the server."""
+        """Stream one answer over the token stream; closing the iterator cancels it on the
+        server."""
 
         def ask(replica: Connection, left_s: float | None) -> AsyncGenerator[TokenChunk, None]:
             return replica.generate(request, left_s)
@@ -94,7 +95,7 @@ class Locator:
         sink: Callable[[TokenChunk], None],
         timeout_s: float | None = None,
     ) -> None:
-        """The same answer by callback: `sink` gets each chunk; cancelling cancels it there."""
+        """Like `generate`, but calls `sink` with each chunk. Cancelling cancels on the server."""
         started = False
 
         def pass_on(chunk: TokenChunk) -> None:
@@ -119,7 +120,8 @@ class Locator:
         timeout_s: float | None = None,
         route: Route = ANY_ROUTE,
     ) -> AsyncGenerator[Item, None]:
-        """What `ask` yields at a ready replica; at another one if the first fails in silence."""
+        """Yield from `ask` on a ready replica; retry on another if it fails before its first
+        item."""
         attempts = self._begin(model_id, timeout_s, route)
         while True:
             replica = await self._replica(model_id, attempts, route)
@@ -131,8 +133,8 @@ class Locator:
                         yield item
                 return
             except SaxError as error:
-                # Here a stream that has started would be carried on: by asking another replica
-                # with the prompt and what was yielded so far. Until then its loss is an error.
+                # A started stream could resume here, by sending another replica the prompt and
+                # the output so far. Until that exists, losing its replica is an error.
                 if started:
                     raise
                 self._failed(model_id, replica, attempts, error)
@@ -144,7 +146,7 @@ class Locator:
         timeout_s: float | None = None,
         route: Route = ANY_ROUTE,
     ) -> Answer:
-        """What `ask` returns at a ready replica, or at another one if the first fails."""
+        """Await `ask` on a ready replica; retry on another if it fails."""
         attempts = self._begin(model_id, timeout_s, route)
         while True:
             replica = await self._replica(model_id, attempts, route)
@@ -154,7 +156,7 @@ class Locator:
                 self._failed(model_id, replica, attempts, error)
 
     async def close(self) -> None:
-        """Requests under way end with Cancelled."""
+        """Close all connections; requests in progress fail with Cancelled."""
         await self._holding.close()
         followers, self._followers = self._followers, {}
         connections, self._connections = self._connections, {}
@@ -173,14 +175,14 @@ class Locator:
     def _failed(
         self, model_id: str, replica: Connection, attempts: Attempts, error: SaxError
     ) -> None:
-        """Remember what a failed attempt tells of its replica; raise if it was the last one."""
+        """Record a failed attempt; raise if it was the last one."""
         follower = self._followers.get(model_id)
         if follower is not None and isinstance(error, NotLoaded | ReplicaLost):
             follower.doubt(replica.address)
         attempts.failed(replica.address, error)
 
     async def _replica(self, model_id: str, attempts: Attempts, route: Route) -> Connection:
-        """The least loaded replica that was not tried. Raises the error that says why not."""
+        """Return the least loaded untried replica. Raises the error that says why there is none."""
         await self._sweep()
         while True:
             addresses = await self._addresses(model_id, attempts, route)
@@ -190,11 +192,11 @@ class Locator:
             await attempts.again()
 
     async def _addresses(self, model_id: str, attempts: Attempts, route: Route) -> Collection[str]:
-        """Where the request may go: never empty. Waits a short while for a first replica."""
+        """Return the candidate addresses, never empty; waits briefly for a first replica."""
         if route.address:
             return (route.address,)
         follower = self._followers.get(model_id)
-        if follower is None or follower.ended:  # what ended it may have changed since
+        if follower is None or follower.ended:  # the cause may be gone by now
             follower = self._followers[model_id] = Follower(self._source, model_id)
         try:
             usable = await self._usable(model_id, follower, attempts)
@@ -211,8 +213,9 @@ class Locator:
     async def _usable(
         self, model_id: str, follower: Follower, attempts: Attempts
     ) -> frozenset[str]:
-        """The usable replicas; held for a first one for a short while, or for as long as the
-        admin says that one is coming. Raises QueueFull, DeadlineExceeded, ModelNotReady."""
+        """Return the usable addresses. Holds the request for a first one: briefly, or for as long
+        as the admin says that one is starting. Raises QueueFull, DeadlineExceeded, ModelNotReady.
+        """
         now = asyncio.get_running_loop().time
         give_up_at = now() + attempts.wait_s
         usable = await follower.usable(min(_GLANCE_S, attempts.wait_s))
@@ -232,7 +235,7 @@ class Locator:
                 f"{room.reason}"
             )
         if not usable and room.refusal:
-            # A list asked for now may show the next try instead of what went wrong.
+            # Listing the model now may show the next attempt instead of what went wrong.
             raise not_ready_because(model_id, room.refusal)
         attempts.begin()
         return usable
@@ -243,7 +246,7 @@ class Locator:
         return self._connections[address]
 
     async def _sweep(self) -> None:
-        """Now and then, forget models nobody asks for and servers that hold none of the rest."""
+        """Periodically drop idle followers, and connections that no follower needs."""
         now = asyncio.get_running_loop().time()
         if now - self._swept_at < _SWEEP_S:
             return

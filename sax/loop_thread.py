@@ -1,7 +1,4 @@
-"""An event loop on a thread of its own, for programs that have none.
-
-Knows nothing of what runs on it.
-"""
+"""Runs an event loop on its own thread, for blocking programs."""
 
 from __future__ import annotations
 
@@ -24,17 +21,17 @@ _CLOSED = "the client was closed"
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The last thing in the queue of an iteration."""
+    """Marks the end of an iteration's queue."""
 
     error: BaseException | None
 
 
 class LoopThread:
-    """Runs coroutines for callers of any thread until it is closed."""
+    """Runs coroutines for callers on any thread until closed."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
-        # A daemon: a program that forgets to close its client can still end.
+        # Daemon: a program that forgets to close its client can still exit.
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
@@ -43,7 +40,7 @@ class LoopThread:
         return self._loop.is_closed()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Block until it is done; an interrupt of the caller cancels it."""
+        """Run a coroutine and return its result; interrupting the caller cancels it."""
         future = self._submit(work)
         try:
             return future.result()
@@ -53,7 +50,7 @@ class LoopThread:
             future.cancel()
 
     def iterate(self, items: AsyncGenerator[Item, None]) -> Iterator[Item]:
-        """An ordinary iterator over the items; closing it closes theirs."""
+        """Iterate over an async generator; closing the iterator closes the generator."""
         inbox: queue.SimpleQueue[Item | _End] = queue.SimpleQueue()
         pump = self._submit(_pump(items, inbox))
         try:
@@ -62,11 +59,11 @@ class LoopThread:
             if item.error is not None:
                 raise item.error
         finally:
-            # Not waited for: the garbage collector may close an iterator on any thread.
+            # Do not wait: the garbage collector may close an iterator on any thread.
             pump.cancel()
 
     def close(self) -> None:
-        """Cancel what runs, then end the thread. Callers that wait get Cancelled."""
+        """Cancel running work and end the thread. Waiting callers get Cancelled."""
         if self._loop.is_closed():
             return
         asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()
@@ -82,7 +79,7 @@ class LoopThread:
 
 
 async def _pump(items: AsyncGenerator[Item, None], inbox: queue.SimpleQueue[Item | _End]) -> None:
-    """Move items to another thread. What can pile up is bounded by the answer's length."""
+    """Move items to another thread. The answer's length bounds the queue."""
     error: BaseException | None = Cancelled(_CLOSED)
     try:
         async with aclosing(items):

@@ -1,4 +1,4 @@
-"""What this machine has, as far as more than one room must know it."""
+"""Resources of this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def machine_memory(cgroup: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
-    """Bytes of memory of this machine, or of its container where that has less."""
+    """Return the bytes of memory of this machine, or its container's limit if lower."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         limit = cgroup.read_text().strip()

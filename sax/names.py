@@ -1,7 +1,6 @@
-"""The grammar of names: the only parser of cell ids, model ids, model paths and checkpoints.
+"""Grammar of names; the only parser of cell ids, model ids, model paths and checkpoints.
 
 Source: Saxml's naming rules (`/sax/<cell>/<model>`, lower-case names, dotted model paths).
-Knows nothing of what a name refers to.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ NO_CHECKPOINT = "None"
 
 @dataclass(frozen=True, slots=True, order=True)
 class CellId:
-    """One cell: `/sax/<cell>`."""
+    """Cell name: `/sax/<cell>`."""
 
     cell: str
 
@@ -30,7 +29,8 @@ class CellId:
 
     @classmethod
     def parse(cls, text: str) -> CellId:
-        """Raises InvalidName, saying what is wrong and what a good name looks like."""
+        """Parse a cell name. Raises InvalidName, saying what is wrong and what a good name looks
+        like."""
         parts = text.split("/")
         if len(parts) != 3 or parts[0] or parts[1] != "sax" or not _NAME.fullmatch(parts[2]):
             raise InvalidName(
@@ -43,7 +43,7 @@ class CellId:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ModelId:
-    """One published name: `/sax/<cell>/<model>`."""
+    """Published model name: `/sax/<cell>/<model>`."""
 
     cell: str
     model: str
@@ -57,7 +57,8 @@ class ModelId:
 
     @classmethod
     def parse(cls, text: str) -> ModelId:
-        """Raises InvalidName, saying what is wrong and what a good name looks like."""
+        """Parse a model name. Raises InvalidName, saying what is wrong and what a good name looks
+        like."""
         parts = text.split("/")
         good = len(parts) == 4 and not parts[0] and parts[1] == "sax"
         if not good or not all(_NAME.fullmatch(part) for part in parts[2:]):
@@ -92,9 +93,9 @@ def check_checkpoint(text: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
-    """The known names most like this one, best first: what a 404 offers.
+    """Return the known names most similar to `name`, best first, for a 404's hint.
 
-    Names that begin with what was written come before those that resemble it otherwise.
+    Names that start with it come before other similar ones.
     """
     by_tail: dict[str, list[str]] = {}
     for candidate in known:

@@ -1,7 +1,6 @@
-"""What a server must have for a model that found no room on another.
+"""Resources that a server must have to load a model that another server refused.
 
-A server that refuses a load says it this way, in its error and in its status, so that nobody has to
-read it out of a sentence. Knows nothing of models, devices or the wire.
+A server reports them in its error and status, so that nobody has to parse the message.
 """
 
 from __future__ import annotations
@@ -11,19 +10,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """The least that would do. Bytes are of all the model's devices together."""
+    """Minimum requirements. Bytes are totals over all the model's devices."""
 
-    devices: int = 0  # that its mesh takes; 0: any number
-    memory: int = 0  # bytes, with the flags of the server that said so
-    weights: int = 0  # bytes of its weights alone, which no flag makes less
+    devices: int = 0  # size of the mesh; 0: any number
+    memory: int = 0  # bytes, with the flags of the server that refused
+    weights: int = 0  # bytes of the weights alone, which no flag reduces
 
     @property
     def memory_each(self) -> int:
-        """Bytes on each device; 0 where any number of devices will do."""
+        """Bytes per device; 0 if any number of devices will do."""
         return -(-self.memory // self.devices) if self.devices else 0
 
     def joined(self, other: Need | None) -> Need:
-        """What meets both."""
+        """Combine into a need that satisfies both."""
         if other is None:
             return self
         return Need(
@@ -34,12 +33,12 @@ class Need:
 
 
 def to_text(need: Need) -> str:
-    """As it stands in the metadata of an error."""
+    """Format for an error's metadata."""
     return f"{need.devices} {need.memory} {need.weights}"
 
 
 def from_text(text: str) -> Need | None:
-    """None for a text of another version, which tells more or less."""
+    """Parse `to_text`; None for the format of another version."""
     words = text.split()
     if len(words) != 3 or not all(word.isascii() and word.isdigit() for word in words):
         return None

@@ -1,27 +1,27 @@
-"""Why a published model cannot answer yet, in words. Pure; knows nothing of how it was listed."""
+"""Explains why a published model is not ready."""
 
 from __future__ import annotations
 
 from sax.errors import ModelNotReady
 from sax.types import PublishedModel, ReplicaStatus, ServableStatus
 
-RETRY_AFTER_S = 2.0  # about how often anything changes while a model loads
+RETRY_AFTER_S = 2.0  # roughly how often progress changes while a model loads
 
 
 def not_ready(model: PublishedModel) -> ModelNotReady:
-    """The error for a request that found no ready replica."""
+    """Return the error for a request that found no ready replica."""
     return not_ready_because(model.spec.model_id, why_not(model))
 
 
 def not_ready_because(model_id: str, why: str) -> ModelNotReady:
-    """The same where the reason is known already."""
+    """Return the same error for a known reason."""
     return ModelNotReady(
         f"{model_id} is published, but no replica is ready: {why}", retry_after_s=RETRY_AFTER_S
     )
 
 
 def why_not(model: PublishedModel) -> str:
-    """The reason of the first replica that is not ready."""
+    """Return the reason of the first replica that is not ready."""
     if not model.wanted_replicas:
         if model.scaling_reason:
             return model.scaling_reason

@@ -1,7 +1,6 @@
-"""gRPC in one place: channels, calls, and errors that cross the wire whole.
+"""gRPC channels, calls, and errors that cross the wire intact.
 
-A `SaxError` raised in a servicer reaches the caller as the same class with the same text. Knows
-nothing of which services there are.
+A `SaxError` raised in a servicer reaches the caller as the same class with the same text.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ ERROR_KEY = "sax-error"
 PARAM_KEY = "sax-param"
 RETRY_AFTER_KEY = "sax-retry-after"
 NEED_KEY = "sax-need"
-# Bytes as they travel, percent-encoded: gRPC refuses headers of more than about 8 KiB in all.
+# Percent-encoded bytes; gRPC refuses headers larger than about 8 KiB in total.
 _MAX_TEXT = 4000
 _MAX_PARAM = 400
 
-_TOO_LARGE = "message larger than max"  # gRPC has no code of its own for it
+_TOO_LARGE = "message larger than max"  # gRPC has no specific code for it
 
 _KEEPALIVE_MS = 20_000
 _OPTIONS: tuple[tuple[str, int], ...] = (
@@ -47,32 +46,32 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 )
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     *_OPTIONS,
-    # A host that vanished without closing its sockets is noticed within half a minute.
+    # Detect within 30 s a host that vanished without closing its sockets.
     ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # A restarted peer is found again within two seconds; gRPC's own ceiling is two minutes.
+    # Reconnect to a restarted peer within 2 s; gRPC's default limit is two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # Each channel owns its connection: nobody inherits the backoff of another channel.
+    # Each channel owns its connection, so it does not inherit another channel's backoff.
     ("grpc.use_local_subchannel_pool", 1),
-    # Peers of a cell talk directly, whatever http_proxy says.
+    # Servers of a cell connect directly, whatever http_proxy says.
     ("grpc.enable_http_proxy", 0),
 )
-# For every server of a cell: without the last two, gRPC hangs up on clients that keep alive.
+# Without the last two, gRPC disconnects clients for their keepalive pings.
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     *_OPTIONS,
-    ("grpc.so_reuseport", 0),  # a taken port is an error, not a share of the requests
+    ("grpc.so_reuseport", 0),  # a taken port is an error; do not share its requests
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", _KEEPALIVE_MS // 2),
 )
 
 
 def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel of its own to host:port; connects on first use. Close it after.
+    """Open a channel to host:port; it connects on first use. The caller closes it.
 
-    Encrypted where the environment says so. Raises InvalidRequest for files that are no use.
+    Encrypted if the environment says so. Raises InvalidRequest for unusable certificate files.
     """
     ours = Credentials.ours()
     encrypted = ours.channel()
@@ -94,7 +93,7 @@ async def call(
     timeout_s: float | None,
     unavailable: type[SaxError] = ReplicaLost,
 ) -> Reply:
-    """One unary call of `/package.Service/Method`. Raises SaxError; `peer` names who failed."""
+    """Make a unary call to `/package.Service/Method`. Raises SaxError naming `peer`."""
     method = channel.unary_unary(path, type(request).SerializeToString, reply.FromString)
     try:
         return await method(request, timeout=timeout_s, metadata=call_metadata())
@@ -112,7 +111,7 @@ async def call_stream(
     timeout_s: float | None,
     unavailable: type[SaxError] = ReplicaLost,
 ) -> AsyncGenerator[Reply, None]:
-    """One server-streaming call; closing the iterator cancels it. Raises SaxError."""
+    """Make a server-streaming call; closing the iterator cancels it. Raises SaxError."""
     method = channel.unary_stream(path, type(request).SerializeToString, reply.FromString)
     stream = method(request, timeout=timeout_s, metadata=call_metadata())
     try:
@@ -129,8 +128,8 @@ async def call_stream(
 
 
 def is_cancelled_here() -> bool:
-    """Whether this very task is being cancelled. A stream that the other side cancelled raises
-    CancelledError too, and is a lost peer."""
+    """Return True if this task is being cancelled. A stream cancelled by the peer raises
+    CancelledError too, but is a lost peer."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -141,9 +140,9 @@ def is_cancelled_here() -> bool:
 def to_sax_error(
     err: grpc.aio.AioRpcError, peer: str, *, unavailable: type[SaxError] = ReplicaLost
 ) -> SaxError:
-    """What the servicer raised, or for an error of gRPC itself the class its code stands for.
+    """Rebuild the servicer's error; map an error of gRPC itself by its code.
 
-    `peer` names the other side in words; `unavailable` is what its silence means to the caller.
+    `peer` describes the other side; `unavailable` is the class to raise if it does not answer.
     """
     trailer = _trailer(err)
     details = err.details() or err.code().name
@@ -156,7 +155,7 @@ def to_sax_error(
             retry_after_s=float(retry_after) if retry_after else None,
             need=need.from_text(trailer[NEED_KEY]) if NEED_KEY in trailer else None,
         )
-    # Nobody cancels our calls from afar but a process that goes away.
+    # A call cancelled remotely means that the process is shutting down.
     if err.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return unavailable(f"{peer} does not answer ({details}); is it running?")
     if err.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in details:
@@ -165,9 +164,9 @@ def to_sax_error(
 
 
 def error_class(code: grpc.StatusCode) -> type[SaxError]:
-    """The most general error of the table that has this code."""
+    """Return the most general class in the table for this code."""
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return UnsupportedParameter  # the peer runs, and has no such method
+        return UnsupportedParameter  # the peer is up but has no such method
     for cls, line in errors.TABLE.items():
         if line.grpc == code.name:
             return cls
@@ -175,7 +174,6 @@ def error_class(code: grpc.StatusCode) -> type[SaxError]:
 
 
 def _trailer(err: grpc.aio.AioRpcError) -> dict[str, str]:
-    """Our trailing metadata, as text."""
     pairs = err.trailing_metadata() or ()
     return {str(key): value for key, value in pairs if isinstance(value, str)}
 
@@ -184,7 +182,7 @@ def _trailer(err: grpc.aio.AioRpcError) -> dict[str, str]:
 
 
 def error_metadata(error: SaxError) -> tuple[tuple[str, str], ...]:
-    """The trailing metadata that lets `to_sax_error` rebuild this error."""
+    """Return the trailing metadata from which `to_sax_error` rebuilds this error."""
     pairs = [(ERROR_KEY, errors.wire_name(error))]
     if error.param is not None:
         pairs.append((PARAM_KEY, quote(_fit(error.param, _MAX_PARAM))))
@@ -196,7 +194,7 @@ def error_metadata(error: SaxError) -> tuple[tuple[str, str], ...]:
 
 
 def _fit(text: str, size: int) -> str:
-    """The text, cut until it fits a header; what UTF-8 cannot hold becomes "?"."""
+    """Cut the text to fit a header; characters invalid in UTF-8 become "?"."""
     text = text[:size].encode(errors="replace").decode()
     while len(quote(text)) > size:
         text = text[: len(text) * 3 // 4]
@@ -204,8 +202,7 @@ def _fit(text: str, size: int) -> str:
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Says to every servicer method who calls, and turns the exceptions of all into the status
-    codes of the error table."""
+    """Authenticates the caller of every method, and maps exceptions to the table's status codes."""
 
     def __init__(self, authentication: Authentication = NO_AUTHENTICATION) -> None:
         self._authentication = authentication
@@ -225,7 +222,6 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _guard_handler(handler: Any, enter: Callable[[Context], None]) -> Handler:
-    """The same handler, its one method guarded."""
     codec = {
         "request_deserializer": handler.request_deserializer,
         "response_serializer": handler.response_serializer,
@@ -242,7 +238,7 @@ def _guard_handler(handler: Any, enter: Callable[[Context], None]) -> Handler:
 def _guard(
     method: Callable[[Any, Context], Any], enter: Callable[[Context], None]
 ) -> Callable[[Any, Context], Any]:
-    """One servicer method, a coroutine or an async generator, with its exceptions mapped."""
+    """Wrap a servicer method, a coroutine or an async generator, mapping its exceptions."""
     if isasyncgenfunction(method):
 
         async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
@@ -271,7 +267,7 @@ def _guard(
 
 
 async def _abort(context: Context, exc: Exception) -> NoReturn:
-    """End the call with the table's code; what is no SaxError is a bug and is logged."""
+    """End the call with the table's code; log anything but a SaxError, which is a bug."""
     if isinstance(exc, SaxError):
         error = exc
     else:

@@ -1,4 +1,4 @@
-"""What an operator says of a model's autoscaling, some of it or all. Pure."""
+"""Operators' changes to a model's autoscaling."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Literal
 from sax.errors import InvalidRequest
 from sax.types import Autoscaling
 
-_BEYOND = 2**31  # the wire holds less
+_BEYOND = 2**31  # int32 on the wire
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingChange:
-    """The bounds that are named; None: as it was, or the default where there was none."""
+    """Partial change of the bounds; None keeps a bound, or its default if there was none."""
 
     min_replicas: int | None = None
     max_replicas: int | None = None
     target_queue: float | None = None
 
     def applied_to(self, old: Autoscaling | None, replicas: int = 1) -> Autoscaling:
-        """All of them. A first `max_replicas` is `replicas`, or what `min_replicas` needs."""
+        """Return the complete bounds. A first `max_replicas` defaults to `replicas`, or to
+        `min_replicas` if that is more."""
         before = old or Autoscaling(max_replicas=max(1, replicas, self.min_replicas or 0))
         return Autoscaling(
             min_replicas=_or(self.min_replicas, before.min_replicas),
@@ -30,12 +31,13 @@ class ScalingChange:
         )
 
 
-# "off": as many replicas as the spec says, whatever the load.
+# "off": the number of replicas in the spec, whatever the load.
 Scaling = Autoscaling | ScalingChange | Literal["off"]
 
 
 def settle(said: Scaling | None, old: Autoscaling | None, replicas: int) -> Autoscaling | None:
-    """The autoscaling from now on; None keeps the old one. Raises InvalidRequest by field."""
+    """Return the new autoscaling; None keeps the old one. Raises InvalidRequest naming the
+    field."""
     if said is None:
         return old
     if said == "off":
@@ -46,7 +48,7 @@ def settle(said: Scaling | None, old: Autoscaling | None, replicas: int) -> Auto
 def named(
     min_replicas: int | None, max_replicas: int | None, target_queue: float | None
 ) -> ScalingChange | None:
-    """A change of what is named; None if nothing is."""
+    """Return a change of the given bounds; None if none is given."""
     if min_replicas is None and max_replicas is None and target_queue is None:
         return None
     return ScalingChange(
@@ -55,7 +57,7 @@ def named(
 
 
 def _checked(autoscaling: Autoscaling) -> Autoscaling:
-    """What the wire can carry; the admin server knows the rest of the rules."""
+    """Check what the wire can carry; the admin server checks the remaining rules."""
     for field in ("min_replicas", "max_replicas"):
         count: int = getattr(autoscaling, field)
         if not 0 <= count < _BEYOND:

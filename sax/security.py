@@ -1,7 +1,6 @@
-"""What a server process was told about its callers: tokens, TLS, and who its admins are.
+"""Authentication, TLS and operator settings of a server process.
 
-The flags that the admin server and the model server share, as one frozen value. Knows nothing of
-what the servers offer.
+The flags that the admin server and the model server share.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ CLOSING_FLAGS = "--tokens FILE (or --tls_cert, --tls_key and --tls_ca) and --adm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """By default nobody proves anything. Raises InvalidRequest naming the flag at fault."""
+    """Authentication is off by default. Raises InvalidRequest naming the flag at fault."""
 
     tokens: str = ""  # file of names and hashes
     tls_cert: str = ""
     tls_key: str = ""
-    tls_ca: str = ""  # given, every client must show a certificate that it signed
-    admin_acl: str = ""  # who may change things here
+    tls_ca: str = ""  # if set, clients must present a certificate signed by it
+    admin_acl: str = ""  # principals allowed to change state on this server
 
     def __post_init__(self) -> None:
         if bool(self.tls_cert) != bool(self.tls_key):
@@ -62,27 +61,27 @@ class Security:
 
     @classmethod
     def take_flags(cls, values: MutableMapping[str, Any]) -> Security:
-        """Built from parsed flags, which are taken out of `values`."""
+        """Build from parsed flags, removing them from `values`."""
         return cls(**{name: values.pop(name) for name in cls.__slots__})
 
     @property
     def authenticates(self) -> bool:
-        """Must callers prove who they are?"""
+        """True if callers must authenticate."""
         return bool(self.tokens or self.tls_ca)
 
     @property
     def admins(self) -> Acl:
-        """Who may change things here."""
+        """Principals allowed to change state on this server."""
         return parse_acl(self.admin_acl, "admin_acl")
 
     def authentication(self) -> Authentication:
-        """Reads the tokens. Raises InvalidRequest naming file and line."""
+        """Load the tokens. Raises InvalidRequest naming file and line."""
         tokens = TokenFile(self.tokens) if self.tokens else None
         return Authentication(tokens, certificates=bool(self.tls_ca))
 
     def listen(self, server: grpc.aio.Server, address: str) -> int:
-        """Add a port to the server. Raises RuntimeError if it is taken, InvalidRequest for files
-        that are no use."""
+        """Add a port to the server. Raises RuntimeError if it is taken, InvalidRequest for unusable
+        certificate files."""
         if not self.tls_cert:
             return server.add_insecure_port(address)
         pair = (read_pem(self.tls_key, "tls_key"), read_pem(self.tls_cert, "tls_cert"))
@@ -95,7 +94,7 @@ OPEN_TO_ALL = Security()
 
 
 def add_security_flags(parser: argparse.ArgumentParser, admins_may: str) -> None:
-    """The flags that `Security.take_flags` reads; `admins_may` says what --admin_acl is for."""
+    """Add the flags of `Security.take_flags`; `admins_may` is the help text of --admin_acl."""
     flags = parser.add_argument_group("who may call (docs/security.md)")
     flags.add_argument(
         "--tokens",

@@ -1,8 +1,8 @@
-"""The tokens that a server takes: a file of names and hashes, read again when it changes.
+"""File of accepted tokens, reread when it changes.
 
-A line is `NAME SHA256HEX`: who presents the token that hashes to this is NAME. Lines that begin
-with # are comments; a name may stand in several lines, so that a token can be replaced without a
-gap. The file never holds a token, so whoever reads it cannot call. Knows nothing of the wire.
+A line is `NAME SHA256HEX`: a token with this hash authenticates NAME. Lines that start with # are
+comments. A name may have several lines, so that a token can be rotated without a gap. The file
+holds hashes only, so reading it does not let anyone call.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from sax.identity import Principal
 
 _log = logging.getLogger(__name__)
 
-_PREFIX = "sax_"  # so that scanners for leaked secrets can know one
+_PREFIX = "sax_"  # lets secret scanners recognise a token
 _BYTES = 32
 _HASH = re.compile("[0-9a-f]{64}")
 
 
 class TokenFile:
-    """Finds who a token belongs to."""
+    """Looks up principals by token."""
 
     def __init__(self, path: str | Path) -> None:
-        """Raises InvalidRequest naming the file and the line that cannot be read."""
+        """Raises InvalidRequest naming the file, and the line that cannot be parsed."""
         self._path = Path(path)
         self._stamp = _stamp(self._path)
         self._principals = _read(self._path)
 
     def find(self, token: str) -> Principal | None:
-        """Whose it is, as the file says now; None: nobody's."""
+        """Return the token's principal according to the current file, or None."""
         self._refresh()
-        # Found by its hash, which nobody can steer: how long this takes tells nothing of a token.
+        # Looked up by hash, which a caller cannot steer: timing reveals nothing about tokens.
         return self._principals.get(hash_token(token))
 
     def _refresh(self) -> None:
-        """A file that has gone bad changes nothing: who was known stays known."""
+        """Reread a changed file; if it is invalid, keep the previous tokens."""
         stamp = _stamp(self._path)
         if stamp == self._stamp:
             return
@@ -55,7 +55,7 @@ class TokenFile:
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """What changes with the file; None while there is none."""
+    """Return a value that changes with the file; None if there is no file."""
     try:
         found = path.stat()
     except OSError:
@@ -76,7 +76,7 @@ def _read(path: Path) -> Mapping[bytes, Principal]:
 
 
 def parse_tokens(text: str, source: str) -> Mapping[bytes, Principal]:
-    """Principals by the hash of their tokens. Raises InvalidRequest naming source and line."""
+    """Return principals by token hash. Raises InvalidRequest naming source and line."""
     found: dict[bytes, Principal] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
@@ -95,7 +95,7 @@ def parse_tokens(text: str, source: str) -> Mapping[bytes, Principal]:
 def _parse_line(line: str, where: str) -> tuple[bytes, Principal]:
     words = line.split()
     if len(words) != 2 or not _HASH.fullmatch(words[1]):
-        # The line is not told: it may hold a token that someone put here by mistake.
+        # Do not quote the line: it may hold a token that was put here by mistake.
         raise InvalidRequest(
             f"{where}: not a line of NAME SHA256HEX, with 64 lower-case hex digits after the "
             "name; `sax token NAME` prints one",
@@ -108,15 +108,16 @@ def _parse_line(line: str, where: str) -> tuple[bytes, Principal]:
 
 
 def new_token() -> str:
-    """A fresh random one; keep it secret."""
+    """Generate a random token; keep it secret."""
     return _PREFIX + secrets.token_urlsafe(_BYTES)
 
 
 def hash_token(token: str) -> bytes:
-    """What may be stored of a token: it is random, so a plain hash cannot be guessed back."""
+    """Hash a token for storage; tokens are random, so a plain hash cannot be reversed by
+    guessing."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
 def token_line(name: str, token: str) -> str:
-    """The file's line for a token. Raises InvalidRequest for a name that is none."""
+    """Format the file's line for a token. Raises InvalidRequest for an invalid name."""
     return f"{check_name(name, 'name')} {hash_token(token).hex()}"

@@ -1,4 +1,4 @@
-"""The values two processes must agree on. No wire format here (see `sax.codec`)."""
+"""Values shared between processes. `sax.codec` has the wire format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sax.need import Need
 
 
 class ServableStatus(StrEnum):
-    """Where a model is in the life of one model server (Saxml's ModelStatus)."""
+    """Status of a model on one model server (Saxml's ModelStatus)."""
 
     NONE = "none"
     LOADING = "loading"
@@ -23,7 +23,7 @@ class ServableStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a long wait is: phase "compiling bucket", 3 of 8."""
+    """Progress of a long operation: phase "compiling bucket", 3 of 8."""
 
     phase: str
     done: int = 0
@@ -33,20 +33,20 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autoscaling:
-    """Between which bounds the number of replicas follows the load."""
+    """Bounds within which the number of replicas follows the load."""
 
-    min_replicas: int = 1  # 0: none while nobody asks
+    min_replicas: int = 1  # 0: none while there are no requests
     max_replicas: int = 1
-    target_queue: float = 1.0  # requests that wait, for each ready replica
+    target_queue: float = 1.0  # waiting requests per ready replica
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What a server must have to be given a replica, beyond the model path."""
+    """Requirements on a replica's server, besides the model path."""
 
-    tags: tuple[str, ...] = ()  # all of them
+    tags: tuple[str, ...] = ()  # all required
     devices: int = 0  # in one slice; 0: any number
-    memory: int = 0  # bytes of the whole server; 0: as learned from servers that loaded it
+    memory: int = 0  # bytes, whole server; 0: as learned from servers that loaded it
 
 
 ANYWHERE = Placement()
@@ -54,7 +54,7 @@ ANYWHERE = Placement()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """What an operator published."""
+    """A model as published by an operator."""
 
     model_id: str  # /sax/<cell>/<model>
     model_path: str
@@ -64,18 +64,18 @@ class ModelSpec:
     acls: Mapping[str, str] = field(default_factory=dict[str, str])  # method -> acl
     admin_acl: str = ""
     version: str = ""  # 32 hex digits; new whenever what is loaded changes
-    revision: int = 0  # number of the record that last changed it; 0: not known
-    autoscaling: Autoscaling | None = None  # None: as many replicas as `replicas` says
+    revision: int = 0  # number of the record that last changed it; 0: unknown
+    autoscaling: Autoscaling | None = None  # None: always `replicas`
     placement: Placement = ANYWHERE
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """One wanted replica and what became of it."""
+    """Status of one wanted replica."""
 
-    address: str  # "" while no server was found
+    address: str  # "" until a server is assigned
     status: ServableStatus
-    reason: str = ""  # why it is not ready, in words
+    reason: str = ""  # why it is not ready
     progress: Progress | None = None
 
 
@@ -86,8 +86,8 @@ class PublishedModel:
     spec: ModelSpec
     replicas: tuple[ReplicaStatus, ...] = ()
     methods: tuple[str, ...] = ()
-    wanted: int = 0  # replicas aimed at now; differs from spec.replicas under autoscaling
-    scaling_reason: str = ""  # why it is that many; empty without autoscaling
+    wanted: int = 0  # replicas wanted now; under autoscaling may differ from spec.replicas
+    scaling_reason: str = ""  # why that number; empty without autoscaling
 
     @property
     def ready_replicas(self) -> int:
@@ -95,49 +95,49 @@ class PublishedModel:
 
     @property
     def wanted_replicas(self) -> int:
-        """How many are aimed at now; an admin that knows no autoscaling tells in the spec."""
+        """Replicas wanted now; an admin without autoscaling reports them in the spec."""
         return self.wanted if self.spec.autoscaling else self.spec.replicas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerInfo:
-    """What a model server says of itself when it joins."""
+    """Self-description of a model server that joins."""
 
     address: str  # host:port of Modelet and LMService
-    data_address: str = ""  # where requests go, if elsewhere
+    data_address: str = ""  # for requests, if different
     debug_address: str = ""
     chip_type: str = "cpu"  # Saxml's flag values: cpu, tpuv5e, h100, ...
     chip_topology: str = "1"
-    model_paths: tuple[str, ...] = ()  # what it can serve
+    model_paths: tuple[str, ...] = ()  # that it can serve
     tags: tuple[str, ...] = ()
     incarnation: str = ""
     memory_total: int = 0  # bytes
-    devices: int = 0  # accelerators, all hosts together; 0: as the topology says
+    devices: int = 0  # accelerators on all hosts; 0: as the topology says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServableInfo:
-    """One model as its server sees it."""
+    """A servable as reported by its server."""
 
     model_id: str
     status: ServableStatus
     version: str = ""
     reason: str = ""
-    need: Need | None = None  # of one that failed for want of room
+    need: Need | None = None  # if loading failed for lack of memory or devices
     progress: Progress | None = None
     memory: int = 0  # bytes of weights, KV pages and workspace
-    methods: tuple[str, ...] = ()  # lm.generate, ...: what a loaded model serves
-    queued: int = 0  # requests that wait for a slot
-    running: int = 0  # requests that have one
-    arrived: int = 0  # requests since it was loaded, those answered long ago included
-    acls: Mapping[str, str] = field(default_factory=dict[str, str])  # as the server enforces them
+    methods: tuple[str, ...] = ()  # lm.generate, ... of a loaded model
+    queued: int = 0  # requests waiting for a slot
+    running: int = 0  # requests in a slot
+    arrived: int = 0  # total requests since it was loaded
+    acls: Mapping[str, str] = field(default_factory=dict[str, str])  # enforced by the server
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a server did in the last minute, all models and methods together."""
+    """A server's traffic over the last minute, all models and methods together."""
 
-    pending: int = 0  # requests it has and has not answered
+    pending: int = 0  # requests not yet answered
     errors_per_second: float = 0.0
     successes_per_second: float = 0.0
     mean_latency_s: float = 0.0  # of the successes
@@ -145,13 +145,13 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """The answer to GetStatus."""
+    """Answer to GetStatus."""
 
     servables: tuple[ServableInfo, ...]
     incarnation: str = ""
     memory_total: int = 0
     memory_used: int = 0
-    dormant: bool = False  # a Saxml server that sleeps until it is woken
+    dormant: bool = False  # a Saxml server that sleeps until woken
     traffic: Traffic = Traffic()
 
 
@@ -169,7 +169,7 @@ class JoinedServer:
 
 @dataclass(frozen=True, slots=True)
 class ServerTypeStat:
-    """How many replicas run on one kind of machine."""
+    """Number of replicas on one machine type."""
 
     chip_type: str
     chip_topology: str
@@ -178,7 +178,7 @@ class ServerTypeStat:
 
 @dataclass(frozen=True, slots=True)
 class CellStats:
-    """What a cell runs on, and how many of its servers can serve each model path."""
+    """Replicas by machine type, and servers by model path."""
 
     types: tuple[ServerTypeStat, ...] = ()
     servers_by_model_path: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -186,19 +186,19 @@ class CellStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """One version of a published model: what is loaded. Never changes."""
+    """One immutable version of a published model: what is loaded."""
 
     version: str  # 32 hex digits
     checkpoint: str
     overrides: Mapping[str, str] = field(default_factory=dict[str, str])
     at_s: float = 0.0  # seconds since the epoch
-    by: str = ""  # who made it; "" where nobody proves who they are
+    by: str = ""  # author; "" without authentication
     current: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One record of a cell's log, as an auditor reads it."""
+    """One record of a cell's log, for auditing."""
 
     sequence: int
     at_s: float  # seconds since the epoch
@@ -206,7 +206,7 @@ class Event:
     model_id: str = ""
     by: str = ""
     version: str = ""
-    text: str = ""  # what changed, in words
+    text: str = ""  # description of the change
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How to choose tokens. Every field is honoured or the request is refused."""
+    """Sampling parameters. Every field is honoured or the request is refused."""
 
     temperature: float = 1.0  # 0: greedy
     top_k: int = 0  # 0: off
@@ -229,12 +229,12 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
-    logprobs: int | None = None  # None: none; n: the chosen token's and the n likeliest
+    logprobs: int | None = None  # None: none; n: the chosen token's and the n most likely
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
-    """One question to one model. The prompt is text, token ids, or a chat."""
+    """One generation request. The prompt is text, token ids, or a chat."""
 
     model_id: str
     prompt: str | tuple[int, ...] | tuple[Message, ...]
@@ -242,19 +242,19 @@ class GenerateRequest:
     request_id: str = ""
 
 
-EmbedInput = str | Sequence[int]  # text, or the token ids a model reads
+EmbedInput = str | Sequence[int]  # text or token ids
 
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """The vectors of one request's inputs, in order, and what the inputs were together."""
+    """Vectors of one request's inputs, in order, and the inputs' total token count."""
 
     vectors: list[list[float]]
     prompt_tokens: int
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
-    """A token, its log-probability under the unmodified logits, and its rivals."""
+    """A token, its log-probability under the unmodified logits, and its alternatives."""
 
     token_id: int
     token: str
@@ -264,7 +264,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
 
 
 class TokenChunk(msgspec.Struct, frozen=True, gc=False):
-    """What one request gained since the chunk before. A Struct: one is made per token, which as a
+    """Output of one request since the previous chunk. A Struct because one is made per token, and a
     dataclass would cost five times as much."""
 
     text: str  # whole characters only

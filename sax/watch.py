@@ -1,7 +1,6 @@
-"""The ready replicas of one model, followed through Saxml's WatchLoc.
+"""Follows the ready replicas of one model through Saxml's WatchLoc.
 
-`apply` is pure: a set and an answer give the next set and what changed. Knows nothing of which
-replica a request goes to.
+`apply` is pure: a set and an answer give the next set and its changes.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ _LONGEST_PAUSE_S = 3.0
 
 
 class Change(StrEnum):
-    """What happened to the set."""
+    """Kind of change to the set."""
 
-    RESET = "reset"  # forget it; what follows is all there is
+    RESET = "reset"  # drop all; the full set follows
     ADDED = "added"
     REMOVED = "removed"
 
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """One change of the ready replicas; as text, what `sax watch` prints."""
+    """One change of the ready replicas; str() is a line of `sax watch`."""
 
     change: Change
     address: str = ""
@@ -44,33 +43,33 @@ class WatchEvent:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The ready replicas as of one answer of one admin."""
+    """The ready replicas as of one admin's answer."""
 
-    admin_server_id: str = ""  # which admin the number is of
+    admin_server_id: str = ""  # admin that issued the seqno
     seqno: int = 0
     ready: frozenset[str] = frozenset()
-    # What an admin before this one called ready. A restarted admin starts with an empty set and
-    # learns again from its servers, while the replicas serve on.
+    # Ready according to the previous admin. A restarted admin starts with an empty set until its
+    # servers report again, while the replicas keep serving.
     former: frozenset[str] = frozenset()
 
     @property
     def usable(self) -> frozenset[str]:
-        """Where requests may go: the ready replicas, or those of before while there are none."""
+        """Addresses for requests: the ready replicas, or the former ones while there are none."""
         return self.ready or self.former
 
 
 class WatchSource(Protocol):
-    """Who answers WatchLoc."""
+    """Source of WatchLoc answers."""
 
     async def watch_loc(self, request: admin_pb2.WatchLocRequest) -> admin_pb2.WatchLocResponse:
-        """Answer once something changed. Raises NotFound, DeadlineExceeded when nothing did."""
+        """Return once something changed. Raises NotFound; DeadlineExceeded when nothing did."""
         ...
 
 
 def apply(
     watched: Watched, answer: admin_pb2.WatchLocResponse
 ) -> tuple[Watched, tuple[WatchEvent, ...]]:
-    """The set after an answer, and the events that lead there."""
+    """Return the set after an answer, and the events that lead to it."""
     new_admin = answer.admin_server_id != watched.admin_server_id
     reset = new_admin or answer.result.has_fullset
     ready = set[str]() if reset else set(watched.ready)
@@ -92,7 +91,7 @@ def apply(
 
 
 def _changes(result: admin_pb2.WatchResult) -> list[WatchEvent]:
-    """The full set, if there is one, then the log."""
+    """List the full set, if there is one, then the changelog."""
     added = [WatchEvent(Change.ADDED, address) for address in result.values]
     log = [
         WatchEvent(Change.ADDED, mutation.addition)
@@ -106,8 +105,11 @@ def _changes(result: admin_pb2.WatchResult) -> list[WatchEvent]:
 async def follow(
     source: WatchSource, model_id: str
 ) -> AsyncGenerator[tuple[Watched, tuple[WatchEvent, ...]], None]:
-    """Each answer's set and events, for ever. Raises NotFound when the model is not (or no
-    longer) published, and any error of the first question; later ones are asked again."""
+    """Yield each answer's set and events, indefinitely.
+
+    Raises NotFound if the model is not (or no longer) published, and any error of the first call;
+    later calls are retried.
+    """
     watched = Watched()
     answered = False
     failures = 0
@@ -117,7 +119,7 @@ async def follow(
         except NotFound:
             raise
         except DeadlineExceeded:
-            continue  # connected, and no news
+            continue  # connected, but nothing changed
         except SaxError as exc:
             if not answered:
                 raise
@@ -129,12 +131,12 @@ async def follow(
         answered, failures = True, 0
         yield watched, events
         if not events:
-            # An admin that answers without news must not be asked in a tight loop.
+            # Do not poll in a tight loop an admin that answers without changes.
             await asyncio.sleep(pause_s(1))
 
 
 def pause_s(failures: int, longest_s: float = _LONGEST_PAUSE_S) -> float:
-    """How long to wait after this many failures in a row: doubling, with full jitter."""
+    """Return the seconds to wait after consecutive failures: exponential backoff, full jitter."""
     return random.uniform(0.05, max(0.1, min(longest_s, 0.1 * 2 ** min(failures, 10))))
 
 

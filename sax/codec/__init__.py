@@ -1,7 +1,7 @@
-"""Between the messages of the wire and the values of `sax.types`, both ways.
+"""Converts between wire messages and the values of `sax.types`.
 
-Every `encode_x` has its `decode_x`, and decoding what was encoded gives the value back. Knows
-nothing of connections, and judges no value: only what no message can hold is refused.
+Every `encode_x` has a `decode_x` that restores the value. Values are not validated: only what a
+message cannot hold is refused.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Chip types and topologies: Saxml's flag values and their numbers on the wire.
+"""Maps Saxml's chip type and topology flags to their wire numbers.
 
-The texts are derived from the enum's own names, so a new chip needs a line in the proto only.
+The texts are derived from the enum's names, so a new chip needs only a line in the proto.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from sax.proto.admin_pb2 import ModelServer
 
 UNKNOWN = "unknown"
 
-# The casts: at run time an enum of the wire is a plain int.
+# Casts: at run time a protobuf enum is a plain int.
 _CHIPS = {
     name.removeprefix("CHIP_TYPE_").removeprefix("GPU_").replace("_", "").lower(): cast(
         ModelServer.ChipType, number
@@ -27,21 +27,22 @@ _TOPOLOGY_TEXTS: dict[int, str] = {number: text for text, number in _TOPOLOGIES.
 
 
 def encode_chip(text: str) -> ModelServer.ChipType:
-    """The number of "tpuv5e", "h100", "cpu" ...; any other text becomes CHIP_TYPE_UNKNOWN."""
+    """Return the number of "tpuv5e", "h100", "cpu" ...; any other text becomes
+    CHIP_TYPE_UNKNOWN."""
     return _CHIPS.get(text.lower(), _CHIPS[UNKNOWN])
 
 
 def decode_chip(number: int) -> str:
-    """The text of a chip type; "unknown" for a number of a later version."""
+    """Return the text of a chip type; "unknown" for an unknown number."""
     return _CHIP_TEXTS.get(number, UNKNOWN)
 
 
 def encode_topology(text: str) -> ModelServer.ChipTopology:
-    """The number of "4x8", "1" ...; any other text becomes CHIP_TOPOLOGY_UNKNOWN."""
+    """Return the number of "4x8", "1" ...; any other text becomes CHIP_TOPOLOGY_UNKNOWN."""
     shape = text.lower().removesuffix("_untwisted").removesuffix("_twisted")
     return _TOPOLOGIES.get(shape, _TOPOLOGIES[UNKNOWN])
 
 
 def decode_topology(number: int) -> str:
-    """The text of a topology; "unknown" for a number of a later version."""
+    """Return the text of a topology; "unknown" for an unknown number."""
     return _TOPOLOGY_TEXTS.get(number, UNKNOWN)

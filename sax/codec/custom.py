@@ -1,4 +1,4 @@
-"""Saxml's CustomService: bytes for a method of a model, bytes back."""
+"""Codec for Saxml's CustomService: bytes in, bytes out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sax.proto import custom_pb2
 def encode_custom(
     model_id: str, request: bytes, method: str, extra: ExtraInputs | None = None
 ) -> custom_pb2.CustomRequest:
-    """Raises InvalidRequest for what no message can hold."""
+    """Encode a custom request. Raises InvalidRequest for what a message cannot hold."""
     inputs = encode_extra_inputs(extra or {})
     try:
         return custom_pb2.CustomRequest(

@@ -1,4 +1,4 @@
-"""Embedding requests and their vectors, by our own TokenService and by Saxml's LMService."""
+"""Codec for embeddings in our TokenService and Saxml's LMService."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sax.types import Embedded, EmbedInput
 
 
 def encode_embed(model_id: str, inputs: Sequence[EmbedInput]) -> tokens_pb2.EmbedRequest:
-    """Texts or token ids whose vectors are wanted. Raises InvalidRequest naming the input."""
+    """Encode texts or token ids to embed. Raises InvalidRequest naming the input."""
     msg = tokens_pb2.EmbedRequest(model_key=model_id)
     for index, each in enumerate(inputs):
         part = msg.inputs.add()
@@ -27,7 +27,7 @@ def encode_embed(model_id: str, inputs: Sequence[EmbedInput]) -> tokens_pb2.Embe
 
 
 def decode_embed(msg: tokens_pb2.EmbedRequest) -> tuple[str, list[EmbedInput]]:
-    """The model id and the inputs."""
+    """Return the model id and the inputs."""
     inputs: list[EmbedInput] = [
         tuple(part.tokens.ids) if part.HasField("tokens") else part.text for part in msg.inputs
     ]
@@ -35,7 +35,6 @@ def decode_embed(msg: tokens_pb2.EmbedRequest) -> tuple[str, list[EmbedInput]]:
 
 
 def encode_embedded(embedded: Embedded) -> tokens_pb2.EmbedResponse:
-    """The vectors of a request."""
     msg = tokens_pb2.EmbedResponse(prompt_tokens=embedded.prompt_tokens)
     for vector in embedded.vectors:
         msg.vectors.add().values.extend(vector)
@@ -43,14 +42,13 @@ def encode_embedded(embedded: Embedded) -> tokens_pb2.EmbedResponse:
 
 
 def decode_embedded(msg: tokens_pb2.EmbedResponse) -> Embedded:
-    """The vectors of a request."""
     return Embedded([[*vector.values] for vector in msg.vectors], msg.prompt_tokens)
 
 
 def encode_embed_question(
     model_id: str, text: str, extra: ExtraInputs | None = None
 ) -> lm_pb2.EmbedRequest:
-    """One text, as Saxml's clients ask. Raises InvalidRequest."""
+    """Encode Saxml's request to embed one text. Raises InvalidRequest."""
     inputs = encode_extra_inputs(extra or {})
     try:
         return lm_pb2.EmbedRequest(model_key=model_id, text=text, extra_inputs=inputs)

@@ -1,7 +1,4 @@
-"""Saxml's extra_inputs as sampling parameters.
-
-Knows the keys and their ranges. Anything else is refused by name, never ignored.
-"""
+"""Translates Saxml's extra_inputs to sampling parameters; unknown keys are refused by name."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ _MAX_U64 = 2**64 - 1
 
 
 def encode_extra_inputs(extra: ExtraInputs) -> common_pb2.ExtraInputs:
-    """Numbers, tensors and strings, each in its own map. Raises InvalidRequest naming the key."""
+    """Encode numbers, tensors and strings. Raises InvalidRequest naming the key."""
     msg = common_pb2.ExtraInputs()
     for key, value in extra.items():
         try:
@@ -42,21 +39,21 @@ def encode_extra_inputs(extra: ExtraInputs) -> common_pb2.ExtraInputs:
 def sampling_from_extra_inputs(
     extra: common_pb2.ExtraInputs, defaults: SamplingParams
 ) -> SamplingParams:
-    """The defaults, changed by what the request gives. Raises InvalidRequest and its kin."""
+    """Apply the request's extra inputs to the defaults. Raises InvalidRequest or a subclass."""
     _refuse_unknown(extra)
     changes: dict[str, Any] = {}
     for key, value in extra.items.items():
         field, convert = _NUMBERS[key]
         changes[field] = convert(key, value)
     if _EOS_ID in extra.tensors:
-        # The request's end tokens replace the model's own, as in Saxml.
+        # The request's end tokens replace the model's, as in Saxml.
         changes["stop_token_ids"] = _token_ids(_EOS_ID, extra.tensors[_EOS_ID].values)
         changes["ignore_eos"] = True
     return replace(defaults, **changes)
 
 
 def refuse_extra_inputs(extra: common_pb2.ExtraInputs, method: str) -> None:
-    """For methods that take none. Raises UnsupportedParameter naming what was sent."""
+    """Raise UnsupportedParameter if any extra input was sent to a method without them."""
     if names := [*extra.items, *extra.tensors, *extra.strings]:
         raise UnsupportedParameter(
             f"{method} takes no extra inputs; leave out {', '.join(names)}",
@@ -91,7 +88,7 @@ def _integer(low: int, high: int) -> Callable[[str, float], int]:
 
 
 def _token_ids(key: str, values: Sequence[float]) -> tuple[int, ...]:
-    """The ids of a tensor of fixed length, padded on the left with zeros."""
+    """Return the ids of a fixed-length tensor, padded on the left with zeros."""
     ids = [_integer(0, _MAX_I32)(key, value) for value in values]
     first = next((index for index, value in enumerate(ids) if value), len(ids))
     return tuple(ids[first:])

@@ -1,4 +1,4 @@
-"""Saxml's LMService: questions of text, answers of text with scores."""
+"""Codec for Saxml's LMService requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sax.proto import lm_pb2
 def encode_score(
     model_id: str, prefix: str, suffixes: Sequence[str], extra: ExtraInputs | None = None
 ) -> lm_pb2.ScoreRequest:
-    """How likely each suffix is after the prefix. Raises InvalidRequest."""
+    """Encode a request to score suffixes after a prefix. Raises InvalidRequest."""
     inputs = encode_extra_inputs(extra or {})
     try:
         return lm_pb2.ScoreRequest(
@@ -25,7 +25,7 @@ def encode_score(
 def encode_question(
     model_id: str, text: str, extra: ExtraInputs | None = None
 ) -> lm_pb2.GenerateRequest:
-    """A text to go on from. Raises InvalidRequest."""
+    """Encode a text to continue. Raises InvalidRequest."""
     inputs = encode_extra_inputs(extra or {})
     try:
         return lm_pb2.GenerateRequest(model_key=model_id, text=text, extra_inputs=inputs)

@@ -1,4 +1,4 @@
-"""Published models and what a server is told to load."""
+"""Codec for published models and load requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sax.types import (
 
 
 def encode_spec(spec: ModelSpec) -> admin_pb2.Model:
-    """A spec as Saxml's Model; the version travels as its uuid."""
+    """Encode as Saxml's Model; the version is sent as its uuid."""
     return admin_pb2.Model(
         model_id=spec.model_id,
         model_path=spec.model_path,
@@ -38,7 +38,7 @@ def encode_spec(spec: ModelSpec) -> admin_pb2.Model:
 
 
 def decode_spec(msg: admin_pb2.Model) -> ModelSpec:
-    """A Model as a spec; its method names belong to `decode_published`."""
+    """Decode Saxml's Model, except the method names, which `decode_published` reads."""
     return ModelSpec(
         model_id=msg.model_id,
         model_path=msg.model_path,
@@ -59,7 +59,7 @@ def decode_spec(msg: admin_pb2.Model) -> ModelSpec:
 
 
 def encode_published(model: PublishedModel) -> admin_pb2.PublishedModel:
-    """A listed model: Saxml's clients see the addresses, ours each replica and its reason."""
+    """Encode for listing: Saxml's clients see the addresses, ours each replica and its reason."""
     spec = encode_spec(model.spec)
     spec.method_names.extend(model.methods)
     return admin_pb2.PublishedModel(
@@ -73,7 +73,7 @@ def encode_published(model: PublishedModel) -> admin_pb2.PublishedModel:
 
 
 def decode_published(msg: admin_pb2.PublishedModel) -> PublishedModel:
-    """A listed model; of a Saxml admin's reply only the addresses of the replicas are known."""
+    """Decode a listing; a Saxml admin reports only the replicas' addresses."""
     replicas = tuple(map(_decode_replica, msg.replicas)) or tuple(
         ReplicaStatus(address, ServableStatus.NONE) for address in msg.modelet_addresses
     )
@@ -87,7 +87,7 @@ def decode_published(msg: admin_pb2.PublishedModel) -> PublishedModel:
 
 
 def encode_load(spec: ModelSpec) -> modelet_pb2.LoadRequest:
-    """What one server needs of a spec: all but the replicas and the operators' acl."""
+    """Encode the part of a spec that one server needs: no replicas, no operators' ACL."""
     return modelet_pb2.LoadRequest(
         model_key=spec.model_id,
         model_path=spec.model_path,
@@ -99,7 +99,7 @@ def encode_load(spec: ModelSpec) -> modelet_pb2.LoadRequest:
 
 
 def decode_load(msg: modelet_pb2.LoadRequest) -> ModelSpec:
-    """The spec a server is told to load; replicas is 0, a server has no say in them."""
+    """Decode a load request; `replicas` is 0, as a server does not know it."""
     return ModelSpec(
         model_id=msg.model_key,
         model_path=msg.model_path,
@@ -112,7 +112,6 @@ def decode_load(msg: modelet_pb2.LoadRequest) -> ModelSpec:
 
 
 def _encode_autoscaling(autoscaling: Autoscaling | None) -> admin_pb2.Autoscaling | None:
-    """None stays an absent field."""
     if autoscaling is None:
         return None
     return admin_pb2.Autoscaling(

@@ -1,4 +1,4 @@
-"""Versions and events of a cell: what an auditor reads."""
+"""Codec for a cell's versions and events."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from sax.types import Event, Version
 
 
 def encode_version(version: Version) -> cell_pb2.Version:
-    """One version of a model."""
     return cell_pb2.Version(
         uuid=bytes.fromhex(version.version),
         checkpoint_path=version.checkpoint,
@@ -19,7 +18,6 @@ def encode_version(version: Version) -> cell_pb2.Version:
 
 
 def decode_version(msg: cell_pb2.Version) -> Version:
-    """One version of a model."""
     return Version(
         version=msg.uuid.hex(),
         checkpoint=msg.checkpoint_path,
@@ -31,7 +29,6 @@ def decode_version(msg: cell_pb2.Version) -> Version:
 
 
 def encode_event(event: Event) -> cell_pb2.Event:
-    """One record of the log."""
     return cell_pb2.Event(
         sequence=event.sequence,
         at_s=event.at_s,
@@ -44,7 +41,6 @@ def encode_event(event: Event) -> cell_pb2.Event:
 
 
 def decode_event(msg: cell_pb2.Event) -> Event:
-    """One record of the log."""
     return Event(
         sequence=msg.sequence,
         at_s=msg.at_s,

@@ -1,4 +1,4 @@
-"""Model servers: what they say when they join and to GetStatus, and how they are listed."""
+"""Codec for model servers: join, GetStatus, and their listing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ _DORMANT = modelet_pb2.GetStatusResponse.ServerStatus.DORMANT
 
 
 def encode_join(info: ServerInfo) -> admin_pb2.JoinRequest:
-    """What a server says of itself."""
     return admin_pb2.JoinRequest(
         address=info.address,
         debug_address=info.debug_address,
@@ -34,12 +33,12 @@ def encode_join(info: ServerInfo) -> admin_pb2.JoinRequest:
 
 
 def decode_join(msg: admin_pb2.JoinRequest) -> ServerInfo:
-    """A chip or topology that the wire has no number for comes back as "unknown"."""
+    """Decode; a chip or topology without a wire number comes back as "unknown"."""
     return _decode_info(msg)
 
 
 def encode_status(status: ServerStatus) -> modelet_pb2.GetStatusResponse:
-    """The answer to GetStatus; the traffic goes by method, and its server adds it."""
+    """Encode the answer to GetStatus, without traffic: the server adds that per method."""
     return modelet_pb2.GetStatusResponse(
         models=[_encode_model(servable) for servable in status.servables],
         server_status=modelet_pb2.GetStatusResponse.ServerStatus(
@@ -52,7 +51,6 @@ def encode_status(status: ServerStatus) -> modelet_pb2.GetStatusResponse:
 
 
 def decode_status(msg: modelet_pb2.GetStatusResponse) -> ServerStatus:
-    """The servables and the memory of one server."""
     return ServerStatus(
         servables=tuple(map(_decode_model, msg.models)),
         incarnation=msg.server_status.incarnation_id,
@@ -64,7 +62,8 @@ def decode_status(msg: modelet_pb2.GetStatusResponse) -> ServerStatus:
 
 
 def encode_joined(server: JoinedServer) -> admin_pb2.JoinedModelServer:
-    """A listed server: Saxml's maps and, in full, the servables; last_seen_s to a millisecond."""
+    """Encode for listing: Saxml's maps plus the full servables; last_seen_s in whole
+    milliseconds."""
     return admin_pb2.JoinedModelServer(
         model_server=_encode_model_server(server.info),
         address=server.info.address,
@@ -87,7 +86,7 @@ def encode_joined(server: JoinedServer) -> admin_pb2.JoinedModelServer:
 
 
 def decode_joined(msg: admin_pb2.JoinedModelServer) -> JoinedServer:
-    """A listed server; of a Saxml admin's reply the two maps are read."""
+    """Decode a listed server; falls back to the two maps for a Saxml admin."""
     servables = tuple(map(_decode_servable, msg.servables)) or tuple(
         ServableInfo(
             model_id=model_id,
@@ -112,7 +111,6 @@ def decode_joined(msg: admin_pb2.JoinedModelServer) -> JoinedServer:
 
 
 def encode_stats(stats: CellStats) -> admin_pb2.StatsResponse:
-    """The answer to Stats."""
     return admin_pb2.StatsResponse(
         model_server_type_stats=[
             admin_pb2.ModelServerTypeStat(
@@ -127,7 +125,6 @@ def encode_stats(stats: CellStats) -> admin_pb2.StatsResponse:
 
 
 def decode_stats(msg: admin_pb2.StatsResponse) -> CellStats:
-    """Replicas per kind of machine, servers per model path."""
     return CellStats(
         types=tuple(
             ServerTypeStat(
@@ -140,7 +137,7 @@ def decode_stats(msg: admin_pb2.StatsResponse) -> CellStats:
 
 
 def _decode_traffic(msg: modelet_pb2.GetStatusResponse) -> Traffic:
-    """All methods together; nothing where method stats were not asked for."""
+    """Sum over all methods; zero if method stats were not requested."""
     stats = [one for model in msg.models for one in model.method_stats]
     successes = sum(one.successes_per_second for one in stats)
     busy = sum(one.successes_per_second * one.mean_latency_on_success_per_second for one in stats)
@@ -219,7 +216,7 @@ def _encode_need(need: Need | None) -> modelet_pb2.Need | None:
 
 
 def _decode_need(msg: modelet_pb2.Need) -> Need:
-    # No number below 0 makes sense, and a server may send what it likes.
+    # Negative numbers make no sense, but a server may send anything.
     return Need(
         devices=max(0, msg.devices),
         memory=max(0, msg.memory_bytes),

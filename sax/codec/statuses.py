@@ -1,4 +1,4 @@
-"""The status of a servable and how far a long wait is."""
+"""Codec for servable status and progress."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import cast
 from sax.proto import common_pb2
 from sax.types import Progress, ServableStatus
 
-# The cast: at run time an enum of the wire is a plain int.
+# Cast: at run time a protobuf enum is a plain int.
 _NUMBERS = {
     status: cast(common_pb2.ModelStatus, common_pb2.ModelStatus.Value(status.name))
     for status in ServableStatus
@@ -16,17 +16,15 @@ _STATUSES: dict[int, ServableStatus] = {number: status for status, number in _NU
 
 
 def encode_state(status: ServableStatus) -> common_pb2.ModelStatus:
-    """Saxml's ModelStatus of the same name."""
     return _NUMBERS[status]
 
 
 def decode_state(number: int) -> ServableStatus:
-    """The status of this number; NONE for a number of a later version."""
+    """Decode a status; NONE for an unknown number."""
     return _STATUSES.get(number, ServableStatus.NONE)
 
 
 def encode_progress(progress: Progress | None) -> common_pb2.Progress | None:
-    """None stays an absent field."""
     if progress is None:
         return None
     return common_pb2.Progress(
@@ -35,5 +33,4 @@ def encode_progress(progress: Progress | None) -> common_pb2.Progress | None:
 
 
 def decode_progress(msg: common_pb2.Progress) -> Progress:
-    """Of a field that is present."""
     return Progress(phase=msg.phase, done=msg.done, total=msg.total, unit=msg.unit)

@@ -1,7 +1,6 @@
-"""The token stream: questions, chunks of answers, failures.
+"""Codec for the token stream: requests, chunks, failures.
 
-Chunks are the hot path (one per request and engine step): their functions build one object and
-nothing else.
+Chunks are the hot path (one per request and engine step); their functions build one object each.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ Prompt = str | tuple[int, ...] | tuple[Message, ...]
 
 
 def encode_generate(request_number: int, request: GenerateRequest) -> tokens_pb2.Generate:
-    """A question under a number of this connection. Raises InvalidRequest naming the field that
-    no message can hold (a seed below zero, half a surrogate pair)."""
+    """Encode a request under a number of this connection. Raises InvalidRequest naming a field that
+    no message can hold (a negative seed, half a surrogate pair)."""
     msg = tokens_pb2.Generate(id=request_number)
     _put(msg, "model_key", request.model_id, "model_id")
     _put(msg, "request_id", request.request_id)
@@ -31,7 +30,7 @@ def encode_generate(request_number: int, request: GenerateRequest) -> tokens_pb2
 
 
 def decode_generate(msg: tokens_pb2.Generate) -> GenerateRequest:
-    """The question; its number stays in the message."""
+    """Decode a request; its number stays in the message."""
     return GenerateRequest(
         model_id=msg.model_key,
         prompt=_decode_prompt(msg),
@@ -41,7 +40,7 @@ def decode_generate(msg: tokens_pb2.Generate) -> GenerateRequest:
 
 
 def encode_tokenize(model_id: str, prompt: str | tuple[Message, ...]) -> tokens_pb2.TokenizeRequest:
-    """Text or a chat whose token ids are wanted. Raises InvalidRequest."""
+    """Encode a text or chat to tokenize. Raises InvalidRequest."""
     msg = tokens_pb2.TokenizeRequest()
     _put(msg, "model_key", model_id, "model_id")
     if isinstance(prompt, str):
@@ -52,21 +51,20 @@ def encode_tokenize(model_id: str, prompt: str | tuple[Message, ...]) -> tokens_
 
 
 def decode_tokenize(msg: tokens_pb2.TokenizeRequest) -> tuple[str, str | tuple[Message, ...]]:
-    """The model id and the text or chat."""
+    """Return the model id and the text or chat."""
     chat = msg.WhichOneof("prompt") == "chat"
     return msg.model_key, _decode_chat(msg.chat) if chat else msg.text
 
 
 def encode_chunk(request_number: int, chunk: TokenChunk) -> tokens_pb2.Chunk:
-    """What one request gained in one step."""
     msg = tokens_pb2.Chunk()
     put_chunk(msg, request_number, chunk)
     return msg
 
 
 def put_chunk(msg: tokens_pb2.Chunk, request_number: int, chunk: TokenChunk) -> None:
-    """The same, into an empty message: a list of finished messages is copied when it is put into
-    another, which makes a token three times as dear."""
+    """Encode a chunk into an empty message in place: adding finished messages to a list copies
+    them, which makes a token three times as expensive."""
     msg.id = request_number
     msg.text = chunk.text
     msg.token_ids.extend(chunk.token_ids)
@@ -80,7 +78,7 @@ def put_chunk(msg: tokens_pb2.Chunk, request_number: int, chunk: TokenChunk) -> 
 
 
 def decode_chunk(msg: tokens_pb2.Chunk) -> TokenChunk:
-    """What one request gained; a chunk that carries a failure is for `decode_failure`."""
+    """Decode a chunk; `decode_failure` reads one that carries a failure."""
     logprobs = msg.logprobs
     return TokenChunk(
         msg.text,
@@ -94,7 +92,7 @@ def decode_chunk(msg: tokens_pb2.Chunk) -> TokenChunk:
 
 
 def encode_failure(request_number: int, error: SaxError) -> tokens_pb2.Chunk:
-    """The last chunk of a request that failed."""
+    """Encode the last chunk of a failed request."""
     return tokens_pb2.Chunk(
         id=request_number,
         failure=tokens_pb2.Failure(
@@ -107,7 +105,7 @@ def encode_failure(request_number: int, error: SaxError) -> tokens_pb2.Chunk:
 
 
 def decode_failure(msg: tokens_pb2.Chunk) -> SaxError:
-    """The error in a chunk that has one; an unknown class becomes Internal."""
+    """Return the error in a failed chunk; an unknown class becomes Internal."""
     failure = msg.failure
     return errors.from_name(
         failure.error,
@@ -118,7 +116,7 @@ def decode_failure(msg: tokens_pb2.Chunk) -> SaxError:
 
 
 def _put(msg: ProtoMessage, field: str, value: Any, param: str | None = None) -> None:
-    """Set a scalar field, or say which field of the request it is that does not fit."""
+    """Set a scalar field. Raises InvalidRequest naming the request's field."""
     try:
         setattr(msg, field, value)
     except (ValueError, TypeError) as exc:
