@@ -84,8 +84,8 @@ def check_name(name: str, param: str) -> str:
     """Return a valid principal name unchanged. Raises InvalidRequest naming `param`."""
     if not _NAME.fullmatch(name) or name.startswith(_SAXML_GROUP):
         raise InvalidRequest(
-            f"{name[:80]!r} is not the name of a principal: write letters, digits and _.@:/- "
-            f"(at most 200, not beginning with {_SAXML_GROUP}), as in alice or team-a@example.com",
+            f"{name[:80]!r} is not a principal name: use letters, digits and _.@:/- (at "
+            f"most 200, not starting with {_SAXML_GROUP}), e.g. alice or team-a@example.com",
             param=param,
         )
     return name
@@ -102,8 +102,8 @@ def parse_acl(text: str, param: str) -> Acl:
     names = [name.strip() for name in text.split(",")]
     if len(names) > _MOST_NAMES:
         raise InvalidRequest(
-            f"an access control list of {len(names)} names: write at most {_MOST_NAMES}, or "
-            f"{EVERYONE} for everyone who proved who they are",
+            f"the access control list has {len(names)} names: use at most {_MOST_NAMES}, or "
+            f"{EVERYONE} for every authenticated caller",
             param=param,
         )
     plain = [name for name in names if name not in (EVERYONE, _SAXML_EVERYONE)]
@@ -114,8 +114,8 @@ def parse_acls(texts: Mapping[str, str], param: str = "acls") -> MethodAcls:
     """Parse a model's ACLs, dropping empty ones. Raises InvalidRequest naming `param`."""
     if len(texts) > _MOST_METHODS:
         raise InvalidRequest(
-            f"access control lists of {len(texts)} methods: write at most {_MOST_METHODS}; "
-            f"the key {ALL_METHODS} stands for every method without a list of its own",
+            f"access control lists for {len(texts)} methods: use at most {_MOST_METHODS}; the key "
+            f"{ALL_METHODS} covers every method without its own list",
             param=param,
         )
     acls = {check_method(method, param): parse_acl(acl, param) for method, acl in texts.items()}
@@ -129,14 +129,14 @@ def check_method(method: str, param: str) -> str:
     if known is not None and name not in known:
         served = ", ".join(f"{kind}.{each}" for each in known)
         raise InvalidRequest(
-            f"{method[:120]!r} is no method of Saxml's, so a list for it would guard nothing: "
-            f"write one of {served}, or {ALL_METHODS} for all",
+            f"{method[:120]!r} is not a Saxml method, so its list would guard nothing: "
+            f"use one of {served}, or {ALL_METHODS} for all",
             param=param,
         )
     if method != ALL_METHODS and not _METHOD.fullmatch(method):
         raise InvalidRequest(
-            f"{method[:120]!r} is not the name of a method: write one as in lm.generate, that of "
-            f"a custom method, or {ALL_METHODS} for all",
+            f"{method[:120]!r} is not a method name: use e.g. lm.generate, the name of a custom "
+            f"method, or {ALL_METHODS} for all",
             param=param,
         )
     return method

@@ -123,7 +123,8 @@ class AsyncClient:
         """
         if revision is not None and not 0 < revision < 2**63:
             raise InvalidRequest(
-                f"revision {revision}: write the one that `list` told, 1 or more", param="revision"
+                f"revision is {revision}; it must be one from `list`, 1 or more",
+                param="revision",
             )
 
         async def merge_and_write() -> None:
@@ -426,7 +427,7 @@ class AsyncClient:
     async def _unknown(self, model_id: str) -> ModelNotFound:
         known = [model.spec.model_id for model in await self.list_all()]
         near = nearest(model_id, known)
-        hint = f"the nearest names are {', '.join(near)}" if near else "`sax ls` shows what is"
+        hint = f"the nearest names are {', '.join(near)}" if near else "`sax ls` shows which are"
         return ModelNotFound(f"{model_id} is not published; {hint}", param="model")
 
 

@@ -57,7 +57,7 @@ class Attempts:
             return None
         left = self.ends_at - asyncio.get_running_loop().time()
         if left <= 0:
-            raise DeadlineExceeded("the deadline passed before a replica took the request")
+            raise DeadlineExceeded("the deadline passed before a replica accepted the request")
         return left
 
     def failed(self, address: str, error: SaxError) -> None:

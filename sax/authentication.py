@@ -72,7 +72,7 @@ class Authentication:
         token = bearer_token(header)
         if not token:
             raise Unauthenticated(
-                f"the {TOKEN_KEY} header is not a token: send `{TOKEN_KEY}: Bearer TOKEN`"
+                f"the {TOKEN_KEY} header holds no token: send `{TOKEN_KEY}: Bearer TOKEN`"
             )
         return self.of_token(token)
 
@@ -81,8 +81,8 @@ class Authentication:
         principal = self._tokens.find(token) if self._tokens is not None else None
         if principal is None:
             raise Unauthenticated(
-                "the token is not valid here: it may have been withdrawn, or be of another cell; "
-                f"set {TOKEN_VARIABLE} (an HTTP client: its API key) to a valid one"
+                "the token is not valid here: it may have been revoked or belong to another cell; "
+                f"set {TOKEN_VARIABLE} (HTTP clients: the API key) to a valid one"
             )
         return principal
 
@@ -96,7 +96,7 @@ class Authentication:
         usable = next((text for text in texts if acl.is_name(text)), None)
         if usable is None:
             raise Unauthenticated(
-                "the client certificate names nobody that an access control list could name: give "
+                "the client certificate has no name that an access control list could hold: give "
                 "its subject a common name, or a DNS or URI name, of letters, digits and _.@:/-"
             )
         return Principal(usable)
@@ -107,6 +107,6 @@ NO_AUTHENTICATION = Authentication()
 
 def _no_token() -> Unauthenticated:
     return Unauthenticated(
-        f"this server answers only callers who prove who they are: set {TOKEN_VARIABLE} to a token "
-        "(an HTTP client: send it as its API key); `sax token --help` tells how to make one"
+        f"this server requires authentication: set {TOKEN_VARIABLE} to a token (HTTP clients: send "
+        "it as the API key); `sax token --help` explains how to make one"
     )

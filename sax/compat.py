@@ -259,7 +259,7 @@ def _timeout_s(options: AdminOptions | None) -> float | None:
 def _model_id(name: str) -> ModelId:
     if name.count("/") == 2:
         raise UnsupportedParameter(
-            f"{name}: a cell's own ACL is set where its admin server starts; name a model",
+            f"{name}: a cell's own ACL is set when its admin server starts; name a model",
             param="id",
         )
     return ModelId.parse(name)

@@ -99,6 +99,6 @@ class ModelOptions:
     ) -> None:
         if not isinstance(self._inputs.get(key, value), kind):
             raise InvalidRequest(
-                f"the extra input {key!r} was set with another kind of value", param=key
+                f"the extra input {key!r} was already set with another kind of value", param=key
             )
         self._inputs[key] = value

@@ -20,7 +20,7 @@ def check_address(address: str, param: str) -> str:
     host, colon, port = address.rpartition(":")
     if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise InvalidRequest(
-            f"{param}={address!r} is not an address: write host:port, as in 127.0.0.1:{ADMIN_PORT}",
+            f"{param}={address!r} is not an address: use host:port, e.g. 127.0.0.1:{ADMIN_PORT}",
             param=param,
         )
     return address

@@ -22,22 +22,22 @@ ADMIN, MODEL, GATEWAY = ROLES = ("admin_server", "model_server", "http_gateway")
 _USAGE = """\
 usage: python -m sax.container ROLE [FLAGS]
 
-Starts a server of a sax cell from variables of the environment; FLAGS come after the flags made of
-them, and win. `python -m sax.container ROLE --help` shows all flags of a role.
+Starts a sax server with flags built from environment variables; FLAGS come last and override them.
+`python -m sax.container ROLE --help` shows all flags of a role.
 
 roles: admin_server, model_server, http_gateway
 
 variables:
   SAX_CELL          the cell (default /sax/test)
-  PORT              the port to serve on, in place of the role's own
-  GSBUCKET          the cell's place: a bucket of Google's, or any URL such as s3://bucket/folder
-  SAX_GCS_BUCKET    another name for the same
-  SAX_DIR           the cell's place, where it is a folder
-  SAX_REPLICA_NAME  a folder within that place, for cells that share one
-  SAX_ROOT          where the admin's address is found (default PLACE/sax-root)
-  FS_ROOT           where the admin keeps its state (default PLACE/sax-fs-root)
-  SAX_ADMIN         the admin's host:port, for those who need not look for it
-  POD_IP            the address that others reach this server by
+  PORT              the port to serve on (default: the role's own)
+  GSBUCKET          the cell's storage: a Google bucket, or any URL such as s3://bucket/folder
+  SAX_GCS_BUCKET    another name for GSBUCKET
+  SAX_DIR           the cell's storage, if it is a folder
+  SAX_REPLICA_NAME  a folder within the storage, for cells that share one
+  SAX_ROOT          where the admin's address is found (default STORAGE/sax-root)
+  FS_ROOT           where the admin keeps its state (default STORAGE/sax-fs-root)
+  SAX_ADMIN         the admin's host:port, in place of SAX_ROOT
+  POD_IP            the address at which others reach this server
 
 examples:
   GSBUCKET=my-bucket python -m sax.container admin_server
@@ -55,7 +55,7 @@ def command(
 ) -> tuple[list[str], dict[str, str]]:
     """Return Python's arguments and the environment for a role. Raises InvalidRequest."""
     if role not in ROLES:
-        raise InvalidRequest(f"{role!r} is no role: write one of {', '.join(ROLES)}")
+        raise InvalidRequest(f"{role!r} is not a role: use one of {', '.join(ROLES)}")
     given = {name: value for name, value in environ.items() if value}
     roots = _roots(given)
     made = ["--host=0.0.0.0", *_port(given)]
@@ -73,7 +73,7 @@ def _port(given: Mapping[str, str]) -> list[str]:
     ports = _only(given, "PORT").values()
     for text in ports:
         if not (text.isascii() and text.isdigit() and int(text) < 65536):
-            raise InvalidRequest(f"PORT={text!r} is no port: write a number up to 65535")
+            raise InvalidRequest(f"PORT={text!r} is not a port: use a number up to 65535")
     return [f"--port={text}" for text in ports]
 
 
@@ -95,7 +95,7 @@ def _place(given: Mapping[str, str]) -> str | None:
     places = {_spelled(name, value) for name, value in named.items()}
     if len(places) > 1:
         told = " and ".join(f"{name}={value!r}" for name, value in named.items())
-        raise InvalidRequest(f"{told} are several places for one cell: set one of them only")
+        raise InvalidRequest(f"{told} name several places for one cell: set only one of them")
     within = given.get("SAX_REPLICA_NAME", "").strip("/")
     return next((f"{place}/{within}" if within else place for place in places), None)
 
@@ -109,15 +109,17 @@ def _named(roots: dict[str, str]) -> dict[str, str]:
     """Return the roots, refusing the manifests' placeholder. Raises InvalidRequest."""
     for root in roots.values():
         if _PLACEHOLDER in root.split("/"):
-            raise InvalidRequest(f"{root!r} is nobody's: write your bucket's name for BUCKET_NAME")
+            raise InvalidRequest(
+                f"{root!r} holds a placeholder: replace BUCKET_NAME with your bucket name"
+            )
     return roots
 
 
 def _admin_roots(roots: Mapping[str, str], flags: Sequence[str]) -> list[str]:
     if "FS_ROOT" not in roots and not any(flag.startswith("--fs_root") for flag in flags):
         raise InvalidRequest(
-            "this admin server has no place for its state, and what is published would be lost "
-            "with its container: set GSBUCKET, SAX_DIR (a volume) or FS_ROOT, or give --fs_root"
+            "this admin server has nowhere to keep its state, so published models would be lost "
+            "with its container: set GSBUCKET, SAX_DIR (a volume) or FS_ROOT, or pass --fs_root"
         )
     named = {"SAX_ROOT": "--sax_root", "FS_ROOT": "--fs_root"}
     found = _named(_only(roots, *named))

@@ -80,13 +80,13 @@ class Credentials:
             if self.tls_cert or self.tls_key:
                 raise InvalidRequest(
                     f"{CERT_VARIABLE} and {KEY_VARIABLE} need {CA_VARIABLE}: the certificate of "
-                    "the authority that the servers' own are signed by",
+                    "the authority that signed the servers' certificates",
                     param=CA_VARIABLE,
                 )
             return None
         if bool(self.tls_cert) != bool(self.tls_key):
             raise InvalidRequest(
-                f"{CERT_VARIABLE} and {KEY_VARIABLE} go together: give both or none",
+                f"{CERT_VARIABLE} and {KEY_VARIABLE} go together: set both or neither",
                 param=KEY_VARIABLE if self.tls_cert else CERT_VARIABLE,
             )
         return grpc.ssl_channel_credentials(
@@ -103,7 +103,7 @@ def read_pem(path: str, param: str) -> bytes:
     except OSError as exc:
         raise InvalidRequest(f"{param}: {path} cannot be read ({exc})", param=param) from exc
     if b"-----BEGIN" not in data:
-        raise InvalidRequest(f"{param}: {path} is no PEM file", param=param)
+        raise InvalidRequest(f"{param}: {path} is not a PEM file", param=param)
     return data
 
 
@@ -141,8 +141,8 @@ def told_to_user(error: SaxError) -> SaxError:
     if _user.get() is None or not isinstance(error, Unauthenticated | PermissionDenied):
         return error
     return AdminUnavailable(
-        f"the cell refuses the process that passes your request on: {error.text} (its operator "
-        f"can set {TOKEN_VARIABLE} for it)"
+        f"the cell refuses the process that forwards your request: {error.text} (its operator can "
+        f"set {TOKEN_VARIABLE} for it)"
     )
 
 
@@ -173,5 +173,7 @@ def _read_token(path: str, stamp: tuple[int, int, int]) -> str:
 def _checked(token: str, param: str) -> str:
     """Return a token that fits a header: printable ASCII without spaces."""
     if not (token.isascii() and token.isprintable() and " " not in token):
-        raise InvalidRequest(f"{param} holds no token: one line of it and no more", param=param)
+        raise InvalidRequest(
+            f"{param} holds no token: it must be one line without spaces", param=param
+        )
     return token

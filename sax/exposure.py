@@ -19,7 +19,7 @@ def open_warning(host: str, *, closed: bool, offers: str, remedy: str) -> str:
             "anyone may call",
             _FRAME,
             f"OPEN TO EVERYONE: listening on {host or 'every address'} without authentication.",
-            f"Whoever reaches this port can {offers}.",
+            f"Anyone who reaches this port can {offers}.",
             f"To close it: {remedy}; see docs/security.md.",
             _FRAME,
         )

@@ -75,7 +75,7 @@ def check_version(text: str) -> str:
     """Return a version id, or "", unchanged. Raises InvalidRequest."""
     if text and not _VERSION.fullmatch(text):
         raise InvalidRequest(
-            f"{text!r} is not a version: write its 32 hex digits, as `sax versions` shows them",
+            f"{text!r} is not a version: use its 32 hex digits, as shown by `sax versions`",
             param="version",
         )
     return text

@@ -72,8 +72,8 @@ class Room:
         """Hold one request while in this block. Raises QueueFull."""
         if self._count >= self._most:
             raise QueueFull(
-                f"{self._count} requests wait already for a replica of {self._model_id}, which is "
-                f"all that are held here; send it again in {_RETRY_AFTER_S:g} s",
+                f"{self._count} requests are already waiting for a replica of {self._model_id}, "
+                f"the most this client holds; retry in {_RETRY_AFTER_S:g} s",
                 retry_after_s=_RETRY_AFTER_S,
             )
         self._count += 1

@@ -78,7 +78,9 @@ def _read_folder(root: Path, cell: str | None) -> dict[str, bytes]:
         paths = root.glob(f"{location_folder(cell or '*')}/{LOCATION}")
         return {path.parent.name: path.read_bytes() for path in paths}
     except OSError as exc:
-        raise AdminUnavailable(f"{root} cannot be read ({exc}); {_REMEDY}") from exc
+        raise AdminUnavailable(
+            f"{root} cannot be read ({exc}): make it readable {_REMEDY}"
+        ) from exc
 
 
 def _choose(located: dict[str, bytes], root: str, cell: str | None) -> str:
@@ -100,7 +102,7 @@ def _choose(located: dict[str, bytes], root: str, cell: str | None) -> str:
         address = admin_pb2.Location.FromString(data).location
     except DecodeError as exc:
         raise AdminUnavailable(
-            f"{where} cannot be read ({exc}); start the admin server again to rewrite it"
+            f"{where} cannot be read ({exc}); restart the admin server to rewrite it"
         ) from exc
     return check_addresses(address, where)
 
@@ -154,11 +156,11 @@ class _Bucket:
     def _last_known(self, why: str) -> str:
         if not self._known:
             raise AdminUnavailable(
-                f"{self._root} cannot be read ({why}): check that the bucket is there and may be "
-                f"read with this process's credentials, {_REMEDY}"
+                f"{self._root} cannot be read ({why}): check that the bucket exists and that "
+                f"this process's credentials may read it, {_REMEDY}"
             )
         if not self._failing:
-            _log.warning("%s cannot be read, going on with %s: %s", self._root, self._known, why)
+            _log.warning("%s cannot be read, still using %s: %s", self._root, self._known, why)
         self._failing = True
         return self._known
 
@@ -204,6 +206,6 @@ def _open(root: str) -> Backend:
     except Exception as exc:  # obstore documents no common base class for its errors
         raise InvalidRequest(
             f"{ROOT_VARIABLE}={root!r} is no folder and no bucket ({str(exc).partition(_EOL)[0]}): "
-            f"write a path, or a URL that starts with gs://, s3:// or az://, {_REMEDY}",
+            f"use a path, or a URL that starts with gs://, s3:// or az://, {_REMEDY}",
             param=ROOT_VARIABLE,
         ) from exc

@@ -231,7 +231,7 @@ class Locator:
                 usable = await follower.usable(min(left_s, _LOOK_S))
         if not usable and may_hold and room.starting:
             raise DeadlineExceeded(
-                f"the deadline passed while the request was held for a replica of {model_id}: "
+                f"the deadline passed while the request waited for a replica of {model_id}: "
                 f"{room.reason}"
             )
         if not usable and room.refusal:

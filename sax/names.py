@@ -34,8 +34,8 @@ class CellId:
         parts = text.split("/")
         if len(parts) != 3 or parts[0] or parts[1] != "sax" or not _NAME.fullmatch(parts[2]):
             raise InvalidName(
-                f"{text!r} is not a cell: write /sax/<cell>, lower-case letters first, "
-                "then letters, digits, '-' or '_', as in /sax/test",
+                f"{text!r} is not a cell: use /sax/<cell>, a lower-case letter and then "
+                "lower-case letters, digits, '-' or '_', e.g. /sax/test",
                 param="cell",
             )
         return cls(parts[2])
@@ -63,8 +63,8 @@ class ModelId:
         good = len(parts) == 4 and not parts[0] and parts[1] == "sax"
         if not good or not all(_NAME.fullmatch(part) for part in parts[2:]):
             raise InvalidName(
-                f"{text!r} is not a model name: write /sax/<cell>/<model>, lower-case letters "
-                "first, then letters, digits, '-' or '_', as in /sax/test/smollm2",
+                f"{text!r} is not a model name: use /sax/<cell>/<model>, each a lower-case "
+                "letter and then lower-case letters, digits, '-' or '_', e.g. /sax/test/smollm2",
                 param="model",
             )
         return cls(parts[2], parts[3])
@@ -74,8 +74,8 @@ def check_model_path(text: str) -> str:
     """Return a well-formed model path unchanged. Raises InvalidName."""
     if not _MODEL_PATH.fullmatch(text):
         raise InvalidName(
-            f"{text!r} is not a model path: letters, digits, '_', '.', '-', a letter first, "
-            "as in llama or saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest",
+            f"{text!r} is not a model path: use letters, digits, '_', '.' and '-', a letter first, "
+            "e.g. llama or saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest",
             param="model_path",
         )
     return text
@@ -85,7 +85,7 @@ def check_checkpoint(text: str) -> str:
     """Return a well-formed checkpoint path unchanged ("None" means random weights)."""
     if not _CHECKPOINT.fullmatch(text):
         raise InvalidName(
-            f"{text!r} is not a checkpoint: a path or URL of letters, digits and /._-%:=|+, "
+            f"{text!r} is not a checkpoint: use a path or URL of letters, digits and /._-%:=|+, "
             'or "None" for random weights',
             param="checkpoint",
         )

@@ -32,7 +32,7 @@ def why_not(model: PublishedModel) -> str:
         return reasons[0]
     if model.ready_replicas:
         return "one has just become ready"
-    return "no model server took it yet"
+    return "no model server has taken it yet"
 
 
 def _reason(replica: ReplicaStatus) -> str:

@@ -159,7 +159,9 @@ def to_sax_error(
     if err.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return unavailable(f"{peer} does not answer ({details}); is it running?")
     if err.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in details:
-        return InvalidRequest(f"{peer} takes no message of this size: {details}", param="request")
+        return InvalidRequest(
+            f"{peer} does not accept a message of this size: {details}", param="request"
+        )
     return error_class(err.code())(f"{peer}: {details}")
 
 

@@ -40,22 +40,22 @@ class Security:
             )
         if self.tls_ca and not self.tls_cert:
             raise InvalidRequest(
-                "--tls_ca asks clients for certificates, and this server has none itself: give "
-                "--tls_cert and --tls_key too",
+                "--tls_ca requires client certificates, but this server has none itself: add "
+                "--tls_cert and --tls_key",
                 param="tls_cert",
             )
         admins = parse_acl(self.admin_acl, "admin_acl")
         if self.authenticates and admins.empty:
             raise InvalidRequest(
-                "callers must prove who they are, and --admin_acl names nobody: nothing could ever "
-                "be published or loaded; name the operators, the model servers and the admin "
-                "server of this cell, or * for everyone who has a token or certificate",
+                "callers must authenticate but --admin_acl names nobody, so nothing could ever be "
+                "published or loaded: name the operators, the model servers and the admin server "
+                "of this cell, or * for everyone who has a token or certificate",
                 param="admin_acl",
             )
         if not self.authenticates and not admins.empty:
             raise InvalidRequest(
-                f"--admin_acl {self.admin_acl!r} cannot be enforced where nobody proves who they "
-                "are: give --tokens FILE, or --tls_ca with --tls_cert and --tls_key",
+                f"--admin_acl {self.admin_acl!r} cannot be enforced without authentication: "
+                "add --tokens FILE, or --tls_ca with --tls_cert and --tls_key",
                 param="admin_acl",
             )
 
@@ -95,20 +95,20 @@ OPEN_TO_ALL = Security()
 
 def add_security_flags(parser: argparse.ArgumentParser, admins_may: str) -> None:
     """Add the flags of `Security.take_flags`; `admins_may` is the help text of --admin_acl."""
-    flags = parser.add_argument_group("who may call (docs/security.md)")
+    flags = parser.add_argument_group("authentication (docs/security.md)")
     flags.add_argument(
         "--tokens",
         default="",
         metavar="FILE",
-        help="callers must show a token whose hash is in this file; `sax token NAME` makes one "
-        "(default: nobody is asked)",
+        help="callers must present a token whose hash is in this file; `sax token NAME` makes one "
+        "(default: no authentication)",
     )
     flags.add_argument("--admin_acl", default="", metavar="NAMES", help=admins_may)
-    flags.add_argument("--tls_cert", default="", metavar="PEM", help="certificate of this server")
+    flags.add_argument("--tls_cert", default="", metavar="PEM", help="this server's certificate")
     flags.add_argument("--tls_key", default="", metavar="PEM", help="its private key")
     flags.add_argument(
         "--tls_ca",
         default="",
         metavar="PEM",
-        help="authority of the clients' certificates: with it every client must have one",
+        help="authority of the clients' certificates; if set, every client must present one",
     )

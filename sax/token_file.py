@@ -49,9 +49,9 @@ class TokenFile:
         try:
             self._principals = _read(self._path)
         except InvalidRequest as exc:
-            _log.error("the tokens read before stay in force: %s", exc)
+            _log.error("keeping the previous tokens: %s", exc)
         else:
-            _log.info("read %s again: %d tokens", self._path, len(self._principals))
+            _log.info("reloaded %s: %d tokens", self._path, len(self._principals))
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
@@ -68,7 +68,7 @@ def _read(path: Path) -> Mapping[bytes, Principal]:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         raise InvalidRequest(
-            f"{path} cannot be read ({exc}): name a file of lines NAME SHA256HEX with --tokens; "
+            f"{path} cannot be read ({exc}): --tokens takes a file of lines NAME SHA256HEX; "
             "`sax token NAME` prints one",
             param="tokens",
         ) from exc
@@ -85,7 +85,7 @@ def parse_tokens(text: str, source: str) -> Mapping[bytes, Principal]:
         if found.get(digest, principal) != principal:
             raise InvalidRequest(
                 f"{source}:{number}: this token is {found[digest].name}'s in an earlier line: "
-                "give every principal tokens of their own",
+                "give each principal its own tokens",
                 param="tokens",
             )
         found[digest] = principal

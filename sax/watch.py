@@ -124,7 +124,7 @@ async def follow(
             if not answered:
                 raise
             failures += 1
-            logger.info("watching %s goes on with the replicas last known: %s", model_id, exc)
+            logger.info("watching %s failed, keeping the last known replicas: %s", model_id, exc)
             await asyncio.sleep(pause_s(failures))
             continue
         watched, events = apply(watched, answer)

@@ -18,5 +18,5 @@ def encode_custom(
         )
     except (TypeError, ValueError) as exc:
         raise InvalidRequest(
-            f"a custom request is bytes for a method named by text: {exc}", param="request"
+            f"a custom request needs bytes and a method name: {exc}", param="request"
         ) from exc

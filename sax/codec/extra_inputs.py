@@ -30,7 +30,7 @@ def encode_extra_inputs(extra: ExtraInputs) -> common_pb2.ExtraInputs:
                 msg.items[key] = value
         except (TypeError, ValueError) as exc:
             raise InvalidRequest(
-                f"extra input {key!r} is a number, a list of numbers or a text: {exc}",
+                f"extra input {key!r} must be a number, a list of numbers or a text: {exc}",
                 param=f"extra_inputs.{key}",
             ) from exc
     return msg
@@ -66,13 +66,13 @@ def _refuse_unknown(extra: common_pb2.ExtraInputs) -> None:
     if unknown:
         allowed = ", ".join([*_NUMBERS, f"{_EOS_ID} (tensor)"])
         raise UnsupportedParameter(
-            f"extra input {', '.join(unknown)} is not supported; there are {allowed}",
+            f"extra input {', '.join(unknown)} is not supported; supported: {allowed}",
             param=f"extra_inputs.{unknown[0]}",
         )
 
 
 def _temperature(key: str, value: float) -> float:
-    return _check(key, value, math.isfinite(value) and value >= 0, "a number from 0 up")
+    return _check(key, value, math.isfinite(value) and value >= 0, "a number, 0 or more")
 
 
 def _fraction(key: str, value: float) -> float:
@@ -82,7 +82,7 @@ def _fraction(key: str, value: float) -> float:
 def _integer(low: int, high: int) -> Callable[[str, float], int]:
     def convert(key: str, value: float) -> int:
         whole = math.isfinite(value) and value == int(value) and low <= value <= high
-        return int(_check(key, value, whole, f"a whole number from {low} up"))
+        return int(_check(key, value, whole, f"a whole number, {low} or more"))
 
     return convert
 

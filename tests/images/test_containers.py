@@ -145,7 +145,7 @@ def test_what_needs_jax_says_so_in_the_control_image(
 def test_an_admin_without_a_place_is_refused(control: Image, start: Run) -> None:
     status, said = ended(start(control, "admin_server"))
     assert status == 2
-    assert said.startswith("sax.container: this admin server has no place for its state")
+    assert said.startswith("sax.container: this admin server has nowhere to keep its state")
 
 
 def test_the_compiler_in_the_tpu_image_compiles_our_programs(model_tpu: Image, start: Run) -> None:

@@ -102,7 +102,7 @@ CASES: dict[str, Case] = {
     "an admin server without a place for its state": (
         TUTORIAL,
         lambda o: put(one(o, "ConfigMap"), data={"SAX_CELL": "/sax/test"}),
-        "no place for its state",
+        "nowhere to keep its state",
     ),
     "a gateway that cannot find its admin server": (
         "overlays/cpu",

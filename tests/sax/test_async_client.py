@@ -244,7 +244,7 @@ async def test_a_full_replica_is_passed_on_to_the_caller_of_embed(
 async def test_custom_requests_are_bytes_both_ways(asking: AsyncClient) -> None:
     assert await asking.custom(MODEL, b"\x00\xff", "m") == b"m:\xff\x00"
     assert await asking.custom(MODEL, b"") == b":"
-    with pytest.raises(InvalidRequest, match="a custom request is bytes"):
+    with pytest.raises(InvalidRequest, match="a custom request needs bytes"):
         await asking.custom(MODEL, "text")  # type: ignore[arg-type]
 
 

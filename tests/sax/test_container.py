@@ -122,19 +122,19 @@ def test_an_empty_variable_is_not_set_and_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("role", "environ", "words"),
     [
-        ("server", {}, "'server' is no role: write one of admin_server, model_server"),
-        ("admin_server", {}, "no place for its state"),
-        ("admin_server", {"SAX_ROOT": "/x"}, "no place for its state"),
+        ("server", {}, "'server' is not a role: use one of admin_server, model_server"),
+        ("admin_server", {}, "nowhere to keep its state"),
+        ("admin_server", {"SAX_ROOT": "/x"}, "nowhere to keep its state"),
         ("admin_server", {"GSBUCKET": "b", "SAX_DIR": "/d"}, "several places for one cell"),
         ("http_gateway", {"GSBUCKET": "b", "SAX_DIR": "/d"}, "several places for one cell"),
         ("admin_server", {"GSBUCKET": "b", "SAX_GCS_BUCKET": "c"}, "several places for one cell"),
-        ("model_server", {"GSBUCKET": "BUCKET_NAME"}, "your bucket's name for BUCKET_NAME"),
-        ("admin_server", {"GSBUCKET": "BUCKET_NAME"}, "your bucket's name for BUCKET_NAME"),
-        ("http_gateway", {"SAX_ROOT": "gs://BUCKET_NAME/sax-root"}, "is nobody's"),
-        ("http_gateway", {"PORT": "http"}, "PORT='http' is no port"),
-        ("http_gateway", {"PORT": "tcp://10.0.0.1:80"}, "is no port"),
-        ("http_gateway", {"PORT": "65536"}, "is no port"),
-        ("http_gateway", {"PORT": "٣"}, "is no port"),
+        ("model_server", {"GSBUCKET": "BUCKET_NAME"}, "replace BUCKET_NAME with your bucket name"),
+        ("admin_server", {"GSBUCKET": "BUCKET_NAME"}, "replace BUCKET_NAME with your bucket name"),
+        ("http_gateway", {"SAX_ROOT": "gs://BUCKET_NAME/sax-root"}, "holds a placeholder"),
+        ("http_gateway", {"PORT": "http"}, "PORT='http' is not a port"),
+        ("http_gateway", {"PORT": "tcp://10.0.0.1:80"}, "is not a port"),
+        ("http_gateway", {"PORT": "65536"}, "is not a port"),
+        ("http_gateway", {"PORT": "٣"}, "is not a port"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(role: str, environ: dict[str, str], words: str) -> None:
@@ -179,7 +179,7 @@ def test_help_is_no_failure() -> None:
 def test_a_refusal_is_one_line_and_status_2() -> None:
     done = entry("http_gateway", PORT="x")
     assert done.returncode == 2
-    assert done.stderr == "sax.container: PORT='x' is no port: write a number up to 65535\n"
+    assert done.stderr == "sax.container: PORT='x' is not a port: use a number up to 65535\n"
 
 
 @pytest.mark.parametrize("role", ROLES)

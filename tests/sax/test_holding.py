@@ -163,7 +163,7 @@ async def test_beyond_the_bound_the_caller_is_told_when_to_come_back(
     admin.starting = COMING
     held = [asyncio.create_task(text(hasty)) for _ in range(3)]
     await waiting(admin, 3)
-    with pytest.raises(QueueFull, match="3 requests wait already") as refusal:
+    with pytest.raises(QueueFull, match="3 requests are already waiting") as refusal:
         await text(hasty)
     assert refusal.value.retry_after_s
     admin.ready(MODEL, replica.address)

@@ -26,7 +26,7 @@ def model(*replicas: ReplicaStatus, wanted: int = 1) -> PublishedModel:
     ("published", "why"),
     [
         (model(wanted=0), "0 replicas are wanted"),
-        (model(), "no model server took it yet"),
+        (model(), "no model server has taken it yet"),
         (model(ReplicaStatus("", ServableStatus.NONE, "no server has 8 chips")), "has 8 chips"),
         (model(ReplicaStatus("a:1", ServableStatus.FAILED, "truncated")), "truncated"),
         (model(ReplicaStatus("a:1", ServableStatus.UNLOADING)), "unloading on a:1"),

@@ -71,7 +71,7 @@ SECRET = "sax_put-here-by-mistake"
         (f"alice {SECRET}", "NAME SHA256HEX"),
         ("alice " + "F" * 64, "NAME SHA256HEX"),
         ("alice " + "f" * 64 + " x", "NAME SHA256HEX"),
-        ("al!ce " + "f" * 64, "name of a principal"),
+        ("al!ce " + "f" * 64, "not a principal name"),
         ("bob " + "0" * 64, "alice's in an earlier line"),
     ],
 )

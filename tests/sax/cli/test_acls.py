@@ -42,7 +42,7 @@ def test_a_token_is_told_once_and_its_line_lets_its_owner_in(tmp_path: Path) -> 
 def test_a_token_for_a_name_that_is_none_is_not_made() -> None:
     refused = CliRunner().invoke(app, ["token", "a b"])
     assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "name of a principal" in refused.stderr
+    assert "not a principal name" in refused.stderr
 
 
 def test_lists_are_set_one_by_one_and_shown(cell: FakeCell, sax: Sax) -> None:
@@ -68,7 +68,7 @@ def test_an_empty_list_is_taken_away(cell: FakeCell, sax: Sax) -> None:
     ("words", "says"),
     [
         (["setacl", MODEL, "lm.genrate", "alice"], "lm.generate_stream"),
-        (["setacl", MODEL, "lm.generate", "a b"], "name of a principal"),
+        (["setacl", MODEL, "lm.generate", "a b"], "not a principal name"),
         (["setacl", MODEL, "lm.generate", "alice", "bob"], "names with commas"),
         (["setacl", "/sax/test", "alice"], "--admin_acl"),
         (["getacl", "/sax/test"], "--admin_acl"),
