@@ -40,7 +40,7 @@ _SAXML_METHODS = {
         "video_to_text",
     ),
 }
-# Both return the same text: an ACL on one also guards the other, unless that has its own.
+# Same text, whole or streamed: an ACL on one also guards the other, unless that has its own.
 _TWINS = {"lm.generate": "lm.generate_stream", "lm.generate_stream": "lm.generate"}
 
 

@@ -30,8 +30,8 @@ class Admin:
     """Calls one cell's admin server. Use and close it in one event loop."""
 
     def __init__(self, address: str | None = None) -> None:
-        """`address` is one or more comma-separated host:port. Without it, `sax.location` is
-        consulted, again whenever the admin is lost."""
+        """`address`: comma-separated host:port. Without it, `sax.location` finds the admin, again
+        after each loss of connection."""
         given = address and config.check_addresses(address, "admin")
         self._given = given or ""
         self._choice = AdminChoice(self._find)

@@ -148,8 +148,7 @@ class AsyncClient:
         await (merging(merge_and_write) if revision is None else merge_and_write())
 
     async def unpublish(self, model_id: str, *, timeout_s: float | None = None) -> None:
-        """Unpublish a model; returns once that is durable, replicas unload after. Raises
-        ModelNotFound."""
+        """Unpublish a model; returns once durable, replicas unload after. Raises ModelNotFound."""
         request = admin_pb2.UnpublishRequest(model_id=str(ModelId.parse(model_id)))
         await self._admin.change("Unpublish", request, admin_pb2.UnpublishResponse, timeout_s)
 
@@ -189,7 +188,7 @@ class AsyncClient:
             reply = await self._list(model_id, timeout_s)
         except ModelNotFound:
             raise
-        except NotFound as exc:  # a Saxml admin, which does not send our error classes
+        except NotFound as exc:  # an admin that does not send our error classes
             raise await self._unknown(model_id) from exc
         if not reply.published_models:
             raise await self._unknown(model_id)

@@ -55,7 +55,7 @@ class Authentication:
         enter_call(principal)
 
     def enter_message(self, token: str, sender: Principal) -> None:
-        """Set the caller of one request on a stream: its token's principal, else the stream's
+        """Set the caller of one request on a stream, by its own token or else as the stream's
         sender.
 
         Raises Unauthenticated.

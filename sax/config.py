@@ -27,8 +27,7 @@ def check_address(address: str, param: str) -> str:
 
 
 def check_addresses(addresses: str, param: str) -> str:
-    """Return comma-separated host:port (the admins of one cell) unchanged. Raises
-    InvalidRequest."""
+    """Return comma-separated host:port (a cell's admins) unchanged. Raises InvalidRequest."""
     for address in addresses.split(","):
         check_address(address, param)
     return addresses

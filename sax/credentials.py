@@ -120,8 +120,7 @@ def call_metadata() -> Metadata:
 
 @contextmanager
 def acting_as(token: str) -> Generator[None]:
-    """Make calls in this block, and in tasks started in it, with this token ("": none) instead of
-    ours."""
+    """Make calls here, and in tasks started here, with this token ("": none) instead of ours."""
     before = _user.set(token)
     try:
         yield
@@ -130,8 +129,8 @@ def acting_as(token: str) -> Generator[None]:
 
 
 def own_account() -> Context:
-    """Return a context for a task that outlives the request that started it; its calls use our own
-    credentials, not the user's."""
+    """Return a context for a task that outlives the request that started it, so that its calls use
+    our own credentials, not the user's."""
     return Context()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return the `asyncio.Runner` loop factory: uvloop, which is faster, if installed; else
+    """Return `asyncio.Runner`'s loop factory: uvloop's, which is faster, if installed; else
     None."""
     try:
         import uvloop

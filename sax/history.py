@@ -58,7 +58,7 @@ class History:
 
 
 async def merging(merge_and_write: Callable[[], Awaitable[None]]) -> None:
-    """Read, merge and write, retried when another client wrote in between, so that both changes
+    """Read, merge and write; retry when another client wrote in between, so that both changes
     apply.
 
     Raises StaleRevision when other clients win every time.

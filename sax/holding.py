@@ -1,5 +1,4 @@
-"""Holds requests while no replica is ready: counts them, bounds them, and reports demand to the
-admin.
+"""Holds requests while no replica is ready, up to a limit, and reports demand to the admin.
 
 Each model with such requests has one Room, which reports their number about once a second. The
 admin replies whether a replica is starting.

@@ -1,5 +1,4 @@
-"""Principal of the call being answered: set once per call at the edge, read where a name is
-needed."""
+"""Principal of the current call: set once at the edge, read where a name is needed."""
 
 from __future__ import annotations
 

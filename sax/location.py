@@ -54,8 +54,7 @@ async def find_admin(root: str | None = None, *, cell: str | None = None) -> str
 
 
 def location_folder(cell: str) -> str:
-    """Return the folder below the root where the admin of `cell` (a bare name) writes; Saxml's
-    layout."""
+    """Return the folder below the root for a bare cell name; the layout is Saxml's."""
     return f"sax/{cell}"
 
 

@@ -81,8 +81,7 @@ class Locator:
     def generate(
         self, request: GenerateRequest, timeout_s: float | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
-        """Stream one answer over the token stream; closing the iterator cancels it on the
-        server."""
+        """Stream one answer; closing the iterator cancels it on the server."""
 
         def ask(replica: Connection, left_s: float | None) -> AsyncGenerator[TokenChunk, None]:
             return replica.generate(request, left_s)
@@ -120,8 +119,7 @@ class Locator:
         timeout_s: float | None = None,
         route: Route = ANY_ROUTE,
     ) -> AsyncGenerator[Item, None]:
-        """Yield from `ask` on a ready replica; retry on another if it fails before its first
-        item."""
+        """Yield from `ask` on a ready replica; retry on another if it fails before yielding."""
         attempts = self._begin(model_id, timeout_s, route)
         while True:
             replica = await self._replica(model_id, attempts, route)

@@ -29,8 +29,7 @@ class CellId:
 
     @classmethod
     def parse(cls, text: str) -> CellId:
-        """Parse a cell name. Raises InvalidName, saying what is wrong and what a good name looks
-        like."""
+        """Raises InvalidName, saying what is wrong and what a good name looks like."""
         parts = text.split("/")
         if len(parts) != 3 or parts[0] or parts[1] != "sax" or not _NAME.fullmatch(parts[2]):
             raise InvalidName(
@@ -57,8 +56,7 @@ class ModelId:
 
     @classmethod
     def parse(cls, text: str) -> ModelId:
-        """Parse a model name. Raises InvalidName, saying what is wrong and what a good name looks
-        like."""
+        """Raises InvalidName, saying what is wrong and what a good name looks like."""
         parts = text.split("/")
         good = len(parts) == 4 and not parts[0] and parts[1] == "sax"
         if not good or not all(_NAME.fullmatch(part) for part in parts[2:]):

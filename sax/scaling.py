@@ -36,8 +36,7 @@ Scaling = Autoscaling | ScalingChange | Literal["off"]
 
 
 def settle(said: Scaling | None, old: Autoscaling | None, replicas: int) -> Autoscaling | None:
-    """Return the new autoscaling; None keeps the old one. Raises InvalidRequest naming the
-    field."""
+    """Return the new autoscaling; None keeps the old one. Raises InvalidRequest by field."""
     if said is None:
         return old
     if said == "off":

@@ -113,8 +113,7 @@ def new_token() -> str:
 
 
 def hash_token(token: str) -> bytes:
-    """Hash a token for storage; tokens are random, so a plain hash cannot be reversed by
-    guessing."""
+    """Hash a token for storage. A plain hash is safe because tokens are random."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 

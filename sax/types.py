@@ -108,7 +108,7 @@ class ServerInfo:
     debug_address: str = ""
     chip_type: str = "cpu"  # Saxml's flag values: cpu, tpuv5e, h100, ...
     chip_topology: str = "1"
-    model_paths: tuple[str, ...] = ()  # that it can serve
+    model_paths: tuple[str, ...] = ()  # paths that it can serve
     tags: tuple[str, ...] = ()
     incarnation: str = ""
     memory_total: int = 0  # bytes

@@ -27,8 +27,7 @@ _TOPOLOGY_TEXTS: dict[int, str] = {number: text for text, number in _TOPOLOGIES.
 
 
 def encode_chip(text: str) -> ModelServer.ChipType:
-    """Return the number of "tpuv5e", "h100", "cpu" ...; any other text becomes
-    CHIP_TYPE_UNKNOWN."""
+    """Return the number of "tpuv5e", "h100", "cpu" ...; else CHIP_TYPE_UNKNOWN."""
     return _CHIPS.get(text.lower(), _CHIPS[UNKNOWN])
 
 
@@ -38,7 +37,7 @@ def decode_chip(number: int) -> str:
 
 
 def encode_topology(text: str) -> ModelServer.ChipTopology:
-    """Return the number of "4x8", "1" ...; any other text becomes CHIP_TOPOLOGY_UNKNOWN."""
+    """Return the number of "4x8", "1" ...; else CHIP_TOPOLOGY_UNKNOWN."""
     shape = text.lower().removesuffix("_untwisted").removesuffix("_twisted")
     return _TOPOLOGIES.get(shape, _TOPOLOGIES[UNKNOWN])
 

@@ -62,8 +62,7 @@ def decode_status(msg: modelet_pb2.GetStatusResponse) -> ServerStatus:
 
 
 def encode_joined(server: JoinedServer) -> admin_pb2.JoinedModelServer:
-    """Encode for listing: Saxml's maps plus the full servables; last_seen_s in whole
-    milliseconds."""
+    """Encode for listing: Saxml's maps and the full servables; last_seen_s is rounded to 1 ms."""
     return admin_pb2.JoinedModelServer(
         model_server=_encode_model_server(server.info),
         address=server.info.address,
