@@ -115,6 +115,6 @@ class Catalog:
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:
-    """Ignore a failed background refresh: the next unknown name retries and reports the error."""
+    """Ignore the SaxError of a background refresh: the next unknown name retries and reports it."""
     if not task.cancelled() and not isinstance(task.exception(), SaxError | None):
         task.result()

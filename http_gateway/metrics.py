@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-# From a warm local token to a minute of queueing.
+# Buckets from a warm local token to ten minutes of queueing.
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
 class Metrics:
-    """Metrics of one gateway process."""
-
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(

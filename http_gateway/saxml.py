@@ -125,7 +125,6 @@ class SaxmlRoutes:
         return pretty(msgspec.to_builtins(told))
 
     async def unpublish(self, request: Request) -> Response:
-        """Unpublish a model."""
         body = ModelBody.model_validate_json(await request.body())
         await self._client.unpublish(body.model)
         return pretty({"model": body.model})

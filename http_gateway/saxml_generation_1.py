@@ -35,7 +35,7 @@ class SaxmlGeneration1Routes:
         return router
 
     async def listcell(self, request: Request) -> Response:
-        """One model."""
+        """Describe one model."""
         fields = await _fields(request, ("model",), "Provide model for list cell")
         return pretty(listed(await self._client.list(_text(fields, "model"))))
 
@@ -54,7 +54,6 @@ class SaxmlGeneration1Routes:
         return pretty(_published(model, path, checkpoint, replicas))
 
     async def unpublish(self, request: Request) -> Response:
-        """Unpublish a model."""
         fields = await _fields(request, ("model",), "Provide model for unpublish")
         model = _text(fields, "model")
         await self._client.unpublish(model)
