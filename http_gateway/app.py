@@ -1,6 +1,6 @@
-"""The gateway's application: every part put together, nothing decided here.
+"""The gateway's ASGI application, assembled from its routes and middleware.
 
-All dependencies are passed in; the caller closes the client. Knows nothing of sockets.
+All dependencies are passed in; the caller closes the client.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def create_app(
     config: GatewayConfig,
     authentication: Authentication = NO_AUTHENTICATION,
 ) -> FastAPI:
-    """An ASGI app that serves one cell."""
+    """Return an ASGI app that serves one cell."""
     metrics, catalog = Metrics(), Catalog(client)
     generation = config.saxml_generation
     calls = SaxmlCalls(client, catalog, config, metrics)
     saxml = SaxmlRoutes(calls) if generation == 2 else SaxmlGeneration1Routes(calls)
-    # The pages of /docs would fetch scripts from elsewhere; /openapi.json is served.
+    # No /docs: its pages load scripts from a CDN. /openapi.json is served.
     app = FastAPI(title="sax", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.include_router(OpsRoutes(catalog, metrics, generation, closed=authentication.on).router())
     app.include_router(saxml.router())

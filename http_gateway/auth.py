@@ -1,9 +1,8 @@
-"""Whose request it is: takes the token off every HTTP request and passes it on to the cell.
+"""Authentication: reads the token of every HTTP request and forwards it to the cell.
 
-With a token file everyone but a probe must show a valid token. With or without one the calls that
-a request makes carry the user's token and never the gateway's own, so that the cell decides for
-the user and nobody gains rights by coming through here. Pure ASGI; knows nothing of any route's
-meaning.
+With a token file every request except a probe needs a valid token. Either way, calls to the cell
+carry the user's token and never the gateway's own, so that nobody gains rights by going through
+the gateway. Pure ASGI.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from sax.credentials import acting_as, bearer_token
 from sax.errors import Unauthenticated
 from sax.identity import ANYONE, Principal, enter_call
 
-PROBES = ("/healthz", "/readyz")  # answer without a token, and tell nothing of models then
+PROBES = ("/healthz", "/readyz")  # need no token; without one they do not name models
 
 _LONGEST = 4096
 
 
 class Auth:
-    """ASGI middleware, inside the envelope and around every route."""
+    """ASGI middleware between the envelope and the routes."""
 
     def __init__(self, app: ASGIApp, *, authentication: Authentication, generation: int) -> None:
         self._app = app
@@ -44,19 +43,19 @@ class Auth:
             await self._app(scope, receive, send)
 
     def _caller(self, path: str, token: str) -> Principal:
-        """Whoever shows the token. Raises Unauthenticated."""
+        """Return the token's principal. Raises Unauthenticated."""
         if not token:
             if path in PROBES:
                 return ANYONE
             raise Unauthenticated(
                 "no API key: send `Authorization: Bearer KEY` or `x-api-key: KEY` with the token "
-                "that the operators of this cell gave you"
+                "you got from the operators of this cell"
             )
         return self._authentication.of_token(token)
 
 
 def token_of(headers: Headers) -> str:
-    """What OpenAI's clients send, or Anthropic's; "" if there is none that could be one."""
+    """Return the token as OpenAI's or Anthropic's clients send it; "" if missing or malformed."""
     header = headers.get("authorization")
     token = bearer_token(header) if header is not None else None
     token = (token or headers.get("x-api-key", "")).strip()

@@ -1,8 +1,7 @@
-"""The published models as the gateway last saw them, and the names by which they are asked for.
+"""Cache of the published models, and resolution of model names.
 
-The admin is not on the request path: a name that is known is answered from memory, and a list
-older than a second is renewed in the background. Only an unknown name waits for the admin.
-Knows nothing of HTTP.
+The admin is not on the request path: known names are resolved from memory, and a list older than
+a second is refreshed in the background. Only an unknown name waits for the admin.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _ADMIN_TIMEOUT_S = 5.0
 
 
 class Catalog:
-    """A memory of `list_all`, shared by every route of one gateway."""
+    """Cache of `list_all`, shared by every route of one gateway."""
 
     def __init__(self, client: CellClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -33,11 +32,11 @@ class Catalog:
 
     @property
     def models(self) -> Sequence[PublishedModel]:
-        """As last seen; empty before the first refresh."""
+        """The models as last seen; empty before the first refresh."""
         return self._models
 
     async def refresh(self) -> Sequence[PublishedModel]:
-        """Ask the admin now; callers at the same moment share one call."""
+        """Fetch the list from the admin; concurrent callers share one call."""
         try:
             await asyncio.shield(self._start_refresh())
         except SaxError as error:
@@ -45,7 +44,10 @@ class Catalog:
         return self._models
 
     async def resolve(self, name: str) -> str:
-        """The full name of a model given by its full name or its last part."""
+        """Return the full name of a model given by its full name or last component.
+
+        Raises ModelNotFound, or InvalidRequest for an ambiguous name.
+        """
         if name.startswith("/"):
             return await self.require(str(ModelId.parse(name)))
         found = self._with_last_part(name)
@@ -58,12 +60,12 @@ class Catalog:
             raise self._not_found(name)
         if len(found) > 1:
             raise InvalidRequest(
-                f"{name!r} could be {', '.join(found)}: write the full name", param="model"
+                f"{name!r} is ambiguous ({', '.join(found)}): give the full name", param="model"
             )
         return found[0]
 
     async def require(self, model_id: str) -> str:
-        """Return the full name of a published model unchanged. Raises ModelNotFound."""
+        """Return `model_id` if it is published. Raises ModelNotFound."""
         if model_id in self._names():
             self._keep_fresh()
             return model_id
@@ -83,14 +85,14 @@ class Catalog:
         except TimeoutError as exc:
             raise AdminUnavailable(
                 f"the admin server did not answer within {_ADMIN_TIMEOUT_S:g} s; "
-                "check that it runs and that --admin names it"
+                "check that it is running and that --admin is right"
             ) from exc
         finally:
             self._refreshing = None
 
     def _start_refresh(self) -> asyncio.Task[None]:
         if self._refreshing is None:
-            # Shared by all users, so asked for by the gateway itself.
+            # Shared by all users, so it runs under the gateway's own identity.
             self._refreshing = asyncio.create_task(self._refresh(), context=own_account())
             self._refreshing.add_done_callback(_retrieve)
         return self._refreshing
@@ -113,6 +115,6 @@ class Catalog:
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:
-    """A background refresh may fail: the next unknown name asks again and tells why."""
+    """Ignore the SaxError of a background refresh: the next unknown name retries and reports it."""
     if not task.cancelled() and not isinstance(task.exception(), SaxError | None):
         task.result()

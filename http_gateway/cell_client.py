@@ -1,7 +1,6 @@
-"""What the gateway needs from a cell: the seam between routes and the sax SDK.
+"""The gateway's interface to a cell.
 
-`sax.client.AsyncClient` is the one real implementation; tests bring an arithmetic one.
-Knows nothing of HTTP or gRPC.
+`sax.client.AsyncClient` is the one real implementation; tests use an arithmetic fake.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from sax.types import Embedded, EmbedInput, Event, GenerateRequest, PublishedMod
 
 
 class CellClient(Protocol):
-    """The calls of `sax.client.AsyncClient` that routes make."""
+    """The methods of `sax.client.AsyncClient` that routes use."""
 
     async def publish(
         self,
@@ -41,7 +40,7 @@ class CellClient(Protocol):
     ) -> object: ...
 
     async def rollback(self, model_id: str, version: str = "") -> str:
-        """Gives the version that is wanted now."""
+        """Return the version that is now wanted."""
         ...
 
     async def events(
@@ -60,7 +59,7 @@ class CellClient(Protocol):
         sink: Callable[[TokenChunk], None],
         timeout_s: float | None = None,
     ) -> None:
-        """Give `sink` the chunks as they come; cancelling this cancels on the server."""
+        """Pass chunks to `sink` as they arrive; cancelling this cancels on the server."""
         ...
 
     async def saxml_generate(
@@ -70,11 +69,11 @@ class CellClient(Protocol):
         extra_inputs: ExtraInputs | None = None,
         timeout_s: float | None = None,
     ) -> Sequence[tuple[str, float]]:
-        """LMService.Generate: every sample with its score, best first."""
+        """Call LMService.Generate; returns every sample with its score, best first."""
         ...
 
     async def embed_counted(
         self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
     ) -> Embedded:
-        """The vector of each input, and how many tokens they had."""
+        """Return one vector per input, and the number of prompt tokens."""
         ...

@@ -1,6 +1,6 @@
-"""Chat messages as OpenAI's clients send them -> the turns a chat template reads.
+"""Converts OpenAI chat messages to the messages a chat template reads.
 
-Knows nothing of templates: text only goes out, and what is not text is refused by its path.
+Only text is supported; other content is refused with the path of the offending part.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sax.types import Message
 # "developer" is OpenAI's newer word for "system".
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
-# What clients send back when they append an earlier answer to the conversation.
+# Fields of an earlier reply, which clients send back with the conversation.
 _NO_OP: dict[str, tuple[object, ...]] = {
     "name": (),
     "refusal": (),
@@ -30,14 +30,17 @@ _NO_OP: dict[str, tuple[object, ...]] = {
 
 
 def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
-    """Raises InvalidRequest or UnsupportedParameter naming the part, as in messages[2].role."""
+    """Convert messages. Errors name the part at fault, as in messages[2].role.
+
+    Raises InvalidRequest or UnsupportedParameter.
+    """
     return tuple(_to_message(turn, f"messages[{i}].") for i, turn in enumerate(messages))
 
 
 def _to_message(turn: ChatMessage, at: str) -> Message:
     if turn.role in ("tool", "function"):
         raise UnsupportedParameter(
-            f"{at}role: tools are not supported, so a {turn.role} message has no place",
+            f"{at}role: tools are not supported, so {turn.role} messages are refused",
             param=at + "role",
         )
     if turn.role not in _ROLES:
@@ -63,7 +66,7 @@ def _part_text(part: object, at: str) -> str:
     kind, text = fields.pop("type", None), fields.pop("text", None)
     if kind != "text":
         raise UnsupportedParameter(
-            f"{at}.type {kind!r} is not supported: this server reads text parts only",
+            f"{at}.type {kind!r} is not supported: send text parts only",
             param=f"{at}.type",
         )
     if not isinstance(text, str):

@@ -1,7 +1,4 @@
-"""The gateway's settings: one frozen value, built once in `__main__`, passed down.
-
-Knows nothing of sockets or of how a setting was given (flag, environment, test).
-"""
+"""The gateway's settings: one frozen value, built once in `__main__` and passed down."""
 
 from __future__ import annotations
 
@@ -12,17 +9,17 @@ from sax.config import GATEWAY_PORT, check_address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
-    """How one gateway serves. ValueError with the remedy when a value cannot work."""
+    """Settings of one gateway. Raises ValueError with the remedy for a bad value."""
 
     host: str = "127.0.0.1"
-    port: int = GATEWAY_PORT  # 0: the system picks one
+    port: int = GATEWAY_PORT  # 0: any free port
     admin: str | None = None  # host:port; None: SAX_ADMIN, SAX_ROOT, then the default
-    prefer: str = ""  # host:port of the model server to ask first; "": the least loaded
+    prefer: str = ""  # host:port of the preferred model server; "": the least loaded
     saxml_generation: int = 2
     request_timeout_s: float = 600.0
     max_body_bytes: int = 8 << 20
-    max_held_requests: int = 256  # of each model, while its first replica is on its way
-    tokens: str = ""  # file of names and hashes; "": nobody is asked
+    max_held_requests: int = 256  # per model, waiting for its first replica
+    tokens: str = ""  # file of names and hashes; "": no authentication
     tls_cert: str = ""
     tls_key: str = ""
 

@@ -1,7 +1,4 @@
-"""OpenAI's embedding request, and what becomes of every field that it may hold.
-
-Knows nothing of replies or transport.
-"""
+"""OpenAI's embedding request and the treatment of each of its fields."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ MAX_INPUTS = 2048  # OpenAI's own limit
 _HARMLESS = frozenset({"user", "metadata", "safety_identifier"})
 # Field -> the values besides null that change nothing. Any other value is refused.
 _EXTRA: dict[str, tuple[object, ...]] = {
-    # vLLM's extensions that we do not have
+    # vLLM extensions that are not supported here
     "truncate_prompt_tokens": (),
     "add_special_tokens": (True,),
     "normalize": (),
@@ -26,7 +23,7 @@ _EXTRA: dict[str, tuple[object, ...]] = {
 
 
 class EmbeddingRequest(BaseModel):
-    """POST /v1/embeddings. null always means: the default."""
+    """POST /v1/embeddings. null always means the default."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
@@ -40,15 +37,18 @@ class EmbeddingRequest(BaseModel):
     dimensions: Annotated[int, Field(ge=1)] | None = None
 
     def check(self) -> None:
-        """Refuse every field that would have to be ignored."""
+        """Raise UnsupportedParameter for a field that cannot be honoured."""
         refuse_unsupported(self.model_extra, _EXTRA, _HARMLESS)
 
     def check_dimensions(self, given: int) -> None:
-        """A vector cut short would be another vector: only the model's own size is served."""
+        """Raise UnsupportedParameter unless `dimensions` is the model's own size.
+
+        Truncating would give a different embedding, so it is not offered.
+        """
         if self.dimensions not in (None, given):
             raise UnsupportedParameter(
-                f"dimensions is {self.dimensions}; the vectors of this model have {given}: leave "
-                "it out, or send that",
+                f"dimensions is {self.dimensions}, but this model's vectors have {given}: leave it "
+                f"out, or send {given}",
                 param="dimensions",
             )
 

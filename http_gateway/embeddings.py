@@ -1,7 +1,4 @@
-"""OpenAI's /v1/embeddings.
-
-Decode, call the cell, encode. Knows nothing of gRPC, replicas or tokens.
-"""
+"""OpenAI's /v1/embeddings: decodes the request, calls the cell, encodes the reply."""
 
 from __future__ import annotations
 
@@ -27,8 +24,6 @@ from sax.types import Embedded
 
 
 class EmbeddingRoutes:
-    """Answers OpenAI's embedding calls from one cell."""
-
     def __init__(
         self, client: CellClient, catalog: Catalog, config: GatewayConfig, metrics: Metrics
     ) -> None:
@@ -45,7 +40,7 @@ class EmbeddingRoutes:
         return router
 
     async def embed(self, request: Request) -> Response:
-        """The vectors of one or several texts."""
+        """Embed one or several texts."""
         body = EmbeddingRequest.model_validate_json(await request.body())
         body.check()
         model_id = await self._catalog.resolve(body.model)
@@ -78,7 +73,7 @@ def _reply(model: str, embedded: Embedded, *, in_base64: bool) -> dict[str, obje
 
 
 def to_base64(vector: Sequence[float]) -> str:
-    """As OpenAI's clients unpack it: f32, little-endian."""
+    """Encode as little-endian f32, which is what OpenAI's clients unpack."""
     numbers = array("f", vector)
     if sys.byteorder == "big":
         numbers.byteswap()

@@ -1,6 +1,6 @@
-"""What every request gets, whatever its route: an id, a size limit, an answer, a count.
+"""Middleware for every request: request id, body size limit, last-resort 500, metrics.
 
-Pure ASGI, around the router and inside the server. Knows nothing of any API family.
+Pure ASGI, outermost around the router.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_ANSWER = 499
 
 
 class Envelope:
-    """ASGI middleware; puts `request_id` and `arrived` into the request's state."""
+    """ASGI middleware; sets `request_id` and `arrived` in the request's state."""
 
     def __init__(self, app: ASGIApp, *, config: GatewayConfig, metrics: Metrics) -> None:
         self._app = app
@@ -54,11 +54,11 @@ class Envelope:
     async def _rescue(
         self, scope: Scope, receive: Receive, reply: _Reply, error: Exception
     ) -> None:
-        """Answer a bug of ours with 500; when an answer has begun, only the connection can end."""
+        """Answer an unexpected error with 500; once a reply has begun, re-raise to close it."""
         if reply.status != _NO_ANSWER:
             raise error
         log.error("request %s failed", scope["state"]["request_id"], exc_info=error)
-        hidden = Internal("an internal error; the gateway's log has it")
+        hidden = Internal("internal error: see the gateway's log")
         response = answer(scope["path"], hidden, self._config.saxml_generation)
         await response(scope, receive, reply)
 
@@ -69,7 +69,7 @@ class Envelope:
 
 
 def route_name(scope: Scope) -> str:
-    """The route's template, so that a metric has few label values; "other" if none matched."""
+    """Return the route's template, which keeps label values few; "other" if none matched."""
     return getattr(scope.get("route"), "path", "other")
 
 
@@ -81,7 +81,7 @@ def _request_id(headers: Headers) -> str:
 
 
 class _Reply:
-    """A `send` that adds the request id and remembers the status."""
+    """`send` wrapper that adds the request id header and records the status."""
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
@@ -96,7 +96,7 @@ class _Reply:
 
 
 class _BoundedBody:
-    """A `receive` that refuses a body larger than the limit, announced or not."""
+    """`receive` wrapper that refuses bodies over the limit, with or without content-length."""
 
     def __init__(self, receive: Receive, headers: Headers, limit: int) -> None:
         self._receive = receive
@@ -107,7 +107,7 @@ class _BoundedBody:
 
     async def __call__(self) -> Message:
         if self._announced > self._limit:
-            self._announced = 0  # refused once: what follows is the wait for a disconnect
+            self._announced = 0  # refuse once; later calls wait for the disconnect
             raise self._too_large()
         message = await self._receive()
         self._size += len(message.get("body", b""))

@@ -1,6 +1,6 @@
 """OpenAI's routes: /v1/models, /v1/completions, /v1/chat/completions.
 
-Decode, call the cell, encode. Knows nothing of gRPC, replicas or tokens.
+Each decodes the request, calls the cell and encodes the reply.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _JSON = "application/json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One HTTP request: the questions it fans out into and the words it is answered in."""
+    """One HTTP request: the generate requests it fans out into and the format of its reply."""
 
     head: Head
     kind: str  # the "object" of its stream events
-    requests: tuple[GenerateRequest, ...]  # prompt by prompt, n of each
+    requests: tuple[GenerateRequest, ...]  # n per prompt, prompt-major
     n: int
     include_usage: bool
     events: Callable[[Head, int, bool], ChatEvents | CompletionEvents]
@@ -56,8 +56,6 @@ class Job:
 
 
 class OpenAiRoutes:
-    """Answers OpenAI's clients from one cell."""
-
     def __init__(
         self, client: CellClient, catalog: Catalog, config: GatewayConfig, metrics: Metrics
     ) -> None:
@@ -69,7 +67,7 @@ class OpenAiRoutes:
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1", tags=["openai"])
         router.add_api_route("/models", self.models, methods=["GET"])
-        # A full name holds slashes, whether the client quotes them or not.
+        # A full name contains slashes, percent-encoded or not.
         router.add_api_route("/models/{name:path}", self.model, methods=["GET"])
         chat, completion = body_of(ChatRequest), body_of(CompletionRequest)
         router.add_api_route("/chat/completions", self.chat, methods=["POST"], openapi_extra=chat)
@@ -79,18 +77,18 @@ class OpenAiRoutes:
         return router
 
     async def models(self) -> Response:
-        """Every published model."""
+        """List every published model."""
         found = [_model_card(model) for model in await self._catalog.refresh()]
         return Response(msgspec.json.encode({"object": "list", "data": found}), media_type=_JSON)
 
     async def model(self, name: str) -> Response:
-        """One published model, by its full name or its last part."""
+        """Return one published model, by its full name or last component."""
         model_id = await self._catalog.resolve(name)
         card = _model_card(await self._client.list(model_id))
         return Response(msgspec.json.encode(card), media_type=_JSON)
 
     async def chat(self, request: Request) -> Response:
-        """Answer a conversation, streamed or not."""
+        """Complete a chat, streamed or not."""
         body = ChatRequest.model_validate_json(await request.body())
         body.check()
         prompt = to_messages(body.messages)
@@ -108,7 +106,7 @@ class OpenAiRoutes:
         return await self._answer(request, job, stream=bool(body.stream))
 
     async def completions(self, request: Request) -> Response:
-        """Continue one or several prompts, streamed or not."""
+        """Complete one or several prompts, streamed or not."""
         body = CompletionRequest.model_validate_json(await request.body())
         body.check()
         head = Head(f"cmpl-{uuid.uuid4().hex}", int(time.time()), body.model)
@@ -163,7 +161,7 @@ class OpenAiRoutes:
         )
 
     def _feeds(self, job: Job) -> list[Feed[TokenChunk]]:
-        """One answer of the cell for each question, not asked yet."""
+        """Return one unstarted call to the cell per generate request."""
         timeout_s = self._config.request_timeout_s
         return [partial(self._client.generate_to, r, timeout_s=timeout_s) for r in job.requests]
 
@@ -186,7 +184,7 @@ def fan_out(
     sampling: SamplingParams,
     n: int,
 ) -> tuple[GenerateRequest, ...]:
-    """n questions for each prompt; with a seed, choice k of a prompt has seed + k."""
+    """Return n requests per prompt; with a seed, choice k of a prompt gets seed + k."""
     return tuple(
         GenerateRequest(
             model_id=model_id,
@@ -210,7 +208,7 @@ async def read_all(
     transcripts: Sequence[Transcript],
     on_first: Callable[[], None],
 ) -> None:
-    """Read every choice to its end; the first failure ends them all."""
+    """Read every choice to its end; the first failure cancels the others."""
     waiting = [on_first]
     tasks = [
         asyncio.create_task(_read(feed, transcript, waiting))
@@ -236,7 +234,7 @@ async def _read(
 
 
 def _ended_early() -> ReplicaLost:
-    return ReplicaLost("the replica ended the answer without a finish reason: ask again")
+    return ReplicaLost("the replica ended the stream without a finish reason; retry")
 
 
 def _failure(error: SaxError) -> bytes:
@@ -247,7 +245,7 @@ def _model_card(model: PublishedModel) -> dict[str, object]:
     return {
         "id": model.spec.model_id,
         "object": "model",
-        "created": 0,  # a cell does not record when a model was published
+        "created": 0,  # the cell does not record when a model was published
         "owned_by": "sax",
         "replicas": model.spec.replicas,
         "ready_replicas": model.ready_replicas,

@@ -1,7 +1,7 @@
-"""OpenAI's replies: token chunks -> SSE events, or -> one JSON body.
+"""OpenAI's replies: token chunks to SSE events or to one JSON body.
 
-Everything of an event but its text is written once per choice, so that a streamed token costs
-one JSON string and one join. Knows nothing of requests or transport.
+Everything in an event except its text is encoded once per choice, so that a streamed token costs
+one JSON string and one join.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from sax.types import TokenChunk, TokenLogprob
 
 _encode = msgspec.json.Encoder().encode
 
-# JSON has no infinity; OpenAI and vLLM write this for a token that cannot be.
+# JSON has no infinity; OpenAI and vLLM write this for an impossible token.
 _LEAST_LOGPROB = -9999.0
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What every event and body of one reply says first."""
+    """Leading fields of every event and body of one reply."""
 
     id: str
     created: int  # seconds since the epoch
@@ -41,7 +41,7 @@ class Head:
 
 @dataclass(slots=True)
 class Transcript:
-    """What one choice has said so far."""
+    """Output of one choice so far."""
 
     text: list[str] = field(default_factory=list[str])
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
@@ -58,7 +58,7 @@ class Transcript:
 
 
 class Counted(Protocol):
-    """A choice whose tokens are known."""
+    """A choice with token counts."""
 
     @property
     def prompt_tokens(self) -> int: ...
@@ -68,7 +68,7 @@ class Counted(Protocol):
 
 
 def usage(choices: Sequence[Counted], n: int) -> dict[str, int]:
-    """Prompt tokens count once for the n choices of one prompt."""
+    """Sum the tokens; a prompt counts once for its n choices."""
     prompt = sum(choice.prompt_tokens for choice in choices[::n])
     completion = sum(choice.completion_tokens for choice in choices)
     return {
@@ -79,7 +79,7 @@ def usage(choices: Sequence[Counted], n: int) -> dict[str, int]:
 
 
 class Events:
-    """One choice of a stream: chunk -> bytes, and the counts that its last chunk leaves."""
+    """Encodes the chunks of one streamed choice and keeps its token counts."""
 
     def __init__(self, head: Head, kind: str, index: int, include_usage: bool) -> None:
         opening = _encode(head.fields(kind)).removesuffix(b"}")
@@ -97,7 +97,7 @@ class Events:
         return self._last is not None and self._last.finish_reason is not None
 
     def _seen(self, chunk: TokenChunk) -> bool:
-        """Take the counts. True when the chunk is plain text in the middle of a stream."""
+        """Record the counts. True when the chunk is plain text in the middle of a stream."""
         first, self._last = self._last is None, chunk
         if chunk.prompt_tokens:
             self.prompt_tokens = chunk.prompt_tokens
@@ -108,7 +108,7 @@ class Events:
 
 
 class ChatEvents(Events):
-    """chat.completion.chunk: a role first, then contents, then a finish reason."""
+    """chat.completion.chunk events: the role, then contents, then the finish reason."""
 
     def __init__(self, head: Head, index: int, include_usage: bool) -> None:
         super().__init__(head, "chat.completion.chunk", index, include_usage)
@@ -140,7 +140,7 @@ class ChatEvents(Events):
 
 
 class CompletionEvents(Events):
-    """text_completion: texts, the last with a finish reason."""
+    """text_completion events: texts, the last with the finish reason."""
 
     def __init__(self, head: Head, index: int, include_usage: bool) -> None:
         super().__init__(head, "text_completion", index, include_usage)
@@ -160,14 +160,13 @@ class CompletionEvents(Events):
 
 
 def stream_end(head: Head, kind: str, counts: dict[str, int] | None) -> bytes:
-    """The usage event, if it was asked for, and [DONE]."""
+    """Encode the usage event, if requested, and [DONE]."""
     if counts is None:
         return DONE
     return event(_encode({**head.fields(kind), "choices": [], "usage": counts})) + DONE
 
 
 def chat_body(head: Head, transcripts: Sequence[Transcript], counts: dict[str, int]) -> bytes:
-    """chat.completion"""
     choices = [_chat_choice(i, transcript) for i, transcript in enumerate(transcripts)]
     return _encode({**head.fields("chat.completion"), "choices": choices, "usage": counts})
 
@@ -184,7 +183,6 @@ def _chat_choice(index: int, transcript: Transcript) -> dict[str, object]:
 
 
 def completion_body(head: Head, transcripts: Sequence[Transcript], counts: dict[str, int]) -> bytes:
-    """text_completion"""
     choices = [_completion_choice(i, transcript) for i, transcript in enumerate(transcripts)]
     return _encode({**head.fields("text_completion"), "choices": choices, "usage": counts})
 
@@ -200,7 +198,6 @@ def _completion_choice(index: int, transcript: Transcript) -> dict[str, object]:
 
 
 def chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, object]:
-    """Per token: itself and its likeliest rivals."""
     content = [
         {**_chat_logprob(entry), "top_logprobs": [_chat_logprob(rival) for rival in entry.top]}
         for entry in entries
@@ -217,7 +214,7 @@ def _chat_logprob(entry: TokenLogprob) -> dict[str, object]:
 
 
 def completion_logprobs(entries: Sequence[TokenLogprob], offset: int) -> dict[str, object]:
-    """Four parallel lists; offsets count characters from the start of the completion."""
+    """Return four parallel lists; offsets count characters from the start of the completion."""
     offsets: list[int] = []
     for entry in entries:
         offsets.append(offset)
@@ -231,7 +228,7 @@ def completion_logprobs(entries: Sequence[TokenLogprob], offset: int) -> dict[st
 
 
 def _rivals(entry: TokenLogprob) -> dict[str, float]:
-    """The likeliest tokens and always the chosen one; of equal texts the likelier stays."""
+    """Top tokens plus the chosen one; where texts are equal the likelier one is kept."""
     rivals: dict[str, float] = {}
     for rival in (*entry.top, entry):
         rivals.setdefault(rival.token, _finite(rival.logprob))

@@ -1,7 +1,7 @@
-"""OpenAI's request bodies, and what becomes of every field that they may hold.
+"""OpenAI's completion request bodies and the treatment of each of their fields.
 
-Each documented field is honoured, harmless, or refused unless it holds a value that changes
-nothing; a field that nobody knows is refused too. Knows nothing of replies or transport.
+Every documented field is either honoured, ignored because it cannot change the answer, or refused
+unless it holds a value that changes nothing. Unknown fields are refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_CHOICES = 8  # n
 MAX_PROMPTS = 128  # prompts x n of one completion request
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 
-# They name or file a request and change no answer.
+# Labels for the request; they do not change the answer.
 _HARMLESS = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
 
 # Field -> the values besides null that change nothing. Any other value is refused.
@@ -26,7 +26,7 @@ _COMMON: dict[str, tuple[object, ...]] = {
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
     "logit_bias": ({},),
-    # vLLM's extensions that we do not have
+    # vLLM extensions that are not supported here
     "min_p": (0,),
     "repetition_penalty": (1,),
     "length_penalty": (1,),
@@ -64,7 +64,7 @@ _CHAT: dict[str, tuple[object, ...]] = {
     "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
-    "tool_choice": ("none", "auto"),  # without tools both mean: answer in text
+    "tool_choice": ("none", "auto"),  # without tools both mean a text answer
     "tools": ([],),
     "verbosity": ("medium",),
     "web_search_options": (),
@@ -91,7 +91,10 @@ def refuse_unsupported(
     harmless: frozenset[str] = frozenset(),
     at: str = "",
 ) -> None:
-    """Raise UnsupportedParameter for the first field that would have to be ignored."""
+    """Raise UnsupportedParameter for the first field that could not be honoured.
+
+    `no_op`: for each known field, the values that change nothing and so are accepted.
+    """
     for name, value in (extra or {}).items():
         if name in harmless or (name in no_op and _changes_nothing(value, no_op[name])):
             continue
@@ -107,7 +110,7 @@ def _changes_nothing(value: object, no_op: tuple[object, ...]) -> bool:
 
 def _refusal(name: str, no_op: tuple[object, ...] | None) -> str:
     if no_op is None:
-        return f"{name} is not a field this server knows: leave it out"
+        return f"{name} is not a known field: leave it out"
     if not no_op:
         return f"{name} is not supported: leave it out"
     values = " or ".join(repr(value) for value in no_op)
@@ -123,15 +126,13 @@ StopText = Annotated[str, Field(min_length=1)]
 
 
 class StreamOptions(BaseModel):
-    """What a stream says at its end."""
-
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     include_usage: bool | None = None
 
 
 class _Request(BaseModel):
-    """What chats and completions have in common. null always means: the default."""
+    """Fields shared by chats and completions. null always means the default."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
@@ -181,7 +182,7 @@ class _Request(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """One turn as it arrives; `http_gateway.chat` reads its content."""
+    """One message as received; `http_gateway.chat` parses its content."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
@@ -198,7 +199,7 @@ class ChatRequest(_Request):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
     def check(self) -> None:
-        """Refuse every field that would have to be ignored."""
+        """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
         refuse_unsupported(self.model_extra, _CHAT, _HARMLESS)
         self._check_stream_options()
         if self.top_logprobs is not None and not self.logprobs:
@@ -206,7 +207,7 @@ class ChatRequest(_Request):
         both = self.max_tokens and self.max_completion_tokens
         if both and self.max_tokens != self.max_completion_tokens:
             raise InvalidRequest(
-                "max_tokens and max_completion_tokens differ: send one", param="max_tokens"
+                "max_tokens and max_completion_tokens differ: send only one", param="max_tokens"
             )
 
     def sampling(self) -> SamplingParams:
@@ -218,7 +219,10 @@ Prompt = str | tuple[int, ...]
 
 
 def read_prompts(value: object) -> object:
-    """Text, texts, token ids, or lists of token ids: always as a list of prompts."""
+    """Normalise text, texts, token ids, or lists of token ids to a list of prompts.
+
+    Raises ValueError for anything else.
+    """
     prompts: object = [value] if isinstance(value, str) or _is_token_list(value) else value
     if not isinstance(prompts, list) or not all(
         isinstance(one, str) or _is_token_list(one) for one in cast("list[object]", prompts)
@@ -245,7 +249,7 @@ class CompletionRequest(_Request):
     best_of: int | None = None
 
     def check(self) -> None:
-        """Refuse every field that would have to be ignored."""
+        """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
         refuse_unsupported(self.model_extra, _COMPLETION, _HARMLESS)
         self._check_stream_options()
         if self.best_of not in (None, self.choices):
@@ -254,8 +258,8 @@ class CompletionRequest(_Request):
             )
         if len(self.prompt) * self.choices > MAX_PROMPTS:
             raise InvalidRequest(
-                f"{len(self.prompt)} prompts with n={self.choices} are more than {MAX_PROMPTS} "
-                "choices: send fewer prompts at once",
+                f"{len(self.prompt)} prompts with n={self.choices} exceed {MAX_PROMPTS} choices "
+                "per request: send fewer prompts",
                 param="prompt",
             )
 

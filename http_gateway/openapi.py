@@ -1,7 +1,7 @@
-"""What /openapi.json says of a request body that a route reads by itself.
+"""Schemas in /openapi.json for requests that routes parse themselves.
 
-Routes parse their bodies themselves (curl's default content type is not JSON, and Saxml sends
-bodies with GET), so FastAPI cannot see the schema. Knows nothing of any one body.
+Routes parse their own bodies (curl's default content type is not JSON, and Saxml sends bodies with
+GET), so FastAPI cannot see the schemas.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 
 def body_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The `openapi_extra` of a route whose body is this model; references are written out."""
+    """Return `openapi_extra` for a route with this body; references are inlined."""
     schema = model.model_json_schema()
     inlined = _inline(schema, schema.pop("$defs", {}))
     return {"requestBody": {"content": {"application/json": {"schema": inlined}}}}
@@ -32,7 +32,7 @@ def _inline(node: object, definitions: Mapping[str, object]) -> object:
 
 
 def query_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The `openapi_extra` of a route whose query string is this model."""
+    """Return `openapi_extra` for a route with this query string."""
     schema = model.model_json_schema()
     required = schema.get("required", [])
     return {

@@ -1,7 +1,6 @@
 """Routes for operators and probes: /, /healthz, /readyz, /metrics.
 
-Knows nothing of the API families. Health tells the truth: /healthz is this process, /readyz
-is whether a question would find a model.
+/healthz reports on this process; /readyz on whether a request would find a model.
 """
 
 from __future__ import annotations
@@ -20,12 +19,10 @@ from sax.types import PublishedModel, ServableStatus
 
 
 class OpsRoutes:
-    """Answers probes and scrapes."""
-
     def __init__(
         self, catalog: Catalog, metrics: Metrics, generation: int, *, closed: bool
     ) -> None:
-        """`closed`: only callers who prove who they are may see which models there are."""
+        """`closed`: only authenticated callers may see model names."""
         self._catalog = catalog
         self._metrics = metrics
         self._generation = generation
@@ -48,14 +45,15 @@ class OpsRoutes:
         return Response(text, media_type="application/json")
 
     async def healthz(self) -> Response:
-        """This process answers."""
+        """200 while this process answers."""
         return JSONResponse({"status": "alive"})
 
     async def readyz(self) -> Response:
-        """200 once a published model has a ready replica, or is scaled to zero, from where a
-        request is held while one comes; else 503 with the reasons.
+        """200 when a model has a ready replica or is scaled to zero (requests are then held until
+        a replica is ready); else 503 with the reasons.
 
-        While the admin is away the last known answer holds: requests do not pass through it.
+        While the admin is unreachable the last known answer stands: requests do not pass through
+        it.
         """
         failure: str | None = None
         try:
@@ -74,14 +72,14 @@ class OpsRoutes:
         return JSONResponse(body, 503, {"retry-after": "1"})
 
     async def metrics(self) -> Response:
-        """Prometheus text."""
+        """Metrics in Prometheus text format."""
         return Response(self._metrics.expose(), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 def _would_answer(model: PublishedModel) -> bool:
-    """Without this a gateway whose models sleep would never get the request that wakes one."""
     if model.ready_replicas:
         return True
+    # Scaled to zero counts as ready, else the gateway would never get the request that wakes it.
     bounds = model.spec.autoscaling
     if bounds is None or bounds.min_replicas:
         return False
@@ -90,7 +88,7 @@ def _would_answer(model: PublishedModel) -> bool:
 
 
 def _reasons(model: PublishedModel) -> list[str]:
-    """Why no replica of this model is ready, a line each."""
+    """One line per replica on why it is not ready."""
     if not model.replicas:
         return [f"{model.wanted_replicas} replicas wanted, none assigned yet"]
     return [

@@ -1,8 +1,7 @@
-"""The one mapping from an error to an HTTP answer, for each API family.
+"""The one mapping from errors to HTTP replies, for each API family.
 
-An error is first told as a `Problem` (status, text, field), then written in the words of the
-family whose route was asked: OpenAI's error object under /v1, Saxml's shapes elsewhere.
-Knows nothing of routes, models or requests.
+An error becomes a `Problem` (status, text, field), which is then written in the format of the
+route's API family: OpenAI's error object under /v1, Saxml's formats elsewhere.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from sax.errors import (
     meaning,
 )
 
-_RETRY_AFTER_S = 1.0  # when an error that asks for patience does not say how much
+_RETRY_AFTER_S = 1.0  # for a 429 or 503 error that gives no delay of its own
 
-# Codes that OpenAI clients know; every other class is told by its own name.
+# Codes that OpenAI clients know; other errors use their class name in snake case.
 _OPENAI_CODES: dict[type[SaxError], str] = {
     UnsupportedParameter: "unsupported_parameter",
     PromptTooLong: "context_length_exceeded",
@@ -41,7 +40,7 @@ _OPENAI_CODES: dict[type[SaxError], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field that failed its check."""
+    """One field that failed validation."""
 
     loc: tuple[str | int, ...]
     text: str
@@ -49,14 +48,14 @@ class Field:
 
     @property
     def path(self) -> str:
-        """messages[0].role"""
+        """The field's path, e.g. messages[0].role."""
         parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.loc)
         return "".join(parts).removeprefix(".")
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error as it looks from outside, before any API family's words."""
+    """An error as the caller sees it, before formatting for an API family."""
 
     status: int
     text: str
@@ -75,14 +74,14 @@ class Problem:
 
 
 def describe(error: Exception) -> Problem:
-    """Tell any exception as a problem; what is not meant for the caller becomes a plain 500."""
+    """Convert any exception; one not meant for the caller becomes a plain 500."""
     if isinstance(error, SaxError):
         return _from_sax(error)
     if isinstance(error, ValidationError):
         return _from_validation(error)
     if isinstance(error, HTTPException):
         return Problem(error.status_code, str(error.detail), _http_code(error.status_code))
-    return Problem(500, "an internal error; the gateway's log has it", "internal")
+    return Problem(500, "internal error: see the gateway's log", "internal")
 
 
 def _from_sax(error: SaxError) -> Problem:
@@ -121,7 +120,7 @@ def _snake(name: str) -> str:
 
 
 def openai_error(problem: Problem) -> bytes:
-    """`{"error": {...}}`, as a body and as the last event of a broken stream."""
+    """Encode `{"error": {...}}`: a body, or the last event of a broken stream."""
     error = {
         "message": problem.text,
         "type": _openai_type(problem.status),
@@ -137,14 +136,14 @@ def _openai_type(status: int) -> str:
 
 
 def openai_response(problem: Problem) -> Response:
-    """OpenAI has no 422: a field of the wrong type is a 400 there."""
+    """Format for OpenAI, which has no 422: a field of the wrong type is a 400 there."""
     status = 400 if problem.status == 422 else problem.status
     body = openai_error(problem)
     return Response(body, status, problem.headers, media_type="application/json")
 
 
 def saxml_response(problem: Problem, generation: int) -> Response:
-    """Generation 2 tells the status, generation 1 knows only 400; it never asked who calls."""
+    """Format for Saxml. Generation 1 uses 400 for all but 401 and 403, which it never had."""
     if generation == 1:
         return _generation_1(problem)
     detail = _details(problem) if problem.fields else problem.text
@@ -169,7 +168,7 @@ def _generation_1(problem: Problem) -> Response:
 
 
 def answer(path: str, error: Exception, generation: int) -> Response:
-    """The answer to a failed request, in the words of the family that owns the path."""
+    """Return the reply to a failed request, in the format of the path's API family."""
     problem = describe(error)
     if path == "/v1" or path.startswith("/v1/"):
         return openai_response(problem)

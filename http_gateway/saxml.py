@@ -1,6 +1,6 @@
-"""Saxml's HTTP routes, generation 2: as the tutorial's curls ask and read them.
+"""Saxml's HTTP routes, generation 2, as used by the curls of Saxml's tutorial.
 
-Decode, call the cell, encode. Knows nothing of status codes: errors are told by `problems`.
+Each decodes the request, calls the cell and encodes the reply; `problems` formats errors.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SCALING = {"min_replicas", "max_replicas", "target_queue"}
 
 
 class SaxmlCalls:
-    """The calls that both generations make."""
+    """Calls shared by both generations."""
 
     def __init__(
         self, client: CellClient, catalog: Catalog, config: GatewayConfig, metrics: Metrics
@@ -52,7 +52,7 @@ class SaxmlCalls:
     async def generate(
         self, request: Request, model: str, query: str, extra_inputs: ExtraInputs | None
     ) -> list[list[str | float]]:
-        """[[text, score], ...]; cancelled when the client goes away."""
+        """Return [[text, score], ...]; cancelled when the client disconnects."""
         model_id = await self._catalog.require(str(ModelId.parse(model)))
         limit_s = self._config.request_timeout_s
         try:
@@ -65,8 +65,6 @@ class SaxmlCalls:
 
 
 class SaxmlRoutes:
-    """Generation 2."""
-
     def __init__(self, calls: SaxmlCalls) -> None:
         self._calls = calls
         self._client = calls.client
@@ -88,7 +86,7 @@ class SaxmlRoutes:
         return router
 
     async def publish(self, request: Request) -> Response:
-        """Durable when this answers; loading goes on behind."""
+        """Publish a model: durable on return, loading continues in the background."""
         body = PublishBody.model_validate_json(await request.body())
         await self._client.publish(
             body.model,
@@ -115,45 +113,44 @@ class SaxmlRoutes:
         return pretty(_published(body))
 
     async def rollback(self, request: Request) -> Response:
-        """Go back to an earlier version; not in Saxml."""
+        """Roll back to an earlier version (not in Saxml)."""
         body = RollbackBody.model_validate_json(await request.body())
         version = await self._client.rollback(body.model, body.version)
         return pretty({"model": body.model, "version": version})
 
     async def events(self, request: Request) -> Response:
-        """Who changed what and when, the newest first; not in Saxml."""
+        """List changes with author and time, newest first (not in Saxml)."""
         query = EventsQuery.model_validate(dict(request.query_params))
         told = await self._client.events(query.model, before=query.before, limit=query.limit)
         return pretty(msgspec.to_builtins(told))
 
     async def unpublish(self, request: Request) -> Response:
-        """Forget a model."""
         body = ModelBody.model_validate_json(await request.body())
         await self._client.unpublish(body.model)
         return pretty({"model": body.model})
 
     async def listcell(self, request: Request) -> Response:
-        """One model; with a body (GET too) or a query string."""
+        """Describe one model, named in the body (of a GET too) or the query string."""
         body = await _body_or_query(request, ModelBody)
         model = await self._client.list(body.model)
         return pretty({**listed(model), **_shortage(model)})
 
     async def listall(self, request: Request) -> Response:
-        """The full names of a cell's models."""
+        """List the full names of a cell's models."""
         body = await _body_or_query(request, CellBody)
         models = await self._client.list_all(str(CellId.parse(body.sax_cell)))
         return pretty([model.spec.model_id for model in models])
 
     async def generate(self, request: Request) -> Response:
-        """Every sample with its score."""
+        """Generate; returns every sample with its score."""
         body = GenerateBody.model_validate_json(await request.body())
         extra = body.effective_extra_inputs()
         return pretty(await self._calls.generate(request, body.model, body.query, extra))
 
 
 def listed(model: PublishedModel) -> dict[str, object]:
-    """The reply of /listcell; active replicas are ready ones, and the most that there may be are
-    those published, or autoscaling's upper bound."""
+    """Reply of /listcell. active_replicas counts the ready ones; max_replicas is autoscaling's
+    upper bound, else the published count."""
     spec = model.spec
     return {
         "model": spec.model_id,
@@ -165,7 +162,7 @@ def listed(model: PublishedModel) -> dict[str, object]:
 
 
 def _shortage(model: PublishedModel) -> dict[str, object]:
-    """Why replicas are missing: a field of ours, and only while some are."""
+    """Return `reason`, a field not in Saxml, while replicas are missing."""
     if model.ready_replicas >= model.wanted_replicas:
         return {}
     reasons = dict.fromkeys(replica.reason for replica in model.replicas if replica.reason)
@@ -173,13 +170,13 @@ def _shortage(model: PublishedModel) -> dict[str, object]:
 
 
 def pretty(content: object) -> Response:
-    """JSON as generation 2 writes it."""
+    """Format JSON as generation 2 does."""
     text = json.dumps(content, indent=4, ensure_ascii=False)
     return Response(text, media_type="application/json")
 
 
 def _published(body: PublishBody) -> dict[str, object]:
-    """What was sent: Saxml's own replies know no other field."""
+    """Echo the fields that were sent: Saxml's own replies have no others."""
     values = body.model_dump()
     silent = {name for name in ("overrides", "revision") if values.get(name) is None}
     return body.model_dump(exclude=silent | (_SCALING - body.model_fields_set))
@@ -188,7 +185,7 @@ def _published(body: PublishBody) -> dict[str, object]:
 async def _body_or_query(request: Request, model: type[M]) -> M:
     raw = await request.body()
     if raw and request.query_params:
-        raise InvalidRequest("give the field in the body or in the query string, not in both")
+        raise InvalidRequest("give the field in the body or in the query string, not both")
     if raw:
         return model.model_validate_json(raw)
     return model.model_validate(dict(request.query_params))

@@ -1,7 +1,7 @@
-"""Saxml's HTTP routes, generation 1: the stdlib server of 2023, to the letter.
+"""Saxml's HTTP routes, generation 1: reproduces the stdlib server of 2023 exactly.
 
-Exact key counts, {"generate_response": ...}, a newline at the end, no Content-Type, and 400
-for every error. Knows nothing of generation 2's shapes.
+Exact key counts, {"generate_response": ...}, a trailing newline, no Content-Type, and 400 for
+every error.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ _PUBLISH_HINT = "Provide model, model path, checkpoint, and replica number for "
 
 
 class SaxmlGeneration1Routes:
-    """Generation 1."""
-
     def __init__(self, calls: SaxmlCalls) -> None:
         self._calls = calls
         self._client = calls.client
@@ -37,12 +35,12 @@ class SaxmlGeneration1Routes:
         return router
 
     async def listcell(self, request: Request) -> Response:
-        """One model."""
+        """Describe one model."""
         fields = await _fields(request, ("model",), "Provide model for list cell")
         return pretty(listed(await self._client.list(_text(fields, "model"))))
 
     async def publish(self, request: Request) -> Response:
-        """Durable when this answers; loading goes on behind."""
+        """Publish a model: durable on return, loading continues in the background."""
         fields = await _fields(request, _PUBLISH_KEYS, _PUBLISH_HINT + "publish")
         model, path, checkpoint, replicas = _spec(fields)
         await self._client.publish(model, path, checkpoint, replicas)
@@ -56,14 +54,13 @@ class SaxmlGeneration1Routes:
         return pretty(_published(model, path, checkpoint, replicas))
 
     async def unpublish(self, request: Request) -> Response:
-        """Forget a model."""
         fields = await _fields(request, ("model",), "Provide model for unpublish")
         model = _text(fields, "model")
         await self._client.unpublish(model)
         return pretty({"model": model})
 
     async def generate(self, request: Request) -> Response:
-        """Every sample with its score; the model's own defaults."""
+        """Generate with the model's own defaults; returns every sample with its score."""
         keys = ("model", "query")
         fields = await _fields(request, keys, "Provide model and query for generate")
         model, query = _text(fields, "model"), _text(fields, "query")
@@ -73,7 +70,7 @@ class SaxmlGeneration1Routes:
 
 
 def pretty(content: object) -> Response:
-    """JSON as generation 1 writes it: without a Content-Type, with a newline."""
+    """Format JSON as generation 1 did: no Content-Type, trailing newline."""
     return Response(json.dumps(content, indent=4) + "\n")
 
 
@@ -82,7 +79,7 @@ def _published(model: str, path: str, checkpoint: str, replicas: int) -> dict[st
 
 
 async def _fields(request: Request, keys: tuple[str, ...], hint: str) -> Mapping[str, object]:
-    """The body, which must hold exactly these keys. Raises InvalidRequest with Saxml's text."""
+    """Parse a body with exactly these keys. Raises InvalidRequest with Saxml's text."""
     try:
         body: object = json.loads(await request.body())
     except (ValueError, RecursionError) as exc:
@@ -106,8 +103,8 @@ def _text(fields: Mapping[str, object], key: str) -> str:
         raise InvalidRequest(f"{key}: give a string", param=key)
     try:
         value.encode()
-    except UnicodeEncodeError as exc:  # half a surrogate pair, which JSON lets through
-        raise InvalidRequest(f"{key}: this is not text: {exc.reason}", param=key) from exc
+    except UnicodeEncodeError as exc:  # a lone surrogate, which JSON allows
+        raise InvalidRequest(f"{key} is not valid text: {exc.reason}", param=key) from exc
     return value
 
 

@@ -1,6 +1,6 @@
-"""The request bodies of Saxml's HTTP server, generation 2.
+"""Request bodies of Saxml's HTTP server, generation 2.
 
-Knows nothing of replies, nor of which extra inputs a model takes: its server says so.
+Extra inputs are not checked here: the model server knows which ones a model takes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sax.codec.extra_inputs import ExtraInputs
 from sax.errors import InvalidRequest
 from sax.scaling import Scaling, named
 
-# Always sent by generation 2 unless the request says otherwise; null asks for the model's own.
+# Generation 2 always sends these unless overridden; null selects the model's own defaults.
 DEFAULT_EXTRA_INPUTS: ExtraInputs = {
     "temperature": 0.5,
     "per_example_max_decode_steps": 128.0,
@@ -23,11 +23,11 @@ DEFAULT_EXTRA_INPUTS: ExtraInputs = {
 }
 
 
-_SHOWN = 200  # characters of a value that is at fault
+_SHOWN = 200  # characters of a bad value to quote
 
 
 def read_overrides(value: object) -> object:
-    """`K=1 K2="text"` or an object, to one JSON text per key. Raises ValueError."""
+    """Parse `K=1 K2="text"` or an object into one JSON text per key. Raises ValueError."""
     if isinstance(value, str):
         return _overrides_from_text(value)
     if isinstance(value, dict):
@@ -37,7 +37,7 @@ def read_overrides(value: object) -> object:
 
 
 def _json_text(key: str, value: object) -> str:
-    """A string already is JSON text, as in Saxml; anything else becomes it."""
+    """Return JSON text: a string already is, as in Saxml; other values are encoded."""
     if not isinstance(value, str):
         return json.dumps(value)
     try:
@@ -100,8 +100,8 @@ class CellBody(_Body):
 class PublishBody(_Body):
     """/publish. Replicas may be text: "1".
 
-    The last three are autoscaling. In an update what is not sent stays, and a max_replicas of
-    null ends it.
+    The last three fields are autoscaling. In an update, fields that are not sent stay as they are,
+    and a max_replicas of null turns autoscaling off.
     """
 
     model: str
@@ -115,34 +115,34 @@ class PublishBody(_Body):
 
     @property
     def autoscaling(self) -> Scaling | None:
-        """What is said of it. Raises InvalidRequest where that contradicts itself."""
+        """The requested change, if any. Raises InvalidRequest when fields contradict each other."""
         said = named(self.min_replicas, self.max_replicas, self.target_queue)
         if "max_replicas" not in self.model_fields_set or self.max_replicas is not None:
             return said
         if said is not None:
             raise InvalidRequest(
-                "max_replicas null ends autoscaling: send no min_replicas or target_queue with it",
+                "max_replicas null turns autoscaling off: send no min_replicas or target_queue",
                 param="max_replicas",
             )
         return "off"
 
 
 class UpdateBody(PublishBody):
-    """/update. With a revision, the number of the model's newest event, only that state is
-    changed; without one, whatever is there."""
+    """/update. With `revision` (the number of the model's newest event) the update applies only to
+    that state; without it, to any."""
 
     revision: Annotated[int, Field(strict=True, gt=0, lt=2**63)] | None = None
 
 
 class RollbackBody(_Body):
-    """/rollback. Without a version: to the one before the current."""
+    """/rollback. Default version: the one before the current."""
 
     model: str
     version: Annotated[str, Field(pattern="^([0-9a-f]{32})?$")] = ""
 
 
 class EventsQuery(_Body):
-    """/events. Without a model: all of the cell."""
+    """/events. Default: all models of the cell."""
 
     model: str = ""
     before: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -157,7 +157,7 @@ class GenerateBody(_Body):
     extra_inputs: dict[str, ExtraInput] | None = None
 
     def effective_extra_inputs(self) -> ExtraInputs | None:
-        """Generation 2's defaults under what was sent; None when null was sent."""
+        """Merge what was sent over generation 2's defaults; None when null was sent."""
         if "extra_inputs" not in self.model_fields_set:
             return DEFAULT_EXTRA_INPUTS
         if self.extra_inputs is None:

@@ -1,10 +1,9 @@
-"""Server-sent events: one ASGI response fed by several iterators, and disconnect detection.
+"""Server-sent events: one ASGI response fed by several sources, and disconnect detection.
 
-The hot path of the gateway. Each source has a task, but its values come by callback and are
-written without waking it, which saves about a sixth of the cost of a token. Starlette's
-StreamingResponse is not used because it cannot merge sources, coalesce, or answer an error that
-comes before the first byte with a real status. Knows nothing of tokens or of OpenAI: sources give
-values, encoders make bytes.
+The hot path of the gateway. Each source has a task, but its values arrive by callback and are
+written without waking the task, which saves about a sixth of the cost of a token. Starlette's
+StreamingResponse is not used because it cannot merge sources, coalesce writes, or answer an error
+before the first byte with a proper status.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from sax.errors import Cancelled, Internal, SaxError
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-# Calls back with each value as it comes, and returns after the last.
+# Calls back with each value as it arrives; returns after the last.
 Feed = Callable[[Callable[[T], None]], Coroutine[Any, Any, None]]
 
 _HEADERS = {
@@ -36,7 +35,7 @@ _HEADERS = {
 
 
 def event(data: bytes) -> bytes:
-    """One event with this data, which holds no newline."""
+    """Frame one event; `data` must not contain a newline."""
     return b"data: " + data + b"\n\n"
 
 
@@ -44,43 +43,41 @@ DONE = event(b"[DONE]")
 
 
 async def disconnected(receive: Receive) -> None:
-    """Return when the client has gone away."""
+    """Return when the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def stop(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks and wait until their clean-up has run."""
+    """Cancel tasks and wait for their clean-up."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when the client goes away (raises Cancelled)."""
+    """Run `work` and return its result; cancel it and raise Cancelled on disconnect."""
     task = asyncio.create_task(work)
     gone = asyncio.create_task(disconnected(receive))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        raise Cancelled("the client went away")
+        raise Cancelled("the client disconnected")
     finally:
         await stop(task, gone)
 
 
 class Ending(Enum):
-    """How a stream came to its end."""
-
     COMPLETE = "complete"
-    BROKEN = "broken"  # by an error, after bytes had been sent
-    REFUSED = "refused"  # by an error, told as an ordinary answer
-    GONE = "gone"  # the client went away
+    BROKEN = "broken"  # an error after bytes were sent
+    REFUSED = "refused"  # an error before any byte, answered with its own status
+    GONE = "gone"  # the client disconnected
 
 
 @dataclass(slots=True)
 class Source(Generic[T]):
-    """Where values come from, and how each of them is written; b"" says nothing."""
+    """A feed of values and its encoder; values encoded as b"" are not written."""
 
     feed: Feed[T]
     encode: Callable[[T], bytes]
@@ -88,17 +85,17 @@ class Source(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What a stream says besides its values, and whom it tells."""
+    """Framing and callbacks of a stream."""
 
-    # After the last value of the last source; raises if what was said is not whole.
+    # Bytes after the last value of the last source; raises if the stream is incomplete.
     closing: Callable[[], bytes]
-    failure: Callable[[SaxError], bytes]  # instead of closing, once bytes have been sent
+    failure: Callable[[SaxError], bytes]  # replaces `closing` once bytes were sent
     on_first: Callable[[], None]
     on_end: Callable[[Ending], None]
 
 
 class EventStream(Response, Generic[T]):
-    """Sends the events of all sources as they come; an error before the first one is raised."""
+    """Sends the events of all sources as they arrive; raises an error before the first event."""
 
     def __init__(self, sources: Sequence[Source[T]], script: Script) -> None:
         self.status_code = 200
@@ -161,14 +158,14 @@ async def _pump(source: Source[T], writer: Writer) -> None:
     except SaxError:
         raise
     except Exception as exc:
-        log.exception("a stream broke")
-        raise Internal("an internal error; the gateway's log has it") from exc
+        log.exception("stream failed")
+        raise Internal("internal error: see the gateway's log") from exc
 
 
 async def _all_said(
     pumps: Sequence[asyncio.Task[None]], gone: asyncio.Task[None], broken: asyncio.Future[None]
 ) -> bool:
-    """False when the client has gone first. Raises what ended a pump or a write."""
+    """Wait for all pumps; False if the client left first. Raises the error of a pump or write."""
     pending = set(pumps)
     while pending:
         watched = {*pending, gone, broken}

@@ -1,8 +1,7 @@
-"""Puts the bytes of one HTTP answer on its way: what is put in one turn of the loop is one write.
+"""Coalescing writer for one HTTP reply: all bytes put in one turn of the event loop are one write.
 
-No task per write: a `send` that need not wait is over at once, and only one that must (the client
-is slow) gets a task. What is put meanwhile makes the next write. Knows nothing of what the bytes
-say.
+No task per write: a `send` that does not block completes at once, and only one that must wait for
+a slow client gets a task. Bytes put meanwhile go into the next write.
 """
 
 from __future__ import annotations
@@ -17,26 +16,26 @@ Write = Callable[[bytes], Coroutine[Any, Any, None]]
 
 
 class Writer:
-    """Writes in order, one write at a time. Lives on one event loop."""
+    """Writes in order, one write at a time. Bound to one event loop."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
         self._loop = asyncio.get_running_loop()
         self._parts: list[bytes] = []
         self._flushing = False  # a flush is due in this turn of the loop
-        self._rest: asyncio.Task[None] | None = None  # the write that waits for the client
-        # Never a result; the error of a write that nobody awaits.
+        self._rest: asyncio.Task[None] | None = None  # the write that waits for a slow client
+        # Set only to the error of a write that nobody awaits; never to a result.
         self.broken: asyncio.Future[None] = self._loop.create_future()
 
     def put(self, data: bytes) -> None:
-        """Write it soon, together with what is put until then. Never waits."""
+        """Queue data for the next write. Never blocks."""
         self._parts.append(data)
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
 
     async def finish(self, write: Write, data: bytes) -> None:
-        """Write what is left and this, by a last write of the caller's."""
+        """Write what is queued plus `data`, using `write` for this last time."""
         while self._rest is not None:
             await asyncio.wait((self._rest,))
         if self.broken.done():
@@ -44,7 +43,7 @@ class Writer:
         await write(self._take() + data)
 
     async def stop(self) -> None:
-        """Forget what is not written yet."""
+        """Drop what is queued and cancel the write under way."""
         self._parts.clear()
         self.broken.cancel()
         if self._rest is not None:
@@ -79,7 +78,7 @@ class Writer:
         self._parts.clear()
         if not self.broken.done():
             self.broken.set_exception(exc)
-            self.broken.exception()  # whoever stops first will not look at it
+            self.broken.exception()  # marks it retrieved: a stop may come before anyone awaits it
 
     def _take(self) -> bytes:
         data = b"".join(self._parts)
@@ -89,11 +88,11 @@ class Writer:
 
 @types.coroutine
 def _resume(step: Coroutine[Any, Any, None], waiting: Any) -> Generator[Any, Any, None]:
-    """Carry on with a coroutine that was driven by hand up to its first wait."""
+    """Continue a coroutine that was driven by hand up to its first await."""
     while True:
         try:
             resume = partial(step.send, (yield waiting))
-        except BaseException as error:  # a cancel: it interrupts the step
+        except BaseException as error:  # a cancellation: pass it into the step
             resume = partial(step.throw, error)
         try:
             waiting = resume()

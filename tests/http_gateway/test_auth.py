@@ -218,7 +218,7 @@ def test_a_gateway_that_would_lend_its_certificate_to_strangers_says_so(
     tell_of_security(parse_flags(["--tokens", "f"]))
     assert caplog.text == ""
     tell_of_security(parse_flags([]))
-    assert "in the gateway's own name" in caplog.text
+    assert "under the gateway's own name" in caplog.text
 
 
 def test_half_a_certificate_is_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:

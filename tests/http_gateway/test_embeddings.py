@@ -67,10 +67,10 @@ def test_the_openai_package_reads_both_encodings(live_url: str) -> None:
 @pytest.mark.parametrize(
     ("body", "param", "says"),
     [
-        ({"input": "a", "dimensions": 2}, "dimensions", "vectors of this model have 3"),
+        ({"input": "a", "dimensions": 2}, "dimensions", "model's vectors have 3"),
         ({"input": "a", "normalize": True}, "normalize", "not supported"),
         ({"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "not supported"),
-        ({"input": "a", "imput": "b"}, "imput", "not a field this server knows"),
+        ({"input": "a", "imput": "b"}, "imput", "not a known field"),
         ({"input": "a", "encoding_format": "int8"}, "encoding_format", "'float' or 'base64'"),
         ({"input": "a", "dimensions": 0}, "dimensions", "greater than or equal to 1"),
         ({"input": []}, "input", "at least 1 item"),

@@ -56,7 +56,7 @@ async def test_a_bug_is_answered_with_500_and_logged_with_the_request_id(
         saxml = await http.post("/unpublish", json={"model": "/sax/test/llama"})
     assert answer.status_code == saxml.status_code == 500
     assert answer.json()["error"]["type"] == "server_error"
-    assert saxml.json() == {"detail": "an internal error; the gateway's log has it"}
+    assert saxml.json() == {"detail": "internal error: see the gateway's log"}
     assert "abc-1" in caplog.text
     assert "NoneType" not in answer.text
 

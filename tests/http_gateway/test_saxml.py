@@ -105,7 +105,7 @@ async def test_listall_tells_the_full_names_of_one_cell(
 async def test_a_field_in_body_and_query_is_refused(http: httpx.AsyncClient):
     answer = await http.request("GET", "/listcell?model=/sax/test/llama", json={"model": "x"})
     assert answer.status_code == 400
-    assert "not in both" in answer.json()["detail"]
+    assert "query string, not both" in answer.json()["detail"]
 
 
 async def test_generate_answers_texts_with_scores(cell: FakeCell, http: httpx.AsyncClient):
@@ -333,7 +333,7 @@ async def test_autoscaling_is_published_updated_and_ended(cell: FakeCell, http: 
 async def test_the_end_of_autoscaling_goes_with_no_other_word_on_it(http: httpx.AsyncClient):
     answer = await http.post("/publish", json={**SPEC, "max_replicas": None, "min_replicas": 1})
     assert answer.status_code == 400
-    assert "ends autoscaling" in answer.json()["detail"]
+    assert "turns autoscaling off" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ async def test_a_bug_in_a_source_is_told_without_its_text():
     channel = Channel()
     await channel.run(told("a", tick, RuntimeError("secret")))
     assert b"secret" not in b"".join(channel.writes)
-    assert channel.writes[-1].startswith(b"<an internal error")
+    assert channel.writes[-1].startswith(b"<internal error")
 
 
 async def test_a_stream_that_cannot_close_well_ends_with_the_error():

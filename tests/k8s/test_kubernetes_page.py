@@ -66,7 +66,7 @@ def test_the_readers_own_folder_puts_bucket_account_and_images_into_the_tutorial
 
 
 def test_every_folder_that_can_be_applied_is_on_the_page_and_every_name_on_it_exists() -> None:
-    table = PAGE.partition("What stands in")[2].partition("\n\n`sax k8s render`")[0]
+    table = PAGE.partition("Contents of `k8s/`")[2].partition("\n\n`sax k8s render`")[0]
     told = set(re.findall(r"`((?:overlays/|components/|examples/)?[a-z0-9-]+)`", table))
     named = {each if (K8S / each).is_dir() else f"overlays/{each}" for each in told}
     there = {
