@@ -1,7 +1,7 @@
-"""`python -m model_server`: flags to config, logging, and the real loader.
+"""Run a model server: parse flags, configure logging, start one process.
 
-The only place that reads flags and configures logging. jax is imported with the loader, after the
-environment it reads is set.
+The only module that reads flags or configures logging. jax is imported later, once the environment
+variables that it reads are set.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SIGTERM or Ctrl-C drains: nothing new is taken, running requests get --drain_sec
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Every flag of the process, with the defaults of the config."""
+    """Return the parser for every flag; defaults come from ModelServerConfig."""
     default = ModelServerConfig()
     parser = argparse.ArgumentParser(
         "python -m model_server",
@@ -66,7 +66,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def make_config(arguments: Sequence[str]) -> ModelServerConfig:
-    """The config of a command line; a wrong one ends the process with a sentence and status 2."""
+    """Parse a command line; on a bad one, print the error and exit with status 2."""
     parser = make_parser()
     values = vars(parser.parse_args(arguments))
     values["imports"] = tuple(values["imports"] or ())
@@ -80,12 +80,12 @@ def make_config(arguments: Sequence[str]) -> ModelServerConfig:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Serve until signalled, then exit (see `end_status`)."""
+    """Serve until signalled, then exit with the status of `drained_status`."""
     config = make_config(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    logging.getLogger("jax").setLevel(logging.WARNING)  # it tells of every backend it lacks
+    logging.getLogger("jax").setLevel(logging.WARNING)  # it logs every missing backend
     if told := missing_model_server("`python -m model_server`"):
         logger.error("%s", told)
         leave(2)
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _serve_page(config: ModelServerConfig) -> HealthPage:
-    """Probes are answered from now on: to import jax and to meet other hosts takes a while."""
+    """Start answering probes now: importing jax and meeting the other hosts takes a while."""
     page = HealthPage()
     if config.metrics_port >= 0:
         page.serve(config.host, config.metrics_port)
@@ -127,7 +127,7 @@ def _serve_alone(config: ModelServerConfig, page: HealthPage) -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """Exit. A load that would not stop keeps its thread, and must not keep the process."""
+    """Exit, even if a load that cannot be stopped still holds a thread."""
     logging.shutdown()
     if any(thread.name.startswith("load ") for thread in threading.enumerate()):
         sys.stdout.flush()
