@@ -193,7 +193,7 @@ def _prefill_block(layout: Layout) -> int:
 
 
 def _workspace(recipe: Recipe, layout: Layout, slots: int) -> int:
-    """Bytes of the largest step's temporaries: several copies of the logits, and the token batch."""
+    """Bytes of the largest step's temporaries: several copies of the logits, and its tokens."""
     tokens = slots + _prefill_block(layout) * max(PREFILL_BLOCKS)
     logits = 4 * max(slots, 2) * recipe.vocab * 6
     return logits + 4 * tokens * recipe.embed * 32 + 64 * 2**20

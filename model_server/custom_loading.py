@@ -1,6 +1,6 @@
-"""Loading a custom model: the user's own function, then every bucket compiled.
+"""Loads a custom model: runs the user's load function, then compiles every bucket.
 
-Memory is counted once the function has run: only it knows what it loads.
+Memory is counted after the function has run, because only it knows what it loads.
 """
 
 from __future__ import annotations

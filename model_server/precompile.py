@@ -1,11 +1,11 @@
-"""Compiles a model's programs ahead, for a TPU slice that is elsewhere or for CPUs like these.
+"""Compiles a model's programs ahead of serving, for a TPU slice elsewhere or for CPUs like these.
 
     python -m model_server.precompile MODEL [KEY=JSON ...] --topology v5e:4x8 [-- FLAGS]
     python -m model_server.precompile --list PLACE
 
-FLAGS are those that the model server will be started with. Exit statuses: 0 the set is whole, 1 it
-could not be made, 2 the command line is wrong. The only file of the command that knows a terminal
-or the environment; jax is imported once that is set.
+FLAGS are the flags the model server will be started with. Exit status: 0 all programs compiled,
+1 some could not be compiled, 2 bad arguments. The only module of the command that uses the
+terminal or the environment; jax is imported once that is set.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from model_server.precompiled.place import SetFolder
     from model_server.precompiled.subject import Subject
 
-_WRONG = (InvalidRequest, ModelPathNotFound)  # what only another command line puts right
+_WRONG = (InvalidRequest, ModelPathNotFound)  # bad arguments: exit status 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit status."""
+    """Run the command line and return the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     end = words.index("--") if "--" in words else len(words)
     parser = _parser()
@@ -93,11 +93,11 @@ def _make(options: argparse.Namespace, config: ModelServerConfig, console: Conso
 
 
 def set_environment(config: ModelServerConfig) -> None:
-    """Before jax is imported: as on a server, but this process compiles and runs nothing."""
+    """Set variables as a server would, but so that this process only compiles; call before jax."""
     for name, value in config.environment().items():
         os.environ.setdefault(name, value)
-    os.environ["JAX_PLATFORMS"] = "cpu"  # a TPU of this machine is for who serves on it
-    # XLA:CPU cannot write a program that it read from there.
+    os.environ["JAX_PLATFORMS"] = "cpu"  # leave a local TPU to its model server
+    # XLA:CPU cannot serialise a program that it read from this cache.
     os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
 
 
