@@ -68,7 +68,7 @@ class Room:
     in_use: int  # by other models
 
     def reserve(self, *, weights: int, workspace: int) -> int:
-        """Return the bytes of a model without KV pages. Raises MemoryPlanError if they do not fit."""
+        """Return the bytes of a model without KV pages. Raises MemoryPlanError."""
         total, free = weights + workspace, max(0, self.limit - self.in_use)
         if total > free:
             raise MemoryPlanError(

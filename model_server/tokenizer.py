@@ -180,7 +180,7 @@ class HfTokenizer:
         return self._text_ids(tokenizer, self._charsmap.apply(text) if self._charsmap else text)
 
     def _text_ids(self, tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
-        """Never a control token: a text that the library takes for one is cut inside it."""
+        """Encode without control tokens: text that the library takes for one is cut in two."""
         found = encoded(tokenizer, text)
         if self._never_text.isdisjoint(found.ids):
             return found.ids
