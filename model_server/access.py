@@ -18,8 +18,8 @@ def check_method(principal: Principal, model_id: str, method: str, acls: MethodA
     if acl is not None and not acl.allows(principal):
         # Do not list who is allowed: that is for operators only.
         raise PermissionDenied(
-            f"{principal.name or 'someone who proved nothing'} may not call {method} of "
-            f"{model_id}: ask one of the model's operators to put that name on its access control "
+            f"{principal.name or 'an unauthenticated caller'} may not call {method} of "
+            f"{model_id}: ask one of the model's operators to add that name to its access control "
             f"list (`sax setacl {model_id} {method} NAMES`)"
         )
 
@@ -28,8 +28,8 @@ def check_admin(principal: Principal, admins: Acl, doing: str) -> None:
     """Raise PermissionDenied unless the principal may load, change and unload models here."""
     if not admins.allows(principal):
         raise PermissionDenied(
-            f"{principal.name or 'someone who proved nothing'} may not {doing} on this model "
-            f"server: that is for {admins} (its --admin_acl), the admin server of its cell"
+            f"{principal.name or 'an unauthenticated caller'} may not {doing} on this model "
+            f"server: only {admins} may (its --admin_acl), the admin server of its cell"
         )
 
 
@@ -42,7 +42,7 @@ def check_enforceable(texts: Mapping[str, str], *, enforced: bool) -> None:
     parse_acls(texts)
     if not enforced and any(texts.values()):
         raise UnsupportedParameter(
-            "acls cannot be enforced: nobody proves who they are to this model server; start it "
+            "acls cannot be enforced: this model server does not authenticate callers; start it "
             "with --tokens (or --tls_ca) and --admin_acl, or publish without acls",
             param="acls",
         )

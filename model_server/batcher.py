@@ -81,8 +81,8 @@ class Batcher(Generic[Item, Answer]):
             raise self._unloaded()
         if len(self._waiting) >= self._queue:
             raise QueueFull(
-                f"{len(self._waiting)} requests wait for {self._name}, which is all this replica "
-                f"holds; send it again in {_RETRY_S:.0f} s",
+                f"this replica is full ({len(self._waiting)} requests queued for {self._name}); "
+                f"retry in {_RETRY_S:.0f} s",
                 retry_after_s=_RETRY_S,
             )
         loop = asyncio.get_running_loop()

@@ -126,5 +126,5 @@ def _check_regex(pattern: str) -> None:
         re.compile(pattern)
     except re.error as exc:
         raise ValueError(
-            f"--model_filter_regex {pattern!r} is no regular expression: {exc}"
+            f"--model_filter_regex {pattern!r} is not a regular expression: {exc}"
         ) from exc

@@ -36,7 +36,7 @@ class Connection:
     async def start(self, id: int, request: GenerateRequest) -> None:
         """Start a request under the caller's id. A bad request fails alone, through `take`."""
         if id in self._requests:
-            raise InvalidRequest(f"request {id} runs already: number requests uniquely", param="id")
+            raise InvalidRequest(f"request {id} is already running: use unique ids", param="id")
         self._requests[id] = None
         try:
             running = await self._handler.start(

@@ -114,8 +114,8 @@ class CompiledMethod:
         leaves = jax.tree.leaves(arrays)
         if not leaves or any(leaf.shape[:1] != (len(requests),) for leaf in leaves):
             raise TypeError(
-                f"pre_process of {len(requests)} requests must make arrays of as many rows; it "
-                f"made {_shapes(leaves) or 'none'}"
+                f"pre_process of {len(requests)} requests must return arrays of as many rows; it "
+                f"returned {_shapes(leaves) or 'none'}"
             )
         return arrays
 
@@ -138,7 +138,9 @@ class CompiledMethod:
                 raise TypeError(f"call turns the state {_kinds(self._state)} into {_kinds(state)}")
         wrong = [leaf for leaf in jax.tree.leaves(outputs) if leaf.shape[:1] != (size,)]
         if wrong:
-            raise TypeError(f"call of {size} rows must make arrays of as many; it made {wrong}")
+            raise TypeError(
+                f"call of {size} rows must return arrays of as many; it returned {wrong}"
+            )
 
     def _try(self, example: bytes) -> None:
         """Run one example end to end, so that what cannot work fails at load time."""

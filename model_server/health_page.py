@@ -88,7 +88,7 @@ class HealthPage:
         if path == "/readyz":
             return _status(self.trouble() or self.waiting(), "ready")
         if path == "/metrics":
-            return "503 Service Unavailable", "starting: there are no figures yet"
+            return "503 Service Unavailable", "starting: there are no metrics yet"
         return "404 Not Found", f"no {path} here: /healthz, /readyz, /metrics"
 
 

@@ -99,5 +99,5 @@ class Joiner:
     def _log_loss(self, reason: str) -> None:
         """Log once when the admin is lost or not there yet, not per attempt."""
         if self._joined is not False:
-            logger.warning("not joined, trying on: %s", reason)
+            logger.warning("not joined to the admin server, retrying: %s", reason)
         self._joined = False

@@ -159,7 +159,7 @@ class LmLoad:
         """Adopt the primary's plan, if it fits on this host."""
         if limits.pages > self.limits.pages:
             raise MemoryPlanError(
-                f"there is room for {self.limits.pages} KV pages, and the plan of the primary has "
+                f"this host has memory for {self.limits.pages} KV pages, but the primary planned "
                 f"{limits.pages}: give every host the same memory, or lower --kv_cache_bytes"
             )
         self.limits = limits
@@ -193,7 +193,7 @@ def _warn_of_plain(spec: ModelSpec, module: Blueprint) -> None:
     left = [declared.path for declared in module.declarations if declared.left_plain]
     if left:
         logger.warning(
-            "%s: QUANTIZE fits neither shape nor checkpoint of %d matrices, which stay plain: %s%s",
+            "%s: QUANTIZE does not fit shape or checkpoint of %d matrices, which stay plain: %s%s",
             spec.model_id,
             len(left),
             ", ".join(left[:3]),

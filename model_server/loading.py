@@ -97,7 +97,7 @@ class _Closes(Protocol):
 def _no_proxy() -> str:
     if "proxy" not in str(jax.config.jax_platforms):  # pyright: ignore[reportAttributeAccessIssue]
         return ""
-    return "; JAX_PLATFORMS=proxy (Pathways) is for a later version of this server"
+    return "; JAX_PLATFORMS=proxy (Pathways) is not supported yet"
 
 
 class ModelLoader:
@@ -209,7 +209,10 @@ class ModelLoader:
         how = (spec, recipe, checkpoint, self._config, self._in_use())
         if recipe.stages > 1:
             if self._config.programs:
-                logger.warning("%s: hosts compile their stages themselves", spec.model_id)
+                logger.warning(
+                    "%s: in stages, so its hosts ignore --programs",
+                    spec.model_id,
+                )
             return StageLoad(*how, self.stage_host, limits)
         return LmLoad(*how, self._transfer, limits)
 
@@ -230,7 +233,7 @@ class ModelLoader:
         if order is not None and others:
             raise LoadFailed(
                 f"a model that lies {order} cannot be beside one that lies {others.pop()}: hosts "
-                "would wait for each other for ever; unload that one, or give NUM_STAGES the "
+                "would wait for each other forever; unload that one, or set NUM_STAGES to the "
                 "number of hosts"
             )
 
@@ -238,7 +241,7 @@ class ModelLoader:
         """Return what disaggregated prefill needs, if this server takes part in it."""
         if isinstance(load, StageLoad):
             if self._config.takes_pages:
-                logger.warning("a model in stages computes its prompts itself")
+                logger.warning("--prefill_servers is ignored for a model in stages")
             return None
         if load.traffic is None:
             return None

@@ -132,7 +132,7 @@ def _updated(loaded: ModelSpec, request: Any) -> ModelSpec:
         # A version has overrides too, which only Load carries; only Saxml's admin loads this way.
         raise StaleRevision(
             f"{loaded.model_id} is loaded here from {loaded.checkpoint} and not from "
-            f"{request.checkpoint_path}: send Load, or no checkpoint_path to change the acls alone",
+            f"{request.checkpoint_path}: send Load, or leave out checkpoint_path to set acls only",
             param="checkpoint_path",
         )
     # This is no longer the version that the admin published.

@@ -60,19 +60,19 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m model_server.precompile",
         description="Compiles every program of a model ahead of the servers that will run it.",
-        epilog="Behind -- follow the flags that the model server will be started with.",
+        epilog="After -- come the flags that the model server will be started with.",
     )
     parser.add_argument(
         "model", nargs="?", help="a checkpoint, a model path, a config.json or a well-known model"
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=JSON", help="as in a publish")
     parser.add_argument("--topology", help="v5e:4x8, v6e:2x2, ..., or cpu, cpu:2, ...")
-    parser.add_argument("--to", metavar="PLACE", help="a folder, gs:// or s3:// place to write to")
-    parser.add_argument("--path", help="model path of a checkpoint, where not as config.json says")
+    parser.add_argument("--to", metavar="PLACE", help="folder, gs:// or s3:// location to write to")
+    parser.add_argument("--path", help="model path of a checkpoint (default: from config.json)")
     parser.add_argument(
-        "--keep-going", action="store_true", help="where a program does not compile, make the rest"
+        "--keep-going", action="store_true", help="go on after a program that does not compile"
     )
-    parser.add_argument("--list", metavar="PLACE", help="show the sets that are there")
+    parser.add_argument("--list", metavar="PLACE", help="list the program sets there")
     return parser
 
 
@@ -108,8 +108,8 @@ def _place(options: argparse.Namespace, subject: Subject) -> str:
     if place := options.to or own:
         return place if "://" in place else os.path.abspath(os.path.expanduser(place))
     raise InvalidRequest(
-        f"{subject.title} has no checkpoint to lie beside: say where to write its programs, as in "
-        "--to gs://BUCKET/programs",
+        f"{subject.title} has no checkpoint to write programs beside: say where to write them, as "
+        "in --to gs://BUCKET/programs",
         param="to",
     )
 
@@ -147,7 +147,7 @@ def _how_to_serve(place: str, subject: Subject) -> str:
 
     is_beside = subject.has_checkpoint and place.endswith(FOLDER)
     value = BESIDE_CHECKPOINTS if is_beside else place
-    return f"servers take them with --programs {value}"
+    return f"start servers with --programs {value} to use them"
 
 
 def _line(made: Made) -> str:

@@ -146,7 +146,7 @@ class ModelServer:
                 await self._joining
         await self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
         if not await self._admission.drain(self._config.drain_seconds):
-            logger.warning("not everything was answered within the drain time")
+            logger.warning("some requests did not finish within the drain time")
         await self._elsewhere.close()
         await self._prefill.stop()
         await self.servables.close(drain_s=0)
@@ -290,8 +290,8 @@ class ModelServer:
             logger.warning("%s", warning)
         if config.security.authenticates and config.sax_cell and not Credentials.ours().given:
             logger.warning(
-                "this model server has nothing to show to its admin server, which will not let it "
-                "join if it asks who is there: set SAX_TOKEN, SAX_TOKEN_FILE or SAX_TLS_CERT"
+                "this model server has no credentials, so an admin server that authenticates will "
+                "not let it join: set SAX_TOKEN, SAX_TOKEN_FILE or SAX_TLS_CERT"
             )
 
     async def _report(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:

@@ -34,4 +34,4 @@ class RunnerThread:
         self.worker.stop()
         _, stuck = await asyncio.wait([freed], timeout=_LAST_BATCH_S)
         if stuck:
-            logger.warning("a batch of %s does not end; its memory is not free", self._model_id)
+            logger.warning("a batch of %s does not end; its memory is not freed", self._model_id)

@@ -62,7 +62,7 @@ class Servables:
         """
         acls = parse_acls(spec.acls)
         if self._closing:
-            raise ShuttingDown("this model server is shutting down and loads nothing")
+            raise ShuttingDown("this model server is shutting down and loads no models")
         entry = self._entries.get(spec.model_id)
         wanted = entry is not None and _same(entry.wish, spec)
         if entry is None:
@@ -153,7 +153,7 @@ class Servables:
         if unloads:
             _, stuck = await asyncio.wait(unloads, timeout=self._drain_s + _STOP_LOAD_S)
             for unload in stuck:
-                logger.warning("a load does not stop; leaving it behind")
+                logger.warning("a load does not stop; abandoning it")
                 unload.cancel()
 
     # State of one entry: the last wish wins
@@ -161,7 +161,7 @@ class Servables:
     def _wish(self, entry: _Entry, spec: ModelSpec | None) -> None:
         if not entry.settled.done():
             _settle(
-                entry.settled, Cancelled(f"a later call changed what {entry.model_id} is to be")
+                entry.settled, Cancelled(f"a later load or unload of {entry.model_id} replaced it")
             )
         entry.wish = spec
         entry.settled = asyncio.get_running_loop().create_future()

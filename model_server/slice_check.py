@@ -38,17 +38,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m model_server.slice_check",
         description="Joins the devices of all hosts of a slice and counts them. Run it on every "
-        "host; who they are it finds like a model server.",
+        "host; hosts find each other as model servers do.",
         epilog="example:\n  SAX_HOSTS=8 SAX_SUBDOMAIN=slice-check python -m "
         "model_server.slice_check --expect 32",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--expect", type=int, help="devices that there must be, all hosts together")
-    parser.add_argument("--hosts", default="", help="the hosts, host 0 first; or how many")
-    parser.add_argument("--host_ordinal", type=int, help="which of them this is")
-    parser.add_argument("--port", type=int, default=_PORT, help="of host 0 (%(default)s)")
+    parser.add_argument("--expect", type=int, help="expected number of devices, all hosts together")
+    parser.add_argument("--hosts", default="", help="hosts, host 0 first, or their number")
+    parser.add_argument("--host_ordinal", type=int, help="this host's number")
+    parser.add_argument("--port", type=int, default=_PORT, help="port on host 0 (%(default)s)")
     parser.add_argument(
-        "--timeout", type=int, default=600, help="seconds for all hosts to be there (%(default)s)"
+        "--timeout", type=int, default=600, help="seconds for all hosts to connect (%(default)s)"
     )
     return parser
 
@@ -77,7 +77,7 @@ def _check(group: Membership, expected: int | None) -> int:
         _say(f"{expected} devices were expected")
         return 1
     if (total := _add_up()) != there:
-        _say(f"the devices added up to {total}, not {there}: links of this slice do not work")
+        _say(f"the devices added up to {total}, not {there}: the links of this slice do not work")
         return 1
     _say(f"all {there} devices answer")
     return 0

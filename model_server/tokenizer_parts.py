@@ -38,7 +38,7 @@ def encoded(tokenizer: tokenizers.Tokenizer, text: str) -> tokenizers.Encoding:
     except BaseException as exc:
         if not _is_the_librarys(exc):
             raise
-        raise CheckpointError(f"the tokenizer breaks down on a text: {exc}") from exc
+        raise CheckpointError(f"the tokenizer fails on a text: {exc}") from exc
 
 
 def _is_the_librarys(exc: BaseException) -> bool:

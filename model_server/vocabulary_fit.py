@@ -18,8 +18,8 @@ def check_fit(tokenizer: HfTokenizer, rows: int, checkpoint: str) -> None:
     if tokenizer.ordinary_size > rows:
         raise CheckpointError(
             f"{checkpoint}: its tokenizer has ids up to {tokenizer.ordinary_size - 1}, its model "
-            f"{rows} rows of embedding: they are not of one model. Replace the tokenizer's files "
-            "by the model's own"
+            f"{rows} rows of embedding: the tokenizer is another model's. Replace its files by "
+            "the model's own"
         )
     if tokenizer.adds_bos and tokenizer.bos_id is not None and tokenizer.bos_id >= rows:
         raise CheckpointError(

@@ -169,7 +169,7 @@ class Engine:
         if self._failure:
             raise _stopped(self._failure)
         if self._closing or (self._draining if draining is None else draining):
-            raise ShuttingDown("this replica is going away and takes nothing new; try another")
+            raise ShuttingDown("this replica is shutting down; try another")
 
     def _check_room(self) -> None:
         """Bound live requests, not waiting ones: a burst into free slots is not a full queue."""
@@ -177,8 +177,8 @@ class Engine:
         if live >= self._limits.slots + self._limits.queue:
             retry_after_s = self._seconds_per_answer()
             raise QueueFull(
-                f"{live} requests are running or waiting, which is all this replica holds; "
-                f"send it again in {retry_after_s:.0f} s",
+                f"this replica is full ({live} requests running or waiting); "
+                f"retry in {retry_after_s:.0f} s",
                 retry_after_s=retry_after_s,
             )
 
@@ -256,7 +256,7 @@ class Engine:
         try:
             self._flush()
         except Exception:
-            log.exception("the engine could not say that it stopped")
+            log.exception("could not deliver the engine's failure")
 
 
 def _stopped(failure: BaseException) -> SaxError:
