@@ -64,12 +64,10 @@ class Batcher(Generic[Item, Answer]):
 
     @property
     def waiting(self) -> int:
-        """Items in the queue."""
         return len(self._waiting)
 
     @property
     def running(self) -> int:
-        """Items in the running batch."""
         return len(self._batch)
 
     async def ask(self, item: Item) -> Answer:

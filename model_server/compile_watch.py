@@ -43,7 +43,7 @@ class LoadCompiles:
 
 
 class CompileWatch:
-    """Install once per process, before the first load."""
+    """Create one per process, before the first load."""
 
     def __init__(self, *, strict: bool = False) -> None:
         """strict: a compile while serving raises in the thread that caused it."""

@@ -37,7 +37,7 @@ class ModelServerConfig:
     platform_topology: str = "1"
     tags: tuple[str, ...] = ()
     model_filter_regex: str = ".*"  # full match on the model paths to offer
-    imports: tuple[str, ...] = ()  # modules that register models of their own
+    imports: tuple[str, ...] = ()  # modules that register custom models
     jax_cache_dir: str | None = None
     programs: str = ""  # where to read precompiled programs: a location, or "checkpoint"
     slots: int = 32
@@ -54,8 +54,8 @@ class ModelServerConfig:
     host_timeout_seconds: float = 3.0  # a host silent for this long is lost
     bring_up_seconds: float = 600.0  # for all hosts of a replica to connect
     cpu_devices: int | None = None  # simulated devices on a CPU host
-    prefill: bool = False  # compute prompts for servers that name this one in --prefill_servers
-    prefill_servers: tuple[str, ...] = ()  # host:port of servers that compute prompts for this one
+    prefill: bool = False  # prefill for servers that name this one in --prefill_servers
+    prefill_servers: tuple[str, ...] = ()  # host:port of servers that prefill for this one
     kv_expiry_seconds: float = 60.0  # until unfetched keys and values are freed
     security: Security = OPEN_TO_ALL
     incarnation: str = field(default_factory=lambda: secrets.token_hex(16))
@@ -74,7 +74,7 @@ class ModelServerConfig:
 
     @property
     def cell(self) -> str:
-        """The bare cell name, "" when this server belongs to none."""
+        """Cell name without "/sax/"; "" if this server joins no cell."""
         return CellId.parse(self.sax_cell).cell if self.sax_cell else ""
 
     @property

@@ -12,8 +12,6 @@ DEFAULT_METHOD = "custom"
 
 
 class CustomCalls:
-    """Answers custom requests with the loaded models."""
-
     def __init__(self, servables: Servables, admission: Admission) -> None:
         self._servables = servables
         self._admission = admission

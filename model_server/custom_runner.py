@@ -48,7 +48,6 @@ class CompiledProgram:
         self.workspace = max(each.workspace for each in self.methods.values())
 
     def answer(self, method: str, requests: Sequence[bytes]) -> Sequence[bytes | SaxError]:
-        """Return an answer or an error for each request."""
         return self.methods[method].answer(requests)
 
     def close(self) -> None:

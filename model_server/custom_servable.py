@@ -42,12 +42,10 @@ class CustomServable:
 
     @property
     def running(self) -> int:
-        """Requests in running batches."""
         return sum(batcher.running for batcher in self._batchers.values())
 
     @property
     def waiting(self) -> int:
-        """Requests in the queues."""
         return sum(batcher.waiting for batcher in self._batchers.values())
 
     async def ask(self, method: str, request: bytes) -> bytes:
@@ -55,7 +53,6 @@ class CustomServable:
         return await self._batchers[method].ask(request)
 
     async def close(self, drain_s: float) -> None:
-        """Let running requests finish within the time, refuse the rest, free the memory."""
         await self._thread.close(list(self._batchers.values()), drain_s)
 
     def _count(self, size: int) -> None:

@@ -126,11 +126,9 @@ class EmbedModelRunner:
         self.closed = False
 
     def length(self, count: int) -> int:
-        """The compiled length that takes so many tokens; inputs of one length share a batch."""
         return next(length for length in self._programs.rows if length >= count)
 
     def embed(self, inputs: Sequence[Sequence[int]]) -> list[list[float]]:
-        """One vector per input, all of one `length`."""
         length = self.length(max(map(len, inputs)))
         vectors: list[list[float]] = []
         for rows in split(len(inputs), self._programs.rows[length]):

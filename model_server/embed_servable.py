@@ -53,7 +53,6 @@ class EmbedServable:
 
     @property
     def waiting(self) -> int:
-        """Inputs in the queue."""
         return self._batcher.waiting
 
     async def embed(self, inputs: Sequence[Sequence[int]]) -> list[Vector]:
@@ -74,7 +73,6 @@ class EmbedServable:
                 task.cancel()
 
     async def close(self, drain_s: float) -> None:
-        """Let running inputs finish within the time, refuse the rest, free the memory."""
         await self._thread.close([self._batcher], drain_s)
 
     def _count(self, size: int) -> None:

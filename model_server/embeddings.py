@@ -24,8 +24,6 @@ _INLINE_CHARACTERS = 2000  # shorter texts are tokenised on the event loop, in w
 
 
 class Embeddings:
-    """Answers embedding requests with the loaded models."""
-
     def __init__(self, servables: Servables, admission: Admission) -> None:
         self._servables = servables
         self._admission = admission

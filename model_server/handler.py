@@ -34,8 +34,6 @@ _INLINE_CHARACTERS = 2000  # shorter prompts are tokenised on the event loop, in
 
 
 class Handler:
-    """Answers language model requests with the loaded models."""
-
     def __init__(
         self,
         servables: Servables,

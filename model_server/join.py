@@ -49,7 +49,6 @@ class Joiner:
         return None if self._joined_at_s is None else time.monotonic() - self._joined_at_s
 
     async def run(self) -> None:
-        """Join until cancelled."""
         retry_s = _FIRST_RETRY_S
         while True:
             try:

@@ -63,7 +63,6 @@ class LmServable:
         self._engine.reserve(submission)
 
     def release(self) -> None:
-        """Give up a reserved place."""
         self._engine.release()
 
     def cancel(self, sequence: int) -> None:
@@ -93,12 +92,10 @@ class LmServable:
 
     @property
     def waiting(self) -> int:
-        """Sequences in the queue."""
         return self.stats().waiting
 
     @property
     def failure(self) -> str | None:
-        """The reason if the engine stopped and nothing can be served; else None."""
         failed = self._lost or self._engine.failed
         return f"the engine stopped: {as_load_error(failed).text}" if failed else None
 
@@ -106,7 +103,6 @@ class LmServable:
         return self._engine.stats()
 
     async def close(self, drain_s: float) -> None:
-        """Let running requests finish within the time, refuse the rest, free the memory."""
         await asyncio.to_thread(self._engine.drain, drain_s)
         # The engine ends what still runs as "cancelled", and those updates arrive before this
         # call returns, so no caller is left waiting.

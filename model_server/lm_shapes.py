@@ -20,7 +20,7 @@ from model_server.models.weight import Blueprint
 
 
 def buckets_of(limits: EngineLimits) -> tuple[Bucket, ...]:
-    """Return every step shape that is compiled at load."""
+    """Return every step shape to compile at load."""
     return closed_set(limits.slots, PREFILL_BLOCKS)
 
 

@@ -114,8 +114,6 @@ def _moved(servable: LmServable) -> Moved:
 
 
 class Metrics:
-    """Prometheus registry of one model server."""
-
     def __init__(
         self, servables: Callable[[], Iterable[Servable]], compiles_while_serving: Callable[[], int]
     ) -> None:

@@ -1,6 +1,6 @@
 """Computes what a model needs of a server from shapes alone: on any machine, in about a second.
 
-Refusals carry it, so that whoever places models can act on them. Allocates nothing.
+Refusals carry it, so that the assigner can act on them. Allocates nothing.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class PackedReader:
         elif all(piece.place[-1] == slice(0, out.values.shape[-1]) for piece in pieces):
             for piece in pieces:
                 self._quantize(out, piece.place, piece.read(self._checkpoint))
-        else:  # scales need whole rows, and no piece has them
+        else:  # scales depend on whole rows, and no piece holds one
             numbers = self._weight.source.read(self._checkpoint, region)
             self._quantize(out, whole(numbers.shape), numbers)
         return out

@@ -260,7 +260,7 @@ class ModelServer:
         return advertised_host(self._config.host, self._config.advertise)
 
     def _serve_page(self) -> None:
-        """What a cluster's probes and scrapers see; until now it said that this one starts."""
+        """Serve metrics and the real health state; until now the page said "starting"."""
         config, page = self._config, self._page
         page.show(self._metrics.registry)
         page.trouble, page.waiting = self._loop.trouble, self._why_not_ready

@@ -125,7 +125,6 @@ class Servables:
         tell_of_idle(model_id, acls, entry.servable.methods if entry.servable else ())
 
     def infos(self) -> tuple[ServableInfo, ...]:
-        """Return every model with its status."""
         self._notice_failures()
         return tuple(_info(entry) for entry in self._entries.values())
 

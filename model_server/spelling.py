@@ -100,7 +100,7 @@ def _stripped_spaces(step: dict[str, Any]) -> int:
 
 
 def byte_alphabet() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 stands for itself, the rest follows from U+0100 on."""
+    """GPT-2's alphabet: printable Latin-1 stands for itself, other bytes become U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     table = {chr(byte): byte for byte in printable}

@@ -16,7 +16,7 @@ _FORGET_S = 30.0  # a live leader polls the status every second
 
 
 class Terms:
-    """The latest term seen."""
+    """Tracks the latest term seen."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

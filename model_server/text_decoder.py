@@ -39,7 +39,6 @@ class Utf8Decoder:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token_id: int) -> str:
-        """Return the whole characters this token completes; "" for a control token."""
         return self._stripped(self._utf8.decode(self._spelling.spoken_bytes(token_id)))
 
     def flush(self) -> str:

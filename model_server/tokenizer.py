@@ -113,7 +113,6 @@ class HfTokenizer:
         return self._spelling.ordinary_size
 
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
-        """Return the ids of plain text; control tokens written in it stay text."""
         ids = self._ids(self._start, text)
         if add_bos and self.adds_bos and self.bos_id is not None:
             return [self.bos_id, *ids]
@@ -137,15 +136,12 @@ class HfTokenizer:
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids, without control tokens; a broken character becomes U+FFFD."""
         return whole_text(self.decoder(), ids)
 
     def token_text(self, token_id: int) -> str:
-        """Return one token as text, control tokens included."""
         return self.token_bytes(token_id).decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return one token as bytes; b"" for an id outside the vocabulary."""
         return self._spelling.bytes_of(token_id)
 
     def decoder(self) -> IncrementalDecoder:
@@ -243,7 +239,6 @@ class ByteTokenizer:
         return self.encode(rendered)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; a broken character becomes U+FFFD."""
         return whole_text(self.decoder(), ids)
 
     def token_text(self, token_id: int) -> str:

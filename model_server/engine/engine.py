@@ -98,7 +98,6 @@ class Engine:
             self._reserved += 1
 
     def release(self) -> None:
-        """Give up a reserved place."""
         with self._changed:
             self._reserved -= 1
             self._changed.notify_all()

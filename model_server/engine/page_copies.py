@@ -27,12 +27,12 @@ class Directions(Protocol):
 
     @property
     def gives(self) -> bool:
-        """Pages are offered."""
+        """True if this server offers pages."""
         ...
 
     @property
     def takes(self) -> bool:
-        """Pages are fetched."""
+        """True if this server fetches pages."""
         ...
 
 

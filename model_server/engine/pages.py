@@ -31,7 +31,6 @@ class PagePool:
         return page
 
     def release(self, page: int) -> None:
-        """Return a granted page."""
         assert self._granted[page], f"page {page} is freed but nobody holds it"
         self._granted[page] = 0
         self._free.append(page)

@@ -67,7 +67,7 @@ def _first_highest(values: jax.Array) -> jax.Array:
 
 
 def _likeliest(logits: jax.Array, log_total: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The top tokens are in the blocks with the highest maxima, so search only those."""
+    """Return the top tokens, searching only the blocks with the highest maxima."""
     blocks = _blocks(logits, -jnp.inf)
     columns = lax.broadcasted_iota(jnp.int32, blocks.shape[:2], 1)
     count = min(TOP_LOGPROBS, blocks.shape[1])

@@ -229,7 +229,6 @@ class Scheduler:
         return self._pool.free >= wanted + reserve
 
     def _admit(self, sequence: Sequence, draft: _Draft) -> None:
-        """Give the first waiting sequence a slot."""
         assert not sequence.in_flight, "a victim's last token must be committed first"
         self._waiting.popleft()
         self._running.append(sequence)

@@ -82,7 +82,6 @@ class Layout:
         ]
 
     def views(self, vector: np.ndarray) -> dict[str, np.ndarray]:
-        """Return writable views of the parts of a host vector."""
         return {
             name: vector[part] if len(shape) == 1 else vector[part].reshape(shape)
             for name, part, shape in self._slices

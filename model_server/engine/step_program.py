@@ -30,7 +30,7 @@ _PLACES = ("pages", "offsets", "decode_tables", "decode_limits", "block_tables",
 
 
 class LanguageModel(Protocol):
-    """What the runner needs of a model family."""
+    """Interface of a model family, as the runner needs it."""
 
     def __call__(
         self,
