@@ -1,7 +1,7 @@
-"""`python -m model_server`: flags to config, logging, and the real loader.
+"""Run a model server: parse flags, configure logging, start one process.
 
-The only place that reads flags and configures logging. jax is imported with the loader, after the
-environment it reads is set.
+The only module that reads flags or configures logging. jax is imported later, once the environment
+variables that it reads are set.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ examples:
   python -m model_server
       join the admin at 127.0.0.1:10000, answer on 127.0.0.1:10001
   python -m model_server --port 0 --slots 8 --kv_cache_bytes 268435456
-      any free port, at most 8 sequences at once, 256 MiB for their keys and values
+      any free port, at most 8 sequences at once, a KV cache of 256 MiB
   SAX_ROOT=/tmp/sax python -m model_server --sax_cell /sax/test
-      find the admin where it wrote its address
+      find the admin through the address file that it wrote there
 
-SIGTERM or Ctrl-C drains: nothing new is taken, running requests get --drain_seconds to end.
+SIGTERM or Ctrl-C drains: new requests are refused, running ones get --drain_seconds to finish.
 """
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Every flag of the process, with the defaults of the config."""
+    """Return the parser for every flag; defaults come from ModelServerConfig."""
     default = ModelServerConfig()
     parser = argparse.ArgumentParser(
         "python -m model_server",
@@ -56,7 +56,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_network(parser, default)
     add_security_flags(
-        parser, "who may load and unload models here: the name of the admin server; * for everyone"
+        parser, "names that may load and unload models here: the admin server's; * for everyone"
     )
     _add_platform(parser, default)
     _add_hosts(parser, default)
@@ -66,7 +66,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def make_config(arguments: Sequence[str]) -> ModelServerConfig:
-    """The config of a command line; a wrong one ends the process with a sentence and status 2."""
+    """Parse a command line; on a bad one, print the error and exit with status 2."""
     parser = make_parser()
     values = vars(parser.parse_args(arguments))
     values["imports"] = tuple(values["imports"] or ())
@@ -80,12 +80,12 @@ def make_config(arguments: Sequence[str]) -> ModelServerConfig:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Serve until signalled, then exit (see `end_status`)."""
+    """Serve until signalled, then exit with the status of `drained_status`."""
     config = make_config(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    logging.getLogger("jax").setLevel(logging.WARNING)  # it tells of every backend it lacks
+    logging.getLogger("jax").setLevel(logging.WARNING)  # it logs every missing backend
     if told := missing_model_server("`python -m model_server`"):
         logger.error("%s", told)
         leave(2)
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _serve_page(config: ModelServerConfig) -> HealthPage:
-    """Probes are answered from now on: to import jax and to meet other hosts takes a while."""
+    """Start answering probes now: importing jax and meeting the other hosts takes a while."""
     page = HealthPage()
     if config.metrics_port >= 0:
         page.serve(config.host, config.metrics_port)
@@ -127,7 +127,7 @@ def _serve_alone(config: ModelServerConfig, page: HealthPage) -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """Exit. A load that would not stop keeps its thread, and must not keep the process."""
+    """Exit, even if a load that cannot be stopped still holds a thread."""
     logging.shutdown()
     if any(thread.name.startswith("load ") for thread in threading.enumerate()):
         sys.stdout.flush()
@@ -145,36 +145,36 @@ def _add_network(parser: argparse.ArgumentParser, default: ModelServerConfig) ->
         "--advertise",
         default=default.advertise,
         metavar="HOST",
-        help="host or address that others reach this server by (default: --host, or this machine's "
-        "own address where that is 0.0.0.0)",
+        help="host or address at which others reach this server (default: --host, or this "
+        "machine's own address if that is 0.0.0.0)",
     )
     flags.add_argument(
         "--metrics_port",
         type=int,
         default=default.metrics_port,
-        help="HTTP: Prometheus /metrics, and /healthz and /readyz for probes, on every host of a "
-        "replica; 0: any free one, -1: none (%(default)s)",
+        help="HTTP port of Prometheus /metrics and the probes /healthz and /readyz, on every host "
+        "of a replica; 0: any free one, -1: off (%(default)s)",
     )
     flags.add_argument(
         "--sax_cell",
         default=default.sax_cell,
-        help='cell to serve, as /sax/<cell>; "" joins none and takes any model (%(default)s)',
+        help='cell to serve, as /sax/<cell>; "" joins none and accepts any model (%(default)s)',
     )
     flags.add_argument(
         "--admin",
-        help="host:port of the admin server, several with commas (default: $SAX_ADMIN, else as "
-        "written under $SAX_ROOT, else 127.0.0.1:10000)",
+        help="host:port of the admin server, or several separated by commas (default: $SAX_ADMIN, "
+        "else the address found under $SAX_ROOT, else 127.0.0.1:10000)",
     )
     flags.add_argument(
         "--drain_seconds",
         type=float,
         default=default.drain_seconds,
-        help="time running requests get to end on unload or SIGTERM (%(default)s)",
+        help="seconds for running requests to finish on unload or SIGTERM (%(default)s)",
     )
 
 
 def _add_platform(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:
-    flags = parser.add_argument_group("what this server is to the admin")
+    flags = parser.add_argument_group("what this server offers to the admin")
     flags.add_argument(
         "--platform_chip",
         default=default.platform_chip,
@@ -190,69 +190,71 @@ def _add_platform(parser: argparse.ArgumentParser, default: ModelServerConfig) -
         action="append",
         dest="imports",
         metavar="MODULE",
-        help="a Python module that registers models of its own; repeatable",
+        help="a Python module that registers custom models; repeatable",
     )
-    flags.add_argument("--tags", default="", help="comma-separated words to place models by")
+    flags.add_argument("--tags", default="", help="comma-separated tags by which models are placed")
     flags.add_argument(
         "--model_filter_regex",
         default=default.model_filter_regex,
-        help="offer only the model paths that match as a whole (%(default)s)",
+        help="offer only the model paths that fully match (%(default)s)",
     )
 
 
 def _add_hosts(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:
-    flags = parser.add_argument_group("several hosts that serve as one replica")
+    flags = parser.add_argument_group("replicas of several hosts")
     flags.add_argument(
         "--hosts",
         default=default.hosts,
-        help="the hosts, the primary first, with commas; or how many there are, where the "
-        "environment (TPU, JobSet, LeaderWorkerSet, indexed Job) tells the rest (default: as the "
-        "environment says, else this host alone)",
+        help="comma-separated hosts, the primary first; or their number, if the environment (TPU, "
+        "JobSet, LeaderWorkerSet, indexed Job) provides the rest (default: from the environment, "
+        "else this host alone)",
     )
     flags.add_argument(
-        "--host_ordinal", type=int, help="which of them this is (default: as the environment says)"
+        "--host_ordinal",
+        type=int,
+        help="which of them this is, 0: the primary (default: from the environment)",
     )
     flags.add_argument(
         "--group_port",
         type=int,
         default=default.group_port,
-        help="port of the primary at which they meet (%(default)s)",
+        help="port on the primary where the hosts meet (%(default)s)",
     )
     flags.add_argument(
         "--host_timeout_seconds",
         type=float,
         default=default.host_timeout_seconds,
-        help="a host that is silent for so long is lost, and the replica with it (%(default)s)",
+        help="a host silent for this long is lost, and the replica with it (%(default)s)",
     )
     flags.add_argument(
         "--bring_up_seconds",
         type=float,
         default=default.bring_up_seconds,
-        help="time for all hosts to be there (%(default)s)",
+        help="time limit for all hosts to connect (%(default)s)",
     )
     flags.add_argument(
-        "--cpu_devices", type=int, help="devices that a CPU host pretends to have (default: 1)"
+        "--cpu_devices", type=int, help="devices that a CPU host simulates (default: 1)"
     )
 
 
 def _add_apart(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:
-    flags = parser.add_argument_group("prompts and answers on different servers")
+    flags = parser.add_argument_group("disaggregated prefill")
     flags.add_argument(
         "--prefill",
         action="store_true",
-        help="compute prompts for servers that name this one in --prefill_servers; such a server "
-        "joins no cell (--sax_cell '')",
+        help="prefill for servers that name this one in --prefill_servers; a prefill server joins "
+        "no cell (--sax_cell '')",
     )
     flags.add_argument(
         "--prefill_servers",
         default="",
-        help="host:port of model servers, with commas, that compute prompts for this one",
+        help="comma-separated host:port of model servers that prefill for this one",
     )
     flags.add_argument(
         "--kv_expiry_seconds",
         type=float,
         default=default.kv_expiry_seconds,
-        help="how long a server that computes prompts keeps what nobody fetches (%(default)s)",
+        help="how long a prefill server keeps keys and values that nobody fetches (%(default)s)",
     )
 
 
@@ -265,8 +267,7 @@ def _add_engine(parser: argparse.ArgumentParser, default: ModelServerConfig) -> 
         "--queue",
         type=int,
         default=default.queue,
-        help="sequences that may wait for a slot; beyond them callers are told to retry "
-        "(%(default)s)",
+        help="sequences that may wait for a slot; beyond that callers must retry (%(default)s)",
     )
     flags.add_argument(
         "--page_size",
@@ -282,29 +283,29 @@ def _add_engine(parser: argparse.ArgumentParser, default: ModelServerConfig) -> 
     flags.add_argument(
         "--kv_cache_bytes",
         type=int,
-        help="bytes of keys and values per model (default: on a CPU a whole context in every "
-        "slot, at most 1 GiB; elsewhere what the plan leaves free)",
+        help="bytes of KV cache per model (default: on a CPU a whole context in every slot, at "
+        "most 1 GiB; elsewhere all that the plan leaves free)",
     )
     flags.add_argument(
         "--memory_limit_bytes",
         type=int,
-        help="bytes all models together may fill (default: what the machine has)",
+        help="bytes that all models together may use (default: what the machine has)",
     )
     flags.add_argument(
         "--programs",
         default=default.programs,
         metavar="PLACE",
-        help="take programs that `sax precompile` wrote to this folder, gs:// or s3:// place, or "
-        'with "checkpoint" those beside each checkpoint; they are code, so name a place that only '
-        "those can write who may run code here (default: none)",
+        help="use programs that `sax precompile` wrote to this folder, gs:// or s3:// location, or "
+        'with "checkpoint" those beside each checkpoint; programs are code, so only people who '
+        "may run code here may be able to write there (default: none)",
     )
     flags.add_argument(
-        "--jax_cache_dir", help="keep compiled programs here, so that the next load is fast"
+        "--jax_cache_dir", help="keep compiled programs here, to speed up the next load"
     )
     flags.add_argument(
         "--strict_compile",
         action="store_true",
-        help="end the engine when a program is compiled while serving, instead of counting it",
+        help="stop the engine if a program is compiled while serving, instead of only counting it",
     )
 
 

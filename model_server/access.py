@@ -1,7 +1,4 @@
-"""Who may call which method of a model, and who may load models at all.
-
-Decides from values; knows nothing of tokens, certificates or the wire.
-"""
+"""Access checks: who may call a method of a model, and who may load models."""
 
 from __future__ import annotations
 
@@ -16,40 +13,43 @@ logger = logging.getLogger(__name__)
 
 
 def check_method(principal: Principal, model_id: str, method: str, acls: MethodAcls) -> None:
-    """May they call it? Raises PermissionDenied."""
+    """Raise PermissionDenied unless the model's ACLs let the principal call the method."""
     acl = acls.of(method)
     if acl is not None and not acl.allows(principal):
-        # Who is on the list is for operators to see, not for everyone who is not.
+        # Do not list who is allowed: that is for operators only.
         raise PermissionDenied(
-            f"{principal.name or 'someone who proved nothing'} may not call {method} of "
-            f"{model_id}: ask one of the model's operators to put that name on its access control "
+            f"{principal.name or 'an unauthenticated caller'} may not call {method} of "
+            f"{model_id}: ask one of the model's operators to add that name to its access control "
             f"list (`sax setacl {model_id} {method} NAMES`)"
         )
 
 
 def check_admin(principal: Principal, admins: Acl, doing: str) -> None:
-    """May they change what this server holds? Raises PermissionDenied."""
+    """Raise PermissionDenied unless the principal may load, change and unload models here."""
     if not admins.allows(principal):
         raise PermissionDenied(
-            f"{principal.name or 'someone who proved nothing'} may not {doing} on this model "
-            f"server: that is for {admins} (its --admin_acl), the admin server of its cell"
+            f"{principal.name or 'an unauthenticated caller'} may not {doing} on this model "
+            f"server: only {admins} may (its --admin_acl), the admin server of its cell"
         )
 
 
 def check_enforceable(texts: Mapping[str, str], *, enforced: bool) -> None:
-    """Raises InvalidRequest for malformed lists, UnsupportedParameter for any where nobody proves
-    who they are: a list that guards nothing must not look as if it did."""
+    """Reject ACLs that are malformed or that this server cannot enforce.
+
+    Raises InvalidRequest for malformed lists, and UnsupportedParameter for any list when callers
+    are not authenticated: it would look like protection and protect nothing.
+    """
     parse_acls(texts)
     if not enforced and any(texts.values()):
         raise UnsupportedParameter(
-            "acls cannot be enforced: nobody proves who they are to this model server; start it "
+            "acls cannot be enforced: this model server does not authenticate callers; start it "
             "with --tokens (or --tls_ca) and --admin_acl, or publish without acls",
             param="acls",
         )
 
 
 def tell_of_idle(model_id: str, acls: MethodAcls, methods: Collection[str]) -> None:
-    """Log a list for a method that the model has not: one that it should guard may be misspelt."""
+    """Warn about ACLs for methods that the model does not serve: the name may be misspelt."""
     idle = sorted(name for name in acls.texts if name not in methods and name != ALL_METHODS)
     if idle and methods:
         logger.warning(

@@ -1,7 +1,6 @@
-"""Who is in: counts the requests under way, refuses new ones while the process drains.
+"""Admission: count requests in progress and refuse new ones while the process drains.
 
-Shared by the handlers of every kind of model. Lives on the event loop; knows nothing of models
-beyond the statistics of the method that is called.
+Shared by the handlers of every kind of model. Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -17,23 +16,23 @@ from sax.errors import Cancelled, InvalidRequest, QueueFull, ShuttingDown
 
 
 class Admission:
-    """One per process."""
+    """Admission control for the whole process."""
 
     def __init__(self) -> None:
         self.draining = False
-        self.rejections = WindowCount()  # for want of room, or because we go away
+        self.rejections = WindowCount()  # queue full or draining
         self._inside = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
     def check_open(self) -> None:
-        """Raises ShuttingDown, and counts the refusal."""
+        """Raise ShuttingDown while draining, and count the rejection."""
         if self.draining:
             self.rejections.add(time.monotonic())
             raise ShuttingDown("this model server is shutting down; try another replica")
 
     def enter(self) -> None:
-        """A request begins; `leave` once it is over."""
+        """Count a request in; call `leave` when it is over."""
         self._inside += 1
         self._idle.clear()
 
@@ -43,13 +42,13 @@ class Admission:
             self._idle.set()
 
     def refused(self, exc: BaseException) -> None:
-        """Count a request that was turned away."""
+        """Count a rejection, if that is what this error is."""
         if isinstance(exc, (QueueFull, ShuttingDown)):
             self.rejections.add(time.monotonic())
 
     @contextlib.contextmanager
     def request(self, servable: Servable, method: str) -> Iterator[None]:
-        """One whole request, its time and outcome on record."""
+        """Count one whole request and record its latency and outcome."""
         stats, began_s = servable.methods[method], time.monotonic()
         stats.begin()
         self.enter()
@@ -70,7 +69,7 @@ class Admission:
             self.leave()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Take nothing new and wait for what runs; False when it took longer than that."""
+        """Refuse new requests and wait for running ones; return False on timeout."""
         self.draining = True
         if self._idle.is_set():
             return True
@@ -82,7 +81,7 @@ class Admission:
 
 
 def refusal(servable: Servable, method: str) -> InvalidRequest:
-    """Says why a model does not answer this, and what it does answer."""
+    """Return the error for a method that the model does not serve."""
     return InvalidRequest(
         f"{servable.model_id} is {servable.kind} and does not serve {method}; it serves "
         f"{', '.join(servable.methods)}",

@@ -1,4 +1,4 @@
-"""Where others reach a server of this machine."""
+"""The address at which other machines reach this server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import socket
 
 
 def advertised_host(host: str, told: str = "") -> str:
-    """The host that others reach a server on which listens on `host`; `told` if anybody said."""
+    """Return the host to advertise for a server that listens on `host`.
+
+    `told` wins if given; a wildcard address becomes this machine's own.
+    """
     if told:
         return f"[{told}]" if ":" in told and not told.startswith("[") else told
     if host not in ("0.0.0.0", "::", "[::]"):

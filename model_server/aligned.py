@@ -1,4 +1,4 @@
-"""Host arrays that a CPU device takes over as they are: XLA copies what is not so aligned."""
+"""Host arrays aligned so that a CPU device can use them without a copy (XLA copies others)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ALIGNMENT = 64  # bytes
 
 
 def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """An uninitialised array whose memory begins where XLA wants it."""
+    """Return an uninitialised array whose memory is aligned as XLA wants it."""
     kind = np.dtype(dtype)
     size = math.prod(shape) * kind.itemsize
     raw = np.empty(size + _ALIGNMENT, np.uint8)
@@ -21,7 +21,7 @@ def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
 
 
 def aligned(numbers: np.ndarray, dtype: Any) -> np.ndarray:
-    """The same numbers, row after row, in this dtype; a copy only where one is needed."""
+    """Return the numbers as a C-contiguous, aligned array of this dtype; copy only if needed."""
     kind = np.dtype(dtype)
     if (
         numbers.dtype == kind

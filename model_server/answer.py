@@ -1,7 +1,4 @@
-"""One answer in the making: tokens in, chunks of whole characters out.
-
-Pure. Holds what a sequence has produced so far; knows nothing of engines, connections or time.
-"""
+"""Detokenizer for one sequence: tokens in, text chunks of whole characters out."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from sax.types import TokenChunk, TokenLogprob
 
 
 class Answer:
-    """Turns the tokens of one sequence into chunks; ends it at a stop string."""
+    """Turns the tokens of one sequence into chunks and ends it at a stop string."""
 
     def __init__(
         self, tokenizer: Tokenizer, *, stop: Sequence[str], prompt_tokens: int, logprobs: int | None
@@ -28,10 +25,10 @@ class Answer:
         self.score = 0.0
 
     def push(self, result: RowResult, finish: str | None) -> TokenChunk:
-        """The chunk of one more token; `finish` is why the engine ends the sequence, if it does.
+        """Return the chunk for one more token; `finish` is the engine's finish reason, if any.
 
-        A finish reason in the chunk where `finish` is None: a stop string was completed, and the
-        caller must cancel the sequence.
+        If the chunk has a finish reason although `finish` is None, a stop string was completed and
+        the caller must cancel the sequence.
         """
         if result.token is None:
             return self._chunk(self._text(None, finish), (), (), finish)
@@ -43,7 +40,7 @@ class Answer:
         return self._chunk(text, (result.token,), self._token_logprobs(result), finish)
 
     def _text(self, token: int | None, finish: str | None) -> str:
-        """The text that may leave with this token; a token that stops has none of its own."""
+        """Return the text that can be sent with this token; a stop token has none."""
         piece = "" if token is None or finish == "stop" else self._decoder.push(token)
         if not finish:
             return self._stop_text.push(piece)

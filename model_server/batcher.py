@@ -1,7 +1,7 @@
-"""Brings concurrent requests together into batches, and each answer back to its own caller.
+"""Groups concurrent requests into batches and returns each answer to its caller.
 
-Lives on the event loop; the batches run on a worker's thread. Knows nothing of what an item is:
-`run` gives one answer or one error per item.
+Runs on the event loop; batches run on a worker thread. `run` returns one answer or one error per
+item.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class _Waiting(Generic[Item, Answer]):
 
 
 class Batcher(Generic[Item, Answer]):
-    """One queue of one method. Items of different groups never share a batch."""
+    """The queue of one method. Items of different groups never share a batch."""
 
     def __init__(
         self,
         run: Run[Item, Answer],
         worker: Worker,
         *,
-        name: str,  # of the model, in errors
-        most: int,  # items of one batch
-        wait_s: float,  # how long an item waits for others, unless a batch is full before
+        name: str,  # model name, for errors
+        most: int,  # items per batch
+        wait_s: float,  # longest wait of an item for others to fill its batch
         queue: int,  # items that may wait
         group: Callable[[Item], Hashable] = lambda item: None,
         on_batch: Callable[[int], None] = lambda size: None,
@@ -64,16 +64,14 @@ class Batcher(Generic[Item, Answer]):
 
     @property
     def waiting(self) -> int:
-        """Items in the queue."""
         return len(self._waiting)
 
     @property
     def running(self) -> int:
-        """Items of the batch that runs."""
         return len(self._batch)
 
     async def ask(self, item: Item) -> Answer:
-        """The item's answer. Cancelling the call takes it out of the queue.
+        """Return the item's answer. Cancelling the call removes the item from the queue.
 
         Raises QueueFull, NotLoaded when closed, and the item's own error.
         """
@@ -81,8 +79,8 @@ class Batcher(Generic[Item, Answer]):
             raise self._unloaded()
         if len(self._waiting) >= self._queue:
             raise QueueFull(
-                f"{len(self._waiting)} requests wait for {self._name}, which is all this replica "
-                f"holds; send it again in {_RETRY_S:.0f} s",
+                f"this replica is full ({len(self._waiting)} requests queued for {self._name}); "
+                f"retry in {_RETRY_S:.0f} s",
                 retry_after_s=_RETRY_S,
             )
         loop = asyncio.get_running_loop()
@@ -98,9 +96,9 @@ class Batcher(Generic[Item, Answer]):
                 self._waiting.remove(waiting)
 
     async def close(self, drain_s: float) -> None:
-        """Take nothing new, let what is there end within the time, refuse the rest."""
+        """Refuse new items, let queued ones finish within the time, fail the rest."""
         self._closed = True
-        self._arrived.set()  # nobody else will come: do not wait for them
+        self._arrived.set()  # stop waiting for a batch to fill
         if self._serving is not None and not self._serving.done():
             await asyncio.wait([self._serving], timeout=drain_s)
         for waiting in (*self._batch, *self._waiting):
@@ -128,7 +126,7 @@ class Batcher(Generic[Item, Answer]):
             pass
 
     def _take(self) -> list[_Waiting[Item, Answer]]:
-        """The first item and those of its group, in order; the others keep their places."""
+        """Take the first item and others of its group, in order; the rest keep their places."""
         if not self._waiting:
             return []
         group = self._waiting[0].group

@@ -1,6 +1,6 @@
-"""How much of a model one server holds: slots, pages and context, from the memory of its devices.
+"""Computes slots, pages and context from device memory, before anything is allocated.
 
-All bytes are of one device of the mesh. Decides before anything is allocated.
+All byte counts are per device of the mesh.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from model_server.models.sharding import Layout, bytes_per_device, layout_of, ma
 from model_server.models.weight import Blueprint
 
 PREFILL_BLOCKS = (1, 4, 8)  # bucket sizes, in blocks of prompt tokens per step
-# Tokens of one prompt that attend together, and read its cached tokens together. An accelerator
-# computes several hundred tokens in the time that it takes to read the weights, a CPU few.
+# Prompt tokens that attend together and share one read of the cached tokens. In the time it takes
+# to read the weights, an accelerator computes several hundred tokens, a CPU only a few.
 _CPU_PREFILL_BLOCK, _PREFILL_BLOCK = 32, 128
-# Unless told otherwise a CPU server keeps its page pool modest: memory is shared with others.
+# Default page pool of a CPU server: modest, because other processes share the memory.
 _CPU_KV_BYTES = 2**30
 
 
@@ -40,10 +40,10 @@ def plan_capacity(
     in_use: int,
     own: Sequence[Any] | None = None,
 ) -> tuple[EngineLimits, MemoryPlan]:
-    """The engine's limits and what one device will hold. Raises MemoryPlanError.
+    """Return the engine's limits and the memory plan of one device. Raises MemoryPlanError.
 
-    layout: of sizes alone; it may want more devices than this server has. own: devices of this
-    process that it takes, where they are not the first of every host.
+    layout: sizes only; it may want more devices than this server has. own: the devices of this
+    process to use, if they are not the first ones of every host.
     """
     slots, context = recipe.slots or config.slots, _context(recipe, config)
     page = _page_bytes(recipe, layout, config.page_size)
@@ -75,14 +75,14 @@ def plan_capacity(
 
 
 def pages_on_their_way(config: ModelServerConfig, per_sequence: int) -> int:
-    """Pages beside the pool that are offered to other servers, and fetched from them."""
+    """Pages outside the pool, for KV handoff: offered to other servers or being fetched."""
     return CONTEXTS * per_sequence * (config.gives_pages + config.takes_pages)
 
 
 def least_bytes(
     recipe: Recipe, module: Blueprint, layout: Layout, config: ModelServerConfig
 ) -> int:
-    """What one device must hold for the model to serve one whole sequence at a time."""
+    """Bytes that one device needs to serve one whole sequence at a time."""
     per_sequence = -(-_context(recipe, config) // config.page_size)
     pages = per_sequence + 1 + pages_on_their_way(config, per_sequence)  # 1: the scratch page
     workspace = _workspace(recipe, layout, recipe.slots or config.slots)
@@ -91,7 +91,7 @@ def least_bytes(
 
 
 def server_devices(config: ModelServerConfig) -> Devices:
-    """The devices of this server, those of all its hosts together."""
+    """Return the devices of all hosts of this server."""
     local = jax.local_devices()
     if local[0].platform == "cpu":
         return Devices(jax.device_count(), config.memory_limit * jax.process_count())
@@ -100,15 +100,15 @@ def server_devices(config: ModelServerConfig) -> Devices:
 
 
 def layout_for(recipe: Recipe) -> Layout:
-    """What a recipe asks for; by default every device of the replica shares the work.
+    """Return the recipe's layout; by default all devices of the replica share the work.
 
-    Of sizes alone: whether they are there is part of the plan. Raises InvalidRequest.
+    Sizes only: the plan checks that the devices exist. Raises InvalidRequest.
     """
     return layout_of(recipe.mesh_shape or (1, 1, len(jax.devices())), recipe.rules)
 
 
 def weight_bytes(module: Blueprint, layout: Layout) -> int:
-    """What one device holds of the weights."""
+    """Bytes of weights on one device."""
     return sum(
         bytes_per_device(leaf.shape, leaf.bits, layout.sharding(leaf.shape, leaf.axes, leaf.bits))
         for weight in module.declarations
@@ -117,7 +117,7 @@ def weight_bytes(module: Blueprint, layout: Layout) -> int:
 
 
 def kernel_of(recipe: Recipe, layout: Layout) -> Kernel:
-    """What attends on these devices."""
+    """Return the attention kernel for these devices."""
     cache = cache_of(recipe, layout)
     return kernel_for(
         layout.platform,
@@ -129,7 +129,7 @@ def kernel_of(recipe: Recipe, layout: Layout) -> Kernel:
 
 
 def kv_dtype(recipe: Recipe, layout: Layout) -> jnp.dtype:
-    """What keys and values are cached as."""
+    """Return the dtype of cached keys and values."""
     if recipe.kv_cache_dtype is not None:
         return jnp.dtype(recipe.kv_cache_dtype)
     # On a CPU bf16 products inside the page loop take a slow path; f32 runs at memory speed.
@@ -137,7 +137,7 @@ def kv_dtype(recipe: Recipe, layout: Layout) -> jnp.dtype:
 
 
 def cache_of(recipe: Recipe, layout: Layout) -> CacheShape:
-    """What is cached of a token on these devices."""
+    """Return the shape of one token's cache on these devices."""
     return recipe.cache(layout.shards("heads"))
 
 
@@ -154,7 +154,7 @@ def _page_bytes(recipe: Recipe, layout: Layout, page_size: int) -> int:
 
 
 def _of_this_process(layout: Layout) -> list[Any]:
-    """The devices of this process that the layout takes; all, where it wants more."""
+    """This process's devices in the layout; all of them if the layout wants more than there are."""
     if layout.mesh.size >= len(jax.devices()):
         return jax.local_devices()
     devices = make_mesh(tuple(layout.mesh.shape.values())).devices.flat
@@ -162,7 +162,7 @@ def _of_this_process(layout: Layout) -> list[Any]:
 
 
 def device_limit(devices: Sequence[Any], config: ModelServerConfig) -> int:
-    """Bytes that one of these may hold; a process's CPU devices share the machine's memory."""
+    """Bytes that one of these devices may hold; CPU devices share the machine's memory."""
     device = devices[0]
     if device.platform == "cpu":
         return config.memory_limit // len(devices)
@@ -179,7 +179,7 @@ def _accelerator_limit(device: Any, config: ModelServerConfig) -> int:
 def _wanted_pages(
     config: ModelServerConfig, layout: Layout, page: int, per_sequence: int, slots: int
 ) -> int | None:
-    """Pages for every slot's whole context, within what the flags or the CPU's habit allow."""
+    """Pages for the whole context of every slot, capped by the flags or the CPU default."""
     whole = per_sequence * slots
     if config.kv_cache_bytes is not None:
         return min(whole, config.kv_cache_bytes // page - 1)
@@ -193,7 +193,7 @@ def _prefill_block(layout: Layout) -> int:
 
 
 def _workspace(recipe: Recipe, layout: Layout, slots: int) -> int:
-    """Bytes of the largest step's temporaries: logits a few times over, and the token batch."""
+    """Bytes of the largest step's temporaries: several copies of the logits, and its tokens."""
     tokens = slots + _prefill_block(layout) * max(PREFILL_BLOCKS)
     logits = 4 * max(slots, 2) * recipe.vocab * 6
     return logits + 4 * tokens * recipe.embed * 32 + 64 * 2**20

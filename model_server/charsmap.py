@@ -1,9 +1,10 @@
-"""SentencePiece's compiled normalisation rules: the longest rule that fits is applied, in one pass.
+"""Applies SentencePiece's compiled normalisation rules: the longest match wins, in one pass.
 
 The `tokenizers` library reads the same rules but applies them to whole grapheme clusters, which
 drops marks (a full-width letter with an accent loses it); this is what SentencePiece itself does.
 The rules are a trie in a double array (J. Aoe, "An efficient digital search algorithm by using a
-double-array structure", 1989), packed as the darts-clone library does, and the texts it points to.
+double-array structure", 1989), packed as the darts-clone library does, plus the texts that the trie
+points to.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from collections.abc import Collection
 
 from sax.errors import CheckpointError
 
-_LONGEST = 64  # characters that a rule may take
+_LONGEST = 64  # characters that a rule may match
 _PRINTABLE = [chr(code) for code in range(0x20, 0x7F)]
 
 
 class CharsMap:
-    """The rules of one tokenizer. Applying them is thread-safe."""
+    """One tokenizer's rules. `apply` is thread-safe."""
 
     def __init__(self, compiled: bytes, kept: Collection[str] = ()) -> None:
-        """Texts in `kept` are not rewritten. Raises CheckpointError if the rules are damaged."""
+        """Text in `kept` is not rewritten. Raises CheckpointError if the rules are damaged."""
         size = struct.unpack_from("<I", compiled)[0] if len(compiled) >= 4 else 0
         if not size or size % 4 or 4 + size > len(compiled):
             raise CheckpointError("its normalisation rules are damaged")
@@ -33,7 +34,6 @@ class CharsMap:
         self._step = self._stepping()
 
     def apply(self, text: str) -> str:
-        """The text rewritten."""
         out: list[str] = []
         place = 0
         while place < len(text):
@@ -48,17 +48,17 @@ class CharsMap:
         return "".join(out)
 
     def _stepping(self) -> re.Pattern[str]:
-        """What is copied as it is: kept texts, and plain letters that no rule can begin with."""
+        """Match text to copy as is: kept texts, and plain letters that start no rule."""
         plain = [c for c in _PRINTABLE if self._find(c.encode()) is None]
         plain = [c for c in plain if not any(self._reaches(c + after) for after in _PRINTABLE)]
         plain = [c for c in plain if not any(text.startswith(c) for text in self._kept)]
         letters = "".join(map(re.escape, plain))
-        # The last letter before another character is not plain: a rule may take both.
+        # Leave out a letter before a non-ASCII character: a rule may match the two together.
         run = rf"(?:[{letters}](?=[ -~]|\Z))+" if letters else r"(?!)"
         return re.compile("|".join([*map(re.escape, self._kept), run]))
 
     def _rewrite(self, text: str, place: int) -> tuple[int, str]:
-        """How many characters the longest rule here takes, and what they become."""
+        """Return how many characters the longest rule here matches, and their replacement."""
         ahead = text[place : place + _LONGEST].encode()
         found = self._find(ahead)
         if found is None:
@@ -69,7 +69,7 @@ class CharsMap:
         return len(ahead[:length].decode()), rewritten
 
     def _find(self, key: bytes) -> tuple[int, int] | None:
-        """Bytes taken and place of the text, for the longest rule that `key` begins with."""
+        """Return bytes matched and text offset for the longest rule that is a prefix of `key`."""
         found = None
         node = _offset(self._units[0])
         for length, byte in enumerate(key, 1):
@@ -85,7 +85,7 @@ class CharsMap:
         return found
 
     def _reaches(self, text: str) -> bool:
-        """Whether some rule begins with this text or with a part of it."""
+        """Test if some rule starts with this text or with a prefix of it."""
         node = _offset(self._units[0])
         for byte in text.encode():
             node ^= byte

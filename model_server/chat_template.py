@@ -1,10 +1,9 @@
-"""Renders a chat as the text a model was trained on, from the Jinja template of its checkpoint.
+"""Renders a chat with the Jinja template of a checkpoint.
 
 Templates come with checkpoints, so they run sandboxed (no access to Python internals, immutable
-inputs) and metered: every loop step, call and piece of output is counted, and a render that goes
-past the limit ends in an error. Padding functions and huge repetitions, which would cost memory
-in one step, are refused. What users wrote cannot become a control token (`control_tokens`).
-Knows nothing of tokenizers and ids.
+inputs) and metered: every loop step, call and piece of output is counted, and a render over the
+limit fails. Padding functions and huge repetitions, which would cost memory in one step, are
+refused. User text cannot become a control token (see `control_tokens`).
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from sax.types import Message
 
 _MAX_SOURCE = 1 << 20  # characters of a template
 _MAX_WORK = 1 << 20  # loop steps of one render
-_CALL = 16  # loop steps that one call stands for, by its time
+_CALL = 16  # a call costs about as much time as this many loop steps
 _MAX_TEXT = 1 << 24  # characters of one render, or of one string inside it
 _PADDING_FILTERS = ("center", "format", "indent", "wordwrap", "xmlattr")
 _PADDING_METHODS = frozenset({"center", "expandtabs", "ljust", "rjust", "translate", "zfill"})
 
 
 class ChatTemplate:
-    """One model's way of writing a chat. Rendering is thread-safe."""
+    """A model's chat template. Rendering is thread-safe."""
 
     def __init__(
         self,
@@ -51,10 +50,10 @@ class ChatTemplate:
         self._template = _compiled(source)
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
-        """The chat as text. Raises InvalidRequest if the template refuses the messages.
+        """Return the chat as text. Raises InvalidRequest if the template rejects the messages.
 
-        Control tokens written inside a message come out marked, so that `encode_chat` of the same
-        checkpoint's tokenizer keeps them text.
+        Control tokens in user text come out marked, so that `encode_chat` of the same checkpoint's
+        tokenizer treats them as text.
         """
         guard = self._control_tokens.guard
         chat = [{"role": guard(m.role), "content": guard(m.content)} for m in messages]
@@ -83,7 +82,7 @@ class ChatTemplate:
 
 
 class _Meter:
-    """What one render has used."""
+    """Work and text that one render has used so far."""
 
     def __init__(self) -> None:
         self._work = 0
@@ -108,7 +107,7 @@ def _refusal(text: str) -> InvalidRequest:
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, with calls and repetitions metered."""
+    """Jinja sandbox that meters calls and repetitions."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -135,7 +134,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 def _repetition(left: Any, right: Any) -> int:
-    """How long a repeated sequence would be; for numbers, how many bits their product has."""
+    """Length of a repeated sequence; for two numbers, the bits of their product."""
     if isinstance(left, int) and isinstance(right, int):
         return left.bit_length() + right.bit_length()
     sequence, count = (left, right) if isinstance(right, int) else (right, left)
@@ -149,14 +148,14 @@ def _bounded(value: Any) -> Any:
 
 
 def _steps(iterable: Iterable[Any]) -> list[Any]:
-    """What a loop goes over, counted before its first step."""
+    """Materialise what a loop iterates over, and meter it before the first step."""
     items = list(iterable)
     _METER.get().work(len(items) + 1)
     return items
 
 
 class _Metering(NodeTransformer):
-    """Rewrites a parsed template so that its loops and concatenations are counted."""
+    """Rewrites a parsed template so that its loops and concatenations are metered."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:
         self.generic_visit(node)
@@ -177,7 +176,7 @@ def _filtered(node: nodes.Expr, name: str) -> nodes.Filter:
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what training learns from; when serving it is only its body."""
+    """Renders the body of `{% generation %}`, which only marks text that training learns from."""
 
     tags = {"generation"}
 
@@ -230,7 +229,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """As chat templates expect it: no HTML escapes, text in its own script."""
+    """JSON as chat templates expect it: no HTML escapes, non-ASCII text unescaped."""
     if (indent or 0) > 16:
         raise _refusal(f"indents JSON by {indent}; at most 16 is supported")
     return json.dumps(

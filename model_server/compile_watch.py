@@ -1,8 +1,8 @@
-"""Counts every compilation that happens outside a load: there must be none.
+"""Counts compilations outside loads: there must be none.
 
-XLA reports each compile through jax.monitoring, in the thread that caused it. "Inside a load" is
-a context variable, so a load does not hide another model's mistake, and a load's own helper
-threads carry the mark when they run in a copy of its context. What a load compiles is counted too.
+XLA reports each compile through jax.monitoring, in the thread that caused it. "Inside a load" is a
+context variable, so one model's load does not hide another model's compile, and a load's helper
+threads keep the mark if they run in a copy of its context. Compiles inside loads are counted too.
 """
 
 from __future__ import annotations
@@ -21,30 +21,29 @@ _EVENT = "/jax/core/compile/backend_compile_duration"
 
 
 class LoadCompiles:
-    """What was compiled, or read from jax's cache, inside one load."""
+    """Programs compiled, or read from jax's cache, during one load."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seconds: dict[str, list[float]] = {}
 
     def add(self, name: str, seconds: float) -> None:
-        """One more program, of a function of this name."""
         with self._lock:
             self._seconds.setdefault(name, []).append(seconds)
 
     def count(self, name: str) -> int:
-        """How many programs of this function."""
+        """Programs compiled for this function."""
         return len(self._seconds.get(name, ()))
 
     def __str__(self) -> str:
-        """The functions, those that took longest first."""
+        """Functions and compile times, the slowest first."""
         took = sorted(self._seconds.items(), key=lambda item: sum(item[1]), reverse=True)
         parts = [f"{len(each)} of {name} in {sum(each):.1f} s" for name, each in took]
         return ", ".join(parts) or "nothing"
 
 
 class CompileWatch:
-    """Install once per process, before the first load."""
+    """Create one per process, before the first load."""
 
     def __init__(self, *, strict: bool = False) -> None:
         """strict: a compile while serving raises in the thread that caused it."""
@@ -57,7 +56,7 @@ class CompileWatch:
 
     @contextlib.contextmanager
     def loading(self) -> Iterator[LoadCompiles]:
-        """Compiles of this context are expected, and counted, until the block ends."""
+        """Expect and count compiles in this context until the block ends."""
         compiles = LoadCompiles()
         mark = self._loading.set(compiles)
         try:
@@ -66,7 +65,7 @@ class CompileWatch:
             self._loading.reset(mark)
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         jax.monitoring.unregister_event_duration_listener(self._listen)
 
     def _listen(self, event: str, duration_secs: float, **about: Any) -> None:

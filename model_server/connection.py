@@ -1,7 +1,7 @@
-"""The requests of one caller: starts them, cancels them, gathers their chunks.
+"""The token stream of one caller: starts requests, cancels them and collects their chunks.
 
-All chunks of one engine step are taken at once, whatever the number of requests: that is what
-makes one message per connection and step. Knows nothing of the wire.
+`take` returns all chunks of one engine step at once, for any number of requests, so each step sends
+one message per connection.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from sax.types import GenerateRequest, TokenChunk
 
 
 class Delivery(NamedTuple):
-    """What one request of the connection gained; an error or a finish reason is its end."""
+    """One chunk for one request; an error or a finish reason ends it."""
 
     id: int
     chunk: TokenChunk | SaxError
 
 
 class Connection:
-    """Lives on the event loop. `take` until it gives nothing, and `close` in any case."""
+    """Requests of one caller, on the event loop. Call `take` until it returns [], then `close`."""
 
     def __init__(self, handler: Handler, method: str) -> None:
         self._handler = handler
@@ -34,9 +34,9 @@ class Connection:
         self._ended = False
 
     async def start(self, id: int, request: GenerateRequest) -> None:
-        """Start a request under an id of the caller's. A bad one fails alone, in `take`."""
+        """Start a request under the caller's id. A bad request fails alone, through `take`."""
         if id in self._requests:
-            raise InvalidRequest(f"request {id} runs already: number requests uniquely", param="id")
+            raise InvalidRequest(f"request {id} is already running: use unique ids", param="id")
         self._requests[id] = None
         try:
             running = await self._handler.start(
@@ -51,18 +51,18 @@ class Connection:
             self._requests[id] = running
 
     def fail(self, id: int, error: SaxError) -> None:
-        """A request that could not even be read."""
+        """Report an error for a request that could not be decoded."""
         self._put(id, error)
 
     def cancel(self, id: int) -> None:
-        """Forget a request; one that is over or unknown is forgotten already."""
+        """Cancel a request; a no-op if it is over or unknown."""
         running = self._requests.pop(id, None)
         if running is not None:
             running.cancel()
             self._ready.set()
 
     async def take(self) -> list[Delivery]:
-        """Everything since the last call, as soon as there is something; [] when all is over."""
+        """Wait for and return everything since the last call; [] when all requests are over."""
         while not self._outbox:
             if self._ended and not self._requests:
                 return []
@@ -72,12 +72,12 @@ class Connection:
         return taken
 
     def end(self) -> None:
-        """No more requests will come."""
+        """No more requests will be started."""
         self._ended = True
         self._ready.set()
 
     def close(self) -> None:
-        """The caller is gone: cancel whatever runs."""
+        """Cancel everything that runs: the caller is gone."""
         for running in self._requests.values():
             if running is not None:
                 running.cancel()

@@ -1,10 +1,10 @@
-"""Keeps what a user wrote from becoming a control token.
+"""Keeps user text from becoming a control token.
 
-A chat template writes control tokens as text (`<|im_end|>`), so a message whose content holds the
-same text would end its own turn. `guard` puts an escape mark before every such occurrence in a
-message; `split` takes a rendered chat apart into control tokens and plain text, marks removed.
-The mark is a Unicode noncharacter, which templates neither strip nor test for, and a mark in the
-user's own text is escaped by another. Knows neither templates nor vocabularies.
+A chat template writes control tokens as text (`<|im_end|>`), so a message that contains the same
+text could end its own turn. `guard` puts an escape mark before every such occurrence in a message;
+`split` cuts a rendered chat into control tokens and plain text, and removes the marks. The mark is
+a Unicode noncharacter, which templates neither strip nor test for; a mark in the user's own text is
+escaped by another.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ MARK = "\ufdd0"
 
 
 class Piece(NamedTuple):
-    """A stretch of a rendered chat."""
+    """A piece of a rendered chat."""
 
     text: str
     control: bool
 
 
 class ControlTokens:
-    """The texts that are control tokens of one model."""
+    """The control tokens of one model, by their text."""
 
     def __init__(self, texts: Collection[str]) -> None:
         self.texts = frozenset(filter(None, texts))
@@ -39,7 +39,7 @@ class ControlTokens:
         self._start = re.compile(f"[{MARK}{firsts}]")
 
     def guard(self, text: str) -> str:
-        """The text with every control token in it marked as literal."""
+        """Return the text with an escape mark before every control token in it."""
 
         def marked(start: re.Match[str]) -> str:
             escape = start[0] == MARK or self._longest(text, start.start())
@@ -48,7 +48,7 @@ class ControlTokens:
         return self._start.sub(marked, text)
 
     def split(self, rendered: str) -> Iterator[Piece]:
-        """Control tokens and the plain text between them, in order, marks removed."""
+        """Yield control tokens and the plain text between them, in order, without marks."""
         plain: list[str] = []
         for text, control in self._parts(rendered):
             if not control:

@@ -1,7 +1,4 @@
-"""The handler of custom requests.
-
-Lives on the event loop; knows nothing of the wire, and not what the bytes mean.
-"""
+"""Handler for custom requests. Runs on the event loop."""
 
 from __future__ import annotations
 
@@ -15,14 +12,12 @@ DEFAULT_METHOD = "custom"
 
 
 class CustomCalls:
-    """Answers custom requests with the models that are loaded."""
-
     def __init__(self, servables: Servables, admission: Admission) -> None:
         self._servables = servables
         self._admission = admission
 
     async def call(self, model_id: str, method: str, request: bytes) -> bytes:
-        """The answer; a method without a name is `custom`, or the only one there is.
+        """Return the answer; without a method name, `custom` or the model's only method is called.
 
         Raises the request's own error, InvalidRequest, PermissionDenied, NotLoaded, QueueFull,
         ShuttingDown.

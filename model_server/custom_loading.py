@@ -1,6 +1,6 @@
-"""Loading a custom model: the user's own function, then every bucket compiled.
+"""Loads a custom model: runs the user's load function, then compiles every bucket.
 
-Memory is counted once the function has run: only it knows what it loads.
+Memory is counted after the function has run, because only it knows what it loads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ def load_custom(
     room: Room,
     report: Callable[[Progress], None],
 ) -> LoadedCustom:
-    """Raises InvalidRequest, LoadFailed, MemoryPlanError, and what the user's function raises."""
+    """Load a custom model.
+
+    Raises InvalidRequest, LoadFailed, MemoryPlanError, and whatever the user's function raises.
+    """
     checkpoint = None if spec.checkpoint == NO_CHECKPOINT else spec.checkpoint
     if checkpoint is None and model.needs_checkpoint:
         raise InvalidRequest(f"{model.path} needs a checkpoint, not None", param="checkpoint")

@@ -1,7 +1,6 @@
-"""A custom model on the device: every method compiled for every batch size and shape.
+"""Runs a custom model on the device, with every method compiled for each batch size and shape.
 
-A request that cannot be answered gets its own error: a batch that fails is halved until the one at
-fault is alone. Knows nothing of queues or of the wire.
+A request that fails gets its own error: a failed batch is halved until the bad request is alone.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from sax.types import Progress
 
 logger = logging.getLogger(__name__)
 
-# What one request looks like to a compiled program: its structure, and each array's row.
+# Signature of a request: the pytree structure, and shape and dtype of each array's row.
 Form = tuple[Any, tuple[tuple[tuple[int, ...], str], ...]]
 
 
 class CompiledProgram:
-    """Not thread-safe: one thread calls it."""
+    """All methods of a custom model. Not thread-safe: one thread calls it."""
 
     def __init__(self, program: CustomProgram, report: Callable[[Progress], None]) -> None:
-        """Compile everything. Raises LoadFailed for functions that do not fit each other."""
+        """Compile every method. Raises LoadFailed if the user's functions do not fit together."""
         weights = jax.device_put(program.weights)
         total = sum(
             len(method.examples) * len(set(method.batch_sizes))
@@ -49,17 +48,16 @@ class CompiledProgram:
         self.workspace = max(each.workspace for each in self.methods.values())
 
     def answer(self, method: str, requests: Sequence[bytes]) -> Sequence[bytes | SaxError]:
-        """An answer or an error for each request."""
         return self.methods[method].answer(requests)
 
     def close(self) -> None:
-        """Let go of weights, states and programs. Idempotent."""
+        """Release weights, states and programs. Idempotent."""
         self.methods = {}
         self.closed = True
 
 
 class CompiledMethod:
-    """One method and its state."""
+    """One compiled method and its state."""
 
     def __init__(
         self, name: str, method: CustomMethod, weights: Any, before_compile: Callable[[], None]
@@ -79,10 +77,10 @@ class CompiledMethod:
         self.workspace = max(map(_workspace, self._programs.values()))
 
     def answer(self, requests: Sequence[bytes]) -> list[bytes | SaxError]:
-        """An answer or an error for each request."""
+        """Return an answer or an error for each request."""
         try:
             return [*self._answer_all(requests)]
-        except BaseException as exc:  # a user's SystemExit, too, is one request's error
+        except BaseException as exc:  # even a SystemExit in user code fails one request only
             if len(requests) == 1:
                 return [self._error(exc)]
         half = len(requests) // 2
@@ -110,13 +108,13 @@ class CompiledMethod:
     def _pre_process(self, requests: Sequence[bytes]) -> Arrays:
         try:
             arrays = jax.tree.map(np.asarray, self._method.pre_process(requests))
-        except ValueError as exc:  # how plain Python says that an input is no good
+        except ValueError as exc:  # Python's usual error for bad input
             raise InvalidRequest(str(exc) or "the request is malformed", param="request") from exc
         leaves = jax.tree.leaves(arrays)
         if not leaves or any(leaf.shape[:1] != (len(requests),) for leaf in leaves):
             raise TypeError(
-                f"pre_process of {len(requests)} requests must make arrays of as many rows; it "
-                f"made {_shapes(leaves) or 'none'}"
+                f"pre_process of {len(requests)} requests must return arrays of as many rows; it "
+                f"returned {_shapes(leaves) or 'none'}"
             )
         return arrays
 
@@ -139,10 +137,12 @@ class CompiledMethod:
                 raise TypeError(f"call turns the state {_kinds(self._state)} into {_kinds(state)}")
         wrong = [leaf for leaf in jax.tree.leaves(outputs) if leaf.shape[:1] != (size,)]
         if wrong:
-            raise TypeError(f"call of {size} rows must make arrays of as many; it made {wrong}")
+            raise TypeError(
+                f"call of {size} rows must return arrays of as many; it returned {wrong}"
+            )
 
     def _try(self, example: bytes) -> None:
-        """One example all the way through, so that what cannot work fails now."""
+        """Run one example end to end, so that what cannot work fails at load time."""
         state = self._state
         try:
             self._answer_all([example])
@@ -179,7 +179,7 @@ def _form(arrays: Arrays) -> Form:
 
 
 def _padded(arrays: Arrays, size: int) -> Arrays:
-    """Rows repeat the first up to the compiled size."""
+    """Pad to the compiled size by repeating the first row."""
 
     def pad(array: np.ndarray) -> np.ndarray:
         missing = size - len(array)
@@ -201,6 +201,6 @@ def _bytes(tree: Any) -> int:
 
 
 def _workspace(program: jax.stages.Compiled) -> int:
-    """Bytes of a program's temporaries and results, where the backend tells."""
+    """Bytes of a program's temporaries and results; 0 if the backend does not report them."""
     stats = program.memory_analysis()
     return stats.temp_size_in_bytes + stats.output_size_in_bytes if stats else 0

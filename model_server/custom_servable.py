@@ -1,7 +1,4 @@
-"""A custom model loaded in this server: a queue for each of its methods.
-
-Knows nothing of what the bytes mean, nor of the wire.
-"""
+"""A loaded custom model: one queue per method."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ _RECENT_BATCHES = 10
 
 
 class CustomServable:
-    """Lives on the event loop; batches of all methods run on one thread, in turn."""
+    """Runs on the event loop; batches of all methods run on one thread, in turn."""
 
     kind = "a custom model"
 
@@ -28,7 +25,7 @@ class CustomServable:
         self.recent_batch_sizes: deque[int] = deque(maxlen=_RECENT_BATCHES)
         self.cancelled = 0
         self.batches = 0
-        self.failure: str | None = None  # an error ends a request, never the model
+        self.failure: str | None = None  # errors end a request, never the model
         self._thread = RunnerThread(model_id, loaded.runner)
         self._batchers: dict[str, Batcher[bytes, bytes]] = {
             name: Batcher(
@@ -45,20 +42,17 @@ class CustomServable:
 
     @property
     def running(self) -> int:
-        """Requests of the batches that run."""
         return sum(batcher.running for batcher in self._batchers.values())
 
     @property
     def waiting(self) -> int:
-        """Requests in the queues."""
         return sum(batcher.waiting for batcher in self._batchers.values())
 
     async def ask(self, method: str, request: bytes) -> bytes:
-        """The answer to one request. Raises its own error, QueueFull, NotLoaded."""
+        """Return the answer to a request. Raises the request's own error, QueueFull, NotLoaded."""
         return await self._batchers[method].ask(request)
 
     async def close(self, drain_s: float) -> None:
-        """Let what runs end within the time, refuse the rest, free the memory."""
         await self._thread.close(list(self._batchers.values()), drain_s)
 
     def _count(self, size: int) -> None:

@@ -1,7 +1,4 @@
-"""Saxml's CustomService: bytes in, bytes out.
-
-Thin: decode, call the handler, encode.
-"""
+"""Saxml's CustomService: decodes a request, calls the handler, encodes the answer."""
 
 from __future__ import annotations
 
@@ -13,13 +10,10 @@ from sax.proto import custom_pb2, custom_pb2_grpc
 
 
 class CustomService(custom_pb2_grpc.CustomServiceServicer):
-    """One request, one call."""
-
     def __init__(self, calls: CustomCalls) -> None:
         self._calls = calls
 
     async def Custom(self, request: Any, context: Any) -> custom_pb2.CustomResponse:
-        """The answer of the method that is named."""
         refuse_extra_inputs(request.extra_inputs, "Custom")
         answer = await self._calls.call(request.model_key, request.method_name, request.request)
         return custom_pb2.CustomResponse(response=answer)

@@ -1,4 +1,4 @@
-"""What the devices of a server come to, those of all its hosts together. Knows nothing of jax."""
+"""Device count and memory of a server, summed over its hosts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,5 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """How many there are, and what they hold."""
-
     count: int
     memory: int  # bytes that models may fill

@@ -1,7 +1,7 @@
-"""Loading an embedding model: settings, compiled buckets, memory plan, weights, in that order.
+"""Loads an embedding model: settings, compiled buckets, memory plan, then weights.
 
-Compiling needs no weights and says what a batch takes up, so nothing is placed before the plan
-holds.
+Compiling needs no weights and tells the size of a batch, so nothing is placed before the plan is
+known to fit.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from sax.types import Progress
 
 
 class SentenceTokenizer:
-    """Texts as an embedder reads them: prefix and letters as its makers want, start and end."""
+    """Encodes texts as the embedder expects: prefix, letter case, start and end tokens."""
 
     def __init__(self, tokenizer: HfTokenizer, settings: SentenceSettings) -> None:
         self._tokenizer = tokenizer
         self._settings = settings
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, start and end tokens included."""
+        """Return the ids of a text, including start and end tokens."""
         whole = self._settings.prefix + text
         return self._tokenizer.encode_framed(whole.lower() if self._settings.lower_case else whole)
 
 
 class NeededTensors:
-    """A checkpoint without the tensors that a model knowingly leaves aside, by their prefixes."""
+    """Hides the tensors of a checkpoint that the model does not use, by name prefix."""
 
     def __init__(self, checkpoint: Checkpoint, unused: tuple[str, ...]) -> None:
         self._checkpoint = checkpoint
@@ -62,9 +62,9 @@ def load_embedder(
     room: Room,
     report: Callable[[Progress], None],
 ) -> LoadedEmbedder:
-    """Raises CheckpointError, InvalidRequest, MemoryPlanError."""
+    """Load an embedding model. Raises CheckpointError, InvalidRequest, MemoryPlanError."""
     settings = read_sentence_settings(checkpoint.folder)
-    if pooling := checkpoint.config.get("pooling"):  # a GGUF file says it itself
+    if pooling := checkpoint.config.get("pooling"):  # GGUF files carry it in their config
         settings = replace(settings, pooling=pooling)
     check_fit(checkpoint.tokenizer(), recipe.vocab, path)
     tokenizer = SentenceTokenizer(checkpoint.tokenizer(), settings)
@@ -93,7 +93,7 @@ def load_embedder(
 
 
 def context_of(recipe: EmbedRecipe, settings: SentenceSettings, config: ModelServerConfig) -> int:
-    """Tokens of one input: as published, else as its makers say; never beyond its positions."""
+    """Return the tokens per input: as published, else the checkpoint's own; capped by positions."""
     wanted = recipe.max_context or settings.max_length or recipe.own_context
     context = min(wanted, recipe.own_context, config.max_context or wanted)
     if context < 3:  # a start, one token, an end

@@ -1,7 +1,7 @@
-"""Computing vectors on the device: pad to a bucket, one compiled call.
+"""Computes embedding vectors: pad to a bucket, then one compiled call.
 
-Knows models only as functions from tokens to hidden states. Every bucket is compiled before the
-first request; a compiled call cannot compile again.
+A model is a function from tokens to hidden states. Every bucket is compiled before the first
+request; a compiled call cannot compile again.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from model_server.models.sharding import own_device
 from model_server.models.weight import Blueprint
 from sax.types import Progress
 
-_COMPILERS = 2  # programs in the making at once
+_COMPILERS = 2  # programs compiled at once
 _SHORTEST = 32
-_TOKENS = 4096  # of one call at most, unless one input alone has more
+_TOKENS = 4096  # tokens per call at most, unless a single input has more
 
 Encode = Callable[[Any, jax.Array, jax.Array], jax.Array]  # module, i32[B, T], i32[B] -> f32[B, D]
 
 
 def lengths_up_to(context: int) -> tuple[int, ...]:
-    """The lengths to compile: doubling, and the whole context."""
+    """Return the lengths to compile: powers of two times the shortest, then the whole context."""
     lengths, length = [], _SHORTEST
     while length < context:
         lengths.append(length)
@@ -36,7 +36,7 @@ def lengths_up_to(context: int) -> tuple[int, ...]:
 
 
 def rows_up_to(batch: int, length: int) -> tuple[int, ...]:
-    """The batch sizes to compile for one length: 1, 4, 16, ... as far as they fit."""
+    """Return the batch sizes to compile for one length: 1, 4, 16, ... as far as they fit."""
     most = max(1, min(batch, _TOKENS // length))
     rows, size = [], 1
     while size < most:
@@ -46,7 +46,7 @@ def rows_up_to(batch: int, length: int) -> tuple[int, ...]:
 
 
 def split(count: int, sizes: Sequence[int]) -> list[int]:
-    """Compiled sizes that together hold `count` inputs, none of them more than half empty."""
+    """Return compiled sizes that together hold `count` inputs, none more than half empty."""
     chosen: list[int] = []
     while count > 0:
         fitting = [size for size in sizes if size < 2 * count]
@@ -56,7 +56,7 @@ def split(count: int, sizes: Sequence[int]) -> list[int]:
 
 
 class EmbedPrograms:
-    """Every bucket compiled, before there are weights."""
+    """All buckets, compiled before there are weights."""
 
     def __init__(
         self,
@@ -74,11 +74,11 @@ class EmbedPrograms:
         self._compile(report)
 
     def _compile(self, report: Callable[[Progress], None]) -> None:
-        """Two at a time: tracing one, which is Python, beside compiling another, which is not."""
+        """Compile two at a time: tracing is Python and overlaps with compiling, which is not."""
         wanted = [(rows, length) for length, sizes in self.rows.items() for rows in sizes]
         report(Progress("compiling bucket", 0, len(wanted)))
         with ThreadPoolExecutor(_COMPILERS, thread_name_prefix="compile") as pool:
-            # The caller's context says that compiling is what it expects.
+            # The caller's context marks these compiles as expected (see CompileWatch).
             tasks = [
                 pool.submit(contextvars.copy_context().run, self._compile_one, *bucket)
                 for bucket in wanted
@@ -108,7 +108,7 @@ class EmbedPrograms:
 
     @property
     def workspace(self) -> int:
-        """Bytes of temporaries and results of the largest bucket, where the backend tells."""
+        """Bytes of temporaries and results of the largest bucket; 0 if not reported."""
         stats = [program.memory_analysis() for program in self.compiled.values()]
         return max(
             (each.temp_size_in_bytes + each.output_size_in_bytes for each in stats if each),
@@ -117,7 +117,7 @@ class EmbedPrograms:
 
 
 class EmbedModelRunner:
-    """Programs and weights. Not thread-safe: one thread calls it."""
+    """Programs and weights of an embedder. Not thread-safe: one thread calls it."""
 
     def __init__(self, programs: EmbedPrograms, leaves: list[jax.Array], batch: int) -> None:
         self._programs = programs
@@ -126,11 +126,9 @@ class EmbedModelRunner:
         self.closed = False
 
     def length(self, count: int) -> int:
-        """The compiled length that takes so many tokens; inputs of one length share a batch."""
         return next(length for length in self._programs.rows if length >= count)
 
     def embed(self, inputs: Sequence[Sequence[int]]) -> list[list[float]]:
-        """One vector per input, all of one `length`."""
         length = self.length(max(map(len, inputs)))
         vectors: list[list[float]] = []
         for rows in split(len(inputs), self._programs.rows[length]):
@@ -139,14 +137,14 @@ class EmbedModelRunner:
         return vectors
 
     def close(self) -> None:
-        """Let go of weights and programs. Idempotent."""
+        """Release weights and programs. Idempotent."""
         self._leaves = []
         self._programs.compiled.clear()
         self.closed = True
 
     def _embed(self, inputs: Sequence[Sequence[int]], rows: int, length: int) -> list[list[float]]:
         tokens = np.zeros((rows, length), np.int32)
-        # A row without an input counts one token, so that nothing is divided by none.
+        # Empty rows count one token, so that pooling does not divide by zero.
         lengths = np.ones(rows, np.int32)
         for row, ids in enumerate(inputs):
             tokens[row, : len(ids)] = ids

@@ -1,7 +1,4 @@
-"""An embedding model loaded in this server: one queue of inputs, batched by length.
-
-Knows nothing of texts, pooling or the wire.
-"""
+"""A loaded embedding model: one queue of inputs, batched by length."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ Vector = list[float]
 
 _RECENT_BATCHES = 10
 _WAIT_S = 0.002  # well below one step
-_BATCHES_AHEAD = 2  # of one caller with many inputs: the device is busy, the queue stays fair
+_BATCHES_AHEAD = 2  # queued per caller: keeps the device busy and the queue fair
 
 
 class EmbedServable:
-    """Lives on the event loop; batches run on one thread."""
+    """Runs on the event loop; batches run on one thread."""
 
     kind = "an embedding model"
 
@@ -35,7 +32,7 @@ class EmbedServable:
         self.cancelled = 0
         self.batches = 0
         self.prompt_tokens = 0
-        self.failure: str | None = None  # an error ends a request, never the model
+        self.failure: str | None = None  # errors end a request, never the model
         self._ahead = min(_BATCHES_AHEAD * loaded.runner.batch, loaded.queue)
         self._thread = RunnerThread(model_id, loaded.runner)
         self._batcher: Batcher[Sequence[int], Vector] = Batcher(
@@ -51,16 +48,15 @@ class EmbedServable:
 
     @property
     def running(self) -> int:
-        """Inputs of the batch that runs."""
+        """Inputs in the running batch."""
         return self._batcher.running
 
     @property
     def waiting(self) -> int:
-        """Inputs in the queue."""
         return self._batcher.waiting
 
     async def embed(self, inputs: Sequence[Sequence[int]]) -> list[Vector]:
-        """The vector of each input, in order. Raises QueueFull, NotLoaded."""
+        """Return the vector of each input, in order. Raises QueueFull, NotLoaded."""
         room = asyncio.Semaphore(self._ahead)
 
         async def one(ids: Sequence[int]) -> Vector:
@@ -77,7 +73,6 @@ class EmbedServable:
                 task.cancel()
 
     async def close(self, drain_s: float) -> None:
-        """Let what runs end within the time, refuse the rest, free the memory."""
         await self._thread.close([self._batcher], drain_s)
 
     def _count(self, size: int) -> None:

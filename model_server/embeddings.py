@@ -1,6 +1,6 @@
-"""The handler of embedding requests: every input checked first, then batched with all others.
+"""Handler for embedding requests: checks every input, then batches them with all others.
 
-Lives on the event loop; knows nothing of the wire.
+Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -20,21 +20,19 @@ from sax.types import Embedded, EmbedInput
 
 EMBED = "lm.embed"
 
-_INLINE_CHARACTERS = 2000  # texts up to this are tokenised at once, in well under 1 ms
+_INLINE_CHARACTERS = 2000  # shorter texts are tokenised on the event loop, in well under 1 ms
 
 
 class Embeddings:
-    """Answers embedding requests with the models that are loaded."""
-
     def __init__(self, servables: Servables, admission: Admission) -> None:
         self._servables = servables
         self._admission = admission
 
     async def embed(self, model_id: str, inputs: Sequence[EmbedInput]) -> Embedded:
-        """The vector of each input, in order.
+        """Return the vector of each input, in order.
 
-        Raises InvalidRequest and its kin naming the input, PermissionDenied, NotLoaded, QueueFull,
-        ShuttingDown.
+        Raises InvalidRequest and its subclasses naming the input, PermissionDenied, NotLoaded,
+        QueueFull, ShuttingDown.
         """
         self._admission.check_open()
         servable = self._servables.get(model_id)
@@ -60,7 +58,7 @@ def _encode(inputs: Sequence[EmbedInput], loaded: LoadedEmbedder) -> list[Sequen
 
 
 def _checked(given: EmbedInput, index: int, count: int, loaded: LoadedEmbedder) -> Sequence[int]:
-    """The ids of one input. Raises InvalidRequest, PromptTooLong."""
+    """Return the ids of one input. Raises InvalidRequest, PromptTooLong."""
     which = "input" if count == 1 else f"input {index}"
     if not given:
         raise InvalidRequest(f"{which} is empty: send text or token ids", param="input")

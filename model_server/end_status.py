@@ -1,13 +1,16 @@
-"""With which status a model server ends that was told to stop. Pure."""
+"""Exit status of a model server after a drain."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-_TERMINATED = 143  # as a shell tells of SIGTERM
+_TERMINATED = 143  # a shell's status for SIGTERM
 
 
 def drained_status(environ: Mapping[str, str]) -> int:
-    """0, but in a pod of a Job: there a host that ended well counts as done, and when it was only
-    moved away from a node nobody would ever start its replica again."""
+    """Return 0, but 143 in a pod of a Job.
+
+    A Job counts a host that exits with 0 as done, so after a mere eviction from a node nobody would
+    restart its replica.
+    """
     return _TERMINATED if environ.get("JOB_COMPLETION_INDEX", "").strip() else 0

@@ -1,4 +1,4 @@
-"""Making the weights of a model one after the other, a few ahead, with progress in bytes."""
+"""Creates the weights of a model in order, a few at a time, and reports progress in bytes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import jax
 from model_server.models.weight import Declaration
 from sax.types import Progress
 
-AHEAD = 2  # weights on their way at once: one is read while another is placed
+AHEAD = 2  # weights in flight: one is read while another is placed
 
 Report = Callable[[Progress], None]
-Together = Callable[[Sequence[Declaration]], bool]  # may these be on their way at once?
+Together = Callable[[Sequence[Declaration]], bool]  # may these be in flight at once?
 
 
 def fill(
@@ -25,7 +25,7 @@ def fill(
     report: Report,
     together: Together,
 ) -> list[list[jax.Array]]:
-    """The arrays of each weight."""
+    """Return the arrays of each weight."""
     total = sum(weight.bytes for weight in declared)
     placed: list[list[jax.Array]] = []
     done = 0
@@ -34,7 +34,7 @@ def fill(
         try:
             for index, waited in enumerate(declared):
                 for weight in _starting(declared[index:], len(coming), together):
-                    context = contextvars.copy_context()  # says that compiling is expected here
+                    context = contextvars.copy_context()  # marks compiles as expected
                     coming.append(pool.submit(context.run, make, weight))
                 report(Progress(phase, done, total, "bytes"))
                 placed.append(coming.popleft().result())
@@ -48,7 +48,7 @@ def fill(
 def _starting(
     left: Sequence[Declaration], started: int, together: Together
 ) -> Iterator[Declaration]:
-    """The weights to begin with now; `started` of those that are left are on their way."""
+    """Yield the weights to start now; the first `started` of `left` are in flight already."""
     for count in range(started, len(left)):
         if count and not together(left[: count + 1]):
             return

@@ -1,8 +1,7 @@
-"""The one handler of language model requests, behind LMService and TokenService.
+"""Handler for language model requests, shared by LMService and TokenService.
 
-Checks a request, submits it to the engine of its model and turns what comes back into chunks.
-Works by callback: a token costs no task and no queue of its own. Lives on the event loop; knows
-nothing of the wire.
+Checks a request, submits it to the model's engine and turns updates into chunks. Works by callback,
+so a token costs no task and no queue of its own. Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -31,18 +30,16 @@ from sax.types import GenerateRequest, Message, SamplingParams, TokenChunk
 
 GENERATE, GENERATE_STREAM, SCORE = "lm.generate", "lm.generate_stream", "lm.score"
 
-_INLINE_CHARACTERS = 2000  # a prompt up to this is tokenised at once, in well under 1 ms
+_INLINE_CHARACTERS = 2000  # shorter prompts are tokenised on the event loop, in well under 1 ms
 
 
 class Handler:
-    """Answers requests with the models that are loaded."""
-
     def __init__(
         self,
         servables: Servables,
         metrics: Metrics,
         admission: Admission,
-        elsewhere: Elsewhere | None = None,  # where long prompts are computed
+        elsewhere: Elsewhere | None = None,  # servers that prefill long prompts
     ) -> None:
         self._servables = servables
         self._elsewhere = elsewhere
@@ -50,9 +47,10 @@ class Handler:
         self.admission = admission
 
     async def start(self, request: GenerateRequest, method: str, sink: Sink) -> RunningRequest:
-        """Check and submit; from now on `sink` gets the chunks. Raises instead of calling it.
+        """Check and submit a request; from then on `sink` receives its chunks.
 
-        Raises InvalidRequest and its kin, PermissionDenied, NotLoaded, QueueFull, ShuttingDown.
+        Raises, and never calls `sink`, on InvalidRequest and its subclasses, PermissionDenied,
+        NotLoaded, QueueFull, ShuttingDown.
         """
         running = self._begin(request.model_id, method, sink)
         try:
@@ -76,7 +74,7 @@ class Handler:
         return running
 
     async def score(self, model_id: str, prefix: str, suffixes: Sequence[str]) -> list[float]:
-        """The log-probability of each suffix after the prefix."""
+        """Return the log-probability of each suffix after the prefix."""
         if not suffixes:
             raise InvalidRequest("suffix is empty: send at least one text to score", param="suffix")
         waiting = [self._score(model_id, prefix, suffix) for suffix in suffixes]
@@ -90,19 +88,19 @@ class Handler:
     async def tokenize(
         self, model_id: str, prompt: str | tuple[Message, ...]
     ) -> tuple[list[int], int]:
-        """The ids of a prompt as `start` would make them, and the model's context."""
+        """Return the ids of a prompt as `start` would compute them, and the model's context."""
         servable = self._language_model(model_id, GENERATE)
         check_method(caller(), model_id, GENERATE, self._servables.acls(model_id))
         ids = await self._prompt_ids(prompt, servable)
         return ids, servable.loaded.runner.limits.max_context
 
     def defaults(self, model_id: str) -> tuple[SamplingParams, int]:
-        """What a Saxml request leaves out, and how many answers it gets. Raises NotLoaded."""
+        """Return default sampling parameters and samples of a Saxml request. Raises NotLoaded."""
         loaded = self._language_model(model_id, GENERATE).loaded
         return loaded.defaults, loaded.samples
 
     def query(self, model_id: str, text: str) -> str | tuple[Message, ...]:
-        """What a Saxml query asks of this model: the text, or a user's turn. Raises NotLoaded."""
+        """Return the prompt for a Saxml query: the text, or a user message. Raises NotLoaded."""
         chat = self._language_model(model_id, GENERATE).loaded.chat_queries and text
         return (Message("user", text),) if chat else text
 
@@ -115,7 +113,7 @@ class Handler:
         return running
 
     def _language_model(self, model_id: str, method: str) -> LmServable:
-        """Raises NotLoaded, and InvalidRequest for a model without this method."""
+        """Raise NotLoaded, or InvalidRequest for a model without this method."""
         servable = self._servables.get(model_id)
         if not isinstance(servable, LmServable) or method not in servable.methods:
             raise refusal(servable, method)

@@ -1,8 +1,7 @@
-"""What a model server says on HTTP to probes and scrapers: /healthz, /readyz and /metrics.
+"""HTTP endpoints of a model server for probes and scrapers: /healthz, /readyz and /metrics.
 
-Every host of a replica has one, from before it has met the others to its end, so that a cluster
-can tell a host that waits from one that is stuck. Knows nothing of models: what is wrong, and what
-is not ready yet, are words that it is given.
+Every host of a replica serves them, from before it has met the others until it exits, so that a
+cluster can tell a waiting host from a stuck one.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True  # a scraper that hangs must not keep the process
 
     def server_bind(self) -> None:
-        socketserver.TCPServer.server_bind(self)  # WSGIServer's own would ask the DNS who we are
+        socketserver.TCPServer.server_bind(self)  # WSGIServer's own does a DNS look-up
         self.server_name, self.server_port = self.server_address[:2]  # pyright: ignore
         self.setup_environ()
 
@@ -35,29 +34,29 @@ class _ServerOn6(_Server):
 
 class _Quiet(WSGIRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
-        """A probe every few seconds is no news."""
+        """Log nothing: a probe every few seconds is noise."""
 
 
 class HealthPage:
-    """Serve it, keep it told, close it. Its answers come from threads of its own."""
+    """Health endpoints, answered from threads of their own."""
 
     def __init__(self) -> None:
-        self.trouble: Callable[[], str] = lambda: ""  # why only a restart would help; "": well
-        self.waiting: Callable[[], str] = lambda: "starting"  # why nobody should come; "": ready
+        self.trouble: Callable[[], str] = lambda: ""  # why a restart is needed; "": healthy
+        self.waiting: Callable[[], str] = lambda: "starting"  # why not ready; "": ready
         self._metrics: Callable[..., Iterable[bytes]] | None = None
         self._http: tuple[WSGIServer, threading.Thread] | None = None
 
     @property
     def port(self) -> int:
-        """Where it is served; 0: nowhere."""
+        """Port served; 0 if none."""
         return self._http[0].server_port if self._http else 0
 
     def show(self, registry: CollectorRegistry) -> None:
-        """From now on /metrics is this."""
+        """Serve this registry as /metrics from now on."""
         self._metrics = make_wsgi_app(registry)
 
     def serve(self, host: str, port: int) -> None:
-        """Answer on threads; 0 is any free port. Raises OSError when it is taken."""
+        """Answer on background threads; port 0 picks a free one. Raises OSError if it is taken."""
         kind = _ServerOn6 if ":" in host else _Server
         try:
             server = make_server(host.strip("[]"), port, self._answer, kind, _Quiet)
@@ -68,7 +67,6 @@ class HealthPage:
         thread.start()
 
     def close(self) -> None:
-        """Stop answering."""
         if self._http is not None:
             server, thread = self._http
             server.shutdown()
@@ -90,7 +88,7 @@ class HealthPage:
         if path == "/readyz":
             return _status(self.trouble() or self.waiting(), "ready")
         if path == "/metrics":
-            return "503 Service Unavailable", "starting: there are no figures yet"
+            return "503 Service Unavailable", "starting: there are no metrics yet"
         return "404 Not Found", f"no {path} here: /healthz, /readyz, /metrics"
 
 

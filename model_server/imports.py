@@ -1,4 +1,4 @@
-"""Brings in the modules that `--import` names, each of which registers models of its own."""
+"""Imports the modules named by `--import`, which register models of their own."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from sax.errors import LoadFailed
 
 
 def import_modules(names: Sequence[str]) -> None:
-    """Import them in order. Raises LoadFailed naming the module, the error and its place."""
+    """Import in order. Raises LoadFailed with the module, the error and its location."""
     for name in names:
         try:
             importlib.import_module(name)
-        except BaseException as exc:  # a module that exits names itself, too
+        except BaseException as exc:  # also a module that calls sys.exit
             raise LoadFailed(f"--import {name}: {_where(exc)}{type(exc).__name__}: {exc}") from exc
 
 
 def _where(exc: BaseException) -> str:
-    """The line of the user's code that failed; "" if it did not get that far."""
+    """Return file and line of the user's code that failed; "" if none ran."""
     own = [
         frame
         for frame in traceback.extract_tb(exc.__traceback__)

@@ -1,7 +1,6 @@
-"""Keeps this server known to its admin: joins at start and every few seconds after.
+"""Keeps this server joined to its admin server: at start and every few seconds after.
 
-Knows nothing of models; what the server says of itself comes from a callable, where the admin is
-from another, so that both may change.
+Server info and the admin's address come from callables, because both may change.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _TIMEOUT_S = 5.0
 
 
 class Joiner:
-    """The heartbeat of one model server."""
+    """Heartbeat of one model server."""
 
     def __init__(
         self,
@@ -46,12 +45,10 @@ class Joiner:
 
     @property
     def joined_for_s(self) -> float | None:
-        """Since it first joined; an admin server that is away later does not matter. For any
-        thread."""
+        """Seconds since the first join, even if the admin is away later. Thread-safe."""
         return None if self._joined_at_s is None else time.monotonic() - self._joined_at_s
 
     async def run(self) -> None:
-        """Join until cancelled."""
         retry_s = _FIRST_RETRY_S
         while True:
             try:
@@ -66,10 +63,10 @@ class Joiner:
                 if self._joined:
                     retry_s = _FIRST_RETRY_S
                 self._log_loss(error.text)
-            except Exception as exc:  # an unreadable location file, say: a heartbeat never ends
+            except Exception as exc:  # e.g. an unreadable location file: the heartbeat must go on
                 logger.debug("joining failed", exc_info=exc)
                 self._log_loss(f"{type(exc).__name__}: {exc}")
-            # Full jitter: servers that lost the same admin do not come back all at once.
+            # Jitter: servers that lost the same admin must not all come back at once.
             await asyncio.sleep(random.uniform(retry_s / 2, retry_s))
             retry_s = min(2 * retry_s, self._period_s)
 
@@ -92,14 +89,14 @@ class Joiner:
             await asyncio.sleep(self._period_s * random.uniform(0.8, 1.0))
 
     def _note(self, error: SaxError) -> None:
-        """Ask the leader next, or another one than the one that is away."""
+        """Choose the admin to ask next: the leader, or another one if this one is away."""
         if isinstance(error, NotLeading):
             self._choice.refused(error)
         elif isinstance(error, AdminUnavailable | DeadlineExceeded):
             self._choice.lost()
 
     def _log_loss(self, reason: str) -> None:
-        """One line when the admin is lost or not there yet, not one per attempt."""
+        """Log once when the admin is lost or not there yet, not per attempt."""
         if self._joined is not False:
-            logger.warning("not joined, trying on: %s", reason)
+            logger.warning("not joined to the admin server, retrying: %s", reason)
         self._joined = False

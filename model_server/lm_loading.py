@@ -1,7 +1,7 @@
-"""A language model on its way into memory: planned, then this process's share of it built.
+"""Loads a language model: plans memory, then builds this process's share.
 
-Nothing is allocated before the plan holds. The same on one host and on each of many; the hosts of a
-replica differ only in who made the plan.
+Nothing is allocated before the plan fits. Every host of a replica runs the same code; they differ
+only in who makes the plan.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ STEPS = "whole on all hosts"
 
 
 class Warmed(Protocol):
-    """A runner whose buckets can be run before there is a step."""
+    """Runner whose buckets can be run before the first step."""
 
     @property
     def buckets(self) -> int: ...
@@ -61,7 +61,10 @@ class Warmed(Protocol):
 
 
 class LmLoad:
-    """Made with a plan that holds; raises MemoryPlanError, InvalidRequest where there is none."""
+    """One language model load, planned on construction.
+
+    Raises MemoryPlanError or InvalidRequest if no plan fits.
+    """
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class LmLoad:
         transfer: TransferServer,
         limits: EngineLimits | None = None,
     ) -> None:
-        """limits: as another host of this replica planned them; None: this host plans."""
+        """limits: the plan of another host of this replica; None: this host plans."""
         self._spec = spec
         self._recipe = recipe
         self._checkpoint = checkpoint
@@ -90,7 +93,7 @@ class LmLoad:
         self.order = STEPS if self.spans_hosts else None
         if limits is not None:
             self._follow(limits)
-        # Hosts that follow are sent the programs of the host that planned.
+        # Secondaries receive the programs of the host that planned.
         self._ready = (
             find_ready(spec, config, self._module, self.layout, self.limits)
             if limits is None
@@ -111,7 +114,7 @@ class LmLoad:
         )
 
     def build(self, programs: Programs, report: Report) -> ModelRunner:
-        """Weights, pages and a program for every bucket; nothing has run yet."""
+        """Read weights, allocate pages and compile every bucket; nothing has run yet."""
         leaves = self._weights(report)
         self.traffic = make_transfers(
             self._transfer, self._config, self._recipe, self.limits, self.layout
@@ -140,29 +143,29 @@ class LmLoad:
         return runner
 
     def apart(self, transfers: Transfers) -> Apart:
-        """What serving prompts and answers apart needs; `transfers` are those of every host."""
+        """Return what disaggregated prefill needs; `transfers` covers every host."""
         return make_apart(transfers, self._spec, self._recipe, self.limits, self.layout)
 
     def _check_kernel(self) -> None:
-        """Before weights are read: whether the kernel takes the largest step. Not a CPU's: any.
+        """Check before weights are read that the kernel supports the largest step.
 
-        Raises MemoryPlanError, InvalidRequest.
+        Skipped on CPU, whose kernel supports any. Raises MemoryPlanError, InvalidRequest.
         """
         if self.layout.platform != "cpu":
             program = step_program(self._recipe, self._module, self.limits, self.layout)
             program.lower(buckets_of(self.limits)[-1])
 
     def _follow(self, limits: EngineLimits) -> None:
-        """Take over the plan of the primary, if there is room for it here."""
+        """Adopt the primary's plan, if it fits on this host."""
         if limits.pages > self.limits.pages:
             raise MemoryPlanError(
-                f"there is room for {self.limits.pages} KV pages, and the plan of the primary has "
+                f"this host has memory for {self.limits.pages} KV pages, but the primary planned "
                 f"{limits.pages}: give every host the same memory, or lower --kv_cache_bytes"
             )
         self.limits = limits
 
     def _shrink(self, pages: int) -> None:
-        """Programs that were compiled ahead have so many pages, which are no more than planned."""
+        """Adopt the page count of precompiled programs, which is no more than planned."""
         self.limits = msgspec.structs.replace(self.limits, pages=pages)
         self.planned = self.planned.with_pages(pages)
 
@@ -176,7 +179,7 @@ class LmLoad:
 
 
 def run_all(runner: Warmed, report: Report) -> None:
-    """Run every bucket once, so that no request is the first."""
+    """Run every bucket once, so that no request pays for a first run."""
     try:
         for index in range(runner.buckets):
             report(Progress("running bucket", index, runner.buckets))
@@ -190,7 +193,7 @@ def _warn_of_plain(spec: ModelSpec, module: Blueprint) -> None:
     left = [declared.path for declared in module.declarations if declared.left_plain]
     if left:
         logger.warning(
-            "%s: QUANTIZE fits neither shape nor checkpoint of %d matrices, which stay plain: %s%s",
+            "%s: QUANTIZE does not fit shape or checkpoint of %d matrices, which stay plain: %s%s",
             spec.model_id,
             len(left),
             ", ".join(left[:3]),

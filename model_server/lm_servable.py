@@ -1,7 +1,7 @@
-"""A language model loaded in this server: its engine, and who waits for which sequence.
+"""A loaded language model: its engine, and the receiver of each sequence.
 
-The bridge between the engine's thread and the event loop: one crossing per engine step, whatever
-the number of sequences. Knows nothing of text, requests or connections.
+Bridges the engine's thread and the event loop with one crossing per engine step, for any number of
+sequences.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RECENT_STEPS = 10
 
 
 class LmServable:
-    """Lives on the event loop; only `_deliver` runs on the engine's thread."""
+    """Runs on the event loop; only `_deliver` runs on the engine's thread."""
 
     kind = "a language model"
 
@@ -45,8 +45,11 @@ class LmServable:
         self._engine = Engine(loaded.runner, self._deliver)
 
     def submit(self, submission: Submission, receive: Receive, *, reserved: bool = False) -> int:
-        """Queue a sequence; `receive` gets its updates on the event loop, the last with a finish
-        or an error. Raises QueueFull, PromptTooLong, ShuttingDown, ReplicaLost."""
+        """Queue a sequence and return its id.
+
+        `receive` gets its updates on the event loop; the last has a finish or an error. Raises
+        QueueFull, PromptTooLong, ShuttingDown, ReplicaLost.
+        """
         if self._lost is not None:
             raise self._lost
         sequence = self._engine.submit(submission, reserved=reserved)
@@ -56,22 +59,21 @@ class LmServable:
         return sequence
 
     def reserve(self, submission: Submission) -> None:
-        """A place in the queue until it is submitted or released. Raises as `submit` does."""
+        """Hold a place in the queue until `submit` or `release`. Raises as `submit` does."""
         self._engine.reserve(submission)
 
     def release(self) -> None:
-        """Give the place back."""
         self._engine.release()
 
     def cancel(self, sequence: int) -> None:
-        """Free the sequence's slot and pages; its receiver hears nothing more."""
+        """Free the sequence's slot and pages; its receiver gets no more updates."""
         if self._receivers.pop(sequence, None) is not None:
             self._engine.cancel(sequence)
 
     def lose(self, error: ReplicaLost) -> None:
-        """A host of this replica is lost: everyone who waits is told now, and nobody may come.
+        """Fail all waiting requests now and refuse new ones: a host of this replica is lost.
 
-        The engine may wait for that host for as long as this process lives; it is not asked.
+        The engine may wait for that host forever, so it is not called.
         """
         self._lost = error
         receivers, self._receivers = self._receivers, {}
@@ -90,28 +92,24 @@ class LmServable:
 
     @property
     def waiting(self) -> int:
-        """Sequences in the queue."""
         return self.stats().waiting
 
     @property
     def failure(self) -> str | None:
-        """Why the engine stopped, if it did: nothing can be served any more."""
         failed = self._lost or self._engine.failed
         return f"the engine stopped: {as_load_error(failed).text}" if failed else None
 
     def stats(self) -> EngineStats:
-        """The engine's figures now."""
         return self._engine.stats()
 
     async def close(self, drain_s: float) -> None:
-        """Let what runs end within the time, refuse the rest, free the memory."""
         await asyncio.to_thread(self._engine.drain, drain_s)
         # The engine ends what still runs as "cancelled", and those updates arrive before this
-        # call returns: nobody is left waiting.
+        # call returns, so no caller is left waiting.
         await asyncio.to_thread(self._engine.close)
 
     def _deliver(self, updates: list[Update]) -> None:
-        # The loop is closed when the process ends first: nobody is left to tell.
+        # The loop is closed if the process ends first; then there are no callers left.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._hand_out, updates)
 
@@ -123,7 +121,7 @@ class LmServable:
                 continue  # cancelled a moment ago
             if update.finish is not None or update.error is not None:
                 del self._receivers[update.sequence]
-            if update.finish == "cancelled":  # by no caller of ours: the engine was closed
+            if update.finish == "cancelled":  # not by a caller: the engine was closed
                 update = replace(update, error=self._unloaded(), finish=None)
             receive(update)
 

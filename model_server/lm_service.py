@@ -1,7 +1,4 @@
-"""Saxml's LMService: one request, one call.
-
-Thin: decode, call the handler, encode. Knows nothing of engines or of how models load.
-"""
+"""Saxml's LMService: decodes a request, calls the handler, encodes the answer."""
 
 from __future__ import annotations
 
@@ -20,14 +17,12 @@ from sax.types import GenerateRequest
 
 
 class LmService(lm_pb2_grpc.LMServiceServicer):
-    """Saxml's own language-model service: one request, one call."""
-
     def __init__(self, handler: Handler, embeddings: Embeddings) -> None:
         self._handler = handler
         self._embeddings = embeddings
 
     async def Generate(self, request: Any, context: Any) -> lm_pb2.GenerateResponse:
-        """All answers whole, the likeliest first."""
+        """Return all samples whole, best first."""
         async with contextlib.aclosing(self._sample(request, GENERATE)) as stream:
             async for samples in stream:
                 last = samples
@@ -40,20 +35,18 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
     async def GenerateStream(
         self, request: Any, context: Any
     ) -> AsyncGenerator[lm_pb2.GenerateStreamResponse]:
-        """New pieces as they come: keep prefix_len characters and append the text."""
+        """Stream text as it comes: the client keeps prefix_len characters and appends `text`."""
         async with contextlib.aclosing(self._sample(request, GENERATE_STREAM)) as stream:
             async for samples in stream:
                 items = [_stream_item(sample) for sample in samples.all]
                 yield lm_pb2.GenerateStreamResponse(items=items)
 
     async def Score(self, request: Any, context: Any) -> lm_pb2.ScoreResponse:
-        """The log-probability of each suffix after the prefix."""
         refuse_extra_inputs(request.extra_inputs, "Score")
         logp = await self._handler.score(request.model_key, request.prefix, request.suffix)
         return lm_pb2.ScoreResponse(logp=logp)
 
     async def Embed(self, request: Any, context: Any) -> lm_pb2.EmbedResponse:
-        """The vector of one text."""
         refuse_extra_inputs(request.extra_inputs, "Embed")
         embedded = await self._embeddings.embed(request.model_key, [request.text])
         return lm_pb2.EmbedResponse(embedding=embedded.vectors[0])
@@ -65,7 +58,7 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
         )
 
     async def _sample(self, request: Any, method: str) -> AsyncGenerator[Samples]:
-        """The answers as they grow: the same object after every step that added to it."""
+        """Yield the samples as they grow: the same object after every step that added to it."""
         defaults, count = self._handler.defaults(request.model_key)
         question = GenerateRequest(
             model_id=request.model_key,

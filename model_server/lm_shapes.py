@@ -1,6 +1,6 @@
-"""A language model as shapes: what its weights, pages and programs will be, before there are any.
+"""Shapes of a language model's weights, pages and programs, before any exist.
 
-The same for a server that loads the model on its own devices and for a plan for devices elsewhere.
+Shared by a server that loads the model on its own devices and by plans for other devices.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from model_server.models.weight import Blueprint
 
 
 def buckets_of(limits: EngineLimits) -> tuple[Bucket, ...]:
-    """Every shape that is compiled before the model is loaded."""
+    """Return every step shape to compile at load."""
     return closed_set(limits.slots, PREFILL_BLOCKS)
 
 
 def leaf_shapes(blueprint: Blueprint, layout: Layout) -> list[jax.ShapeDtypeStruct]:
-    """The arrays of the weights, as they are divided over devices."""
+    """Return shapes, dtypes and shardings of the weight arrays."""
     return [
         jax.ShapeDtypeStruct(
             leaf.shape, leaf.dtype, sharding=layout.sharding(leaf.shape, leaf.axes, leaf.bits)
@@ -36,7 +36,7 @@ def leaf_shapes(blueprint: Blueprint, layout: Layout) -> list[jax.ShapeDtypeStru
 
 
 def pool_shapes(recipe: Recipe, limits: EngineLimits, layout: Layout) -> tuple[LayerPages, ...]:
-    """The arrays of the page pool."""
+    """Return shapes, dtypes and shardings of the page pool, per layer."""
     cache = cache_of(recipe, layout)
     sharding = layout.pages(cache.axis)
     shapes = kernel_of(recipe, layout).shapes
@@ -51,7 +51,7 @@ def pool_shapes(recipe: Recipe, limits: EngineLimits, layout: Layout) -> tuple[L
 def step_program(
     recipe: Recipe, blueprint: Blueprint, limits: EngineLimits, layout: Layout
 ) -> StepProgram:
-    """What the steps of this model are compiled from, over the devices of the layout."""
+    """Return the step program of this model for the layout's devices."""
     return StepProgram(
         blueprint,
         leaf_shapes(blueprint, layout),

@@ -1,7 +1,7 @@
-"""Runs the blocking loader on a thread of its own and survives whatever it raises.
+"""Runs the blocking loader on its own thread and turns any exception into an error.
 
-A daemon thread: a compile that cannot be stopped must not keep a drained process alive. Knows
-nothing of statuses; one load at a time is the caller's rule.
+A daemon thread: a compile that cannot be stopped must not keep a drained process alive. Callers run
+one load at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAX_REASON = 500
 
 
 class LoadThread:
-    """One load. Lives on the event loop; only the loader runs elsewhere."""
+    """One load. Runs on the event loop, except for the loader itself."""
 
     def __init__(
         self, loader: Loader, spec: ModelSpec, on_progress: Callable[[Progress], None]
@@ -35,12 +35,12 @@ class LoadThread:
         self._cancelled = threading.Event()
 
     async def run(self) -> AnyLoaded | SaxError:
-        """What the loader returned, or why it did not, as an error with a reason in words."""
+        """Return what the loader returned, or the error that ended the load."""
         threading.Thread(target=self._run, name=f"load {self._spec.model_id}", daemon=True).start()
         return await self._outcome
 
     def cancel(self) -> None:
-        """End the load at its next report of progress; what it still yields is freed."""
+        """Stop the load at its next progress report; anything it still returns is freed."""
         self._cancelled.set()
 
     def _run(self) -> None:
@@ -66,20 +66,20 @@ class LoadThread:
         if not self._outcome.done():
             self._outcome.set_result(outcome)
         elif isinstance(outcome, AnyLoaded):
-            outcome.runner.close()  # nobody waits any more
+            outcome.runner.close()  # its waiter is gone
 
     def _tell(self, callback: Callable[..., None], value: object) -> None:
-        # The loop is closed when the process ended first.
+        # The loop is closed if the process ended first.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, value)
 
 
 class _StopLoading(BaseException):
-    """Unwinds a loader; no `except Exception` on the way may keep it."""
+    """Unwinds a loader; a BaseException, so that no `except Exception` stops it."""
 
 
 def as_load_error(exc: BaseException) -> SaxError:
-    """The error a client and the status see: one line, no traceback."""
+    """Convert to the error that clients and the status page show: one line, no traceback."""
     if isinstance(exc, SaxError):
         return exc
     first_line = str(exc).strip().partition("\n")[0][:_MAX_REASON]

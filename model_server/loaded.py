@@ -1,7 +1,7 @@
-"""What loading a model yields: everything a servable needs, whoever made it.
+"""Result types of a load: all that a servable needs, one class per kind of model.
 
-The seam between the servables and the weights: the real loader reads a checkpoint and compiles,
-the tests' loader is arithmetic. One class per kind of model.
+The seam between servables and weights: the real loader reads a checkpoint and compiles, the tests'
+loader is arithmetic.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Loaded:
 
     runner: Runner
     tokenizer: Tokenizer
-    vocab: int | None = None  # rows of the embedding; None: one for each id of the tokenizer
+    vocab: int | None = None  # rows of the embedding; None: the tokenizer's size
     chat_template: ChatTemplate | None
-    chat_queries: bool = False  # a Saxml query is a user's turn in the chat template
-    defaults: SamplingParams  # for what a Saxml request leaves out
+    chat_queries: bool = False  # render a Saxml query as a user message
+    defaults: SamplingParams  # for fields that a Saxml request omits
     samples: int  # answers per Saxml Generate call
     memory: int  # bytes of weights, KV pages and workspace
     methods: tuple[str, ...]  # lm.generate, lm.generate_stream, lm.score
-    apart: Apart | None = None  # where prompts and answers may be computed on different servers
+    apart: Apart | None = None  # for disaggregated prefill
 
 
 class EmbedRunner(Protocol):
@@ -39,27 +39,27 @@ class EmbedRunner(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether its memory is free."""
+        """True once its memory is free."""
         ...
 
     @property
     def batch(self) -> int:
-        """Inputs of one call at most."""
+        """Largest number of inputs per call."""
         ...
 
     def length(self, count: int) -> int:
-        """The compiled length that takes so many tokens; inputs of one length share a batch."""
+        """Return the compiled length for this many tokens; inputs of one length share a batch."""
         ...
 
     def embed(self, inputs: Sequence[Sequence[int]]) -> list[list[float]]:
-        """One vector per input, all of one `length`."""
+        """Return one vector per input; all inputs have the same `length`."""
         ...
 
     def close(self) -> None: ...
 
 
 class TextEncoder(Protocol):
-    """Turns a text into the ids that an embedder reads, start and end tokens included."""
+    """Encodes a text for an embedder, including start and end tokens."""
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -79,15 +79,15 @@ class LoadedEmbedder:
 
 
 class CustomRunner(Protocol):
-    """Computes batches of a custom model's requests. Not thread-safe: one thread calls it."""
+    """Runs batches of a custom model's requests. Not thread-safe: one thread calls it."""
 
     @property
     def closed(self) -> bool:
-        """Whether its memory is free."""
+        """True once its memory is free."""
         ...
 
     def answer(self, method: str, requests: Sequence[bytes]) -> Sequence[bytes | SaxError]:
-        """An answer or an error for each request."""
+        """Return an answer or an error for each request."""
         ...
 
     def close(self) -> None: ...
@@ -95,11 +95,11 @@ class CustomRunner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """How the requests of one custom method are brought together."""
+    """Batching settings of one custom method."""
 
-    most: int  # of one batch
+    most: int  # requests per batch
     wait_s: float
-    queue: int  # that may wait
+    queue: int  # requests that may wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,5 +113,5 @@ class LoadedCustom:
 
 AnyLoaded = Loaded | LoadedEmbedder | LoadedCustom
 
-# Blocking. Raises LoadFailed and its kin, InvalidRequest, ModelPathNotFound.
+# Blocking. Raises LoadFailed and its subclasses, InvalidRequest, ModelPathNotFound.
 Loader = Callable[[ModelSpec, Callable[[Progress], None]], AnyLoaded]

@@ -1,6 +1,6 @@
-"""The real loader: from a spec to a model in memory, whatever kind of model it is.
+"""The real loader: from a spec to a model in memory, for every kind of model.
 
-A language model may span the hosts of a replica; the other kinds live on one device of the primary.
+A language model may span the hosts of a replica; other kinds use one device of the primary.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Report = Callable[[Progress], None]
 
 
 class Hosts(Protocol):
-    """The hosts of this replica, where it has several; this is the primary."""
+    """All hosts of this replica, as seen by its primary."""
 
     def load(
         self,
@@ -63,23 +63,23 @@ class Hosts(Protocol):
         build: Callable[[Programs], Share],
         report: Report,
     ) -> Serving:
-        """Have every host build its share, and run each bucket once."""
+        """Build every host's share and run each bucket once."""
         ...
 
     def transfers(self, runner: Any, own: KvTransfers) -> Transfers:
-        """What moves the pages of every host; `runner` is what `load` returned."""
+        """Return the KV transfers of every host; `runner` is what `load` returned."""
         ...
 
 
 class Serving(Runner, Protocol):
-    """A runner; once closed it holds no memory."""
+    """A runner that holds no memory once closed."""
 
     @property
     def closed(self) -> bool: ...
 
 
 class Share(Serving, Protocol):
-    """What this host holds of a model."""
+    """One host's share of a model."""
 
     @property
     def buckets(self) -> int: ...
@@ -88,7 +88,7 @@ class Share(Serving, Protocol):
 
 
 class _Closes(Protocol):
-    """A runner; once closed it holds no memory."""
+    """A runner that holds no memory once closed."""
 
     @property
     def closed(self) -> bool: ...
@@ -97,23 +97,23 @@ class _Closes(Protocol):
 def _no_proxy() -> str:
     if "proxy" not in str(jax.config.jax_platforms):  # pyright: ignore[reportAttributeAccessIssue]
         return ""
-    return "; JAX_PLATFORMS=proxy (Pathways) is for a later version of this server"
+    return "; JAX_PLATFORMS=proxy (Pathways) is not supported yet"
 
 
 class ModelLoader:
-    """Loads models into this process's devices and remembers what they take up."""
+    """Loads models onto this process's devices and accounts for their memory."""
 
     def __init__(
         self, config: ModelServerConfig, watch: CompileWatch, hosts: Hosts | None = None
     ) -> None:
-        """hosts: may be known only later, before the first load."""
+        """hosts: may be set later, before the first load."""
         self._config = config
         self.hosts = hosts
         self.stage_host = StageHost()  # likewise
         self.watch = watch
         self._transfer = TransferServer(advertised_host(config.host))
         self._live: list[tuple[_Closes, int]] = []
-        # In whose order the programs of a model start in which hosts wait for each other.
+        # Launch order of each model whose hosts wait for each other.
         self._orders: list[tuple[_Closes, str]] = []
 
     def __call__(self, spec: ModelSpec, report: Report) -> AnyLoaded:
@@ -138,7 +138,7 @@ class ModelLoader:
     def share(
         self, spec: ModelSpec, limits: EngineLimits, programs: Programs, report: Report
     ) -> Share:
-        """This host's part of a language model that the primary loads. Raises as a load does."""
+        """Load this host's share of a model for its primary. Raises as a load does."""
         with self._watched(spec), _named(spec.checkpoint), self._open(spec) as checkpoint:
             config = checkpoint.config if checkpoint else None
             recipe = make_recipe(spec.model_path, config, spec.overrides)
@@ -149,14 +149,14 @@ class ModelLoader:
             return runner
 
     def compiles_while_serving(self) -> int:
-        """How many programs were compiled outside loads, ever."""
+        """Number of programs compiled outside loads so far."""
         return self.watch.while_serving
 
     def devices(self) -> Devices:
-        """What this server has for models. Raises Unavailable where jax gets hold of none."""
+        """Return the devices models can use. Raises Unavailable if jax finds none."""
         try:
             return server_devices(self._config)
-        except RuntimeError as exc:  # a chip that another process has, a driver, a platform's name
+        except RuntimeError as exc:  # e.g. chip in use, bad driver, unknown platform
             raise Unavailable(f"jax has no devices here: {exc}{_no_proxy()}") from exc
 
     @contextmanager
@@ -173,7 +173,7 @@ class ModelLoader:
     def _load(
         self, spec: ModelSpec, recipe: Recipe, checkpoint: Checkpoint | None, report: Report
     ) -> Loaded:
-        # What is cheap to get wrong comes before what is slow: vocabulary, plan, then weights.
+        # Cheap checks come before slow work: vocabulary, plan, then weights.
         tokenizer = checkpoint.tokenizer() if checkpoint else ByteTokenizer(recipe.vocab)
         if checkpoint:
             check_fit(checkpoint.tokenizer(), recipe.vocab, spec.checkpoint)
@@ -205,16 +205,19 @@ class ModelLoader:
         checkpoint: Checkpoint | None,
         limits: EngineLimits | None = None,
     ) -> LmLoad | StageLoad:
-        """The whole of every layer, or some of the layers where hosts are stages of a pipeline."""
+        """Plan all layers, or only some if the model is a pipeline of stages."""
         how = (spec, recipe, checkpoint, self._config, self._in_use())
         if recipe.stages > 1:
             if self._config.programs:
-                logger.warning("%s: hosts compile their stages themselves", spec.model_id)
+                logger.warning(
+                    "%s: in stages, so its hosts ignore --programs",
+                    spec.model_id,
+                )
             return StageLoad(*how, self.stage_host, limits)
         return LmLoad(*how, self._transfer, limits)
 
     def _run(self, spec: ModelSpec, load: LmLoad | StageLoad, report: Report) -> Serving:
-        """Here, or on all hosts that the model goes over."""
+        """Build the model here, or on all hosts that it spans."""
         if self.hosts is not None and load.spans_hosts:
             return self.hosts.load(
                 spec, load.limits, lambda programs: load.build(programs, report), report
@@ -224,21 +227,21 @@ class ModelLoader:
         return runner
 
     def _check_order(self, order: str | None) -> None:
-        """Raises LoadFailed for models whose programs could start in another order elsewhere."""
+        """Raise LoadFailed if hosts could launch the programs of two models in different orders."""
         self._orders = [(runner, held) for runner, held in self._orders if not runner.closed]
         others = {held for _, held in self._orders} - {order}
         if order is not None and others:
             raise LoadFailed(
                 f"a model that lies {order} cannot be beside one that lies {others.pop()}: hosts "
-                "would wait for each other for ever; unload that one, or give NUM_STAGES the "
+                "would wait for each other forever; unload that one, or set NUM_STAGES to the "
                 "number of hosts"
             )
 
     def _apart(self, load: LmLoad | StageLoad, runner: Serving) -> Apart | None:
-        """Prompts and answers may be computed on different servers, where this one takes part."""
+        """Return what disaggregated prefill needs, if this server takes part in it."""
         if isinstance(load, StageLoad):
             if self._config.takes_pages:
-                logger.warning("a model in stages computes its prompts itself")
+                logger.warning("--prefill_servers is ignored for a model in stages")
             return None
         if load.traffic is None:
             return None
@@ -247,7 +250,7 @@ class ModelLoader:
         return load.apart(load.traffic)
 
     def _room(self) -> Room:
-        """What a model on one device may fill."""
+        """Memory that is left for a model on one device."""
         return Room(device_limit(jax.local_devices(), self._config), self._in_use())
 
     def _keep(self, loaded: LoadedEmbedder | LoadedCustom) -> LoadedEmbedder | LoadedCustom:
@@ -260,13 +263,13 @@ class ModelLoader:
 
 
 def make_loader(config: ModelServerConfig) -> ModelLoader:
-    """The loader of this process. Call it once: it listens to every compilation from then on."""
+    """Return the process's loader. Call once: it listens to every compilation from then on."""
     return ModelLoader(config, CompileWatch(strict=config.strict_compile))
 
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """Puts the checkpoint's name before what is wrong in it, where the text does not say it."""
+    """Prefix checkpoint errors with the checkpoint's path, unless the text has it already."""
     try:
         yield
     except CheckpointError as exc:
@@ -276,7 +279,7 @@ def _named(path: str) -> Iterator[None]:
 
 
 def check_offered(path: str, filter_regex: str) -> None:
-    """Raises ModelPathNotFound for a path that this server was told not to offer."""
+    """Raise ModelPathNotFound for a path that --model_filter_regex excludes."""
     if not re.fullmatch(filter_regex, path):
         raise ModelPathNotFound(
             f"{path} is known here but not offered: this server was started with "
@@ -286,7 +289,7 @@ def check_offered(path: str, filter_regex: str) -> None:
 
 
 def chat_queries(recipe: Recipe, template: ChatTemplate | None) -> bool:
-    """Whether a Saxml query is a user's turn. Raises InvalidRequest if it cannot be."""
+    """Return True if a Saxml query is a user message. Raises InvalidRequest if it cannot be."""
     if recipe.query_format == "chat" and template is None:
         raise InvalidRequest(
             'QUERY_FORMAT is "chat" but the checkpoint has no chat template',

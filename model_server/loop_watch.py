@@ -1,7 +1,6 @@
-"""Whether the event loop still moves, seen from another thread.
+"""Detects a stuck event loop, from another thread.
 
-A process whose loop stands answers nobody and would look alive for ever. Knows nothing of what runs
-on the loop.
+A process whose loop is stuck answers nothing but would look alive forever.
 """
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ import asyncio
 import time
 from collections.abc import Callable
 
-STUCK_S = 60.0  # nothing that is right takes so long: loads and compiles have threads of their own
+STUCK_S = 60.0  # no correct callback takes this long: loads and compiles run on other threads
 _TICK_S = 1.0
 
 
 class LoopWatch:
-    """Start it on the loop; ask it from anywhere."""
+    """Start it on the event loop; call `trouble` from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -23,12 +22,12 @@ class LoopWatch:
         self._ticking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """On the loop that is to be watched."""
-        self._moved_at_s = self._clock()  # it may have been made long before
+        """Call on the loop to watch."""
+        self._moved_at_s = self._clock()  # may have been created long ago
         self._ticking = asyncio.create_task(self._tick())
 
     def stop(self) -> None:
-        """The loop is about to end."""
+        """Call when the loop is about to end."""
         if self._ticking is not None:
             self._ticking.cancel()
 
@@ -38,7 +37,7 @@ class LoopWatch:
             await asyncio.sleep(_TICK_S)
 
     def trouble(self) -> str:
-        """What is wrong, in words; "": the loop moves."""
+        """Describe the problem; "" while the loop moves."""
         still_s = self._clock() - self._moved_at_s
         if still_s < STUCK_S:
             return ""

@@ -1,7 +1,6 @@
-"""The memory plan: how many KV pages fit, decided before a byte is loaded.
+"""Memory plan: how many KV pages fit, decided before anything is loaded.
 
-Pure arithmetic on bytes. Knows nothing of devices, models or jax; whoever loads a model brings
-the numbers and gets a plan or a refusal that says which flag to change.
+Pure arithmetic on bytes. If a model does not fit, the error says which flag to change.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ _UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What one model may fill."""
+    """Memory granted to one model, on one device."""
 
-    pages: int  # that the engine may grant; the pool holds one more, the scratch page 0
+    pages: int  # pages the engine may grant; the pool has one more, scratch page 0
     kv: int  # bytes of the page pool, scratch page included
     total: int  # bytes of weights, page pool and workspace
 
     def with_pages(self, pages: int) -> MemoryPlan:
-        """The same model with another number of pages."""
+        """Return the plan of the same model with another number of pages."""
         kv = self.kv // (self.pages + 1) * (pages + 1)
         return MemoryPlan(pages=pages, kv=kv, total=self.total - self.kv + kv)
 
@@ -39,9 +38,9 @@ def plan(
     min_pages: int,
     devices: int = 1,
 ) -> MemoryPlan:
-    """As many pages as wanted (None: as fit). Raises MemoryPlanError when they do not fit.
+    """Grant the wanted pages (None: all that fit). Raises MemoryPlanError if they do not fit.
 
-    All bytes and pages are of one device; `devices`: how many share the model.
+    All bytes and pages are per device; `devices` is how many share the model.
     """
     if wanted_pages is not None and wanted_pages < min_pages:
         raise MemoryPlanError(_too_few_wanted(wanted_pages, min_pages, kv_bytes_per_page))
@@ -63,13 +62,13 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What is left of a device's memory for one more model."""
+    """Memory of one device that is left for one more model."""
 
     limit: int  # bytes
     in_use: int  # by other models
 
     def reserve(self, *, weights: int, workspace: int) -> int:
-        """The bytes of a model without KV pages. Raises MemoryPlanError when they do not fit."""
+        """Return the bytes of a model without KV pages. Raises MemoryPlanError."""
         total, free = weights + workspace, max(0, self.limit - self.in_use)
         if total > free:
             raise MemoryPlanError(
@@ -89,7 +88,7 @@ def _on_each(devices: int, total: int) -> str:
 
 
 def human(count: int) -> str:
-    """Bytes as people say them: 1.50 GiB."""
+    """Format bytes for people: 1.50 GiB."""
     for size, unit in _UNITS:
         if count >= size:
             return f"{count / size:.2f} {unit}"

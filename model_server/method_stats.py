@@ -1,7 +1,4 @@
-"""What one method of one model did in the last minute, counted truthfully.
-
-Pure: the time is an argument. Knows nothing of the wire or of metrics scrapers.
-"""
+"""Request counts and latencies of one method over the last minute. Pure: time is an argument."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ _SAMPLES = 1000  # latencies kept for percentiles; the rates count every request
 
 @dataclass(frozen=True, slots=True)
 class MethodSnapshot:
-    """The figures GetStatus reports; a latency is None while no request succeeded."""
+    """Figures reported by GetStatus; latencies are None if no request succeeded."""
 
     pending: int
     errors_per_second: float
@@ -28,37 +25,34 @@ class MethodSnapshot:
 
 
 class MethodStats:
-    """Counts the requests of one method."""
+    """Request statistics of one method."""
 
     def __init__(self) -> None:
         self.pending = 0
-        self.arrived = 0  # ever
+        self.arrived = 0  # since start
         self._successes = WindowCount()
         self._errors = WindowCount()
         self._latencies: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)  # (now, seconds)
 
     def begin(self) -> None:
-        """A request came in."""
         self.pending += 1
         self.arrived += 1
 
     def succeed(self, now: float, latency_s: float) -> None:
-        """It was answered."""
         self.pending -= 1
         self._successes.add(now)
         self._latencies.append((now, latency_s))
 
     def fail(self, now: float) -> None:
-        """It got an error."""
         self.pending -= 1
         self._errors.add(now)
 
     def leave(self) -> None:
-        """The caller went away: neither a success nor an error."""
+        """The caller went away: counts neither as a success nor as an error."""
         self.pending -= 1
 
     def snapshot(self, now: float) -> MethodSnapshot:
-        """The figures of the window that ends now."""
+        """Return the figures of the window that ends now."""
         recent = sorted(latency for at, latency in self._latencies if at > now - WINDOW_S)
         return MethodSnapshot(
             pending=self.pending,
@@ -72,13 +66,12 @@ class MethodStats:
 
 
 class WindowCount:
-    """How many events the last WINDOW_S seconds saw, in one bucket per second."""
+    """Counts events in the last WINDOW_S seconds, in one bucket per second."""
 
     def __init__(self) -> None:
         self._buckets: deque[list[int]] = deque()  # [second, events]
 
     def add(self, now: float) -> None:
-        """One event happens now."""
         second = int(now)
         if self._buckets and self._buckets[-1][0] == second:
             self._buckets[-1][1] += 1
@@ -97,7 +90,7 @@ class WindowCount:
 
 
 def percentile(ordered: list[float], fraction: float) -> float | None:
-    """The smallest value that at least this fraction of the sorted values does not exceed."""
+    """Nearest-rank percentile: the smallest value that at least this fraction does not exceed."""
     if not ordered:
         return None
     return ordered[max(1, math.ceil(fraction * len(ordered))) - 1]

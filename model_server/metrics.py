@@ -1,7 +1,7 @@
-"""What a Prometheus scraper sees of a model server.
+"""Prometheus metrics of a model server.
 
-Figures of engines are read when they are scraped, so that a token costs nothing here; only the two
-histograms are fed, once per request. Knows nothing of requests beyond their times.
+Engine figures are read when scraped, so that a token costs nothing here; only the two histograms
+are fed, once per request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from model_server.servable import Servable
 _FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 30, 60)
 _PER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)
 
-# Name, text, figure, and the kinds of servable that have it.
+# Metric name, help text, reader, and the kinds of servable that have it.
 Figure = tuple[str, str, Callable[[Any], float], tuple[type, ...]]
 _LM, _BATCHED = (LmServable,), (CustomServable, EmbedServable)
 _ALL = (*_LM, *_BATCHED)
@@ -31,12 +31,17 @@ _GAUGES: tuple[Figure, ...] = (
     ("sax_slots_used", "Rows with a sequence", lambda s: s.stats().slots_used, _LM),
     ("sax_pages", "KV pages in the pool", lambda s: s.stats().pages, _LM),
     ("sax_pages_used", "KV pages granted to sequences", lambda s: s.stats().pages_used, _LM),
-    ("sax_kv_cache_usage_ratio", "Of the KV pages, those granted", lambda s: _usage(s), _LM),
-    ("sax_requests_running", "Requests that are computed now", lambda s: s.running, _ALL),
+    (
+        "sax_kv_cache_usage_ratio",
+        "Share of KV pages in use",
+        lambda s: _usage(s),
+        _LM,
+    ),
+    ("sax_requests_running", "Requests being computed", lambda s: s.running, _ALL),
     ("sax_requests_waiting", "Requests in the queue", lambda s: s.waiting, _ALL),
     (
         "sax_kv_pages_offered",
-        "Pages that wait for another server to fetch them",
+        "Pages waiting for another server to fetch them",
         lambda s: s.loaded.apart.outgoing.used if s.loaded.apart else 0,
         _LM,
     ),
@@ -53,7 +58,7 @@ _COUNTERS: tuple[Figure, ...] = (
     ("sax_generated_tokens", "Tokens generated", lambda s: s.stats().tokens, _LM),
     (
         "sax_preemptions",
-        "Sequences preempted for want of pages",
+        "Sequences preempted because pages ran out",
         lambda s: s.stats().preemptions,
         _LM,
     ),
@@ -65,7 +70,7 @@ _COUNTERS: tuple[Figure, ...] = (
     ),
     (
         "sax_prompts_computed_here",
-        "Prompts for a prefill server that were computed here, as it could not",
+        "Prompts computed here because a prefill server could not",
         lambda s: _moved(s).computed_here,
         _LM,
     ),
@@ -77,7 +82,7 @@ _COUNTERS: tuple[Figure, ...] = (
     ),
     (
         "sax_kv_fetch_seconds",
-        "Time that took",
+        "Time spent fetching keys and values from prefill servers",
         lambda s: _moved(s).fetch_s,
         _LM,
     ),
@@ -109,8 +114,6 @@ def _moved(servable: LmServable) -> Moved:
 
 
 class Metrics:
-    """The registry of one model server."""
-
     def __init__(
         self, servables: Callable[[], Iterable[Servable]], compiles_while_serving: Callable[[], int]
     ) -> None:
@@ -132,11 +135,11 @@ class Metrics:
         )
 
     def first_token(self, model_id: str, seconds: float) -> None:
-        """A request got its first token."""
+        """Record a request's time to first token."""
         self._first_token.labels(model_id).observe(seconds)
 
     def token_interval(self, model_id: str, seconds: float) -> None:
-        """A request is done; this was its mean time per token after the first."""
+        """Record a finished request's mean time per token after the first."""
         self._per_token.labels(model_id).observe(seconds)
 
 

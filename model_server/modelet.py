@@ -1,7 +1,4 @@
-"""The Modelet face: what an admin (or Saxml's tools) may do to this server.
-
-Decodes, calls, encodes. Knows nothing of how models load or run.
-"""
+"""The Modelet service, through which an admin server (or Saxml's tools) manages this server."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ _VERSION = re.compile("([0-9a-f]{32})?")
 
 
 class Modelet(modelet_pb2_grpc.ModeletServicer):
-    """Load, unload and status of the models of one server."""
+    """Loads, unloads and reports the models of one server."""
 
     def __init__(
         self,
@@ -50,7 +47,7 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         self._security = security
 
     async def Load(self, request: Any, context: Any) -> modelet_pb2.LoadResponse:
-        """Returns once the model is LOADED; GetStatus shows the progress meanwhile."""
+        """Return once the model is LOADED; GetStatus shows progress meanwhile."""
         self._check_admin("load models")
         self._terms.check(request.term)
         spec = decode_load(request)
@@ -59,7 +56,7 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         return modelet_pb2.LoadResponse()
 
     async def UpdateLoaded(self, request: Any, context: Any) -> modelet_pb2.UpdateLoadedResponse:
-        """Puts ACLs in force without a reload; loads only where it names another checkpoint."""
+        """Apply new ACLs without a reload; load only if another checkpoint is given."""
         self._check_admin("change loaded models")
         self._terms.check(request.term)
         loaded = self._servables.spec(request.model_key)
@@ -72,7 +69,7 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         return modelet_pb2.UpdateLoadedResponse()
 
     async def Unload(self, request: Any, context: Any) -> modelet_pb2.UnloadResponse:
-        """Returns once the memory is free; what runs gets a bounded time to end."""
+        """Return once the memory is free; running requests get a bounded time to end."""
         self._check_admin("unload models")
         self._terms.check(request.term)
         ModelId.parse(request.model_key)
@@ -80,7 +77,7 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         return modelet_pb2.UnloadResponse()
 
     async def GetStatus(self, request: Any, context: Any) -> Status:
-        """Every model of this server and how it does."""
+        """Return the status of every model on this server."""
         self._terms.check(request.term)
         infos = self._servables.infos()
         if not request.include_failure_reasons:
@@ -113,7 +110,7 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         )
 
     async def WakeUp(self, request: Any, context: Any) -> modelet_pb2.WakeUpResponse:
-        """Nothing to do: this server is never dormant."""
+        """Does nothing: this server is never dormant."""
         return modelet_pb2.WakeUpResponse()
 
     def _check_admin(self, doing: str) -> None:
@@ -126,24 +123,24 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
 
 
 def _updated(loaded: ModelSpec, request: Any) -> ModelSpec:
-    """What an UpdateLoaded makes of a model. Raises StaleRevision."""
+    """Apply an UpdateLoaded request to a spec. Raises StaleRevision."""
     acls = dict(request.acls.items)
     if request.checkpoint_path in ("", loaded.checkpoint):
-        # Whichever version the lists were written for: what is loaded stays what it is.
+        # ACLs apply to any version: the loaded one stays as it is.
         return replace(loaded, acls=acls)
     if request.uuid:
-        # Only Saxml's admin loads this way: a version has overrides too, which Load brings.
+        # A version has overrides too, which only Load carries; only Saxml's admin loads this way.
         raise StaleRevision(
             f"{loaded.model_id} is loaded here from {loaded.checkpoint} and not from "
-            f"{request.checkpoint_path}: send Load, or no checkpoint_path to change the acls alone",
+            f"{request.checkpoint_path}: send Load, or leave out checkpoint_path to set acls only",
             param="checkpoint_path",
         )
-    # What the admin published is no longer what is loaded, so the version goes.
+    # This is no longer the version that the admin published.
     return replace(loaded, checkpoint=request.checkpoint_path, acls=acls, version="")
 
 
 def check_spec(spec: ModelSpec, cell: str) -> None:
-    """Raises InvalidName or InvalidRequest."""
+    """Check names, checkpoint and version. Raises InvalidName or InvalidRequest."""
     model_id = ModelId.parse(spec.model_id)
     if cell and model_id.cell != cell:
         raise InvalidName(
@@ -165,7 +162,7 @@ def _method_stats(servable: Servable, now: float) -> list[Status.MethodStats]:
 
 
 def _encode_stats(name: str, stats: MethodSnapshot, batches: list[int]) -> Status.MethodStats:
-    """The wire calls them "latency per second"; they are seconds."""
+    """Latencies are in seconds, although the wire calls them "latency per second"."""
     return Status.MethodStats(
         method=name,
         pending_reqs=stats.pending,

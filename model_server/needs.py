@@ -1,6 +1,6 @@
-"""What a model asks of a server, worked out from shapes alone: on any machine, in about a second.
+"""Computes what a model needs of a server from shapes alone: on any machine, in about a second.
 
-For refusals that whoever places models can act on. Allocates nothing.
+Refusals carry it, so that the assigner can act on them. Allocates nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sax.need import Need
 
 
 def need_of(recipe: Recipe, checkpoint: Checkpoint | None, config: ModelServerConfig) -> Need:
-    """The least that a server must have, with flags like these."""
+    """Return the least a server must have, given flags like these."""
     layout = layout_for(recipe)
     devices = layout.mesh.size
     module = recipe.blueprint(layout, checkpoint)
@@ -29,12 +29,12 @@ def need_of(recipe: Recipe, checkpoint: Checkpoint | None, config: ModelServerCo
     if recipe.mesh_shape:
         weights = weight_bytes(module, layout) * devices
         return Need(devices=devices, memory=memory, weights=weights)
-    # On fewer devices there are fewer copies.
+    # Fewer devices hold fewer copies of replicated weights, so count one copy.
     return Need(memory=memory, weights=recipe.blueprint(ONE_DEVICE, checkpoint).bytes)
 
 
 def check_devices(recipe: Recipe, checkpoint: Checkpoint | None, config: ModelServerConfig) -> None:
-    """Raises MemoryPlanError for a mesh of more devices than this server has."""
+    """Raise MemoryPlanError for a mesh of more devices than this server has."""
     wanted, there = layout_for(recipe).mesh.size, len(jax.devices())
     if wanted <= there:
         return
@@ -52,11 +52,11 @@ def check_devices(recipe: Recipe, checkpoint: Checkpoint | None, config: ModelSe
 def telling_need(
     recipe: Recipe, checkpoint: Checkpoint | None, config: ModelServerConfig
 ) -> Iterator[None]:
-    """Puts the need of the whole model into a refusal that tells the need of one device."""
+    """Replace the need of one device in a MemoryPlanError by that of the whole model."""
     try:
         yield
     except MemoryPlanError as exc:
-        if exc.need is None:  # a flag is wrong, and more room would not help
+        if exc.need is None:  # a flag is wrong; more memory would not help
             raise
         need = need_of(recipe, checkpoint, config)
         raise MemoryPlanError(exc.text, param=exc.param, need=need) from exc

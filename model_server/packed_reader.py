@@ -1,8 +1,8 @@
-"""Reads one quantised weight: kept as the checkpoint stores it, or quantised on the way.
+"""Reads one quantised weight: as the checkpoint stores it, or quantised while reading.
 
-Values, scales and offsets are asked for one after the other, each in its own regions; what lies
-behind a region is read once, a tensor's part at a time. Quantising goes band by band: what it takes
-stays in a core's cache, and memory beside the result is that of one part.
+Values, scales and offsets are requested one after the other, each by its own regions; the data
+behind a region is read once. Quantising goes band by band, so its working set stays in a core's
+cache and the extra memory is that of one part.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from model_server.models.quantization import quantize, refined
 from model_server.models.source import Piece
 from model_server.models.weight import Declaration, Leaf
 
-_BAND = 64 * 1024  # numbers that are quantised at once
-_ALONE = 32  # bands: below this they stay in their thread
-_THREADS = 8  # more would want more memory for their bands
+_BAND = 64 * 1024  # numbers quantised at once
+_ALONE = 32  # fewer bands than this are not worth threads
+_THREADS = 8  # more would need more memory for their bands
 _PARTS = ("values", "scales", "offsets")
 
 
 class PackedReader:
-    """For one weight; drop it when the weight is placed."""
+    """Reader for one weight; drop it once the weight is placed."""
 
     def __init__(self, weight: Declaration, packing: Packing, checkpoint: Checkpoint) -> None:
         self._weight = weight
@@ -40,7 +40,7 @@ class PackedReader:
         self._read: dict[tuple[tuple[int, int], ...], PackedBlocks] = {}
 
     def read(self, leaf: Leaf, region: Region) -> np.ndarray:
-        """A region of the values, scales or offsets."""
+        """Read a region of the values, scales or offsets."""
         columns, inner = self._columns(leaf.part, region[-1])
         blocks = self._once((*region[:-1], columns))
         return _part(blocks, leaf.part)[..., inner]
@@ -52,7 +52,7 @@ class PackedReader:
         return self._read[key]
 
     def _columns(self, part: str, given: slice) -> tuple[slice, slice]:
-        """The columns, in whole blocks, that a region needs; and where it lies in their part."""
+        """Return the whole blocks of columns that cover a region, and its place within them."""
         block = self._block
         if part != "values":
             return slice(given.start * block, given.stop * block), slice(None)
@@ -68,7 +68,7 @@ class PackedReader:
         elif all(piece.place[-1] == slice(0, out.values.shape[-1]) for piece in pieces):
             for piece in pieces:
                 self._quantize(out, piece.place, piece.read(self._checkpoint))
-        else:  # no piece alone says how large the numbers of a row are
+        else:  # scales depend on whole rows, and no piece holds one
             numbers = self._weight.source.read(self._checkpoint, region)
             self._quantize(out, whole(numbers.shape), numbers)
         return out
@@ -113,7 +113,7 @@ class PackedReader:
 
 
 def _each(work: Callable[[int], None], bands: Sequence[int]) -> None:
-    """numpy gives up the interpreter's lock: the bands of a large part are shared among threads."""
+    """Split a large part over threads; numpy releases the GIL."""
     threads = min(_THREADS, os.cpu_count() or 1)
     if len(bands) < _ALONE or threads < 2:
         for band in bands:

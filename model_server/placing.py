@@ -1,4 +1,4 @@
-"""Putting an array together from regions, on the devices of this process."""
+"""Builds a sharded array from regions, on the devices of this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from model_server.models.weight import Leaf
 
 
 def place(leaf: Leaf, layout: Layout, read: Callable[[Region], np.ndarray]) -> jax.Array:
-    """An array whose every region is read once, however many devices hold it."""
+    """Build an array, reading each region once however many devices hold it."""
     sharding = layout.sharding(leaf.shape, leaf.axes, leaf.bits)
     holders: dict[tuple[tuple[int, int], ...], list[Any]] = {}  # bounds -> devices
     for device, index in sharding.addressable_devices_indices_map(leaf.shape).items():

@@ -1,11 +1,11 @@
-"""Compiles a model's programs ahead, for a TPU slice that is elsewhere or for CPUs like these.
+"""Compiles a model's programs ahead of serving, for a TPU slice elsewhere or for CPUs like these.
 
     python -m model_server.precompile MODEL [KEY=JSON ...] --topology v5e:4x8 [-- FLAGS]
     python -m model_server.precompile --list PLACE
 
-FLAGS are those that the model server will be started with. Exit statuses: 0 the set is whole, 1 it
-could not be made, 2 the command line is wrong. The only file of the command that knows a terminal
-or the environment; jax is imported once that is set.
+FLAGS are the flags the model server will be started with. Exit status: 0 all programs compiled,
+1 some could not be compiled, 2 bad arguments. The only module of the command that uses the
+terminal or the environment; jax is imported once that is set.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from model_server.precompiled.place import SetFolder
     from model_server.precompiled.subject import Subject
 
-_WRONG = (InvalidRequest, ModelPathNotFound)  # what only another command line puts right
+_WRONG = (InvalidRequest, ModelPathNotFound)  # bad arguments: exit status 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit status."""
+    """Run the command line and return the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     end = words.index("--") if "--" in words else len(words)
     parser = _parser()
@@ -60,19 +60,19 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m model_server.precompile",
         description="Compiles every program of a model ahead of the servers that will run it.",
-        epilog="Behind -- follow the flags that the model server will be started with.",
+        epilog="After -- come the flags that the model server will be started with.",
     )
     parser.add_argument(
         "model", nargs="?", help="a checkpoint, a model path, a config.json or a well-known model"
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=JSON", help="as in a publish")
     parser.add_argument("--topology", help="v5e:4x8, v6e:2x2, ..., or cpu, cpu:2, ...")
-    parser.add_argument("--to", metavar="PLACE", help="a folder, gs:// or s3:// place to write to")
-    parser.add_argument("--path", help="model path of a checkpoint, where not as config.json says")
+    parser.add_argument("--to", metavar="PLACE", help="folder, gs:// or s3:// location to write to")
+    parser.add_argument("--path", help="model path of a checkpoint (default: from config.json)")
     parser.add_argument(
-        "--keep-going", action="store_true", help="where a program does not compile, make the rest"
+        "--keep-going", action="store_true", help="go on after a program that does not compile"
     )
-    parser.add_argument("--list", metavar="PLACE", help="show the sets that are there")
+    parser.add_argument("--list", metavar="PLACE", help="list the program sets there")
     return parser
 
 
@@ -93,11 +93,11 @@ def _make(options: argparse.Namespace, config: ModelServerConfig, console: Conso
 
 
 def set_environment(config: ModelServerConfig) -> None:
-    """Before jax is imported: as on a server, but this process compiles and runs nothing."""
+    """Set variables as a server would, but so that this process only compiles; call before jax."""
     for name, value in config.environment().items():
         os.environ.setdefault(name, value)
-    os.environ["JAX_PLATFORMS"] = "cpu"  # a TPU of this machine is for who serves on it
-    # XLA:CPU cannot write a program that it read from there.
+    os.environ["JAX_PLATFORMS"] = "cpu"  # leave a local TPU to its model server
+    # XLA:CPU cannot serialise a program that it read from this cache.
     os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
 
 
@@ -108,8 +108,8 @@ def _place(options: argparse.Namespace, subject: Subject) -> str:
     if place := options.to or own:
         return place if "://" in place else os.path.abspath(os.path.expanduser(place))
     raise InvalidRequest(
-        f"{subject.title} has no checkpoint to lie beside: say where to write its programs, as in "
-        "--to gs://BUCKET/programs",
+        f"{subject.title} has no checkpoint to write programs beside: say where to write them, as "
+        "in --to gs://BUCKET/programs",
         param="to",
     )
 
@@ -147,7 +147,7 @@ def _how_to_serve(place: str, subject: Subject) -> str:
 
     is_beside = subject.has_checkpoint and place.endswith(FOLDER)
     value = BESIDE_CHECKPOINTS if is_beside else place
-    return f"servers take them with --programs {value}"
+    return f"start servers with --programs {value} to use them"
 
 
 def _line(made: Made) -> str:

@@ -1,7 +1,6 @@
-"""One model server process: its parts put together, started and stopped in the right order.
+"""One model server process: wires its parts and starts and stops them in order.
 
-Takes the loader as a value, so the tests run the same process with arithmetic instead of weights.
-Knows nothing of flags or of jax.
+The loader is an argument, so tests run the same process with arithmetic instead of weights.
 """
 
 from __future__ import annotations
@@ -72,18 +71,18 @@ _SERVICES = (
     tokens_pb2.DESCRIPTOR.services_by_name["TokenService"].full_name,
     prefill_pb2.DESCRIPTOR.services_by_name["PrefillService"].full_name,
 )
-_GRACE_S = 1.0  # for calls that end by themselves, once every request is answered
+_GRACE_S = 1.0  # for calls to end by themselves once every request is answered
 
 
 class Hosts(Protocol):
-    """The other hosts of this replica; both are called from another thread."""
+    """Events from the other hosts of this replica; both are called from another thread."""
 
     on_loss: Callable[[ReplicaLost], None] | None
-    on_leaving: Callable[[str], None] | None  # one of them was told to stop
+    on_leaving: Callable[[str], None] | None  # a host received a stop signal
 
 
 class ModelServer:
-    """Start it, then stop it; both on one event loop."""
+    """One model server; call `start`, then `stop`, on the same event loop."""
 
     def __init__(
         self,
@@ -95,8 +94,9 @@ class ModelServer:
         devices: Callable[[], Devices] | None = None,
         page: HealthPage | None = None,
     ) -> None:
-        """`devices` is asked at the start; without it the flags alone tell what there is. `page`
-        may be served already; without one it is made here."""
+        """`devices` is called in `start`; without it, flags alone give the memory. `page` may be
+        serving already; without it, one is created.
+        """
         self._config = config
         self._model_paths = model_paths
         self._ask_devices = devices
@@ -122,7 +122,7 @@ class ModelServer:
         self.metrics_address = ""
 
     async def start(self) -> None:
-        """Listen, then join. Raises OSError when a port is taken."""
+        """Listen, then join. Raises OSError if a port is taken."""
         config = self._config
         self._tell_of_security()
         if self._ask_devices is not None:
@@ -138,7 +138,7 @@ class ModelServer:
         logger.info("model server listening on %s", self.address)
 
     async def stop(self) -> None:
-        """Take nothing new, let what runs end within the drain time, free everything."""
+        """Refuse new requests, let running ones end within the drain time, free everything."""
         self._page.waiting = lambda: "draining"
         if self._joining is not None:
             self._joining.cancel()
@@ -146,7 +146,7 @@ class ModelServer:
                 await self._joining
         await self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
         if not await self._admission.drain(self._config.drain_seconds):
-            logger.warning("not everything was answered within the drain time")
+            logger.warning("some requests did not finish within the drain time")
         await self._elsewhere.close()
         await self._prefill.stop()
         await self.servables.close(drain_s=0)
@@ -156,7 +156,9 @@ class ModelServer:
         logger.info("model server stopped")
 
     async def serve_until_signalled(self, hosts: Hosts | None = None) -> ReplicaLost | None:
-        """Start, wait for SIGTERM or SIGINT on any host, stop. Returns why, if a host was lost."""
+        """Start, wait for SIGTERM or SIGINT on any host, then stop. Returns the error if a host is
+        lost.
+        """
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[ReplicaLost | None] = loop.create_future()
 
@@ -178,7 +180,7 @@ class ModelServer:
         return None
 
     async def lose(self, error: ReplicaLost) -> None:
-        """A host is lost: answer everyone at once; there is nothing to drain."""
+        """Fail all requests at once: a host is lost, so there is nothing to drain."""
         self._page.waiting = lambda: error.text
         if self._joining is not None:
             self._joining.cancel()
@@ -190,7 +192,7 @@ class ModelServer:
         await self._server.stop(_GRACE_S)
 
     def info(self) -> ServerInfo:
-        """What this server says of itself when it joins."""
+        """Return what this server reports when it joins."""
         config = self._config
         wanted = re.compile(config.model_filter_regex)
         return ServerInfo(
@@ -206,11 +208,11 @@ class ModelServer:
         )
 
     def _language_models(self) -> dict[str, ModelSpec]:
-        """What the prefill servers are to hold too."""
+        """Models that the prefill servers must load too."""
         wanted: dict[str, ModelSpec] = {}
         for each in self.servables.loaded():
             if isinstance(each, LmServable):
-                with contextlib.suppress(NotLoaded):  # it is on its way out
+                with contextlib.suppress(NotLoaded):  # it is being unloaded
                     wanted[each.model_id] = self.servables.spec(each.model_id)
         return wanted
 
@@ -258,7 +260,7 @@ class ModelServer:
         return advertised_host(self._config.host, self._config.advertise)
 
     def _serve_page(self) -> None:
-        """What a cluster's probes and scrapers see; until now it said that this one starts."""
+        """Serve metrics and the real health state; until now the page said "starting"."""
         config, page = self._config, self._page
         page.show(self._metrics.registry)
         page.trouble, page.waiting = self._loop.trouble, self._why_not_ready
@@ -288,8 +290,8 @@ class ModelServer:
             logger.warning("%s", warning)
         if config.security.authenticates and config.sax_cell and not Credentials.ours().given:
             logger.warning(
-                "this model server has nothing to show to its admin server, which will not let it "
-                "join if it asks who is there: set SAX_TOKEN, SAX_TOKEN_FILE or SAX_TLS_CERT"
+                "this model server has no credentials, so an admin server that authenticates will "
+                "not let it join: set SAX_TOKEN, SAX_TOKEN_FILE or SAX_TLS_CERT"
             )
 
     async def _report(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
@@ -300,5 +302,5 @@ class ModelServer:
 def _tell(
     loop: asyncio.AbstractEventLoop, end: Callable[[ReplicaLost | None], None], why: Any
 ) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended already
+    with contextlib.suppress(RuntimeError):  # loop closed: already ended
         loop.call_soon_threadsafe(end, why)

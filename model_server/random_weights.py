@@ -1,7 +1,7 @@
-"""Filling declarations with random numbers: the same for a seed, however a model is divided.
+"""Fills declared weights with random numbers that depend on the seed only, not on the sharding.
 
-Each number follows from the seed, the name of what it is a part of, and its place there, so that a
-process draws what its own devices hold of a weight and nothing else.
+Each number follows from the seed, the name of the tensor it is part of and its position there, so a
+process draws only what its own devices hold.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from model_server.models.drawing import Draw, drawn_rows, rows_of
 from model_server.models.sharding import Layout, own_device
 from model_server.models.weight import Declaration, Leaf
 
-_SMALL = 2**16  # numbers that are drawn in less time than it takes to make that faster
+_SMALL = 2**16  # drawing fewer numbers than this takes less time than optimising the program
 _UNOPTIMISED = {"xla_backend_optimization_level": 0}
-# Standard deviation of the values of random quantised weights: few of them need clipping.
+# Standard deviation of random quantised values: small enough that few need clipping.
 _SPREADS = {"int8": 32.0, "int4": 2.3, "float8_e4m3fn": 1.0}
 
 
 def random_weights(
     declared: Sequence[Declaration], seed: int, report: Report, layout: Layout | None = None
 ) -> list[jax.Array]:
-    """Every declared weight drawn on the devices of the layout."""
+    """Draw every declared weight on the devices of the layout."""
     over = layout or own_device()
 
     def draw_one(weight: Declaration) -> list[jax.Array]:
@@ -59,7 +59,7 @@ def _leaf(weight: Declaration, leaf: Leaf, seed: int, layout: Layout) -> jax.Arr
 
 
 def _constant(weight: Declaration, leaf: Leaf) -> float | None:
-    """What all numbers of an array are; None where they differ."""
+    """Return the value if all numbers of the array are the same, else None."""
     if leaf.part == "offsets":
         return 0
     if not weight.spread:
@@ -71,7 +71,7 @@ def _constant(weight: Declaration, leaf: Leaf) -> float | None:
 
 @functools.cache
 def _program(draw: Draw, own: NamedSharding) -> Callable[..., Any]:
-    """Draws side by side on this process's devices, each from where its part begins."""
+    """Compile a program in which each local device draws its own part."""
     each = jax.shard_map(
         lambda rows, begins: draw.region(rows, begins[0]),
         mesh=own.mesh,
@@ -79,6 +79,6 @@ def _program(draw: Draw, own: NamedSharding) -> Callable[..., Any]:
         out_specs=PartitionSpec(OWN),
         check_vma=False,
     )
-    # Of the weight, not of the part: numbers may not depend on how it is divided.
+    # Decide by the whole weight, not the part: numbers must not depend on the sharding.
     small = math.prod(draw.whole) <= _SMALL
     return jax.jit(each, compiler_options=_UNOPTIMISED if small else None)

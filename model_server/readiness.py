@@ -1,21 +1,22 @@
-"""When a model server is ready, as a cluster should see it. Pure.
+"""Readiness of a model server, as probes report it. Pure.
 
-Not when it listens: a rollout would go on to the next replica before this one has its model. Ready
-is who has joined and loads nothing: either a model is loaded, or nobody gave it one for a while.
+Listening is not enough: a rollout would go on to the next replica before this one has its model. A
+server is ready once it has joined and is not loading: either a model is loaded, or none was
+assigned for a while.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-# The admin server hears of a server at once, and decides within a second or two.
+# The admin learns of a server at once and assigns models within a second or two.
 NOTHING_CAME_S = 10.0
 
 
 def why_not_ready(
     *, joined_for_s: float | None, loading: Collection[str], loaded: Collection[str]
 ) -> str:
-    """What is waited for, in words; "": ready. `joined_for_s` is None before the server joined."""
+    """Return why the server is not ready, or "". `joined_for_s` is None before the first join."""
     if joined_for_s is None:
         return "not joined to an admin server"
     if loading:

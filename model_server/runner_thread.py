@@ -1,7 +1,4 @@
-"""The thread of a batched model's runner, from its first batch to freeing its memory.
-
-Knows nothing of what the runner computes.
-"""
+"""The thread of a batched model's runner, from its first batch until its memory is free."""
 
 from __future__ import annotations
 
@@ -15,17 +12,15 @@ from model_server.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-_LAST_BATCH_S = 5.0  # what a batch may take beyond the drain time before it is left behind
+_LAST_BATCH_S = 5.0  # how long a batch may run past the drain time before it is abandoned
 
 
 class Closable(Protocol):
-    """What holds memory."""
-
     def close(self) -> None: ...
 
 
 class RunnerThread:
-    """Lives on the event loop."""
+    """Runs on the event loop, except for the runner's jobs."""
 
     def __init__(self, model_id: str, runner: Closable) -> None:
         self.worker = Worker(f"batches {model_id}")
@@ -33,10 +28,10 @@ class RunnerThread:
         self._runner = runner
 
     async def close(self, batchers: Sequence[Batcher[Any, Any]], drain_s: float) -> None:
-        """Drain the queues, then free the runner once its last batch is done. Idempotent."""
+        """Drain the queues, then free the runner after its last batch. Idempotent."""
         await asyncio.gather(*(batcher.close(drain_s) for batcher in batchers))
         freed = self.worker.run(self._runner.close)
         self.worker.stop()
         _, stuck = await asyncio.wait([freed], timeout=_LAST_BATCH_S)
         if stuck:
-            logger.warning("a batch of %s does not end; its memory is not free", self._model_id)
+            logger.warning("a batch of %s does not end; its memory is not freed", self._model_id)

@@ -1,7 +1,6 @@
-"""One request under way: the engine's updates in, chunks out, and its times and outcome on record.
+"""One running request: turns engine updates into chunks and records times and outcome.
 
-By callback: a token costs no task. Lives on the event loop; knows nothing of the wire, and not how
-a prompt becomes tokens.
+Works by callback, so a token costs no task. Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from sax.types import TokenChunk
 
 logger = logging.getLogger(__name__)
 
-# The last call has an error or a chunk with a finish reason.
+# The last call carries an error or a chunk with a finish reason.
 Sink = Callable[[TokenChunk | SaxError], None]
 
 
 class RunningRequest:
-    """One sequence under way: takes the engine's updates, gives chunks to the sink."""
+    """One sequence in progress: receives engine updates, passes chunks to the sink."""
 
     def __init__(
         self,
@@ -41,55 +40,55 @@ class RunningRequest:
         self._sink = sink
         self._metrics = metrics
         self._on_end = on_end
-        self._answer: Answer | None = None  # a scored sequence has none
+        self._answer: Answer | None = None  # None for scored sequences
         self._sequence: int | None = None
-        self._reserved = False  # a place in the engine's queue
-        self._way: asyncio.Task[None] | None = None  # to the engine, by another server
+        self._reserved = False  # holds a place in the engine's queue
+        self._way: asyncio.Task[None] | None = None  # remote prefill in progress
         self._began_s = time.monotonic()
         self._first_s: float | None = None
         self._over = False
         self._stats.begin()
 
     def expect(self, answer: Answer) -> None:
-        """Turn the tokens to come into this answer."""
+        """Set the detokenizer for the tokens to come."""
         self._answer = answer
 
     def submit(self, submission: Submission) -> None:
-        """Hand the sequence to the engine. Raises as the engine does."""
+        """Submit the sequence to the engine. Raises as the engine does."""
         self._sequence = self.servable.submit(submission, self.receive)
 
     def reserve(self, submission: Submission) -> None:
-        """Have a place in the engine's queue. Raises as the engine does."""
+        """Reserve a place in the engine's queue. Raises as the engine does."""
         self.servable.reserve(submission)
         self._reserved = True
 
     def submit_reserved(self, submission: Submission) -> None:
-        """Hand the sequence to the engine, in its place there. Raises as the engine does."""
+        """Submit the sequence in its reserved place. Raises as the engine does."""
         self._reserved = False
         self._sequence = self.servable.submit(submission, self.receive, reserved=True)
 
     def release(self) -> None:
-        """Give the place back, if it has one. Idempotent."""
+        """Release the reserved place, if there is one. Idempotent."""
         if self._reserved:
             self._reserved = False
             self.servable.release()
 
     def follow(self, way: asyncio.Task[None]) -> None:
-        """It is on its way to the engine, and ends with this request."""
+        """Attach the remote prefill task, to be cancelled with this request."""
         self._way = way
 
     @property
     def over(self) -> bool:
-        """Whether it is answered, refused or cancelled."""
+        """True once answered, refused or cancelled."""
         return self._over
 
     def refuse(self, exc: BaseException) -> None:
-        """It ends before it began; the caller raises."""
+        """End the request before it began; the caller raises."""
         if self._end():
             self._fail_or_leave(exc)
 
     def cancel(self) -> None:
-        """The caller went away: free slot and pages, say nothing more. Idempotent."""
+        """The caller went away: free slot and pages, send nothing more. Idempotent."""
         if self._end():
             self._stats.leave()
             if self._way is not None:
@@ -98,7 +97,7 @@ class RunningRequest:
             self.servable.cancelled += 1
 
     def receive(self, update: Update) -> None:
-        """Take in what one step did."""
+        """Process the update of one step."""
         if self._over:
             return
         try:
@@ -127,7 +126,7 @@ class RunningRequest:
         now = time.monotonic()
         self._end()
         self._stats.succeed(now, now - self._began_s)
-        if update.finish is None:  # a stop string that the engine knows nothing of
+        if update.finish is None:  # a stop string; the engine would go on
             self._stop_sequence()
         if self._answer is not None and self._first_s is not None and self._answer.tokens > 1:
             per_token_s = (now - self._first_s) / (self._answer.tokens - 1)
@@ -144,7 +143,7 @@ class RunningRequest:
             self._stats.fail(time.monotonic())
 
     def _end(self) -> bool:
-        """False when it was over already."""
+        """Mark the request as over; return False if it was already."""
         over, self._over = self._over, True
         if not over:
             self._on_end()

@@ -1,7 +1,6 @@
-"""Several answers to one question, as Saxml's LMService gives them.
+"""Samples of one request, as Saxml's LMService returns them.
 
-Pure book-keeping over the deliveries of a connection whose request ids are 0 .. n-1. Knows nothing
-of the wire.
+Pure book-keeping over the deliveries of a connection whose request ids are 0 .. n-1.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from sax.types import GenerateRequest
 
 @dataclass(slots=True)
 class Sample:
-    """One answer so far."""
+    """One sample so far."""
 
     text: str = ""
-    piece: str = ""  # what the last `add` brought
+    piece: str = ""  # text from the last `add`
     score: float = 0.0
 
 
 async def start_samples(connection: Connection, request: GenerateRequest, count: int) -> None:
-    """Start `count` answers to one question, each with a seed of its own."""
+    """Start `count` requests for one prompt, each with its own seed."""
     for index, seed in enumerate(sample_seeds(request.sampling.seed, count)):
         sampling = replace(request.sampling, seed=seed)
         await connection.start(index, replace(request, sampling=sampling))
@@ -33,13 +32,13 @@ async def start_samples(connection: Connection, request: GenerateRequest, count:
 
 
 class Samples:
-    """Collects the answers of one question."""
+    """Collects the samples of one request."""
 
     def __init__(self, count: int) -> None:
         self.all = [Sample() for _ in range(count)]
 
     def add(self, deliveries: Iterable[Delivery]) -> None:
-        """Take in what came. Raises the first error: one failed answer fails the question."""
+        """Add new deliveries. Raises the first error: one failed sample fails the request."""
         for sample in self.all:
             sample.text += sample.piece
             sample.piece = ""
@@ -51,5 +50,5 @@ class Samples:
             sample.score = delivery.chunk.score
 
     def best_first(self) -> list[Sample]:
-        """By score; the first asked for wins a tie."""
+        """Sort by score; on a tie, the lower request id comes first."""
         return sorted(self.all, key=lambda sample: -sample.score)

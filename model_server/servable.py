@@ -1,6 +1,6 @@
-"""A model loaded in this server, of whatever kind: what the server as a whole needs of it.
+"""Interface of a loaded model of any kind, as the rest of the server needs it.
 
-What a kind can do beyond that is between it and its handler.
+Anything beyond this is between a kind of model and its handler.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from model_server.method_stats import MethodStats
 
 
 class Servable(Protocol):
-    """Lives on the event loop."""
+    """A loaded model. Runs on the event loop."""
 
     model_id: str
     methods: dict[str, MethodStats]
@@ -25,17 +25,17 @@ class Servable(Protocol):
 
     @property
     def kind(self) -> str:
-        """In words: a language model, an embedding model, ..."""
+        """Name for messages: a language model, an embedding model, ..."""
         ...
 
     @property
     def memory(self) -> int:
-        """Bytes it fills."""
+        """Bytes of device memory in use."""
         ...
 
     @property
     def running(self) -> int:
-        """Requests that are computed now."""
+        """Requests being computed."""
         ...
 
     @property
@@ -45,16 +45,16 @@ class Servable(Protocol):
 
     @property
     def failure(self) -> str | None:
-        """Why nothing can be served any more, if that is so."""
+        """The reason if nothing can be served any more; else None."""
         ...
 
     async def close(self, drain_s: float) -> None:
-        """Let what runs end within the time, refuse the rest, free the memory."""
+        """Let running requests finish within the time, refuse the rest, free the memory."""
         ...
 
 
 def make_servable(model_id: str, loaded: AnyLoaded) -> Servable:
-    """Serve what was loaded, by its kind."""
+    """Create the servable for this kind of loaded model."""
     if isinstance(loaded, Loaded):
         return LmServable(model_id, loaded)
     if isinstance(loaded, LoadedCustom):

@@ -1,7 +1,6 @@
-"""The models of this server: who is loaded, loading, failed or on its way out.
+"""The models of this server: loaded, loading, failed or unloading.
 
-Keeps each model at what was asked for last, one load at a time. Knows nothing of the wire and
-nothing of how a model is loaded (the loader does) or served (the handler does).
+Drives each model to the state last requested, one load at a time.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from sax.types import ModelSpec, Progress, ServableInfo, ServableStatus
 
 logger = logging.getLogger(__name__)
 
-_STOP_LOAD_S = 5.0  # a load looks up at least this often, but for a very long compile
+_STOP_LOAD_S = 5.0  # loads check for cancellation more often, except during a very long compile
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """One model id: what is wanted of it, and what has become of it."""
+    """One model id: the requested state and the actual one."""
 
     model_id: str
-    settled: asyncio.Future[None]  # of the wish below
-    wish: ModelSpec | None = None  # None: to be gone
+    settled: asyncio.Future[None]  # done once `wish` is fulfilled
+    wish: ModelSpec | None = None  # None: unload
     status: ServableStatus = ServableStatus.NONE
-    acls: MethodAcls = OPEN  # in force, whatever is loaded
-    spec: ModelSpec | None = None  # what the status is about
+    acls: MethodAcls = OPEN  # in force at once, whatever is loaded
+    spec: ModelSpec | None = None  # the spec that `status` refers to
     reason: str = ""
-    need: Need | None = None  # of a load that failed for want of room
+    need: Need | None = None  # set if a load failed for lack of memory
     progress: Progress | None = None
     load: LoadThread | None = None
     servable: Servable | None = None
@@ -46,7 +45,7 @@ class _Entry:
 
 
 class Servables:
-    """Lives on the event loop."""
+    """All models of this server. Runs on the event loop."""
 
     def __init__(self, loader: Loader, *, drain_s: float = 20.0) -> None:
         self._loader = loader
@@ -56,14 +55,14 @@ class Servables:
         self._closing = False
 
     async def load(self, spec: ModelSpec) -> None:
-        """Return once the model is LOADED. Raises why it is not.
+        """Return once the model is LOADED; raise the reason if it fails.
 
-        Loading what is loaded (or loading) already joins it; another version takes its place. The
-        load goes on when the caller goes away. Its ACLs are in force at once.
+        Loading a model that is loaded (or loading) joins that load; another version replaces it.
+        The load goes on if the caller goes away. ACLs apply at once.
         """
         acls = parse_acls(spec.acls)
         if self._closing:
-            raise ShuttingDown("this model server is shutting down and loads nothing")
+            raise ShuttingDown("this model server is shutting down and loads no models")
         entry = self._entries.get(spec.model_id)
         wanted = entry is not None and _same(entry.wish, spec)
         if entry is None:
@@ -75,7 +74,7 @@ class Servables:
         await asyncio.shield(entry.settled)
 
     async def unload(self, model_id: str) -> None:
-        """Return once the model is gone; one that is not here is gone already."""
+        """Return once the model is gone; at once if it is not here."""
         entry = self._entries.get(model_id)
         if entry is None:
             return
@@ -84,7 +83,7 @@ class Servables:
         await asyncio.shield(entry.settled)
 
     def get(self, model_id: str) -> Servable:
-        """The servable that answers for this model now. Raises NotLoaded."""
+        """Return the servable for this model. Raises NotLoaded."""
         self._notice_failures()
         entry = self._entries.get(model_id)
         if entry is None or entry.servable is None or entry.status is not ServableStatus.LOADED:
@@ -92,28 +91,31 @@ class Servables:
         return entry.servable
 
     def loaded(self) -> Iterator[Servable]:
-        """Every servable in memory, those that drain included. For any thread."""
+        """Every servable in memory, including draining ones. Thread-safe."""
         return (e.servable for e in list(self._entries.values()) if e.servable is not None)
 
     def loading(self) -> tuple[str, ...]:
-        """The models that are on their way into memory. For any thread."""
+        """Ids of the models being loaded. Thread-safe."""
         entries = list(self._entries.values())
         return tuple(e.model_id for e in entries if e.status is ServableStatus.LOADING)
 
     def spec(self, model_id: str) -> ModelSpec:
-        """What this model was last told to be. Raises NotLoaded."""
+        """Return the spec last requested for this model. Raises NotLoaded."""
         entry = self._entries.get(model_id)
         if entry is None or entry.wish is None:
             raise NotLoaded(self._not_loaded(model_id, entry), param="model")
         return entry.wish
 
     def acls(self, model_id: str) -> MethodAcls:
-        """Who may call its methods; of a model that is not here, nothing is known."""
+        """Return the ACLs of its methods; open for a model that is not here."""
         entry = self._entries.get(model_id)
         return OPEN if entry is None else entry.acls
 
     def set_acls(self, model_id: str, texts: Mapping[str, str]) -> None:
-        """From the next request on; what runs may end. Raises InvalidRequest, NotLoaded."""
+        """Apply ACLs from the next request on; running ones may end.
+
+        Raises InvalidRequest, NotLoaded.
+        """
         acls = parse_acls(texts)
         entry = self._entries.get(model_id)
         if entry is None or entry.wish is None:
@@ -123,12 +125,11 @@ class Servables:
         tell_of_idle(model_id, acls, entry.servable.methods if entry.servable else ())
 
     def infos(self) -> tuple[ServableInfo, ...]:
-        """Each model and its status."""
         self._notice_failures()
         return tuple(_info(entry) for entry in self._entries.values())
 
     def lose(self, error: ReplicaLost) -> None:
-        """A host of this replica is lost: whoever waits for tokens or a load is told at once."""
+        """Fail everyone who waits for tokens or a load: a host of this replica is lost."""
         self._closing = True
         for entry in self._entries.values():
             if not entry.settled.done():
@@ -139,11 +140,11 @@ class Servables:
 
     @property
     def memory_used(self) -> int:
-        """Bytes of all loaded models together."""
+        """Bytes of all loaded models."""
         return sum(servable.memory for servable in self.loaded())
 
     async def close(self, *, drain_s: float | None = None) -> None:
-        """Unload everything and take nothing new; a load that does not stop is left behind."""
+        """Unload everything and refuse new loads; a load that does not stop is abandoned."""
         self._closing = True
         if drain_s is not None:
             self._drain_s = drain_s
@@ -151,15 +152,15 @@ class Servables:
         if unloads:
             _, stuck = await asyncio.wait(unloads, timeout=self._drain_s + _STOP_LOAD_S)
             for unload in stuck:
-                logger.warning("a load does not stop; leaving it behind")
+                logger.warning("a load does not stop; abandoning it")
                 unload.cancel()
 
-    # One entry: the last wish wins
+    # State of one entry: the last wish wins
 
     def _wish(self, entry: _Entry, spec: ModelSpec | None) -> None:
         if not entry.settled.done():
             _settle(
-                entry.settled, Cancelled(f"a later call changed what {entry.model_id} is to be")
+                entry.settled, Cancelled(f"a later load or unload of {entry.model_id} replaced it")
             )
         entry.wish = spec
         entry.settled = asyncio.get_running_loop().create_future()
@@ -174,7 +175,7 @@ class Servables:
             entry.task = asyncio.create_task(self._follow(entry))
 
     def _notice_failures(self) -> None:
-        """A model whose engine stopped is FAILED, and its memory is freed."""
+        """Mark models whose engine stopped as FAILED, and free their memory."""
         for entry in self._entries.values():
             loaded = entry.status is ServableStatus.LOADED and entry.servable
             if loaded and (failure := loaded.failure):
@@ -195,7 +196,7 @@ class Servables:
             self._entries.pop(entry.model_id, None)
 
     async def _fulfil(self, entry: _Entry, wish: ModelSpec | None) -> SaxError | None:
-        """Make it so; the error says why it could not be."""
+        """Load or unload; return the error if that fails."""
         await self._free(entry)
         if entry.status is ServableStatus.UNLOADING:
             self._step(entry, Event.UNLOADED)
@@ -208,7 +209,7 @@ class Servables:
         if entry.servable is not None:
             try:
                 await entry.servable.close(self._drain_s)
-            except Exception:  # whoever waits for the unload must not wait for ever
+            except Exception:  # callers of unload must not wait forever
                 logger.exception("the memory of %s may not be free", entry.model_id)
             entry.servable = None
             logger.info("unloaded model for key: %s", entry.model_id)
@@ -217,7 +218,7 @@ class Servables:
         self._step(entry, Event.LOAD)
         entry.spec, entry.progress = spec, Progress("waiting for another load")
         async with self._one_load:
-            if entry.status is not ServableStatus.LOADING:  # changed their mind meanwhile
+            if entry.status is not ServableStatus.LOADING:  # cancelled while it waited
                 self._step(entry, Event.UNLOADED)
                 return None
             entry.progress = Progress("starting")
@@ -227,7 +228,7 @@ class Servables:
         return self._keep(entry, outcome)
 
     def _keep(self, entry: _Entry, outcome: AnyLoaded | SaxError) -> SaxError | None:
-        """Serve what was loaded, or remember why there is nothing to serve."""
+        """Serve the loaded model, or record why it failed."""
         entry.progress = None
         if isinstance(outcome, AnyLoaded):
             try:
@@ -259,7 +260,7 @@ class Servables:
 
 
 def _same(wish: ModelSpec | None, spec: ModelSpec) -> bool:
-    """Whether loading `spec` would bring what is wished for already."""
+    """Return True if `spec` is what is already wished for; ACLs are not compared."""
     return wish is not None and (
         (wish.version, wish.model_path, wish.checkpoint, dict(wish.overrides))
         == (spec.version, spec.model_path, spec.checkpoint, dict(spec.overrides))
@@ -271,7 +272,7 @@ def _settle(settled: asyncio.Future[None], error: SaxError | None) -> None:
         settled.set_result(None)
     else:
         settled.set_exception(error)
-        settled.exception()  # a caller that went away will not look at it
+        settled.exception()  # mark as retrieved: the caller may be gone
 
 
 def _progress(entry: _Entry, news: Progress) -> None:

@@ -1,9 +1,9 @@
-"""`python -m model_server.slice_check`: do all hosts of a slice see all its devices?
+"""Smoke test of a slice: do all hosts see all of its devices?
 
-The smoke test of a slice, before a model is put on it. Every host runs it; they find each other as
-model servers do (`multihost.membership`), join their devices, and add up one number from each over
-the slice's own links. Exit status 0: all there; 1: not so many as expected, or they do not add up;
-2: the hosts cannot be told from flags and environment.
+Run `python -m model_server.slice_check` on every host before a model is put on the slice. Hosts
+find each other as model servers do (`multihost.membership`), join their devices, and add up one
+number from each over the slice's own links. Exit status: 0 all devices found; 1 a different number
+than expected, or the sum is wrong; 2 flags and environment do not name the hosts.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from model_server.multihost.channel import endpoint
 from model_server.multihost.membership import Membership, membership
 from sax.errors import SaxError
 
-_PORT = 8476  # the coordinator's, on host 0
+_PORT = 8476  # coordinator port on host 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit status."""
+    """Run the command line and return the exit status."""
     flags = _parser().parse_args(arguments)
     try:
         group = membership(flags.hosts, flags.host_ordinal, os.environ, socket.gethostname())
@@ -38,17 +38,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m model_server.slice_check",
         description="Joins the devices of all hosts of a slice and counts them. Run it on every "
-        "host; who they are it finds like a model server.",
+        "host; hosts find each other as model servers do.",
         epilog="example:\n  SAX_HOSTS=8 SAX_SUBDOMAIN=slice-check python -m "
         "model_server.slice_check --expect 32",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--expect", type=int, help="devices that there must be, all hosts together")
-    parser.add_argument("--hosts", default="", help="the hosts, host 0 first; or how many")
-    parser.add_argument("--host_ordinal", type=int, help="which of them this is")
-    parser.add_argument("--port", type=int, default=_PORT, help="of host 0 (%(default)s)")
+    parser.add_argument("--expect", type=int, help="expected number of devices, all hosts together")
+    parser.add_argument("--hosts", default="", help="hosts, host 0 first, or their number")
+    parser.add_argument("--host_ordinal", type=int, help="this host's number")
+    parser.add_argument("--port", type=int, default=_PORT, help="port on host 0 (%(default)s)")
     parser.add_argument(
-        "--timeout", type=int, default=600, help="seconds for all hosts to be there (%(default)s)"
+        "--timeout", type=int, default=600, help="seconds for all hosts to connect (%(default)s)"
     )
     return parser
 
@@ -77,14 +77,14 @@ def _check(group: Membership, expected: int | None) -> int:
         _say(f"{expected} devices were expected")
         return 1
     if (total := _add_up()) != there:
-        _say(f"the devices added up to {total}, not {there}: links of this slice do not work")
+        _say(f"the devices added up to {total}, not {there}: the links of this slice do not work")
         return 1
     _say(f"all {there} devices answer")
     return 0
 
 
 def _add_up() -> int:
-    """One from every device, added over the slice's links."""
+    """Sum a one from every device over the slice's links."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import NamedSharding, PartitionSpec

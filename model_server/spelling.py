@@ -1,7 +1,4 @@
-"""The bytes behind each token id, by the three ways in which vocabularies write text.
-
-Knows one token at a time; sequences, streams and characters are the tokenizer's business.
-"""
+"""Token bytes: the bytes of each token id, for the three encodings that vocabularies use."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import tokenizers
 from sax.errors import CheckpointError
 
 _SPACE = "\u2581"
-# What BERT's decoder does to each piece, in this order.
+# Replacements that BERT's decoder makes in each piece, in this order.
 _TIDIED = (
     *((f" {stop}", stop) for stop in ".?!,"),
     (" ' ", "'"),
@@ -27,7 +24,7 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Spelling:
-    """The bytes of every id of one vocabulary."""
+    """Bytes of every id of one vocabulary."""
 
     def __init__(
         self,
@@ -37,7 +34,7 @@ class Spelling:
         *,
         strip_left: int,
     ) -> None:
-        """`spell` turns an ordinary token into bytes; control tokens stand for themselves."""
+        """`spell` turns an ordinary token into bytes; control tokens are taken literally."""
         added = tokenizer.get_added_tokens_decoder()
         self._tokenizer = tokenizer
         self._spell = spell
@@ -52,19 +49,19 @@ class Spelling:
         self.strip_left = strip_left  # leading spaces that a whole sequence's text may lose
 
     def bytes_of(self, token_id: int) -> bytes:
-        """b"" for an id outside the vocabulary."""
+        """Return a token's bytes; b"" for an id outside the vocabulary."""
         if token_id in self._added:
             return self._added[token_id]
         token = self._tokenizer.id_to_token(token_id) if 0 <= token_id < self.size else None
         return b"" if token is None else self._spell(token)
 
     def spoken_bytes(self, token_id: int) -> bytes:
-        """What the token adds to a text: nothing for a control token."""
+        """Return the bytes that a token adds to decoded text; b"" for a control token."""
         return b"" if token_id in self.control else self.bytes_of(token_id)
 
 
 def spelling_of(tokenizer: tokenizers.Tokenizer, decoder: dict[str, Any] | None) -> Spelling:
-    """Chosen by the `decoder` part of tokenizer.json. Raises CheckpointError for other kinds."""
+    """Choose by the `decoder` part of tokenizer.json. Raises CheckpointError for other kinds."""
     steps = _steps(decoder)
     kinds = [step["type"] for step in steps]
     if "ByteLevel" in kinds:
@@ -103,7 +100,7 @@ def _stripped_spaces(step: dict[str, Any]) -> int:
 
 
 def byte_alphabet() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 stands for itself, the rest follows from U+0100 on."""
+    """GPT-2's alphabet: printable Latin-1 stands for itself, other bytes become U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     table = {chr(byte): byte for byte in printable}
@@ -114,7 +111,7 @@ _BYTE_OF = byte_alphabet()
 
 
 def _spell_byte_level(token: str) -> bytes:
-    """Every character of a token stands for one byte."""
+    """Each character of a token stands for one byte."""
     try:
         return bytes(_BYTE_OF[character] for character in token)
     except KeyError:
@@ -122,7 +119,7 @@ def _spell_byte_level(token: str) -> bytes:
 
 
 def _spell_sentence_piece(token: str) -> bytes:
-    """U+2581 stands for a space, <0xAB> for one byte, all else for itself."""
+    """U+2581 stands for a space and <0xAB> for a byte; other characters are literal."""
     if match := _BYTE_TOKEN.fullmatch(token):
         return bytes.fromhex(match[1])
     return _spell_spaces(token)
@@ -133,7 +130,7 @@ def _spell_spaces(token: str) -> bytes:
 
 
 def _spell_word_piece(prefix: str, tidy: bool, token: str) -> bytes:
-    """A word starts with a space unless the piece continues one; `tidy`: nor does a stop."""
+    """A word starts with a space unless the piece continues one; `tidy` joins punctuation to it."""
     text = token[len(prefix) :] if token.startswith(prefix) else f" {token}"
     for written, tidied in _TIDIED if tidy else ():
         text = text.replace(written, tidied)

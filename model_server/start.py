@@ -1,4 +1,4 @@
-"""The model server with the real loader, from start to end; the first to import jax."""
+"""Runs the model server with the real loader; the first module to import jax."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from sax.event_loop import loop_factory
 
 
 def prepare(config: ModelServerConfig) -> ModelLoader:
-    """What there is to serve with. Raises what an imported module raises."""
-    import_modules(config.imports)  # before all else: what is wrong there is told at once
+    """Import user modules and return the loader. Raises what an imported module raises."""
+    import_modules(config.imports)  # first, so that their errors show at once
     return make_loader(config)
 
 
 def serve(
     config: ModelServerConfig, loader: ModelLoader, page: HealthPage, hosts: Hosts | None = None
 ) -> ReplicaLost | None:
-    """Serve until signalled. Returns why, if a host of this replica was lost."""
+    """Serve until signalled. Returns the error if a host of this replica is lost."""
 
     async def start() -> ReplicaLost | None:
         server = ModelServer(

@@ -1,8 +1,6 @@
-"""The life of a model in a server, as a pure table.
+"""Life cycle of a model in a server, as a pure table.
 
-    NONE -> LOADING -> LOADED | FAILED -> (UNLOADING) -> NONE
-
-Knows nothing of threads, engines or requests.
+NONE -> LOADING -> LOADED | FAILED -> (UNLOADING) -> NONE
 """
 
 from __future__ import annotations
@@ -13,12 +11,12 @@ from sax.types import ServableStatus
 
 
 class Event(Enum):
-    """What can happen to a model in a server."""
+    """Events in the life of a model."""
 
     LOAD = auto()  # a load begins
     LOADED = auto()  # the loader returned
     FAILED = auto()  # the loader raised
-    UNLOAD = auto()  # it is to go
+    UNLOAD = auto()  # an unload was requested
     UNLOADED = auto()  # its memory is free
 
     def __repr__(self) -> str:
@@ -38,7 +36,7 @@ _TABLE: dict[tuple[ServableStatus, Event], ServableStatus] = {
     (_LOADED, Event.UNLOAD): _UNLOADING,
     (_FAILED, Event.LOAD): _LOADING,
     (_FAILED, Event.UNLOAD): _NONE,  # it holds nothing
-    # A load that was told to stop still comes to an end.
+    # A cancelled load still runs to an end.
     (_UNLOADING, Event.LOADED): _UNLOADING,
     (_UNLOADING, Event.FAILED): _UNLOADING,
     (_UNLOADING, Event.UNLOAD): _UNLOADING,
@@ -47,12 +45,12 @@ _TABLE: dict[tuple[ServableStatus, Event], ServableStatus] = {
 
 
 def transition(status: ServableStatus, event: Event) -> ServableStatus:
-    """The status after the event. An event that cannot happen there is a bug of ours."""
+    """Return the status after the event; an impossible event is a bug."""
     after = _TABLE.get((status, event))
     assert after is not None, f"{event!r} cannot happen to a model that is {status}"
     return after
 
 
 def holds_memory(status: ServableStatus) -> bool:
-    """Whether a model in this status may fill device memory."""
+    """Return True if a model in this status may hold device memory."""
     return status in (_LOADING, _LOADED, _UNLOADING)

@@ -1,7 +1,6 @@
-"""Stop strings: which text may leave, and when the answer is over.
+"""Stop strings: decides which text can be sent and when an answer ends.
 
-Pure. Text comes in pieces of any size; the outcome does not depend on how it was cut. Knows
-nothing of tokens, sequences or engines.
+Pure. Text comes in pieces of any size; the result does not depend on how it is cut.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from collections.abc import Sequence
 
 
 class StopText:
-    """Passes text on up to the first stop string, never a character that may belong to one.
+    """Passes text on up to the first stop string, holding back text that may be part of one.
 
-    The first stop string to be complete ends the text; of several that are complete with the
-    same character, the longest.
+    The first stop string to be completed ends the text; if several are completed by the same
+    character, the longest one does.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -22,7 +21,7 @@ class StopText:
         self.matched = False
 
     def push(self, piece: str) -> str:
-        """The text that is safe to send now; after a match nothing more."""
+        """Return the text that is safe to send now; "" after a match."""
         if not self._matchers:
             return piece
         if self.matched:
@@ -37,7 +36,7 @@ class StopText:
         return text[:safe]
 
     def flush(self) -> str:
-        """The text held back, once it is certain that nothing follows."""
+        """Return the text held back, once nothing more follows."""
         held, self._held = self._held, ""
         return held
 
@@ -50,9 +49,9 @@ class StopText:
 
 
 class _Matcher:
-    """How much of one stop string the text so far ends with (Knuth, Morris and Pratt).
+    """Tracks how much of a stop string the text ends with (Knuth, Morris and Pratt).
 
-    Constant work per character whatever the stop string: a request cannot slow the others.
+    Amortised constant work per character for any stop string, so no request can slow the others.
     """
 
     def __init__(self, stop: str) -> None:
@@ -63,7 +62,7 @@ class _Matcher:
             self._border[end] = self._extend(self._border[end - 1], stop[end])
 
     def push(self, character: str) -> bool:
-        """True when the stop string is complete."""
+        """Return True when the stop string is complete."""
         self.length = self._extend(self.length, character)
         return self.length == len(self.stop)
 

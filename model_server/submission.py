@@ -1,6 +1,6 @@
-"""From what a caller asked to what the engine is given: every field checked first.
+"""Validates a request and converts it to an engine request. Pure.
 
-Pure. Raises errors that name the field; knows nothing of the engine's state.
+Errors name the field.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SEED_STRIDE = 0x9E3779B97F4A7C15  # odd, so every sample of a request gets anot
 
 
 def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
-    """Raises InvalidRequest naming the first field out of range."""
+    """Raise InvalidRequest naming the first field out of range."""
     temperature, top_p, seed = sampling.temperature, sampling.top_p, sampling.seed
     if not 0 <= temperature < math.inf:
         raise _out_of_range("temperature", temperature, "a number of 0 (greedy) or more")
@@ -43,7 +43,7 @@ def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
 
 
 def prompt_ids(prompt: str | tuple[int, ...] | tuple[Message, ...], loaded: Loaded) -> list[int]:
-    """The prompt as token ids. Raises InvalidRequest."""
+    """Return the prompt as token ids. Raises InvalidRequest."""
     if not prompt:
         raise InvalidRequest(
             "the prompt is empty: send text, token ids or messages", param="prompt"
@@ -65,7 +65,7 @@ def _encoded(prompt: str | tuple[int, ...] | tuple[Message, ...], loaded: Loaded
 
 
 def make_submission(ids: Sequence[int], request: GenerateRequest, loaded: Loaded) -> Submission:
-    """What the engine runs for this request; the sampling has been checked."""
+    """Return the engine request; sampling must have been checked."""
     sampling = request.sampling
     eos = frozenset() if sampling.ignore_eos else loaded.tokenizer.eos_ids
     room = loaded.runner.limits.max_context - len(ids)
@@ -78,14 +78,14 @@ def make_submission(ids: Sequence[int], request: GenerateRequest, loaded: Loaded
             seed=secrets.randbits(64) if sampling.seed is None else sampling.seed,
             logprobs=sampling.logprobs or 0,
         ),
-        # At least 1: a prompt without room is refused by the engine, with both numbers.
+        # At least 1: the engine refuses a prompt that fills the context, with both numbers.
         max_tokens=max(1, room) if sampling.max_tokens is None else sampling.max_tokens,
         stop_ids=eos | frozenset(sampling.stop_token_ids),
     )
 
 
 def score_submission(prefix: Sequence[int], suffix: Sequence[int]) -> Submission:
-    """What the engine runs to score one suffix."""
+    """Return the engine request that scores one suffix."""
     return Submission(
         prompt=(*prefix, *suffix),
         sampling=Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0),
@@ -96,7 +96,7 @@ def score_submission(prefix: Sequence[int], suffix: Sequence[int]) -> Submission
 
 
 def sample_seeds(seed: int | None, count: int) -> list[int]:
-    """One seed for each of several answers to one question; the first is the caller's own."""
+    """Return a seed for each sample of a request; the first is the caller's own."""
     first = secrets.randbits(64) if seed is None else seed
     return [(first + index * _SEED_STRIDE) % _SEEDS for index in range(count)]
 
@@ -118,7 +118,7 @@ def _check_stops(stops: Sequence[str]) -> None:
 
 
 def check_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:
-    """Raises InvalidRequest naming the first id outside the vocabulary."""
+    """Raise InvalidRequest naming the first id outside the vocabulary."""
     for token in ids:
         if not 0 <= token < vocab_size:
             raise _out_of_range(param, f"token {token}", f"ids from 0 to {vocab_size - 1}")

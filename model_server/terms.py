@@ -1,8 +1,8 @@
-"""Which admin server this model server obeys: the one of the latest term.
+"""Fencing: obeys only the admin server of the latest term.
 
-A leader that was paused or cut off may not know yet that another one leads; its orders are refused
-here. A term that was not heard of for a while is forgotten, so that a cell whose state was wiped,
-and whose terms begin anew, finds its servers again. Knows nothing of what the orders are.
+A leader that was paused or cut off may not know yet that another one leads; its commands are
+refused here. A term not heard of for a while is forgotten, so that a cell whose state was wiped,
+and whose terms restart, can use its servers again.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from sax.errors import NotLeading
 
-_FORGET_S = 30.0  # a leader that lives asks for the status every second
+_FORGET_S = 30.0  # a live leader polls the status every second
 
 
 class Terms:
-    """The latest term that gave orders."""
+    """Tracks the latest term seen."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -24,7 +24,7 @@ class Terms:
         self._heard_s = 0.0
 
     def check(self, term: int) -> None:
-        """Raises NotLeading for an older term; 0 is an admin that knows no terms (Saxml's)."""
+        """Raise NotLeading for an older term; 0 is an admin without terms (Saxml's)."""
         now = self._clock()
         if not term:
             return

@@ -1,7 +1,4 @@
-"""The token stream: many requests on one connection, one message per engine step for all of them.
-
-Thin: decode, call the handler, encode. Knows nothing of engines or of how models load.
-"""
+"""Token streams: many requests on one connection, one message per engine step for all of them."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from sax.proto import tokens_pb2, tokens_pb2_grpc
 
 
 class TokenService(tokens_pb2_grpc.TokenServiceServicer):
-    """Many requests on one stream; per engine step one message with the news of all of them."""
+    """Serves many requests per stream, with one message per engine step for all of them."""
 
     def __init__(
         self,
@@ -43,7 +40,7 @@ class TokenService(tokens_pb2_grpc.TokenServiceServicer):
     async def Stream(
         self, request_iterator: Any, context: Any
     ) -> AsyncGenerator[tokens_pb2.FromServer]:
-        """Runs until the caller hangs up, or says no more and has every answer."""
+        """Run until the caller hangs up, or half-closes and has every answer."""
         connection = Connection(self._handler, GENERATE_STREAM)
         self._connections.add(connection)
         reader = asyncio.create_task(_read(request_iterator, connection, self._authentication))
@@ -58,12 +55,12 @@ class TokenService(tokens_pb2_grpc.TokenServiceServicer):
             self._connections.discard(connection)
 
     async def Tokenize(self, request: Any, context: Any) -> tokens_pb2.TokenizeResponse:
-        """The ids of a prompt, and how many fit."""
+        """Return the ids of a prompt, and the model's context."""
         ids, max_context = await self._handler.tokenize(*decode_tokenize(request))
         return tokens_pb2.TokenizeResponse(ids=ids, max_context=max_context)
 
     async def Embed(self, request: Any, context: Any) -> tokens_pb2.EmbedResponse:
-        """The vectors of all inputs of one request."""
+        """Return the vectors of all inputs of one request."""
         return encode_embedded(await self._embeddings.embed(*decode_embed(request)))
 
     def end(self) -> None:
@@ -86,7 +83,7 @@ def _message(deliveries: Sequence[Delivery]) -> tokens_pb2.FromServer:
 async def _read(
     request_iterator: Any, connection: Connection, authentication: Authentication
 ) -> None:
-    """Start and cancel as told. In order: a cancel never overtakes its request."""
+    """Start and cancel requests in order, so that a cancel never overtakes its request."""
     sender = caller()
     try:
         async for message in request_iterator:
@@ -106,7 +103,7 @@ async def _start(
     authentication: Authentication,
     sender: Principal,
 ) -> None:
-    """For whoever this one request is of: the task goes from one user's to the next."""
+    """Start one request as its own user: requests of several users may share a stream."""
     try:
         authentication.enter_message(message.token, sender)
         question = decode_generate(message)

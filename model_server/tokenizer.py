@@ -1,7 +1,7 @@
-"""Text to token ids and back, one whole character at a time.
+"""Tokenizer: text to token ids and back, one whole character at a time.
 
-Knows nothing of models, requests or files: whoever opens a checkpoint hands over the tokenizer's
-JSON. The work is done by the `tokenizers` library, except for decoding (`text_decoder`).
+Built from the tokenizer JSON of a checkpoint. The `tokenizers` library does the work, except for
+decoding (`text_decoder`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sax.errors import InvalidRequest
 
 
 class Tokenizer(Protocol):
-    """What the servables need of a tokenizer."""
+    """Tokenizer interface used by servables."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -39,33 +39,33 @@ class Tokenizer(Protocol):
     def eos_ids(self) -> frozenset[int]: ...
 
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
-        """Ids of plain text; control tokens written in it stay text.
+        """Return the ids of plain text; control tokens written in it stay text.
 
         `add_bos` puts the start token first if this model was trained with one.
         """
         ...
 
     def encode_chat(self, rendered: str) -> list[int]:
-        """Ids of a rendered chat template, in which control tokens are recognised."""
+        """Return the ids of a rendered chat template, recognising control tokens."""
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids, without control tokens; a broken character becomes U+FFFD."""
+        """Return the text of ids, without control tokens; a broken character becomes U+FFFD."""
         ...
 
     def token_text(self, token_id: int) -> str:
-        """One token as text, control tokens included."""
+        """Return one token as text, control tokens included."""
         ...
 
     def token_bytes(self, token_id: int) -> bytes:
-        """One token as bytes, control tokens included; b"" for an id outside the vocabulary."""
+        """Return one token as bytes, control tokens included; b"" outside the vocabulary."""
         ...
 
     def decoder(self) -> IncrementalDecoder: ...
 
 
 class _Control(NamedTuple):
-    """A control token and the white space it swallows."""
+    """A control token and the white space that it strips."""
 
     id: int
     strips_left: bool
@@ -75,7 +75,7 @@ class _Control(NamedTuple):
 class HfTokenizer:
     """A tokenizer of the `tokenizers` library, from its JSON (the text of tokenizer.json).
 
-    The library knows plain text only: control tokens are taken out of a chat before.
+    The library sees plain text only: control tokens are cut out of a chat first.
     """
 
     def __init__(
@@ -86,14 +86,14 @@ class HfTokenizer:
         eos: Iterable[int | str] = (),
         adds_bos: bool | None = None,
     ) -> None:
-        """Start and end tokens by id or by text, those that are not in the vocabulary left out.
+        """Start and end tokens are given by id or text; those not in the vocabulary are dropped.
 
         `adds_bos` None asks the tokenizer's own post-processor. Raises CheckpointError.
         """
         self.serialized = serialized
         self._start = parsed(serialized)
         self._charsmap = take_charsmap(self._start)
-        encoded(self._start, "the caf\u00e9 \u4f60")  # a broken vocabulary breaks here
+        encoded(self._start, "the caf\u00e9 \u4f60")  # fail now on a broken vocabulary
         self._inner = without_first_space(self._start)
         self._spelling = spelling_of(self._start, part_of(self._start.decoder))
         self.bos_id = None if bos is None else self._id_of(bos)
@@ -109,23 +109,22 @@ class HfTokenizer:
 
     @property
     def ordinary_size(self) -> int:
-        """One more than the largest id of a token that is not an added one."""
+        """One more than the largest id that is not an added token."""
         return self._spelling.ordinary_size
 
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
-        """Ids of plain text; control tokens written in it stay text."""
         ids = self._ids(self._start, text)
         if add_bos and self.adds_bos and self.bos_id is not None:
             return [self.bos_id, *ids]
         return ids
 
     def encode_framed(self, text: str) -> list[int]:
-        """Ids of plain text with all that the post-processor puts around it, as encoders want."""
+        """Return the ids of plain text with the post-processor's tokens around it, for encoders."""
         ids = self._ids(self._start, text)
         return [*self._frame[0], *ids, *self._frame[1]]
 
     def encode_chat(self, rendered: str) -> list[int]:
-        """Ids of a rendered chat; text that `ControlTokens.guard` marked stays text."""
+        """Return the ids of a rendered chat; text marked by `ControlTokens.guard` stays text."""
         ids: list[int] = []
         pieces = list(self.control_tokens.split(rendered))
         for before, piece, after in zip([None, *pieces], pieces, [*pieces[1:], None], strict=False):
@@ -137,15 +136,12 @@ class HfTokenizer:
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids, without control tokens; a broken character becomes U+FFFD."""
         return whole_text(self.decoder(), ids)
 
     def token_text(self, token_id: int) -> str:
-        """One token as text, control tokens included."""
         return self.token_bytes(token_id).decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int) -> bytes:
-        """One token as bytes; b"" for an id outside the vocabulary."""
         return self._spelling.bytes_of(token_id)
 
     def decoder(self) -> IncrementalDecoder:
@@ -168,7 +164,7 @@ class HfTokenizer:
         }
 
     def _stripped(self, text: str, before: Piece | None, after: Piece | None) -> str:
-        """Some control tokens swallow the white space beside them."""
+        """Strip white space beside control tokens that swallow it."""
         if before and before.control and self._control[before.text].strips_right:
             text = text.lstrip()
         if after and after.control and self._control[after.text].strips_left:
@@ -180,7 +176,7 @@ class HfTokenizer:
         return self._text_ids(tokenizer, self._charsmap.apply(text) if self._charsmap else text)
 
     def _text_ids(self, tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
-        """Never a control token: a text that the library takes for one is cut inside it."""
+        """Encode without control tokens: text that the library takes for one is cut in two."""
         found = encoded(tokenizer, text)
         if self._never_text.isdisjoint(found.ids):
             return found.ids
@@ -219,7 +215,7 @@ def _utf8(text: str) -> bytes:
 class ByteTokenizer:
     """One id per byte of UTF-8, for models with random weights.
 
-    Ids above 255 exist because such a model utters them: they decode to made-up words.
+    Such a model also generates ids above 255: they decode to made-up words.
     """
 
     bos_id: int | None = None
@@ -235,29 +231,27 @@ class ByteTokenizer:
         self.vocab_size = vocab_size
 
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
-        """The bytes of the text; there is no start token."""
+        """Return the bytes of the text; there is no start token."""
         return list(_utf8(text))
 
     def encode_chat(self, rendered: str) -> list[int]:
-        """The bytes of the text; there are no control tokens."""
+        """Return the bytes of the text; there are no control tokens."""
         return self.encode(rendered)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; a broken character becomes U+FFFD."""
         return whole_text(self.decoder(), ids)
 
     def token_text(self, token_id: int) -> str:
-        """One token as text."""
         return self.token_bytes(token_id).decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int) -> bytes:
-        """A byte, or a made-up word for the ids above 255."""
+        """Return a byte, or a made-up word for ids above 255."""
         if not 0 <= token_id < self.vocab_size:
             return b""
         return bytes([token_id]) if token_id < 256 else b" " + _word(token_id - 256)
 
     def spoken_bytes(self, token_id: int) -> bytes:
-        """The same: there are no control tokens."""
+        """Same as token_bytes: there are no control tokens."""
         return self.token_bytes(token_id)
 
     def decoder(self) -> IncrementalDecoder:
@@ -265,7 +259,7 @@ class ByteTokenizer:
 
 
 def _word(number: int) -> bytes:
-    """A different pronounceable word for every number: 0 is "ba", 1 is "be"."""
+    """Return a distinct pronounceable word for every number: 0 is "ba", 1 is "be"."""
     number, syllable = divmod(number, 100)
     consonant, vowel = divmod(syllable, 5)
     start = b"bcdfghjklmnpqrstvwxz"[consonant : consonant + 1] + b"aeiou"[vowel : vowel + 1]

@@ -1,6 +1,6 @@
-"""Dealings with the `tokenizers` library: its errors as ours, and its objects taken apart.
+"""Adapter for the `tokenizers` library: converts its errors and takes its objects apart.
 
-The library shows the parts of a tokenizer as JSON only.
+The library exposes the parts of a tokenizer only as JSON.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from sax.errors import CheckpointError
 
 
 def parsed(serialized: str) -> tokenizers.Tokenizer:
-    """For plain text: control tokens in it are not recognised. Raises CheckpointError."""
+    """Parse for plain text: control tokens in it are not recognised. Raises CheckpointError."""
     try:
         tokenizer = tokenizers.Tokenizer.from_str(serialized)
     except BaseException as exc:
         if not _is_the_librarys(exc):
             raise
         raise CheckpointError(f"the tokenizer cannot be read: {exc}") from exc
-    # A tokenizer.json may carry a training-time cut: never shorten a prompt in silence.
+    # A tokenizer.json may keep truncation from training: never shorten a prompt silently.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True
@@ -32,27 +32,27 @@ def parsed(serialized: str) -> tokenizers.Tokenizer:
 
 
 def encoded(tokenizer: tokenizers.Tokenizer, text: str) -> tokenizers.Encoding:
-    """A text without what the post-processor puts around it. Raises CheckpointError."""
+    """Encode without the post-processor's tokens. Raises CheckpointError."""
     try:
         return tokenizer.encode(text, add_special_tokens=False)
     except BaseException as exc:
         if not _is_the_librarys(exc):
             raise
-        raise CheckpointError(f"the tokenizer breaks down on a text: {exc}") from exc
+        raise CheckpointError(f"the tokenizer fails on a text: {exc}") from exc
 
 
 def _is_the_librarys(exc: BaseException) -> bool:
-    """It raises bare Exception, or panics, which is no Exception in Python."""
+    """True for the library's errors: a bare Exception, or a panic, which is not an Exception."""
     return isinstance(exc, Exception) or type(exc).__name__ == "PanicException"
 
 
 def part_of(part: Any) -> dict[str, Any] | None:
-    """A normaliser, pre-tokenizer or decoder as in tokenizer.json."""
+    """Return a normaliser, pre-tokenizer or decoder as it is in tokenizer.json."""
     return None if part is None else json.loads(part.__getstate__())
 
 
 def take_charsmap(tokenizer: tokenizers.Tokenizer) -> CharsMap | None:
-    """SentencePiece's rules, if they are what the normaliser begins with; the rest stays there."""
+    """Remove and return SentencePiece's rules if the normaliser starts with them, else None."""
     normalizer = part_of(tokenizer.normalizer) or {}
     steps: list[dict[str, Any]] = normalizer.get("normalizers", [normalizer])
     if not normalizer or not steps or steps[0]["type"] != "Precompiled":
@@ -66,7 +66,7 @@ def take_charsmap(tokenizer: tokenizers.Tokenizer) -> CharsMap | None:
 
 
 def unknown_id(tokenizer: tokenizers.Tokenizer) -> int | None:
-    """The id of what cannot be encoded, which plain text may become."""
+    """Return the id of the unknown token, which plain text may become."""
     model: Any = tokenizer.model
     if isinstance(model, tokenizers.models.Unigram):
         return json.loads(model.__getstate__())["unk_id"]
@@ -75,10 +75,10 @@ def unknown_id(tokenizer: tokenizers.Tokenizer) -> int | None:
 
 
 def without_first_space(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """The same tokenizer for text that goes on after a control token.
+    """Return the tokenizer for text that continues after a control token.
 
-    Some put a space before the first text of a sequence only; the library, which sees one text at
-    a time, would put it before each.
+    Some put a space before the first text of a sequence only; the library sees one text at a time
+    and would put it before each.
     """
     steps = part_of(tokenizer.pre_tokenizer)
     if steps is None or not _first_only(steps):
@@ -104,6 +104,6 @@ def _never(step: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_json(step: dict[str, Any]) -> pre_tokenizers.PreTokenizer:
-    made = pre_tokenizers.Sequence([])  # becomes whatever its state says
+    made = pre_tokenizers.Sequence([])  # replaced by the state below
     made.__setstate__(json.dumps(step).encode())
     return made

@@ -1,7 +1,8 @@
-"""Whether a tokenizer and a model belong together: every id needs its row of the embedding.
+"""Checks that a tokenizer and a model fit together: every id needs a row of the embedding.
 
-A few control tokens without a row are usual (Gemma 3 has one for pictures): they are refused where
-a prompt holds them. An ordinary token without one means that the tokenizer is another model's.
+A few control tokens without a row are normal (Gemma 3 has one for pictures): only prompts that
+contain them are refused. An ordinary token without a row means that the tokenizer is another
+model's.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from sax.errors import CheckpointError, InvalidRequest
 
 
 def check_fit(tokenizer: HfTokenizer, rows: int, checkpoint: str) -> None:
-    """Raises CheckpointError if text could become ids that the model has no embedding for."""
+    """Raise CheckpointError if text could become ids that the model has no embedding for."""
     if tokenizer.ordinary_size > rows:
         raise CheckpointError(
             f"{checkpoint}: its tokenizer has ids up to {tokenizer.ordinary_size - 1}, its model "
-            f"{rows} rows of embedding: they are not of one model. Replace the tokenizer's files "
-            "by the model's own"
+            f"{rows} rows of embedding: the tokenizer is another model's. Replace its files by "
+            "the model's own"
         )
     if tokenizer.adds_bos and tokenizer.bos_id is not None and tokenizer.bos_id >= rows:
         raise CheckpointError(
@@ -29,7 +30,7 @@ def check_fit(tokenizer: HfTokenizer, rows: int, checkpoint: str) -> None:
 
 
 def check_rows(ids: Sequence[int], rows: int | None, tokenizer: Tokenizer) -> None:
-    """Raises InvalidRequest for a prompt with a token that the model has no embedding for."""
+    """Raise InvalidRequest if the prompt has a token that the model has no embedding for."""
     if rows is None or max(ids, default=0) < rows:
         return
     token_id = next(token_id for token_id in ids if token_id >= rows)

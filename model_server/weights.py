@@ -1,7 +1,7 @@
-"""Filling declarations with numbers from a checkpoint, tensor by tensor.
+"""Reads declared weights from a checkpoint, tensor by tensor.
 
-Every device gets its own region of a weight and no more is read than the devices of this process
-hold. Peak host memory is the placed weights and the few weights that are on their way.
+Every device gets its own region of a weight, and only the regions that this process's devices hold
+are read. Peak host memory is the placed weights plus the few in flight.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from model_server.packed_reader import PackedReader
 from model_server.placing import place
 from sax.errors import CheckpointError
 
-# Tensors that old exporters wrote although they follow from the configuration.
+# Tensors that old exporters wrote although they can be derived from the configuration.
 _DERIVED = ("rotary_emb.inv_freq", ".masked_bias", "attn.bias", "attention.bias")
 
 
@@ -32,9 +32,9 @@ def read_weights(
     report: Report,
     layout: Layout | None = None,
 ) -> list[jax.Array]:
-    """Every declared weight from a checkpoint, placed on the devices of the layout.
+    """Read every declared weight and place it on the devices of the layout.
 
-    Raises CheckpointError for a missing, misshapen or unknown tensor, by its name.
+    Raises CheckpointError naming a missing, misshapen or unknown tensor.
     """
     if found := next(mismatches(declared, checkpoint), None):
         raise CheckpointError(found)
@@ -44,7 +44,7 @@ def read_weights(
     def read_one(weight: Declaration) -> list[jax.Array]:
         read = _reader(weight, checkpoint)
         placed = [place(leaf, over, functools.partial(read, leaf)) for leaf in weight.leaves]
-        return jax.block_until_ready(placed)  # so that what was read is let go of
+        return jax.block_until_ready(placed)  # so that the host copy is freed
 
     order = _file_order(declared, checkpoint)
     placed = fill(
@@ -61,16 +61,16 @@ def read_weights(
 def mismatches(
     declared: Sequence[Declaration], checkpoint: Checkpoint, shown: int = 3
 ) -> Iterator[str]:
-    """Everything about the names and shapes of a checkpoint that keeps it from being loaded.
+    """Yield every name or shape in a checkpoint that prevents loading it.
 
-    Of missing and of unknown tensors `shown` are named, the others counted.
+    Names `shown` of the missing and of the unknown tensors and counts the others.
     """
     wanted = _names(declared)
     checkpoint = with_whole_names(checkpoint, wanted)
     there = set(checkpoint.names())
     if missing := sorted(wanted - there):
         yield f"the checkpoint lacks {_some(missing, shown)}"
-    # A tied head may be stored as well; it is the embedding again.
+    # A tied head may be stored too; it repeats the embedding.
     spare = {n for n in there - wanted if not n.endswith(_DERIVED) and n != "lm_head.weight"}
     if spare:
         unused = _some(sorted(spare), shown)
@@ -104,7 +104,7 @@ def _some(names: list[str], shown: int) -> str:
 
 
 def _file_order(declared: Sequence[Declaration], checkpoint: Checkpoint) -> list[int]:
-    """Indices of the weights: disks are faster when they are read from front to back."""
+    """Order weights by position in the file: disks read fastest front to back."""
     position = {name: number for number, name in enumerate(checkpoint.names())}
 
     def begins(index: int) -> int:
@@ -114,13 +114,13 @@ def _file_order(declared: Sequence[Declaration], checkpoint: Checkpoint) -> list
 
 
 def _few_and_small(declared: Sequence[Declaration], checkpoint: Checkpoint) -> Together:
-    """Two weights, if they take no more beside themselves than twice the largest tensor does."""
+    """Allow two weights in flight if their temporaries fit in twice the largest tensor."""
 
     def read(weight: Declaration) -> int:
         return max((checkpoint.nbytes(name) for name in weight.source.names), default=0)
 
     def beside(weight: Declaration) -> int:
-        """A tensor as it is read; and int4 is a byte a number until the device has packed it."""
+        """Bytes of a tensor while read; int4 takes a byte per number until the device packs it."""
         return read(weight) + sum(leaf.bytes for leaf in weight.leaves if leaf.bits < 8)
 
     limit = 2 * max(map(read, declared), default=0)
@@ -128,7 +128,7 @@ def _few_and_small(declared: Sequence[Declaration], checkpoint: Checkpoint) -> T
 
 
 def _reader(weight: Declaration, checkpoint: Checkpoint) -> Callable[[Leaf, Region], np.ndarray]:
-    """Reads a region of one of the weight's arrays."""
+    """Return a function that reads a region of one of the weight's arrays."""
     if weight.packing is not None:
         return PackedReader(weight, weight.packing, checkpoint).read
     return lambda leaf, region: weight.source.read(checkpoint, region, leaf.dtype)

@@ -1,7 +1,6 @@
-"""One daemon thread that runs blocking calls in order, for an event loop that waits for them.
+"""One daemon thread that runs blocking calls in order for an event loop.
 
-A daemon: a user's function that never returns must not keep a drained process alive. Knows nothing
-of what it runs.
+A daemon, so that a user's function that never returns cannot keep a drained process alive.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ Job = tuple[Future[Any], Callable[[], Any]]
 
 
 class Worker:
-    """Lives on the event loop; only the jobs run elsewhere."""
+    """Runs on the event loop; only the jobs run on the thread."""
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def run(self, job: Callable[[], Result]) -> asyncio.Future[Result]:
-        """What the job returns, or raises: it has its place in the order once this returns.
+        """Queue a job and return a future of its result; jobs run in the order of calls.
 
-        A job that is cancelled before it began is left out.
+        A job cancelled before it began is skipped.
         """
         future: Future[Result] = Future()
         self._jobs.put((future, job))
         return asyncio.wrap_future(future)
 
     def stop(self) -> None:
-        """End the thread after the jobs it has."""
+        """End the thread after the queued jobs."""
         self._jobs.put(None)
 
     def _work(self) -> None:
@@ -48,4 +47,4 @@ class Worker:
                 future.set_exception(exc)
             except BaseException as exc:  # a SystemExit must not end the event loop
                 future.set_exception(RuntimeError(f"the job raised {type(exc).__name__}: {exc}"))
-            del next_job, future, job  # nothing of a request is kept while waiting for the next
+            del next_job, future, job  # keep no request alive while waiting

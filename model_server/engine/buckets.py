@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-# A product with one bf16 row takes a path on XLA:CPU that is many times slower than two rows.
+# On XLA:CPU a matmul with one bf16 row takes a path many times slower than with two.
 _FEWEST_ROWS = 2
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bucket:
-    """One compiled shape: D decode rows beside N blocks of prompt tokens."""
+    """One compiled shape: D decode rows and N blocks of prompt tokens."""
 
     decodes: int  # D
     blocks: int  # N
 
     def tokens(self, block: int) -> int:
-        """T, the rows of the flat token batch."""
+        """T, rows of the flat token batch."""
         return self.decodes + self.blocks * block
 
     def __str__(self) -> str:
@@ -25,10 +25,11 @@ class Bucket:
 
 
 def closed_set(slots: int, prefill_blocks: Iterable[int]) -> tuple[Bucket, ...]:
-    """Few decodes, then doublings up to `slots`; prompts stand beside room for every decode.
+    """Return decode-only buckets, doubling up to `slots`, then buckets with prompt blocks.
 
-    Each bucket costs seconds of every start. Rows that prompts leave idle cost next to nothing on
-    a CPU (160 rows take as long as 130), so prompts get no buckets with fewer decodes.
+    Each bucket costs seconds at every start. Decode rows that prompts leave idle cost next to
+    nothing on a CPU (160 rows take as long as 130), so prompt buckets always have room for every
+    decode.
     """
     most = max(slots, _FEWEST_ROWS)
     doublings = [rows for rows in (2**power for power in range(3, 31)) if rows < most]
@@ -40,9 +41,9 @@ def closed_set(slots: int, prefill_blocks: Iterable[int]) -> tuple[Bucket, ...]:
 
 
 def choose(buckets: Sequence[Bucket], decodes: int, blocks: int, block: int) -> Bucket:
-    """The bucket with the fewest tokens that holds the step.
+    """Return the bucket with the fewest tokens that holds the step.
 
-    Raises ValueError if none does: the scheduler was given limits that the buckets do not cover.
+    Raises ValueError if none does: the scheduler's limits exceed the buckets.
     """
     fitting = [b for b in buckets if b.decodes >= decodes and b.blocks >= blocks]
     if not fitting:

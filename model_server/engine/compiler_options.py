@@ -1,4 +1,4 @@
-"""What steps are compiled with beyond the compiler's own choice, per kind of device."""
+"""Compiler options for steps, by kind of device."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from jax.sharding import SingleDeviceSharding
 
 logger = logging.getLogger(__name__)
 
-# Layers are alike, and so is their code: written once and called, a prompt step of 96 layers has
-# 23 MB of it in place of 550. Left to itself, libtpu does so only when memory is nearly full.
+# Layers are alike, so their code can be shared: a prompt step of 96 layers then has 23 MB of code
+# in place of 550. By default libtpu shares code only when memory is nearly full.
 _TPU = ("xla_tpu_enable_deduplicated_calls",)
 
 
 def options_for(sharding: jax.sharding.Sharding) -> dict[str, bool]:
-    """For programs over these devices, here or elsewhere.
+    """Return options for programs on these devices, local or remote.
 
-    Compiles a program of one addition for the first TPU it sees.
+    On a TPU, test-compiles a program of one addition.
     """
     devices = sorted(sharding.device_set, key=lambda device: device.id)
     if devices[0].platform != "tpu":
@@ -31,7 +31,7 @@ def options_for(sharding: jax.sharding.Sharding) -> dict[str, bool]:
 
 @cache
 def understood(names: tuple[str, ...], device: Any) -> tuple[str, ...]:
-    """The options, or none of them where the compiler of this device does not know one."""
+    """Return the options, or none if this device's compiler does not know one of them."""
     shape = jax.ShapeDtypeStruct((8, 128), jnp.float32, sharding=SingleDeviceSharding(device))
     try:
         plus_one = jax.jit(lambda x: x + 1, compiler_options=dict.fromkeys(names, True))

@@ -1,4 +1,4 @@
-"""Compiling a closed set of programs: two in the making at once, handed out in order."""
+"""Compiles a closed set of programs, two at a time, and returns them in order."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from model_server.engine.buckets import Bucket
 
 logger = logging.getLogger(__name__)
 
-_COMPILERS = 2  # programs in the making at once: each takes up hundreds of MB while it is made
+_COMPILERS = 2  # programs compiled at once: each takes hundreds of MB meanwhile
 
 
 class Programs(Protocol):
-    """Where compiled programs come from."""
+    """Source of compiled programs."""
 
     def compiled(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Any:
-        """The program of this name; `lower` traces it, should it have to be compiled."""
+        """Return the program of this name; `lower` traces it if it must be compiled."""
         ...
 
     def pass_on(self, name: str, body: bytes) -> None:
-        """This one was there already: give its bytes to whoever else waits for it."""
+        """Send the bytes of an existing program to hosts that wait for it."""
         ...
 
 
 class _CompiledHere:
-    """Compiled by this process, from jax's persistent cache where it has them."""
+    """Compiles in this process, using jax's persistent cache."""
 
     def compiled(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Any:
         return lower().compile()
 
     def pass_on(self, name: str, body: bytes) -> None:
-        """Nobody else waits."""
+        """Does nothing: no other host waits."""
 
 
 COMPILED_HERE: Programs = _CompiledHere()
@@ -46,10 +46,10 @@ COMPILED_HERE: Programs = _CompiledHere()
 def compiled_in_turn(
     buckets: Sequence[Bucket], compile_one: Callable[[Bucket], Any]
 ) -> Generator[tuple[Bucket, Any], None, None]:
-    """Each bucket and its program, in the order of the buckets.
+    """Yield each bucket and its program, in the order of the buckets.
 
-    Two at a time: tracing one, which is Python, beside compiling another, which is not. Close the
-    generator where the rest is not wanted.
+    Compiles two at a time: tracing is Python and overlaps with compiling, which is not. Close the
+    generator to skip the rest.
     """
 
     def timed(bucket: Bucket) -> Any:
@@ -59,7 +59,7 @@ def compiled_in_turn(
         return program
 
     with ThreadPoolExecutor(_COMPILERS, thread_name_prefix="compile") as pool:
-        # The caller's context says that compiling is what it expects.
+        # The caller's context marks these compiles as expected (see CompileWatch).
         tasks = [pool.submit(contextvars.copy_context().run, timed, bucket) for bucket in buckets]
         try:
             for bucket, task in zip(buckets, tasks, strict=True):

@@ -1,7 +1,7 @@
-"""The loop: one thread that keeps one step in flight while it launches the next.
+"""The engine: one thread that keeps one step in flight while it launches the next.
 
-The front door of this package. Each turn takes in what arrived, launches step n + 1, reads and
-commits step n, and delivers what step n did:
+The public entry point of this package. Each iteration takes in new requests, launches step n + 1,
+reads and commits step n, and delivers the results of step n:
 
     engine = Engine(runner, deliver)
     sequence = engine.submit(Submission(prompt=(1, 2, 3), sampling=Sampling(0.0, 0, 1.0, seed=0),
@@ -10,7 +10,6 @@ commits step n, and delivers what step n did:
     # deliver([Update(sequence, RowResult(token=4), finish="length")])
 
 Every submitted sequence gets exactly one update with a `finish` or an `error`, whatever happens.
-Knows nothing of text, of gRPC or of models: it sees a Runner and hands out tokens.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Deliver = Callable[[list[Update]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """How full the engine is now, and what it has done since it started."""
+    """Current load of the engine, and totals since it started."""
 
     running: int
     waiting: int
@@ -46,19 +45,19 @@ class EngineStats:
     pages_used: int
     steps: int  # launched
     tokens: int  # generated
-    prefill_tokens: int  # computed, recomputed ones included
-    decode_tokens: int  # computed, surplus ones included
+    prefill_tokens: int  # computed, including recomputed ones
+    decode_tokens: int  # computed, including surplus ones
     preemptions: int
     finished: int
     cancelled: int
 
 
 class Engine:
-    """Serves sequences on one runner, which it owns. All methods may be called from any thread.
+    """Serves sequences on one runner, which it owns. All methods are thread-safe.
 
     `deliver` runs on the engine's thread, once per step, and must not block. It may see a
-    sequence's first update before `submit` has returned: register under a lock, or on an event
-    loop that `deliver` posts to.
+    sequence's first update before `submit` has returned: register under a lock, or on an event loop
+    that `deliver` posts to.
     """
 
     def __init__(self, runner: Runner, deliver: Deliver) -> None:
@@ -69,12 +68,12 @@ class Engine:
         self._changed = threading.Condition()  # guards all below
         self._inbox: deque[Sequence | int] = deque()  # to add; ids to cancel
         self._arriving = 0  # sequences in the inbox
-        self._reserved = 0  # places of sequences that are yet to be submitted
+        self._reserved = 0  # places held for sequences not submitted yet
         self._last_id = 0
         self._draining = False
         self._closing = False
         self._resting = False  # nothing live and nothing in flight
-        self._ended = False  # the thread takes nothing in any more
+        self._ended = False  # the thread accepts no more requests
         self._released = False
         self._failure: BaseException | None = None
         self._outbox: list[Update] = []  # from here on: the engine's thread only
@@ -84,13 +83,13 @@ class Engine:
 
     @property
     def failed(self) -> BaseException | None:
-        """What stopped the engine, if something did."""
+        """The error that stopped the engine, or None."""
         return self._failure
 
     def reserve(self, submission: Submission) -> None:
         """Hold a place for a request until `submit(reserved=True)` or `release`.
 
-        Raises as `submit` does. A drain waits for it.
+        Raises as `submit` does. `drain` waits for it.
         """
         with self._changed:
             self._check_open()
@@ -99,13 +98,12 @@ class Engine:
             self._reserved += 1
 
     def release(self) -> None:
-        """Give a reserved place back."""
         with self._changed:
             self._reserved -= 1
             self._changed.notify_all()
 
     def submit(self, submission: Submission, *, reserved: bool = False) -> int:
-        """Queue a request and return its sequence id; `reserved` gives its place up in any case.
+        """Queue a request and return its sequence id; `reserved` uses up a place, even on an error.
 
         Raises InvalidRequest, PromptTooLong, QueueFull, ShuttingDown, or Internal once failed.
         """
@@ -121,14 +119,14 @@ class Engine:
         return sequence.id
 
     def cancel(self, sequence: int) -> None:
-        """Free the slot and pages of a sequence within one step, if it still lives."""
+        """Free the slot and pages of a sequence within one step, if it is still live."""
         with self._changed:
             if not self._ended:
                 self._inbox.append(sequence)
                 self._changed.notify_all()
 
     def drain(self, timeout_s: float) -> bool:
-        """Take nothing new and wait for what is there; False if it took longer than that."""
+        """Refuse new requests and wait for live ones; return False on timeout."""
         with self._changed:
             self._draining = True
             return self._changed.wait_for(self._is_still, timeout_s)
@@ -146,7 +144,7 @@ class Engine:
             self._runner.close()
 
     def stats(self) -> EngineStats:
-        """A snapshot, good to within one step."""
+        """Return a snapshot, accurate to within one step."""
         scheduler = self._scheduler
         return EngineStats(
             running=scheduler.running,
@@ -170,21 +168,21 @@ class Engine:
         if self._failure:
             raise _stopped(self._failure)
         if self._closing or (self._draining if draining is None else draining):
-            raise ShuttingDown("this replica is going away and takes nothing new; try another")
+            raise ShuttingDown("this replica is shutting down; try another")
 
     def _check_room(self) -> None:
-        """Bound what is live, not what waits: a burst into free slots is not a full queue."""
+        """Bound live requests, not waiting ones: a burst into free slots is not a full queue."""
         live = self._scheduler.live + self._arriving + self._reserved
         if live >= self._limits.slots + self._limits.queue:
             retry_after_s = self._seconds_per_answer()
             raise QueueFull(
-                f"{live} requests are running or waiting, which is all this replica holds; "
-                f"send it again in {retry_after_s:.0f} s",
+                f"this replica is full ({live} requests running or waiting); "
+                f"retry in {retry_after_s:.0f} s",
                 retry_after_s=retry_after_s,
             )
 
     def _seconds_per_answer(self) -> float:
-        """How long, so far, until one place becomes free: 1 to 60, whole seconds."""
+        """Mean time so far until a place becomes free, in whole seconds from 1 to 60."""
         mean_s = self._busy_s / max(self._scheduler.finished, 1)
         return float(min(max(round(mean_s), 1), 60))
 
@@ -196,7 +194,7 @@ class Engine:
     def _run(self) -> None:
         try:
             self._loop()
-        except BaseException as failure:  # nobody may wait for a thread that is gone
+        except BaseException as failure:  # no caller may wait for a dead thread
             log.exception("the engine stopped")
             self._fail(failure)
         with self._changed:
@@ -218,7 +216,9 @@ class Engine:
             self._busy_s += time.monotonic() - began_s
 
     def _take_inbox(self, *, may_rest: bool) -> None:
-        """Add and cancel what arrived; with nothing else to do, sleep until something does."""
+        """Add and cancel what arrived; sleep until something arrives if there is nothing else to
+        do.
+        """
         with self._changed:
             if may_rest and not self._scheduler.live:
                 self._resting = True
@@ -238,13 +238,13 @@ class Engine:
         self._outbox += [Update(id, RowResult(), "cancelled") for id in cancelled]
 
     def _flush(self) -> None:
-        """Deliver this turn's updates. They leave the outbox first, so none is delivered twice."""
+        """Deliver the updates. They leave the outbox first, so none is delivered twice."""
         if self._outbox:
             updates, self._outbox = self._outbox, []
             self._deliver(updates)
 
     def _fail(self, failure: BaseException) -> None:
-        """Answer everyone who still waits for an answer, and let nobody else in."""
+        """Fail every live request and refuse new ones."""
         with self._changed:
             self._failure = failure
             lost = self._scheduler.cancel_all()
@@ -255,12 +255,12 @@ class Engine:
         try:
             self._flush()
         except Exception:
-            log.exception("the engine could not say that it stopped")
+            log.exception("could not deliver the engine's failure")
 
 
 def _stopped(failure: BaseException) -> SaxError:
     if isinstance(failure, ReplicaLost):
-        return failure  # says all there is to say
+        return failure  # its text is complete
     return Internal(
         f"the engine stopped: {type(failure).__name__}: {failure}; unload and load the model again"
     )

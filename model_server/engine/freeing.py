@@ -1,8 +1,8 @@
-"""Freeing the memory of arrays while the rest of this process goes on.
+"""Frees the memory of arrays without stalling the rest of the process.
 
-`delete` of a jax array on a CPU stops every thread of Python until its memory is gone, up to a
-second per GiB: long enough for other hosts to take this one for lost. Memory that nobody refers to
-any more is given back while they run. Knows nothing of models.
+`delete` of a jax array on a CPU stops every Python thread until its memory is released, up to a
+second per GiB: long enough for other hosts to consider this one lost. Dropping the last reference
+first releases the memory while other threads run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import jax
 
 
 def free(arrays: list[jax.Array]) -> None:
-    """Empty the list. The memory is free then, even of arrays that somebody else holds."""
+    """Empty the list and free the memory, even of arrays that others still reference."""
     held = [weakref.ref(array) for array in arrays]
     arrays.clear()
     for each in held:

@@ -1,8 +1,8 @@
-"""Copying pages out of the pool and into it, by programs compiled before the first step.
+"""Copies KV pages out of the pool and into it, with programs compiled before the first step.
 
-Pages are moved in blocks of 1, 2, 4, ... of them, all layers of a block in one array, so that any
-number of pages is few arrays, without padding and with few programs. Nothing here talks across
-devices or hosts: each keeps its own heads. Knows nothing of where blocks come from or go to.
+Pages move in blocks of 1, 2, 4, ... pages, with all layers of a block in one array, so any number
+of pages is a few arrays, without padding and with few programs. Nothing here communicates across
+devices or hosts: each keeps its own heads.
 """
 
 from __future__ import annotations
@@ -23,50 +23,48 @@ Block = LayerPages  # with a leading axis of layers: [L, n, K, ...]
 
 
 class Directions(Protocol):
-    """Which ways pages go."""
+    """Directions in which a server hands off pages."""
 
     @property
     def gives(self) -> bool:
-        """Pages are offered."""
+        """True if this server offers pages."""
         ...
 
     @property
     def takes(self) -> bool:
-        """Pages are fetched."""
+        """True if this server fetches pages."""
         ...
 
 
 class PageTraffic(Directions, Protocol):
-    """Where the pages of other servers come from and ours go to, on this host."""
+    """KV handoff of this host: pages fetched from other servers and offered to them."""
 
     def addresses(self) -> Sequence[str]:
-        """Where this host's pages are fetched."""
+        """Addresses from which this host's pages are fetched."""
         ...
 
     def offer(self, key: int, blocks: Sequence[Block]) -> None:
-        """Let one other server fetch them."""
+        """Let one other server fetch these blocks."""
         ...
 
     def take(self, key: int) -> Sequence[Block]:
-        """What was fetched. Raises KeyError."""
+        """Return the fetched blocks. Raises KeyError."""
         ...
 
     def drop(self, key: int) -> None:
-        """Free what is fetched or offered under the key, if anything is."""
+        """Free anything fetched or offered under the key."""
         ...
 
-    def close(self) -> None:
-        """Free everything."""
-        ...
+    def close(self) -> None: ...
 
 
 def block_sizes(count: int) -> list[int]:
-    """How many pages go into each block, the largest first: 13 is 8, 4 and 1."""
+    """Return the pages of each block, largest first: 13 is 8, 4 and 1."""
     return [1 << bit for bit in reversed(range(count.bit_length())) if count >> bit & 1]
 
 
 def block_shape(layers: Sequence[Any], size: int) -> Block:
-    """The shapes and shardings of a block of so many pages."""
+    """Return shapes and shardings of a block of this many pages."""
 
     def stacked(leaf: Any) -> jax.ShapeDtypeStruct:
         shape = (len(layers), size, *leaf.shape[1:])
@@ -82,7 +80,7 @@ def _stacked(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
 
 
 class PageCopies:
-    """The compiled copies of one model's pool. Blocks up to the pages of a whole sequence."""
+    """Compiled copies for one model's pool, in blocks up to the pages of a whole sequence."""
 
     def __init__(
         self, layers: Sequence[Any], last_tokens: Any, everywhere: jax.sharding.Sharding, most: int
@@ -96,7 +94,7 @@ class PageCopies:
         self._put: Any = None
 
     def compile(self, ways: Directions, programs: Programs = COMPILED_HERE) -> None:
-        """Have the programs for what this server does."""
+        """Compile the programs for these directions."""
         for size in self._sizes:
             if ways.gives:
                 self._reads[size] = programs.compiled(
@@ -110,7 +108,7 @@ class PageCopies:
             self._put = programs.compiled("put a token", self._lower_put)
 
     def count(self, ways: Directions) -> int:
-        """How many programs `compile` has made."""
+        """Number of programs that `compile` makes."""
         return len(self._sizes) * (ways.gives + ways.takes) + ways.takes
 
     def _lower_read(self, size: int) -> jax.stages.Lowered:
@@ -129,7 +127,7 @@ class PageCopies:
         return put.lower(self._last_tokens, self._vector((2,)))
 
     def read(self, layers: Any, pages: Sequence[int]) -> list[Block]:
-        """Copies of these pages."""
+        """Return copies of these pages."""
         at, blocks = 0, []
         for size in block_sizes(len(pages)):
             blocks.append(self._reads[size](layers, _index(pages[at : at + size])))
@@ -137,7 +135,7 @@ class PageCopies:
         return blocks
 
     def write(self, layers: Any, blocks: Sequence[Block], pages: Sequence[int]) -> Any:
-        """The pool with these pages replaced; the one it was is donated."""
+        """Return the pool with these pages replaced; the input pool is donated."""
         at = 0
         for block, size in zip(blocks, block_sizes(len(pages)), strict=True):
             layers = self._writes[size](layers, block, _index(pages[at : at + size]))
@@ -145,13 +143,13 @@ class PageCopies:
         return layers
 
     def empty(self, count: int) -> list[Block]:
-        """Blocks for so many pages, of whatever is in them."""
+        """Return blocks for this many pages, with arbitrary contents."""
         return [
             jax.tree.map(_zeros, block_shape(self._layers, size)) for size in block_sizes(count)
         ]
 
     def put_token(self, last_tokens: jax.Array, slot: int, token: int) -> jax.Array:
-        """The last tokens with one replaced; what they were is donated."""
+        """Return the last tokens with one replaced; the input is donated."""
         return self._put(last_tokens, _index((slot, token)))
 
     def _vector(self, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
@@ -159,7 +157,7 @@ class PageCopies:
 
 
 def _zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
-    """Made on each device by itself."""
+    """Create zeros on each device without communication."""
     part = np.zeros(shape.sharding.shard_shape(shape.shape), shape.dtype)
     return jax.make_array_from_callback(shape.shape, shape.sharding, lambda _: part)
 

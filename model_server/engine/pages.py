@@ -1,4 +1,4 @@
-"""The page pool: which pages of the KV cache are free. Knows nothing of sequences or of devices."""
+"""The page pool: tracks which pages of the KV cache are free."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class PagePool:
 
     def __init__(self, pages: int) -> None:
         self.pages = pages
-        self._free = list(range(pages, 0, -1))  # the last one is granted next
+        self._free = list(range(pages, 0, -1))  # a stack: the last is granted next
         self._granted = bytearray(pages + 1)
 
     @property
@@ -25,13 +25,12 @@ class PagePool:
         return self.pages - len(self._free)
 
     def allocate(self) -> int:
-        """Grant one page; the caller has made sure that one is free."""
+        """Grant one page; the caller must know that one is free."""
         page = self._free.pop()
         self._granted[page] = 1
         return page
 
     def release(self, page: int) -> None:
-        """Take one granted page back."""
         assert self._granted[page], f"page {page} is freed but nobody holds it"
         self._granted[page] = 0
         self._free.append(page)

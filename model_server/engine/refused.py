@@ -1,4 +1,4 @@
-"""A kernel's refusal as the error that a load or a plan ends with: kernels know none of ours."""
+"""Converts kernel refusals to MemoryPlanError, so that kernels need not import sax errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sax.errors import MemoryPlanError
 
 @contextmanager
 def told_as_plan_error(of: str = "") -> Iterator[None]:
-    """Raises MemoryPlanError where a kernel does not take the shapes of `of`."""
+    """Raise MemoryPlanError if a kernel refuses the shapes of `of`."""
     try:
         yield
     except KernelRefusal as exc:

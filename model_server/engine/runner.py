@@ -1,4 +1,4 @@
-"""Computing steps on this process's devices: pad to a bucket, one compiled call, pages donated.
+"""Runs steps on this process's devices: pad to a bucket, one compiled call, pages donated.
 
 Every bucket is compiled before the first step; a compiled call cannot compile again.
 """
@@ -30,7 +30,7 @@ from sax.types import Progress
 
 
 class Launched:
-    """A launched step; reading it waits for the device."""
+    """A launched step; `result` waits for the device."""
 
     def __init__(
         self, step: Step, outputs: Outputs, ranges: list[tuple[int, int]], tops: list[int]
@@ -62,7 +62,7 @@ class Launched:
 
 
 class _Moved:
-    """A step without rows: pages moved, and nothing is to be read."""
+    """A step without rows: it only moves pages, so there is no result to read."""
 
     def __init__(self, step: Step) -> None:
         self._step = step
@@ -83,13 +83,13 @@ class ModelRunner:
         buckets: Sequence[Bucket],
         kernel: Kernel,
         split: RowSplit | None = None,
-        traffic: PageTraffic | None = None,  # where prompts and answers are computed apart
+        traffic: PageTraffic | None = None,  # for disaggregated prefill
     ) -> None:
         self._limits = limits
         self._buckets = tuple(buckets)
-        # Arrays are donated away while other buckets still compile; their shapes stay.
+        # Keeps shapes only: arrays are donated while other buckets still compile.
         self._program = StepProgram(blueprint, leaves, pages, limits, kernel, split)
-        # A flat tuple of arrays crosses into a compiled call much faster than a module does.
+        # A flat tuple of arrays is passed to a compiled call much faster than a module.
         self._leaves = tuple(map(as_bytes, leaves))
         self._pages = tuple(pages)
         everywhere = self._program.everywhere
@@ -114,7 +114,7 @@ class ModelRunner:
     def compile(
         self, report: Callable[[Progress], None], programs: Programs = COMPILED_HERE
     ) -> None:
-        """Have a program for every bucket. Nothing runs yet: `warm` does that."""
+        """Compile every bucket. Nothing runs yet: `warm` does that."""
 
         def program_of(bucket: Bucket) -> Any:
             return self._compile_one(bucket, programs)
@@ -133,11 +133,11 @@ class ModelRunner:
 
     @property
     def buckets(self) -> int:
-        """How many there are to `warm`; the copies of pages count as one more."""
+        """Number of indices for `warm`; the page copies count as one more."""
         return len(self._buckets) + (self.traffic is not None)
 
     def warm(self, bucket: int) -> None:
-        """The first run of a program links it, which takes as long as many steps."""
+        """Run a bucket once: the first run links the program, which takes as long as many steps."""
         if bucket == len(self._buckets):
             assert self.traffic is not None, "there are no more buckets"
             return self._copy_scratch(self.traffic)
@@ -147,7 +147,7 @@ class ModelRunner:
         return None
 
     def _copy_scratch(self, traffic: PageTraffic) -> None:
-        """Run each copy once, of page 0 to page 0."""
+        """Run each page copy once, from page 0 to page 0."""
         most = (0,) * ((1 << self._limits.pages_per_sequence.bit_length()) - 1)
         blocks = self._copies.read(self._pages, most) if traffic.gives else []
         if traffic.takes:
@@ -171,7 +171,7 @@ class ModelRunner:
         return Launched(step, outputs, ranges, tops)
 
     def _take_in(self, step: Step) -> None:
-        """What moves before the rows run."""
+        """Drop and import pages, before the rows run."""
         if self.traffic is None:
             assert not step.imports, "this server fetches no pages"
             assert not step.exports, "this server offers no pages"
@@ -184,20 +184,20 @@ class ModelRunner:
             self._last_tokens = self._copies.put_token(self._last_tokens, new.slot, new.token)
 
     def _hand_out(self, step: Step) -> None:
-        """What is copied once the rows ran: before the next step writes to the same pages."""
+        """Export pages after the rows ran, before the next step writes to them."""
         for export in step.exports:
             assert self.traffic is not None
             self.traffic.offer(export.key, self._copies.read(self._pages, export.pages))
 
     def bucket(self, step: Step) -> Bucket:
-        """The compiled shape that this step is padded to."""
+        """Return the compiled shape that this step is padded to."""
         decodes = sum(row.is_decode for row in step.rows)
         block = self._limits.prefill_block
         blocks = sum(-(-row.count // block) for row in step.rows if not row.is_decode)
         return choose(self._buckets, decodes, blocks, block)
 
     def call(self, bucket: Bucket, vector: np.ndarray) -> Outputs:
-        """One device call; the pages and last tokens it was given are replaced by its own."""
+        """Run one device call; pages and last tokens are donated and replaced."""
         outputs, self._pages, self._last_tokens = self._compiled[bucket](
             self._leaves, self._pages, self._last_tokens, vector
         )
@@ -205,11 +205,11 @@ class ModelRunner:
 
     @property
     def offer(self) -> str:
-        """Where other replicas fetch what this host offers; empty where it offers nothing."""
+        """Address from which other replicas fetch this host's offers; "" if it offers none."""
         return self.traffic.addresses()[0] if self.traffic and self.traffic.gives else ""
 
     def connect(self, key: str, offers: Sequence[str]) -> None:
-        """What the hosts of this replica offer is for other replicas; nothing is to be done."""
+        """Does nothing: this host's offers are for other replicas."""
 
     def close(self) -> None:
         self.closed = True

@@ -1,11 +1,11 @@
-"""Choosing tokens from logits, on the device, row by row.
+"""Token sampling from logits, on the device, row by row.
 
-Exact and without a sort: the cut-offs of top-k and top-p are found by bisecting the 32 bits of
-the logits' order, which costs 32 passes over the vocabulary where a sort of 49152 numbers costs
-milliseconds per row on a CPU. Running sums are bisected as well, and the likeliest tokens taken
-one by one: sorts and scans are what a TPU's compiler spent most of a step's compile on. Passes
-nobody asked for are skipped by `lax.cond`. Randomness is counter-based and keyed by (seed,
-position): a request draws the same numbers in any batch.
+Exact, without a sort: the cut-offs of top-k and top-p are found by bisecting the 32 bits of the
+logits' order, which costs 32 passes over the vocabulary where sorting 49152 numbers costs
+milliseconds per row on a CPU. Running sums are bisected too, and the top tokens are taken one by
+one: sorts and scans took most of a step's compile time on a TPU. `lax.cond` skips passes that no
+row needs. Randomness is counter-based and keyed by (seed, position), so a request draws the same
+numbers in any batch.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-TOP_LOGPROBS = 20  # the most that OpenAI's API can ask for
+TOP_LOGPROBS = 20  # the maximum in OpenAI's API
 _BLOCK = 128
 _TINY = 1e-30
 
 
 class RowSampling(NamedTuple):
-    """How each logit row wants its token."""
+    """Sampling settings of each logit row."""
 
     temperature: jax.Array  # f32[R], 0: greedy
     top_k: jax.Array  # i32[R], 0: off
     top_p: jax.Array  # f32[R], 1: off
     seed: jax.Array  # u32[R, 2], high word first
-    position: jax.Array  # i32[R] of the token to choose
-    target: jax.Array  # i32[R]: score this token instead; -1: choose
-    tops: jax.Array  # i32[R]: how many of the likeliest tokens are wanted
+    position: jax.Array  # i32[R], of the token to choose
+    target: jax.Array  # i32[R], token to score instead of choosing; -1: choose
+    tops: jax.Array  # i32[R], how many top tokens to return
 
 
 class Sampled(NamedTuple):
@@ -67,7 +67,7 @@ def _first_highest(values: jax.Array) -> jax.Array:
 
 
 def _likeliest(logits: jax.Array, log_total: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The likeliest tokens are among those of the blocks with the highest maxima."""
+    """Return the top tokens, searching only the blocks with the highest maxima."""
     blocks = _blocks(logits, -jnp.inf)
     columns = lax.broadcasted_iota(jnp.int32, blocks.shape[:2], 1)
     count = min(TOP_LOGPROBS, blocks.shape[1])
@@ -80,9 +80,10 @@ def _likeliest(logits: jax.Array, log_total: jax.Array) -> tuple[jax.Array, jax.
 
 
 def _highest(values: jax.Array, names: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    """The highest of each row of f32[R, N], best first, and their names; of equals the lower name.
+    """Return the highest values of each row of f32[R, N] and their names, best first.
 
-    Returns f32[R, count] and i32[R, count]. Each is named once, also where nothing is finite.
+    Ties go to the lower name. Returns f32[R, count] and i32[R, count]. No name repeats, even if no
+    value is finite.
     """
     rows = values.shape[0]
     gone = jnp.iinfo(jnp.int32).max
@@ -117,7 +118,7 @@ def _draw(logits: jax.Array, rows: RowSampling) -> jax.Array:
 
 
 def _keep_top_k(weights: jax.Array, top_k: jax.Array) -> jax.Array:
-    """Zero all but the k largest of each row; equals of the k-th stay."""
+    """Zero all but the k largest of each row; ties with the k-th are kept."""
     wanted = jnp.where(top_k > 0, jnp.minimum(top_k, weights.shape[1]), weights.shape[1])
     ones = jnp.ones_like(weights)
     return _keep(weights, ones, wanted.astype(jnp.float32))
@@ -130,7 +131,7 @@ def _keep_top_p(weights: jax.Array, top_p: jax.Array) -> jax.Array:
 
 
 def _keep(weights: jax.Array, measure: jax.Array, wanted: jax.Array) -> jax.Array:
-    """Keep weights at or above the highest cut whose kept measure is at least `wanted`."""
+    """Keep weights at or above the highest cut-off whose kept measure is at least `wanted`."""
     order = lax.bitcast_convert_type(weights, jnp.uint32)  # same order: weights are not negative
 
     def refine(bit: jax.Array, cut: jax.Array) -> jax.Array:
@@ -143,7 +144,7 @@ def _keep(weights: jax.Array, measure: jax.Array, wanted: jax.Array) -> jax.Arra
 
 
 def _uniform(seed: jax.Array, position: jax.Array) -> jax.Array:
-    """One number in [0, 1) per row, a pure function of (seed, position)."""
+    """Return one number in [0, 1) per row, a pure function of (seed, position)."""
 
     def one(words: jax.Array, at: jax.Array) -> jax.Array:
         key = jax.random.wrap_key_data(words, impl="threefry2x32")
@@ -163,16 +164,16 @@ def _pick(weights: jax.Array, uniform: jax.Array) -> jax.Array:
 
 
 def _blocks(values: jax.Array, fill: float) -> jax.Array:
-    """f32[R, V] as f32[R, V / 128, 128]."""
+    """Reshape f32[R, V] to f32[R, ceil(V / 128), 128], padded with `fill`."""
     rows, vocab = values.shape
     padded = jnp.pad(values, ((0, 0), (0, -vocab % _BLOCK)), constant_values=fill)
     return padded.reshape(rows, -1, _BLOCK)
 
 
 def _first_above(sizes: jax.Array, goal: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The entry of each row in which the running sum passes goal, and what remains inside it.
+    """Find the entry of each row where the running sum passes goal, and the remainder in it.
 
-    Rounding may carry the goal past the end: the last entry with any weight is taken then.
+    Rounding may carry the goal past the end; then the last entry with any weight is taken.
     """
     columns = lax.broadcasted_iota(jnp.int32, sizes.shape, 1)
     bits = (sizes.shape[1] - 1).bit_length()

@@ -1,20 +1,21 @@
-"""Decides what each step computes, and what its results mean. Pure: no clock, thread or device.
+"""Decides what each step computes, and applies its results. Pure: no clock, thread or device.
 
 Every step is one flat batch: first one token for every running sequence, so that a long prompt
 never stalls a stream, then prefill chunks in order of arrival within what is left of the token
-budget. Sequences run and wait in order of arrival: whatever runs is older than whatever waits,
-and only the youngest running sequence can be in the middle of its prompt. When pages run out the
-youngest loses its own, waits in front, and is recomputed later from prompt and answer so far.
+budget. Sequences run and wait in order of arrival: every running sequence is older than every
+waiting one, and only the youngest running sequence can be in the middle of its prompt. When pages
+run out, the youngest sequence is preempted: it loses its pages, goes to the front of the queue, and
+is recomputed later from prompt and answer so far.
 
 `schedule` runs one step ahead of `commit`: it counts positions launched, not tokens known. A
-sequence that `commit` ends may therefore have a surplus row in the step that is already in
-flight; its result is dropped. Its slot and pages are free at once all the same, because the
-device runs steps in order: the surplus row writes before any later owner does, and an owner
-reads only positions that it has written itself.
+sequence that `commit` ends may therefore have a surplus row in the step in flight; its result is
+dropped. Its slot and pages are freed at once all the same, because the device runs steps in order:
+the surplus row writes before any later owner does, and an owner reads only positions that it has
+written itself.
 
-A sequence whose prompt was computed elsewhere takes its slot like any other, gets its pages
-filled by an import instead of by prefill, and decodes from the next step on. Preempted, it is
-recomputed here.
+A sequence whose prompt was computed on another server takes a slot like any other, gets its pages
+from an import instead of prefill, and decodes from the next step on. If preempted, it is recomputed
+here.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from model_server.engine.types import (
 
 
 class _Draft:
-    """A step being put together."""
+    """A step under construction."""
 
     __slots__ = ("blocks", "exports", "grants", "imports", "logit_rows", "rows", "samplings")
 
@@ -48,26 +49,26 @@ class _Draft:
         self.samplings: list[SlotSampling] = []
         self.imports: list[PageImport] = []
         self.exports: list[PageExport] = []
-        self.logit_rows = limits.max_logit_rows  # still to be had
-        self.blocks = 0  # of prefill, still to be had: what the decodes leave of the budget
+        self.logit_rows = limits.max_logit_rows  # still available
+        self.blocks = 0  # prefill blocks still available: what decodes leave of the budget
 
 
 class Scheduler:
-    """Sequences in, steps out; results in, updates out."""
+    """Turns sequences into steps, and step results into updates."""
 
     def __init__(self, limits: EngineLimits) -> None:
         check_limits(limits)
         self.limits = limits
         self.steps = 0  # scheduled
-        self.prefill_tokens = 0  # computed, recomputed ones included
-        self.decode_tokens = 0  # computed, surplus ones included
+        self.prefill_tokens = 0  # computed, including recomputed ones
+        self.decode_tokens = 0  # computed, including surplus ones
         self.tokens = 0  # generated
         self.preemptions = 0
         self.finished = 0
         self.cancelled = 0
-        self.imports = 0  # of prompts computed elsewhere
+        self.imports = 0  # prompts computed on another server
         self._pool = PagePool(limits.pages)
-        self._slots = list(range(limits.slots - 1, -1, -1))  # free; the last one goes next
+        self._slots = list(range(limits.slots - 1, -1, -1))  # free; the last one is taken next
         self._samplings: list[Sampling | None] = [None] * limits.slots  # as the runner has them
         self._live: dict[int, Sequence] = {}
         self._running: list[Sequence] = []  # oldest first
@@ -96,28 +97,28 @@ class Scheduler:
         return self._pool.used
 
     def add(self, sequence: Sequence) -> None:
-        """Let a sequence, younger than all before it, wait for a slot."""
+        """Queue a sequence; its id must be higher than all before it."""
         assert not self._live or sequence.id > next(reversed(self._live)), "ids must increase"
         self._live[sequence.id] = sequence
         self._waiting.append(sequence)
 
     def cancel(self, id: int) -> bool:
-        """Drop a live sequence, slot and pages at once; False if it is not live (any more)."""
+        """Drop a live sequence and free its slot and pages; return False if it is not live."""
         sequence = self._live.get(id)
         if sequence is None:
             return False
         self._remove(sequence)
-        # In the order of steps: an export that is on its way now has happened before.
+        # Steps run in order, so an export in flight happens before this drop.
         self._drops += [k for k in (sequence.import_key, sequence.export_key) if k is not None]
         self.cancelled += 1
         return True
 
     def cancel_all(self) -> list[int]:
-        """Drop every live sequence; returns their ids."""
+        """Drop every live sequence; return their ids."""
         return [id for id in list(self._live) if self.cancel(id)]
 
     def schedule(self) -> Step | None:
-        """The next step, or None when all there is to do is to commit what is in flight."""
+        """Return the next step, or None if nothing can be launched before the next commit."""
         draft = _Draft(self.limits)
         self._decode(draft)
         self._prefill(draft)
@@ -136,7 +137,7 @@ class Scheduler:
         )
 
     def commit(self, step: Step, result: StepResult) -> list[Update]:
-        """Take in what a step produced. Steps are committed in the order of their schedule."""
+        """Apply the results of a step. Steps must be committed in the order they were scheduled."""
         self._committed += 1
         assert step.number == result.number == self._committed, "steps must commit in order"
         updates: list[Update] = []
@@ -153,10 +154,10 @@ class Scheduler:
     # Scheduling
 
     def _decode(self, draft: _Draft) -> None:
-        """One row for every running sequence that is past its prefill, oldest first."""
+        """Add a row for every running sequence that is past its prefill, oldest first."""
         page_size, running, rows = self.limits.page_size, self._running, draft.rows
         index = 0
-        while index < len(running):  # _grow may shorten it from the young end
+        while index < len(running):  # _grow may preempt the youngest
             sequence = running[index]
             index += 1
             start = sequence.launched
@@ -175,10 +176,10 @@ class Scheduler:
         self.decode_tokens += len(rows)
 
     def _grow(self, sequence: Sequence, draft: _Draft) -> bool:
-        """Grant one more page, preempting the youngest until one is free.
+        """Grant one more page, preempting the youngest sequences until one is free.
 
-        False if the sequence itself was the youngest. No victim has a row in this step yet:
-        rows are given oldest first.
+        Returns False if the sequence itself was the youngest. No victim has a row in this step yet,
+        because rows are added oldest first.
         """
         while not self._pool.free:
             victim = self._running[-1]
@@ -189,13 +190,13 @@ class Scheduler:
         return True
 
     def _preempt(self, victim: Sequence) -> None:
-        """Take slot and pages; what it has in flight is still committed when it arrives."""
+        """Free slot and pages; tokens in flight are still committed when they arrive."""
         self._release(victim)
         self._waiting.appendleft(victim)
         self.preemptions += 1
 
     def _prefill(self, draft: _Draft) -> None:
-        """Go on with the unfinished prompt, then admit; the first that stays unfinished ends it."""
+        """Continue the unfinished prompt, then admit sequences until one is left unfinished."""
         running = self._running
         if running and running[-1].launched < running[-1].goal:
             sequence = running[-1]
@@ -213,11 +214,11 @@ class Scheduler:
                 return
 
     def _admissible(self, sequence: Sequence, draft: _Draft) -> bool:
-        """Whether there is a slot, budget, and room for the whole prefill.
+        """Check for a slot, budget, and pages for the whole prefill.
 
-        Beside those pages one stays free for everyone who will yet ask for one, the newcomer
-        included: nobody who is admitted is preempted within the next `page_size` steps. And a
-        victim is not back in the step that preempted it, having lost a page in it.
+        Also keeps one page free for each sequence that will need another, including this one, so
+        that no admitted sequence is preempted within the next `page_size` steps. This also keeps a
+        victim from returning in the step that preempted it.
         """
         if not (self._slots and draft.blocks and draft.logit_rows):
             return False
@@ -228,8 +229,7 @@ class Scheduler:
         return self._pool.free >= wanted + reserve
 
     def _admit(self, sequence: Sequence, draft: _Draft) -> None:
-        """Give the first waiting sequence a slot."""
-        assert not sequence.in_flight, "a victim's last token is committed before it is back"
+        assert not sequence.in_flight, "a victim's last token must be committed first"
         self._waiting.popleft()
         self._running.append(sequence)
         sequence.slot = self._slots.pop()
@@ -241,7 +241,7 @@ class Scheduler:
                 draft.samplings.append(SlotSampling(sequence.slot, sequence.sampling))
 
     def _import(self, sequence: Sequence, key: int, draft: _Draft) -> None:
-        """Fill the prompt's pages with what was fetched; the token after it is known."""
+        """Import the prompt's pages; the token that follows the prompt is known."""
         prompt, token = len(sequence.tokens) - 1, sequence.tokens[-1]
         self._grant(sequence, -(-prompt // self.limits.page_size), draft)
         draft.imports.append(PageImport(sequence.slot, tuple(sequence.pages), key, token))
@@ -250,7 +250,7 @@ class Scheduler:
         self.imports += 1
 
     def _chunk(self, sequence: Sequence, draft: _Draft) -> None:
-        """Add the next chunk of a prefill, as long as budget, logit rows and pages allow."""
+        """Add the next chunk of a prefill, as far as budget, logit rows and pages allow."""
         start = sequence.launched
         end = start + self._chunk_length(sequence, draft)
         if end == start:
@@ -274,7 +274,7 @@ class Scheduler:
         self.prefill_tokens += len(tokens)
 
     def _chunk_length(self, sequence: Sequence, draft: _Draft) -> int:
-        """Whole blocks, unless the chunk ends the prefill or logit rows allow less than one."""
+        """Return whole blocks, unless the chunk ends the prefill or logit rows do not allow one."""
         start, block = sequence.launched, self.limits.prefill_block
         left = sequence.goal - start
         room = (len(sequence.pages) + self._pool.free) * self.limits.page_size - start
@@ -282,7 +282,7 @@ class Scheduler:
         if length < left:
             length -= length % block
         if sequence.score_from is None:
-            return length  # the one logit row it may need is there: decodes leave one, for a slot
+            return length  # needs at most one logit row, and decodes leave one per free slot
         scorable = max(sequence.unscored - start, 0) + draft.logit_rows
         if length > scorable:
             length = max(scorable - scorable % block, min(scorable, block))
@@ -305,7 +305,7 @@ class Scheduler:
         return Update(sequence.id, outcome, finish)
 
     def _commit_scores(self, sequence: Sequence, outcome: RowResult) -> Update | None:
-        """Collect scores; the last of them makes the one update of a scored sequence."""
+        """Collect scores; a scored sequence gets one update, with its last score."""
         sequence.scores += outcome.target_logprobs
         assert sequence.score_from is not None
         if len(sequence.scores) < len(sequence.tokens) - sequence.score_from:
@@ -319,7 +319,7 @@ class Scheduler:
         self.finished += 1
 
     def _remove(self, sequence: Sequence) -> None:
-        """Forget a live sequence, wherever it is."""
+        """Forget a live sequence, running or waiting."""
         del self._live[sequence.id]
         if sequence.slot >= 0:
             self._release(sequence)
@@ -327,7 +327,7 @@ class Scheduler:
             self._waiting.remove(sequence)
 
     def _release(self, sequence: Sequence) -> None:
-        """Stop running: give slot and pages back (see the module's text on steps in flight)."""
+        """Stop running and free slot and pages (see the module docstring on steps in flight)."""
         self._running.remove(sequence)
         self._slots.append(sequence.slot)
         for page in sequence.pages:
@@ -338,7 +338,7 @@ class Scheduler:
 
 
 def check_limits(limits: EngineLimits) -> None:
-    """Raises ValueError for limits under which some sequence could wait for ever."""
+    """Raise ValueError for limits under which some sequence could wait forever."""
     if min(limits.slots, limits.pages, limits.page_size, limits.prefill_block) < 1:
         raise ValueError(f"slots, pages, page_size and prefill_block must be positive: {limits}")
     if limits.max_context < 2:

@@ -1,7 +1,4 @@
-"""One request inside the engine: what was asked, how far it is, and what became of it.
-
-Knows nothing of text, of other sequences or of how a step is put together.
-"""
+"""One request inside the engine: its input, its progress and its results."""
 
 from __future__ import annotations
 
@@ -16,21 +13,21 @@ Finish = Literal["stop", "length", "score", "cancelled"]
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request asks of the engine: an answer, or the log-probs of its own tokens."""
+    """An engine request: generate an answer, or score the prompt's own tokens."""
 
     prompt: tuple[int, ...]
     sampling: Sampling
-    max_tokens: int  # the answer also ends where the context ends
+    max_tokens: int  # the context may end the answer earlier
     stop_ids: frozenset[int]
     score_from: int | None = None  # score prompt[score_from:] and generate nothing
-    # Where prompts and answers are computed apart:
-    answer: tuple[int, ...] = ()  # tokens it got elsewhere; they do not end it (`finish_of`)
-    import_key: int | None = None  # what the prompt's pages were fetched under; `answer` is one
-    export_key: int | None = None  # what to offer the prompt's pages under, once computed
+    # For disaggregated prefill:
+    answer: tuple[int, ...] = ()  # from the prefill server; does not finish it (see `finish_of`)
+    import_key: int | None = None  # key of the fetched prompt pages; `answer` is one token then
+    export_key: int | None = None  # key under which to offer the prompt's pages once computed
 
 
 class Update(msgspec.Struct, frozen=True):
-    """What one step did to one sequence. The last one has a `finish` or an `error`."""
+    """Result of one step for one sequence. The last one has a `finish` or an `error`."""
 
     sequence: int
     result: RowResult
@@ -39,11 +36,11 @@ class Update(msgspec.Struct, frozen=True):
 
 
 class Sequence:
-    """The scheduler's book on one request. Raises InvalidRequest if it can never be served.
+    """The scheduler's state of one request. Raises InvalidRequest if it can never be served.
 
-    Positions count tokens of prompt and answer together. The device computes position p from
-    token p; the last computed position of a row yields token p + 1. So an answer's last token is
-    never computed, and neither is the last token of a scored prompt.
+    Positions count tokens of prompt and answer together. The device computes position p from token
+    p; the last computed position of a row yields token p + 1. So an answer's last token is never
+    computed, and neither is the last token of a scored prompt.
     """
 
     __slots__ = (
@@ -70,7 +67,7 @@ class Sequence:
         _check(submission, context)
         prompt = len(submission.prompt)
         self.id = id
-        self.tokens = [*submission.prompt, *submission.answer]  # known: and committed
+        self.tokens = [*submission.prompt, *submission.answer]  # known and committed
         self.import_key = submission.import_key  # None once imported
         self.export_key = submission.export_key
         self.sampling = submission.sampling
@@ -85,20 +82,20 @@ class Sequence:
         self.pages: list[int] = []
         self.launched = 0  # positions computed or in flight
         self.goal = 0  # positions that are prefill; from there on it decodes
-        # Across preemptions: what is in flight stays valid.
+        # Kept across preemptions, because results in flight stay valid:
         self.in_flight = 0  # rows launched whose token is not committed
-        self.scores_launched = 0  # scores asked for
-        self.scores: list[float] = []  # and committed
+        self.scores_launched = 0  # scores requested from the device
+        self.scores: list[float] = []  # scores committed
 
     @property
     def unscored(self) -> int:
-        """The first position whose logits give a score that was not asked for yet."""
+        """First position whose logits give a score that was not requested yet."""
         if self.score_from is None:
             return self.finish_at
         return self.score_from - 1 + self.scores_launched
 
     def append(self, token: int) -> Finish | None:
-        """Take a committed token; say whether it ends the sequence."""
+        """Add a committed token; return why it ends the sequence, if it does."""
         self.in_flight -= 1
         self.tokens.append(token)
         if token in self.stop_ids:
@@ -107,7 +104,7 @@ class Sequence:
 
 
 def finish_of(submission: Submission, limits: EngineLimits) -> Finish | None:
-    """Whether the answer that it got elsewhere is all of it."""
+    """Return the finish reason if the answer from the prefill server is already complete."""
     if submission.answer and submission.answer[-1] in submission.stop_ids:
         return "stop"
     context = min(limits.max_context, limits.pages * limits.page_size)
@@ -116,7 +113,7 @@ def finish_of(submission: Submission, limits: EngineLimits) -> Finish | None:
 
 
 def _check(submission: Submission, context: int) -> None:
-    """Refuse what no schedule could serve, even with the engine to itself."""
+    """Reject what could not be served even with the engine to itself."""
     length, first = len(submission.prompt), submission.score_from
     if not length:
         raise InvalidRequest("the prompt has no tokens; send at least one", param="prompt")

@@ -1,8 +1,8 @@
-"""From a Step to one array of numbers, and back into named parts on the device.
+"""Packs a Step into one array of numbers, and names its parts for unpacking on the device.
 
-Everything the host tells the device about a step travels in a single i32 vector: one transfer,
-whatever the bucket. Page tables and sampling settings are mirrored here, so that a Step carries
-only what changed. No jax: the device side unpacks by the same `Layout`.
+Everything the host tells the device about a step travels in a single i32 vector: one transfer for
+any bucket. Page tables and sampling settings are mirrored here, so that a Step carries only
+changes. No jax: the device side unpacks with the same `Layout`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from model_server.engine.types import EngineLimits, Row, Sampling, Step
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each part of the vector lies, for one bucket."""
+    """Offsets and shapes of the vector's parts, for one bucket."""
 
     bucket: Bucket
     limits: EngineLimits
@@ -31,14 +31,14 @@ class Layout:
 
     @property
     def logit_rows(self) -> int:
-        """R: decode rows all yield; a prompt can also be scored."""
+        """R: one per decode row; buckets with prompts also have rows for scores."""
         if not self.bucket.blocks:
             return self.bucket.decodes
         return max(self.bucket.decodes, self.limits.max_logit_rows)
 
     @cached_property
     def parts(self) -> dict[str, tuple[int, tuple[int, ...]]]:
-        """name -> (offset, shape)."""
+        """Map each name to (offset, shape)."""
         d, n, c = self.bucket.decodes, self.bucket.blocks, self.limits.prefill_block
         t, r, s = self.tokens, self.logit_rows, self.limits.pages_per_sequence
         shapes = {
@@ -82,7 +82,6 @@ class Layout:
         ]
 
     def views(self, vector: np.ndarray) -> dict[str, np.ndarray]:
-        """Writable views of the parts of a host vector."""
         return {
             name: vector[part] if len(shape) == 1 else vector[part].reshape(shape)
             for name, part, shape in self._slices
@@ -90,7 +89,7 @@ class Layout:
 
 
 class StepArrays:
-    """The host's mirror of what the device knows per slot, and the packing of steps."""
+    """Host mirror of the device's per-slot state; packs steps."""
 
     def __init__(self, limits: EngineLimits) -> None:
         self._limits = limits
@@ -98,7 +97,7 @@ class StepArrays:
         self._samplings = np.zeros((limits.slots, 6), np.int32)
 
     def pack(self, step: Step, layout: Layout) -> tuple[np.ndarray, list[tuple[int, int]]]:
-        """The step's vector, and for each of its rows the range of its logit rows."""
+        """Return the step's vector, and for each step row the range of its logit rows."""
         self.apply(step)
         vector = np.zeros(layout.size, np.int32)  # fresh: the device may still read the last one
         views = layout.views(vector)
@@ -120,7 +119,7 @@ class StepArrays:
         return vector, [ranges[id(row)] for row in step.rows]
 
     def apply(self, step: Step) -> None:
-        """Take in what changes per slot."""
+        """Apply the step's changes to page tables and sampling settings."""
         for grant in step.grants:
             self._tables[grant.slot, grant.first : grant.first + len(grant.pages)] = grant.pages
         for change in step.samplings:
@@ -145,7 +144,7 @@ class StepArrays:
     def _pack_prefill(
         self, row: Row, views: dict[str, np.ndarray], layout: Layout, block: int, first: int
     ) -> int:
-        """Write one prompt chunk from `block` on; returns how many logit rows it took."""
+        """Write one prompt chunk starting at `block`; return how many logit rows it uses."""
         size, count = self._limits.prefill_block, row.count
         blocks = -(-count // size)
         flat = layout.bucket.decodes + block * size
@@ -186,7 +185,7 @@ class StepArrays:
 
 
 def _numbers(sampling: Sampling) -> np.ndarray:
-    """temperature, top_p, top_k, seed (two words), tops: floats as their bits."""
+    """Pack temperature, top_p, top_k, seed (two words) and tops; floats as their bits."""
     packed = struct.pack(
         "<ffiIIi",
         sampling.temperature,

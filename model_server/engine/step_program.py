@@ -1,8 +1,7 @@
 """One step of a model, traced from shapes alone: tokens in, tokens out, pages donated.
 
-Knows models only as functions from tokens to hidden states and from hidden states to logits. Makes
-no array: what is lowered here runs on this process's devices, or is compiled for devices that are
-somewhere else.
+Creates no arrays: a lowered step runs on this process's devices, or is compiled for devices
+elsewhere.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _PLACES = ("pages", "offsets", "decode_tables", "decode_limits", "block_tables",
 
 
 class LanguageModel(Protocol):
-    """What the runner needs of a family."""
+    """Interface of a model family, as the runner needs it."""
 
     def __call__(
         self,
@@ -45,7 +44,7 @@ class LanguageModel(Protocol):
 
 
 class Outputs(NamedTuple):
-    """What a step brings back to the host."""
+    """Step outputs that are copied to the host."""
 
     numbers: jax.Array  # i32[2, R]: tokens, and log-probabilities as bits
     top_tokens: jax.Array  # i32[R, 20]
@@ -53,7 +52,7 @@ class Outputs(NamedTuple):
 
 
 class StepProgram:
-    """What a model's steps are compiled from; one program per bucket."""
+    """Lowers a model's steps; one program per bucket."""
 
     def __init__(
         self,
@@ -76,9 +75,9 @@ class StepProgram:
         )
 
     def lower(self, bucket: Bucket) -> jax.stages.Lowered:
-        """Trace the step of one bucket, for the devices that the shapes are sharded over.
+        """Trace the step of one bucket for the devices that the shapes are sharded over.
 
-        Raises MemoryPlanError for shapes that the kernel does not take.
+        Raises MemoryPlanError for shapes that the kernel does not support.
         """
         layout = Layout(bucket, self._limits)
         vector = jax.ShapeDtypeStruct((layout.size,), jnp.int32, sharding=self.everywhere)
@@ -106,19 +105,19 @@ class StepProgram:
 
 
 def everywhere(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
-    """A copy on each device that holds the weights."""
+    """Return the sharding that replicates over the devices that hold the weights."""
     if isinstance(sharding, NamedSharding):
         return NamedSharding(sharding.mesh, PartitionSpec())
     return sharding
 
 
 def shape_of(array: jax.Array) -> jax.ShapeDtypeStruct:
-    """What a program is compiled for where the array itself may be gone by then."""
+    """Return shape, dtype and sharding, for compiling after the array may be gone."""
     return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
 
 
 def unpack(layout: Layout, vector: jax.Array) -> dict[str, jax.Array]:
-    """The named parts of a step's vector, on the device."""
+    """Return the named parts of a step's vector, on the device."""
     parts: dict[str, jax.Array] = {}
     for name, (offset, shape) in layout.parts.items():
         size = math.prod(shape)
@@ -134,24 +133,23 @@ def run_step(
     kernel: Kernel,
     split: RowSplit | None = None,
 ) -> tuple[Outputs, tuple[LayerPages, ...], jax.Array]:
-    """One step, traced: tokens in, tokens out, pages and last tokens replaced."""
+    """Trace one step: tokens in, tokens out, pages and last tokens replaced."""
     decodes = step["decode_slots"].shape[0]
     fed = last_tokens.at[step["decode_slots"]].get(mode="promise_in_bounds")
     tokens = jnp.concatenate([fed, step["tokens"][decodes:]])
     hidden, written = model(tokens, step["positions"], pages, paged_batch(step, kernel, split))
     outputs = chosen(model, hidden, step)
-    # Scratch rows all write the scratch slot; real slots appear once.
+    # Padding rows all write to the scratch slot; each real slot appears once.
     slots = last_tokens.at[step["row_slot"]]
     return outputs, written, slots.set(outputs.numbers[0], mode="promise_in_bounds")
 
 
 def paged_batch(step: dict[str, jax.Array], kernel: Kernel, split: RowSplit | None) -> PagedBatch:
-    """Where the tokens of a step live."""
     return PagedBatch(**{field: step[field] for field in _PLACES}, kernel=kernel, split=split)
 
 
 def chosen(model: LanguageModel, hidden: jax.Array, step: dict[str, jax.Array]) -> Outputs:
-    """From the final hidden states f32[T, D] to the tokens of the rows that yield."""
+    """Sample the tokens of the rows that yield, from the final hidden states f32[T, D]."""
     rows = hidden.at[step["row_index"]].get(mode="promise_in_bounds")
     sampled = sample(model.logits(rows), _row_sampling(step))
     bits = jax.lax.bitcast_convert_type(sampled.logprobs, jnp.int32)

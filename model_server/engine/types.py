@@ -1,9 +1,9 @@
-"""The values between scheduler, runner and engine. No jax: a Step is small and serialisable.
+"""Values exchanged by scheduler, runner and engine. No jax: a Step is small and serialisable.
 
-A step is one device call on one flat batch of tokens. Because the engine launches step n+1
-before it has read the tokens of step n, a Step holds only what the host knows: which tokens of
-which prompts to run, where each row's keys and values go, and which rows give a token. The token
-a decode row feeds is taken on the device from `last_tokens[slot]`.
+A step is one device call on one flat batch of tokens. Because the engine launches step n+1 before
+it has read the tokens of step n, a Step holds only what the host knows: which prompt tokens to run,
+where each row's keys and values go, and which rows yield a token. A decode row takes its input
+token on the device from `last_tokens[slot]`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 
 class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The shape of one engine; everything the scheduler may not exceed."""
+    """Sizes of one engine; limits that the scheduler must not exceed."""
 
     slots: int  # B: rows of the decode batch
     pages: int  # P: pages in the pool, page 0 excluded (it is the runner's scratch page)
@@ -23,7 +23,7 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     token_budget: int  # T: new tokens of one step, decodes included
     max_logit_rows: int  # rows of one step that can yield a token or a score
     prefill_block: int = 1  # a prefill chunk takes up whole blocks of the budget
-    max_prefill_blocks: int | None = None  # of one step; None: as many as the budget holds
+    max_prefill_blocks: int | None = None  # per step; None: as many as the budget holds
     queue: int = 256  # waiting sequences before QueueFull
 
     @property
@@ -32,20 +32,20 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True):
-    """The device's share of SamplingParams for one slot."""
+    """Sampling settings of one slot, as the device needs them."""
 
     temperature: float  # 0: greedy
     top_k: int  # 0: off
     top_p: float  # 1: off
     seed: int  # u64
-    logprobs: int = 0  # how many of the likeliest tokens to return
+    logprobs: int = 0  # how many top tokens to return
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
     """One sequence's part of a step: `len(tokens)` prompt tokens, or one decode.
 
-    Positions `start .. start + count - 1` of the sequence in `slot` are computed and their keys
-    and values written. A decode row has `tokens == ()`: its one token is `last_tokens[slot]`.
+    Computes positions `start .. start + count - 1` of the sequence in `slot` and writes their keys
+    and values. A decode row has `tokens == ()`: its one token is `last_tokens[slot]`.
     """
 
     sequence: int  # id, unique for the engine's life
@@ -81,8 +81,10 @@ class SlotSampling(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PageImport(msgspec.Struct, frozen=True, array_like=True):
-    """Before the rows run: what was fetched under `key` is put into `pages`, and `token`, which
-    came with it, is the slot's last token."""
+    """Before the rows run, copy the pages fetched under `key` into `pages`.
+
+    `token`, which came with them, becomes the slot's last token.
+    """
 
     slot: int
     pages: tuple[int, ...]
@@ -91,7 +93,7 @@ class PageImport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PageExport(msgspec.Struct, frozen=True, array_like=True):
-    """After the rows ran: a copy of `pages` is offered to others under `key`."""
+    """After the rows ran, offer a copy of `pages` to other servers under `key`."""
 
     pages: tuple[int, ...]
     key: int
@@ -106,11 +108,11 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     samplings: tuple[SlotSampling, ...] = ()
     imports: tuple[PageImport, ...] = ()
     exports: tuple[PageExport, ...] = ()
-    drops: tuple[int, ...] = ()  # keys whose pages nobody needs any more, fetched or offered
+    drops: tuple[int, ...] = ()  # keys of fetched or offered pages to free
 
 
 class RowResult(msgspec.Struct, frozen=True):
-    """What one yielding or scoring row produced."""
+    """Result of one yielding or scoring row."""
 
     token: int | None = None
     logprob: float = 0.0  # of `token`, under the unmodified logits
@@ -129,12 +131,12 @@ class PendingStep(Protocol):
     """A launched step whose tokens are still on the device."""
 
     def result(self) -> StepResult:
-        """Wait for the device and bring the tokens to the host."""
+        """Wait for the device and copy the tokens to the host."""
         ...
 
 
 class Runner(Protocol):
-    """Computes steps. Hides one host or sixty-four, local or remote, real or fake.
+    """Runs steps. Hides one host or sixty-four, local or remote, real or fake.
 
     Steps run in launch order. `launch` returns at once; at most two steps are in flight.
     """

@@ -40,7 +40,7 @@ def test_a_server_that_finds_a_set_compiles_no_step(tmp_path: Path, devices: int
     place = tmp_path / "programs"
     overrides = {**SMALL, "NUM_LAYERS": 1, "ICI_MESH_SHAPE": [1, 1, devices]}
     said = precompile(place, f"cpu:{devices}", overrides)
-    assert f"servers take them with --programs {place}" in said
+    assert f"start servers with --programs {place} to use them" in said
     flags = (*FLAGS, f"--programs={place}", f"--cpu_devices={devices}")
     with Cell(local_plan(tmp_path / "cell", *flags)) as cell:
         cell.publish("None", model=MODEL, model_path=PATH, overrides=overrides)

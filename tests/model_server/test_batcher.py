@@ -127,7 +127,9 @@ async def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
         tasks = await asked(batcher, 1)
         await running(batcher)
         tasks += await asked(batcher, 2, 3)
-        with pytest.raises(QueueFull, match="2 requests wait for /sax/test/tens") as caught:
+        with pytest.raises(
+            QueueFull, match=r"full \(2 requests queued for /sax/test/tens\)"
+        ) as caught:
             await batcher.ask(4)
         assert caught.value.retry_after_s
         tens.gate.set()

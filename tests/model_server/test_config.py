@@ -76,7 +76,7 @@ def test_each_process_is_another_incarnation() -> None:
     [
         ("--slots 0", "--slots is 0: give a number above 0"),
         ("--max_context -1", "--max_context is -1"),
-        ("--model_filter_regex (", "is no regular expression"),
+        ("--model_filter_regex (", "is not a regular expression"),
         ("--sax_cell test", "is not a cell"),
     ],
 )

@@ -156,9 +156,12 @@ def test_a_request_that_fails_leaves_the_state_as_it_was() -> None:
     ("changes", "says"),
     [
         ({"examples": (b"nonsense",)}, "does not work on its example b'nonsense'"),
-        ({"pre_process": lambda requests: np.zeros(3)}, r"arrays of as many rows; it made \[3\]"),
-        ({"pre_process": lambda requests: ()}, "it made none"),
-        ({"call": lambda weights, rows: rows.sum()}, "must make arrays of as many"),
+        (
+            {"pre_process": lambda requests: np.zeros(3)},
+            r"arrays of as many rows; it returned \[3\]",
+        ),
+        ({"pre_process": lambda requests: ()}, "it returned none"),
+        ({"call": lambda weights, rows: rows.sum()}, "must return arrays of as many"),
         ({"call": lambda weights, rows: rows @ rows}, "TypeError"),
         ({"post_process": lambda rows: [b"one"] * 7}, "must return 1 bytes objects"),
         ({"post_process": lambda rows: ["text"]}, "must return 1 bytes objects"),

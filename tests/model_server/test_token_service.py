@@ -137,7 +137,7 @@ async def test_a_number_in_use_ends_the_stream_by_name() -> None:
         await stream.ask(1)
         await stream.ask(1)
         error = await error_of(stream.until_over(1))
-        assert "request 1 runs already" in str(error)
+        assert "request 1 is already running" in str(error)
         gate.release(1000)
 
 

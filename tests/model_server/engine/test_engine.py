@@ -119,7 +119,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_back(start: Start) -> None:
     runner = gated()
     engine, inbox = start(runner)
     ids = [engine.submit(ask_for(3)) for _ in range(LIMITS.slots + LIMITS.queue)]
-    with pytest.raises(QueueFull, match="12 requests are running or waiting") as full:
+    with pytest.raises(QueueFull, match=r"full \(12 requests running or waiting\)") as full:
         engine.submit(ask_for(3))
     assert full.value.retry_after_s is not None
     assert 1 <= full.value.retry_after_s <= 60
