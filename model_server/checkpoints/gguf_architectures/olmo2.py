@@ -1,4 +1,4 @@
-"""OLMo 2: norms behind attention and feed-forward; rows and numbers are as published."""
+"""OLMo 2: norms after attention and feed-forward; rows and values are as published."""
 
 from __future__ import annotations
 
