@@ -1,4 +1,4 @@
-"""Changes the number format of tensors on their way to a file. Knows numpy only."""
+"""Converts the number format of tensors that are written to a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 
 def cast(name: str, values: np.ndarray, dtype: str) -> np.ndarray:
-    """Raises CheckpointError, naming the tensor, if the numbers do not fit the format."""
+    """Convert `values`. Raises CheckpointError, naming the tensor, if they overflow `dtype`."""
     if str(values.dtype) == dtype:
         return values
     with np.errstate(over="ignore"):

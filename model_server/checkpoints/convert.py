@@ -1,11 +1,10 @@
-"""Makes a Hugging Face folder, a GGUF file or an Orbax checkpoint from any of the three.
+"""Converts between Hugging Face folders, GGUF files and Orbax checkpoints.
 
     python -m model_server.checkpoints.convert SOURCE DESTINATION [--to FORMAT] [--dtype bfloat16]
 
-A destination that ends in .gguf becomes a GGUF file, any other a Hugging Face folder unless --to
-says otherwise. By default nothing is lost: every tensor keeps the number format it is read in
-(quantised tensors are read as float32). The result appears under its name only when it is
-complete.
+A destination ending in .gguf becomes a GGUF file, any other a Hugging Face folder unless --to says
+otherwise. By default nothing is lost: every tensor keeps the number format in which it is read
+(float32 for quantised tensors). The result appears under its name only once it is complete.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def convert(
     max_shard: int = MAX_SHARD,
     report: Callable[[Progress], None] = lambda progress: None,
 ) -> None:
-    """Raises CheckpointError if the source is no good or the destination is taken."""
+    """Convert `source`. Raises CheckpointError if it is invalid or the destination exists."""
     target = _format(destination, to)
     if dtype in QUANTISED and target != GGUF:
         raise CheckpointError(f"{dtype} is a kind of GGUF file; a folder takes {', '.join(DTYPES)}")
@@ -74,7 +73,7 @@ def convert(
 
 
 def size_of(text: str) -> int:
-    """Bytes of `500MB`, `2.5 GB` or a plain number. Raises CheckpointError."""
+    """Parse `500MB`, `2.5 GB` or a plain number into bytes. Raises CheckpointError."""
     match = _SIZE.fullmatch(text.strip())
     size = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
     if size < 1:
@@ -126,7 +125,7 @@ def _write_then_rename(place: Path, write: Callable[[Path], None]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line. Returns the exit status."""
+    """Run the command line and return the exit status."""
     options = _parser().parse_args(arguments)
     console = Console(stderr=True)
     try:

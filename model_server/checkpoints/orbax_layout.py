@@ -1,7 +1,7 @@
-"""Where in a folder an Orbax checkpoint lies, and whether it was written to its end.
+"""Locates the arrays of an Orbax checkpoint in a folder and checks that its save was completed.
 
 A path may name the arrays themselves, a step (`<n>/default`, `<n>/params`, ...), or a folder of
-steps, of which the last finished one counts. Knows names of files and folders, not arrays.
+steps, of which the last completed one is used.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ METADATA = "_METADATA"
 MANIFEST = "manifest.ocdbt"
 COMMITTED = "commit_success.txt"
 STEP_METADATA = "_CHECKPOINT_METADATA"
-_AGGREGATE = "checkpoint"  # of Orbax before 2023, and of flax.training.checkpoints
+_AGGREGATE = "checkpoint"  # written by Orbax before 2023 and by flax.training.checkpoints
 _MARKS = (METADATA, MANIFEST)
-# What is saved under a step, the ones that hold nothing but weights first.
+# Names of the items under a step, those that hold only weights first.
 ITEMS = ("params", "model_params", "default", "items", "state", "train_state")
 _STEP = re.compile(r"(?:[a-z_]+_)?(\d{1,18})")
 _UNFINISHED = ".orbax-checkpoint-tmp"
@@ -29,11 +29,11 @@ class Layout:
     """The folders of one checkpoint."""
 
     arrays: Folder
-    beside: tuple[Folder, ...]  # where config.json may be, the likeliest first
+    beside: tuple[Folder, ...]  # where config.json may be, the most likely first
 
 
 def find_layout(folder: Folder) -> Layout | None:
-    """None: there is nothing of Orbax's. Raises CheckpointError if it is not finished."""
+    """Locate a checkpoint; None if there is none. Raises CheckpointError if it is incomplete."""
     _refuse_unfinished_name(folder)
     arrays = _find_arrays(folder)
     if arrays is None:
@@ -79,7 +79,7 @@ def _is_plain_array(folder: Folder, name: str) -> bool:
 
 
 def _around(arrays: Folder) -> tuple[Folder, ...]:
-    """The folder of the arrays, and around it those that belong to the same checkpoint."""
+    """Return the folder of the arrays and the parents that belong to the same checkpoint."""
     found = [arrays]
     if arrays.name in ITEMS and arrays.parent is not None:
         found.append(arrays.parent)
@@ -90,7 +90,7 @@ def _around(arrays: Folder) -> tuple[Folder, ...]:
 
 
 def _check_finished(arrays: Folder) -> None:
-    if arrays.scheme != "gs":  # elsewhere a finished checkpoint is one that was renamed
+    if arrays.scheme != "gs":  # elsewhere Orbax marks completion by renaming the folder
         return
     places = (arrays, arrays.parent) if arrays.name in ITEMS else (arrays,)
     if not any(place.has(COMMITTED) for place in places if place is not None):
