@@ -24,6 +24,6 @@ def cast(name: str, values: np.ndarray, dtype: str) -> np.ndarray:
         out = values.astype(DTYPES[dtype])
     if np.isfinite(values).all() and not np.isfinite(out).all():
         raise CheckpointError(
-            f"tensor {name} holds numbers too large for {dtype}; convert to bfloat16 or float32"
+            f"tensor {name} holds numbers too large for {dtype}; use bfloat16 or float32"
         )
     return out

@@ -124,8 +124,8 @@ def _open_remote(url: str) -> Checkpoint:
     layout = find_layout(Folder(url))
     if layout is None:
         raise CheckpointError(
-            f"{url} is no Orbax checkpoint, or does not exist; other formats are read from local "
-            "paths: copy it to this machine first"
+            f"{url} does not exist or is not an Orbax checkpoint; other formats are read from "
+            "local paths: copy it to this machine first"
         )
     return _checked(OrbaxCheckpoint(layout))
 
@@ -185,8 +185,8 @@ def _open_folder(folder: Path, complain: Complain) -> Checkpoint:
 
 def _pickled(folder: Path, names: list[str]) -> CheckpointError:
     return CheckpointError(
-        f"{folder} holds {', '.join(names)}: such files are Python pickles, which can run any "
-        "program when they are read, so they are never opened here. Fetch the model's safetensors "
-        "files instead, or write them where you trust the file: "
+        f"{folder} holds {', '.join(names)}: such files are Python pickles, which can run any code "
+        "when they are loaded, so they are never opened here. Fetch the model's safetensors files "
+        "instead, or, if you trust the pickle, convert it with "
         "model.save_pretrained(FOLDER, safe_serialization=True)"
     )

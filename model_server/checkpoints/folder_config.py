@@ -14,7 +14,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     config = read_json(path)
     if not isinstance(config.get("model_type"), str):
-        raise CheckpointError(f"{path} does not say its model_type")
+        raise CheckpointError(f"{path} has no model_type")
     # Newer files say dtype for torch_dtype, and rope_parameters for rope_theta and rope_scaling.
     if "torch_dtype" not in config and "dtype" in config:
         config["torch_dtype"] = config["dtype"]

@@ -111,7 +111,7 @@ def _read_vocab_json(path: Path, settings: Settings) -> Vocabulary:
     """Read GPT-2's two files: vocab.json with tokens and ids, and merges.txt."""
     vocab = read_json(path)
     if not all(type(token_id) is int and token_id >= 0 for token_id in vocab.values()):
-        raise CheckpointError("its tokens do not all have an id")
+        raise CheckpointError("not all of its tokens have an id")
     merges_path = path.with_name("merges.txt")
     merges = [
         line.split(" ")
@@ -128,8 +128,8 @@ def _cutting(settings: Settings) -> Cutting:
     name = kind if kind in _CUTTINGS else str(settings.model.get("model_type"))
     if name not in _CUTTINGS:
         raise CheckpointError(
-            f"how {name!r} models cut text is not in this file; known are {', '.join(_CUTTINGS)}. "
-            "Save the tokenizer as tokenizer.json"
+            f"the pre-tokenizer of {name!r} models is not in this file; known are "
+            f"{', '.join(_CUTTINGS)}. Save the tokenizer as tokenizer.json"
         )
     cutting = _CUTTINGS[name]
     return with_space_before(cutting) if settings.tokenizer.get("add_prefix_space") else cutting
@@ -194,7 +194,7 @@ def _fitting(added: Collection[AddedToken], pieces: Pieces) -> list[AddedToken]:
         _check_text(token, text, ids.get(token.text))
     after = sorted(token.id for token in added if token.id >= size)
     if after != list(range(size, size + len(after))):
-        raise CheckpointError(f"the ids of its added tokens do not go on from {size}: {after}")
+        raise CheckpointError(f"the ids of its added tokens do not continue from {size}: {after}")
     return [_merged(token, own.get(token.id)) for token in added]
 
 
@@ -209,9 +209,9 @@ def _check_text(token: AddedToken, text: str | None, token_id: int | None) -> No
     """Raise CheckpointError if an added token contradicts the vocabulary."""
     if text not in (None, token.text) or token_id not in (None, token.id):
         raise CheckpointError(
-            f"beside it {token.text!r} has id {token.id}, in it "
-            + (f"{token_id}" if text is None else f"that is {text!r}")
-            + ": the files are not of one model"
+            f"the files beside it say that {token.text!r} has id {token.id}, but here "
+            + (f"it has {token_id}" if text is None else f"that is {text!r}")
+            + ": they belong to different models"
         )
 
 

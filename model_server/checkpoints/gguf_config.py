@@ -62,7 +62,7 @@ def config_of(
     facts = Facts(header, architecture.name, factors)
     for suffix in _NOT_COMPUTED:
         if facts.get(suffix):
-            raise CheckpointError(f"its metadata says {suffix}, which no family here computes")
+            raise CheckpointError(f"its metadata sets {suffix}, which is not supported")
     config: dict[str, Any] = {"model_type": next(iter(architecture.model_types))}
     config |= architecture.fixed
     config |= {key.name: facts.value(key) for key in architecture.keys}
@@ -117,5 +117,5 @@ def _check_fixed(config: Config, architecture: Architecture) -> None:
         if config.get(key, value) not in (value, None):
             raise CheckpointError(
                 f"a {config['model_type']} model with {key} = {config[key]!r} cannot be written as "
-                f"GGUF, which takes {value!r} for granted"
+                f"GGUF, which assumes {value!r}"
             )

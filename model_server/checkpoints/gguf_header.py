@@ -65,7 +65,7 @@ def read_header(file: TensorFile) -> GgufHeader:
         raise CheckpointError(f"{file.path} is not a GGUF file: it does not start with GGUF")
     version = cursor.number("<I")
     if version not in (2, 3):
-        raise file.damaged(f"GGUF version {version}; versions 2 and 3, little-endian, are read")
+        raise file.damaged(f"GGUF version {version}; supported are 2 and 3, little-endian")
     tensor_count, value_count = cursor.count(24), cursor.count(13)
     metadata = _read_metadata(cursor, value_count)
     entries = [_read_entry(cursor) for _ in range(tensor_count)]

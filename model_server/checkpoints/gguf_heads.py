@@ -32,7 +32,7 @@ def read_heads(facts: Facts, config: Mapping[str, Any]) -> dict[str, Any]:
     heads = read_partly_rotated_heads(facts, config)
     rotated, size = heads.pop("rotated"), heads["head_dim"]
     if rotated != size:
-        raise CheckpointError(f"it rotates {rotated} of {size} head dimensions; all are supported")
+        raise CheckpointError(f"it rotates {rotated} of {size} head dimensions; all must rotate")
     return heads
 
 
@@ -41,14 +41,16 @@ def read_partly_rotated_heads(facts: Facts, config: Mapping[str, Any]) -> dict[s
     heads = config["num_attention_heads"]
     kv_heads = facts.whole("attention.head_count_kv", heads)
     if heads % kv_heads:
-        raise CheckpointError(f"its {heads} query heads do not share {kv_heads} key heads evenly")
+        raise CheckpointError(
+            f"its {heads} query heads are no multiple of its {kv_heads} key heads"
+        )
     size = facts.whole("attention.key_length", config["hidden_size"] // heads or None)
     if facts.whole("attention.value_length", size) != size:
         raise CheckpointError("its keys and values have heads of different sizes")
     rotated = facts.whole("rope.dimension_count", size)
     if rotated % 2 or rotated > size:
         raise CheckpointError(
-            f"{rotated} of the {size} dimensions of its heads rotate, which pairs cannot"
+            f"it rotates {rotated} of {size} head dimensions; dimensions rotate in pairs"
         )
     return {"num_key_value_heads": kv_heads, "head_dim": size, "rotated": rotated}
 

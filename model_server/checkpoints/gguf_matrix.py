@@ -109,8 +109,8 @@ class Matrix:
         block = kind.packing.block or 1
         if columns.start % block or columns.stop % block:
             raise CheckpointError(
-                f"tensor {self.tensor.name} is quantised in blocks of {block} columns, which "
-                f"columns {columns.start} to {columns.stop} cut"
+                f"tensor {self.tensor.name} is quantised in blocks of {block} columns; columns "
+                f"{columns.start} to {columns.stop} are not whole blocks"
             )
         count, width = _count(rows), columns.stop - columns.start
         values = np.empty((count, width), np.int8)

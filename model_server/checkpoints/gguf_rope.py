@@ -46,7 +46,7 @@ def _read_scaling(facts: Facts, theta: float, rotated: int) -> dict[str, Any] | 
     if kind == "none":
         return None
     if kind not in ("linear", "yarn"):
-        raise CheckpointError(f"its rope.scaling.type is {kind!r}; known are none, linear, yarn")
+        raise CheckpointError(f"its rope.scaling.type is {kind!r}; supported: none, linear, yarn")
     scaling = {"rope_type": kind, "factor": facts.number("rope.scaling.factor")}
     return scaling if kind == "linear" else scaling | _read_yarn(facts)
 
@@ -69,7 +69,9 @@ def _read_llama3(facts: Facts, theta: float, rotated: int) -> dict[str, Any]:
     if factors.shape != (rotated // 2,) or not np.allclose(
         factors, llama3_factors(theta, rotated, scaling), rtol=1e-3
     ):
-        raise CheckpointError(f"its {LLAMA3_FACTORS} are not those of Llama 3, the only ones known")
+        raise CheckpointError(
+            f"its {LLAMA3_FACTORS} are not those of Llama 3; no others are supported"
+        )
     return scaling
 
 
@@ -101,7 +103,7 @@ def read_longrope(facts: Facts, rotated: int, positions: int) -> dict[str, Any]:
 def _numbers(factors: np.ndarray | None, rotated: int) -> list[float]:
     if factors is None or factors.shape != (rotated // 2,):
         raise CheckpointError(
-            f"it needs {LONG_FACTORS} and {SHORT_FACTORS}, each of {rotated // 2} numbers"
+            f"it needs {LONG_FACTORS} and {SHORT_FACTORS} with {rotated // 2} numbers each"
         )
     return [float(str(factor)) for factor in factors]  # 1.1, not 1.100000023841858
 
@@ -144,7 +146,7 @@ def _scaling_metadata(scaling: dict[str, Any], config: Mapping[str, Any]) -> dic
         _only(scaling, {"factor": None, **_LLAMA3, "original_max_position_embeddings": None})
         return {_CONTEXT: int(original)}
     if kind not in ("linear", "yarn"):
-        raise CheckpointError(f"rope_scaling of the kind {kind!r} cannot be written as GGUF")
+        raise CheckpointError(f"rope_scaling of type {kind!r} cannot be written as GGUF")
     written = {"rope.scaling.type": kind, "rope.scaling.factor": float(scaling["factor"])}
     if kind == "linear":
         _only(scaling, {"factor": None, "original_max_position_embeddings": None})
@@ -159,7 +161,9 @@ def _yarn_metadata(scaling: dict[str, Any], original: int) -> dict[str, Any]:
     written |= {at: float(scaling[key]) for key, at in _YARN.items() if scaling.get(key)}
     mscale, mscale_all = (scaling.get(key) for key in _MSCALES)
     if mscale != mscale_all:
-        raise CheckpointError("rope_scaling with different mscales cannot be written as GGUF")
+        raise CheckpointError(
+            "rope_scaling with mscale != mscale_all_dim cannot be written as GGUF"
+        )
     return written | ({_LOG_MULTIPLIER: 0.1 * mscale} if mscale else {})
 
 

@@ -28,7 +28,7 @@ class RowOrder:
         head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         if rows != self.parts * heads * head_dim:
             wanted = self.parts * heads * head_dim
-            raise CheckpointError(f"tensor {name} has {rows} rows; its heads make {wanted}")
+            raise CheckpointError(f"tensor {name} has {rows} rows; its heads need {wanted}")
         return self.of(rows, heads)
 
 

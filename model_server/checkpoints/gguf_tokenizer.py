@@ -98,7 +98,7 @@ def _cutting(metadata: dict[str, Any]) -> Cutting:
     if not isinstance(pre, str) or pre not in CUTTINGS:
         known = ", ".join(sorted(CUTTINGS))
         raise CheckpointError(
-            f"its text is cut the {pre!r} way; known from GGUF: {known}. "
+            f"its pre-tokenizer is {pre!r}; supported from GGUF: {known}. "
             "Use the model's Hugging Face folder"
         )
     return CUTTINGS[pre]

@@ -47,7 +47,7 @@ def _check_kinds(header: GgufHeader) -> None:
         if tensor.kind not in PLAIN and tensor.kind not in KINDS:
             known = ", ".join(kind.name for kind in (*PLAIN, *KINDS))
             raise CheckpointError(
-                f"tensor {tensor.name} is stored as {tensor.kind.name}; read here are {known}"
+                f"tensor {tensor.name} is stored as {tensor.kind.name}; supported are {known}"
             )
 
 

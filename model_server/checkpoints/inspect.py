@@ -151,10 +151,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m model_server.checkpoints.inspect",
-        description="Says what a checkpoint is and whether it would load.",
+        description="Show what a checkpoint is and whether it would load.",
     )
     parser.add_argument("path", help="a GGUF file, a Hugging Face folder or an Orbax checkpoint")
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     jax.config.update("jax_platforms", "cpu")  # do not claim an accelerator to read a file
     report = inspect(options.path)

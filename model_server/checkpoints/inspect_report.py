@@ -101,7 +101,7 @@ class Report:
     def _model(self) -> Iterator[tuple[str, str]]:
         if self.model_type is None:
             return
-        served = f"served as {self.family}" if self.family else "no family here serves it"
+        served = f"served as {self.family}" if self.family else "not supported"
         called = f" ({self.architecture})" if self.architecture else ""
         yield "model", f"{self.model_type}{called}: {served}"
         if self.parameters is not None:
@@ -121,7 +121,7 @@ class Report:
         model = f" (the model has {self.vocabulary:,})" if self.vocabulary else ""
         yield "tokenizer", f"{facts.kind}, {facts.vocabulary:,} tokens{model}"
         start = facts.bos or "none"
-        put = ", put first" if facts.adds_bos else ""
+        put = " (prepended)" if facts.adds_bos else ""
         yield "", f"start {start}{put}; end {', '.join(facts.eos) or 'none'}"
         rest = len(facts.control) - _SPECIAL
         more = f" and {rest} more" if rest > 0 else ""

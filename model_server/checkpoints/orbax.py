@@ -143,7 +143,7 @@ class OrbaxCheckpoint:
             some = ", ".join(list(weights)[:3]) or "nothing"
             known = "; ".join(dialect.name for dialect in DIALECTS)
             raise CheckpointError(
-                f"{self._arrays_at.url} is no tree of weights that is known here: it holds {some}. "
+                f"{self._arrays_at.url} has an unknown layout of weights: it holds {some}. "
                 f"Known are {known}"
             )
         opened = open_arrays(tree, weights.values())
@@ -165,7 +165,7 @@ class OrbaxCheckpoint:
         if place is None:
             raise CheckpointError(
                 f"{layout.arrays.url} holds Orbax arrays but no config.json: put the model's "
-                "config.json and its tokenizer's files beside them"
+                "config.json and tokenizer files beside them"
             )
         return place.path if place.is_local else self._fetch(place)
 

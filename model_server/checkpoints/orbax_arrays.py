@@ -77,7 +77,9 @@ def _described(folder: Folder, ocdbt: bool, metadata: dict[str, Any]) -> Tree:
             continue
         keys = [str(part["key"]) for part in entry["key_metadata"]]
         if ".." in "/".join(keys).split("/"):
-            raise CheckpointError(f"{folder.url}/{METADATA} names an array outside: {keys}")
+            raise CheckpointError(
+                f"{folder.url}/{METADATA} names an array outside the checkpoint: {keys}"
+            )
         arrays[_path(keys)] = (".".join(keys), zarr3)
     zeros = bool(metadata.get("store_array_data_equal_to_fill_value", False))
     return Tree(folder, ocdbt, zeros, arrays)

@@ -49,7 +49,7 @@ def _find_arrays(folder: Folder) -> Folder | None:
         return item
     names = folder.children()
     if any(name.startswith("ocdbt.process_") for name in names):
-        raise _unfinished(folder, f"it has no {MANIFEST} over what its processes wrote")
+        raise _unfinished(folder, f"it has no {MANIFEST} to merge what its processes wrote")
     if step := _last_step(folder, names):
         return _item(step) or (step if step.has(*_MARKS) else None)
     if any(_is_plain_array(folder, name) for name in names):
@@ -70,7 +70,7 @@ def _last_step(folder: Folder, names: list[str]) -> Folder | None:
     unfinished = [name for name in names if _UNFINISHED in name]
     if found is None and (steps or unfinished):
         name = steps[0].name if steps else unfinished[-1]
-        raise _unfinished(folder.child(name), "no other step is there")
+        raise _unfinished(folder.child(name), "there is no other step")
     return found
 
 
@@ -99,20 +99,20 @@ def _check_finished(arrays: Folder) -> None:
 
 def _refuse_unfinished_name(folder: Folder) -> None:
     if _UNFINISHED in folder.url:
-        raise _unfinished(folder, f"{_UNFINISHED} in its name marks a save that is under way")
+        raise _unfinished(folder, f"{_UNFINISHED} in its name marks a save in progress")
 
 
 def _refuse_aggregate(folder: Folder, names: list[str]) -> None:
     if _AGGREGATE in names:
         raise CheckpointError(
-            f"{folder.url} holds one msgpack file, {_AGGREGATE}, as flax.training.checkpoints "
-            "wrote: its arrays cannot be read one by one. Restore it with Orbax where it was made "
-            "and save it with orbax.checkpoint.PyTreeCheckpointer"
+            f"{folder.url} holds one msgpack file, {_AGGREGATE}, written by flax.training."
+            "checkpoints: its arrays cannot be read one by one. Restore it with Orbax where it was "
+            "made and save it with orbax.checkpoint.PyTreeCheckpointer"
         )
 
 
 def _unfinished(folder: Folder, why: str) -> CheckpointError:
     return CheckpointError(
-        f"{folder.url} is an Orbax checkpoint that was not written to its end: {why}. "
-        "Name a finished step, or save it again"
+        f"{folder.url} is an incomplete Orbax checkpoint: {why}. "
+        "Name a complete step, or save it again"
     )

@@ -173,8 +173,8 @@ def packed_weights(
     find = _METHODS.get(str(method))
     if find is None:
         raise CheckpointError(
-            f"quantization_config has quant_method {method!r}; read are {', '.join(_METHODS)}: "
-            "use the unquantised checkpoint and override QUANTIZE instead"
+            f"quantization_config has quant_method {method!r}; supported: {', '.join(_METHODS)}. "
+            "Use the unquantised checkpoint and override QUANTIZE instead"
         )
     found = find(config, dtypes, stored)
     used = {part for name in found for part in _parts_of(name, dtypes)}
@@ -225,7 +225,7 @@ def _scaled_weight(
     block = None if across >= shape[1] else across
     if block and shape[1] % block or down < 1:
         raise CheckpointError(
-            f"tensor {name} is {list(shape)}, which is no whole number of blocks {list(tile)}"
+            f"tensor {name} is {list(shape)}, not a whole number of blocks of {list(tile)}"
         )
     return ScaledWeight(name, scales, shape, Packing(kind, block, False), tile)
 
@@ -243,7 +243,7 @@ def _tile(
     )
     if (-(-shape[0] // tile[0]), -(-shape[1] // tile[1])) != (rows, columns):
         raise CheckpointError(
-            f"tensor {name} is {list(shape)} and its scales are {list(scales)}; they do not fit"
+            f"tensor {name} is {list(shape)} and its scales are {list(scales)}; they do not match"
         )
     return tile[0], tile[1]
 
@@ -265,7 +265,7 @@ def _word_weight(
     if dtypes[packed] != "I32":
         raise CheckpointError(f"tensor {packed} is {dtypes[packed]}; packed integers are I32")
     if f"{name}_g_idx" in dtypes:
-        raise CheckpointError(f"tensor {name}_g_idx: reordered groups are not read")
+        raise CheckpointError(f"tensor {name}_g_idx: reordered groups are not supported")
     out, words = _matrix(stored, packed)
     inputs = int(stored.read(f"{name}_shape")[1])
     bits = _bits(32 * words, inputs, packed)
@@ -291,10 +291,12 @@ def _column_weight(
     config: Mapping[str, Any], prefix: str, dtypes: Mapping[str, str], stored: Stored, awq: bool
 ) -> ColumnWeight:
     if missing := [p for p in ("qzeros", "scales") if f"{prefix}.{p}" not in dtypes]:
-        raise CheckpointError(f"tensor {prefix}.qweight is there but {prefix}.{missing[0]} is not")
+        raise CheckpointError(
+            f"tensor {prefix}.qweight needs {prefix}.{missing[0]}, which is missing"
+        )
     bits = int(config.get("bits", config.get("w_bit", 4)))
     if bits not in (4, 8) or (awq and bits != 4):
-        raise CheckpointError(f"tensor {prefix}.qweight has {bits} bits; read are 4 and 8 (AWQ: 4)")
+        raise CheckpointError(f"tensor {prefix}.qweight has {bits} bits; supported: 4, 8 (AWQ: 4)")
     lines, outputs = _matrix(stored, f"{prefix}.qweight")
     each = 32 // bits
     out, inputs = (outputs * each, lines) if awq else (outputs, lines * each)
@@ -311,21 +313,21 @@ def _check_order(groups: np.ndarray, block: int, prefix: str) -> None:
     if not np.array_equal(groups, np.arange(len(groups)) // block):
         raise CheckpointError(
             f"tensor {prefix}.g_idx: the columns were reordered (desc_act with act-order groups), "
-            "which is not read: use a checkpoint made with desc_act false"
+            "which is not supported: use a checkpoint made with desc_act false"
         )
 
 
 def _bits(stored_bits: int, inputs: int, name: str) -> int:
     bits = stored_bits // max(inputs, 1)
     if bits not in (4, 8):
-        raise CheckpointError(f"tensor {name} holds {bits} bits per number; read are 4 and 8")
+        raise CheckpointError(f"tensor {name} has {bits} bits per number; supported: 4, 8")
     return bits
 
 
 def _matrix(stored: Stored, name: str) -> tuple[int, int]:
     shape = stored.shape(name)
     if len(shape) != 2:
-        raise CheckpointError(f"tensor {name} is {list(shape)}; a quantised weight is a matrix")
+        raise CheckpointError(f"tensor {name} is {list(shape)}; quantised weights must be matrices")
     return shape[0], shape[1]
 
 

@@ -136,7 +136,7 @@ class StoredTensors:
         if tensor.dtype not in _DTYPES:
             raise CheckpointError(
                 f"tensor {name} in {tensor.file.path} is stored as {tensor.dtype}; "
-                f"read are {', '.join(_DTYPES)}"
+                f"supported are {', '.join(_DTYPES)}"
             )
         return _DTYPES[tensor.dtype]
 
@@ -181,7 +181,7 @@ class StoredTensors:
         if extra := sorted(set(found) - listed):
             text = (
                 f"{index.parent / shard} has {len(extra)} tensors that {index.name} does not list "
-                f"there, the first is {extra[0]}: the files are not of one checkpoint"
+                f"there, the first is {extra[0]}: the files belong to different checkpoints"
             )
             self._complain(CheckpointError(text))
 

@@ -39,7 +39,7 @@ def check_sentence_settings(source: Path | None) -> None:
     settings = replace(read_sentence_settings(source), max_length=None)
     if settings != SentenceSettings():
         raise CheckpointError(
-            f"{source} makes its embeddings in a way that a GGUF file does not say ({settings}): "
+            f"{source} has embedding settings that a GGUF file cannot hold ({settings}): "
             "convert it to a folder"
         )
 

@@ -37,8 +37,8 @@ def read_sentence_settings(folder: Path | None) -> SentenceSettings:
     kinds = [kind for kind, _ in modules]
     if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
         raise CheckpointError(
-            f"{folder / MODULES} lists {', '.join(kinds)}; embeddings come of Transformer, "
-            "Pooling and perhaps Normalize"
+            f"{folder / MODULES} lists {', '.join(kinds)}; supported are Transformer, Pooling and "
+            "optionally Normalize"
         )
     text = read_json(folder / modules[0][1] / "sentence_bert_config.json", missing={})
     length = text.get("max_seq_length")
@@ -58,10 +58,10 @@ def read_modules(folder: Path) -> list[tuple[str, PurePosixPath]]:
         listed: Any = json.loads(read_text(path))
         found = [(m["type"].rpartition(".")[2], PurePosixPath(m["path"])) for m in listed]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
-        raise CheckpointError(f"{path} is no list of modules with type and path") from exc
+        raise CheckpointError(f"{path} is not a list of modules with type and path") from exc
     for _, inner in found:
         if inner.is_absolute() or ".." in inner.parts:
-            raise CheckpointError(f"{path} names a folder outside: {str(inner)!r}")
+            raise CheckpointError(f"{path} names a folder outside the checkpoint: {str(inner)!r}")
     return found
 
 
@@ -73,7 +73,7 @@ def _pooling(path: Path) -> str:
     if len(chosen) != 1 or flags - set(_FLAG_OF.values()):
         asked = ", ".join(sorted(flags | ({str(named)} if named else set()))) or "nothing"
         raise CheckpointError(
-            f"{path} asks for pooling by {asked}; one of {', '.join(_FLAG_OF)} is computed"
+            f"{path} asks for pooling by {asked}; supported is one of {', '.join(_FLAG_OF)}"
         )
     return chosen.pop()
 

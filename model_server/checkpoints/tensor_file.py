@@ -71,7 +71,7 @@ class TensorFile:
 
     def damaged(self, text: str) -> CheckpointError:
         """Return the error for a file with invalid content."""
-        return CheckpointError(f"{self.path} is damaged or not what it seems: {text}")
+        return CheckpointError(f"{self.path} is damaged or of another format: {text}")
 
     def close(self) -> None:
         self._close()

@@ -53,7 +53,7 @@ class TextPart:
         self.left_out = [name for name in checkpoint.names() if _is_other(name)]
         if self.left_out:
             logger.info(
-                "the text part is read; %d tensors that see images are left out, such as %s",
+                "loading only the text part; ignoring %d vision tensors such as %s",
                 len(self.left_out),
                 self.left_out[0],
             )

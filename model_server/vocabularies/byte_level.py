@@ -76,7 +76,7 @@ def from_ranks(
         raise CheckpointError(f"it has no token for the byte {missing[0]}: it is damaged")
     taken = {rank + first_id for rank in ranks.values()}
     if clash := next((token for token in added if token.id in taken), None):
-        raise CheckpointError(f"{clash.text!r} has id {clash.id}, which is another token's too")
+        raise CheckpointError(f"{clash.text!r} has id {clash.id}, which another token also has")
     return byte_level(
         {written(token): rank + first_id for token, rank in ranks.items()},
         merges_of_ranks(ranks),

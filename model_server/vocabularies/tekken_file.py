@@ -45,7 +45,7 @@ def tekken(content: dict[str, Any]) -> Vocabulary:
         control = _control(content.get("special_tokens"), reserved)
         cutting = by_pattern(settings["pattern"])
     except (KeyError, TypeError, AttributeError, binascii.Error) as exc:
-        raise CheckpointError(f"it is not as tekken.json is: {type(exc).__name__} {exc}") from exc
+        raise CheckpointError(f"it is not a valid tekken.json: {type(exc).__name__} {exc}") from exc
     return from_ranks(
         ranks, control, cutting, first_id=reserved, bos="<s>", eos="</s>", adds_bos=True
     )

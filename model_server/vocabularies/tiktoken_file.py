@@ -98,7 +98,7 @@ def tiktoken(data: bytes, model_type: str | None, added: Sequence[AddedToken] = 
     family = FAMILIES.get(model_type or "")
     if family is None:
         raise CheckpointError(
-            f"how {model_type!r} models cut text is in their code, not in this file; known are "
+            f"the pre-tokenizer of {model_type!r} models is not in this file; known are "
             f"{', '.join(FAMILIES)}. Save the tokenizer as tokenizer.json"
         )
     ranks = parse(data)
@@ -118,7 +118,7 @@ def _family_tokens(family: Family, found: int) -> list[AddedToken]:
     if found != family.ranks:
         raise CheckpointError(
             f"it has {found} tokens where its family has {family.ranks}: it is truncated or of "
-            "another model. If it is right, list its control tokens as added_tokens_decoder in "
+            "another model. If it is correct, list its control tokens as added_tokens_decoder in "
             "tokenizer_config.json"
         )
     return [

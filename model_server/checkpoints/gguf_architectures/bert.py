@@ -17,12 +17,12 @@ _POOLINGS = {0: "mean", 1: "mean", 2: "cls"}  # 0: unspecified
 
 def _more_config(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     if facts.flag(_CAUSAL, False):
-        raise CheckpointError("it is a BERT whose tokens see only those before them")
+        raise CheckpointError("it is a BERT with causal attention, which is not supported")
     pooling = facts.get(_POOLING, 0)
     if pooling not in _POOLINGS:
         raise CheckpointError(
-            f"it makes a vector of its tokens by pooling_type {pooling!r}; computed are 1 (their "
-            "mean) and 2 (the first)"
+            f"pooling_type {pooling!r} is not supported; supported are 1 (mean of the tokens) and "
+            "2 (first token)"
         )
     return {"type_vocab_size": facts.rows("token_types.weight"), "pooling": _POOLINGS[pooling]}
 

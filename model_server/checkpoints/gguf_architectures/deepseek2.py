@@ -53,7 +53,7 @@ def _full_queries(config: Config, layer: int) -> bool:
 def _more_config(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     gating = facts.get("expert_gating_func", _SOFTMAX)
     if gating not in (_SOFTMAX, _SIGMOID):
-        raise CheckpointError(f"its expert_gating_func is {gating!r}; 1 and 2 are computed")
+        raise CheckpointError(f"its expert_gating_func is {gating!r}; supported are 1 and 2")
     heads = _read_heads(facts)
     return {
         "model_type": "deepseek_v3" if gating == _SIGMOID else "deepseek_v2",
@@ -70,7 +70,7 @@ def _read_heads(facts: Facts) -> dict[str, Any]:
     rotated = facts.whole("rope.dimension_count")
     keys = facts.whole(f"attention.key_length{suffix}")
     if rotated % 2 or rotated >= keys:
-        raise CheckpointError(f"it rotates {rotated} of the {keys} dimensions of its heads")
+        raise CheckpointError(f"it cannot rotate {rotated} of {keys} head dimensions")
     values = facts.whole(f"attention.value_length{suffix}")
     return {
         "qk_rope_head_dim": rotated,

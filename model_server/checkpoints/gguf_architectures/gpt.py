@@ -86,11 +86,11 @@ GPT2 = Architecture(
 
 def _read_gptj(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     if facts.number("rope.freq_base", 10000.0) != 10000.0:
-        raise CheckpointError("it is a GPT-J with another rope.freq_base than 10000")
+        raise CheckpointError("its rope.freq_base is not 10000, as GPT-J requires")
     size = config["n_embd"] // config["n_head"]
     rotated = facts.whole(_ROTATED, size)
     if rotated % 2 or rotated > size:
-        raise CheckpointError(f"it rotates {rotated} of {size} head dimensions")
+        raise CheckpointError(f"it cannot rotate {rotated} of {size} head dimensions")
     return {"rotary_dim": rotated}
 
 
@@ -135,7 +135,7 @@ def _read_neox(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     size = config["hidden_size"] // config["num_attention_heads"]
     rotated = facts.whole(_ROTATED, size)
     if rotated % 2 or rotated > size:
-        raise CheckpointError(f"it rotates {rotated} of {size} head dimensions")
+        raise CheckpointError(f"it cannot rotate {rotated} of {size} head dimensions")
     rope = read_rope(facts, rotated)
     return {
         "rotary_pct": rotated / size,
