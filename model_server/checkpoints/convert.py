@@ -125,7 +125,6 @@ def _write_then_rename(place: Path, write: Callable[[Path], None]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return the exit status."""
     options = _parser().parse_args(arguments)
     console = Console(stderr=True)
     try:

@@ -246,7 +246,6 @@ def _added_token(token_id: int, entry: dict[str, Any]) -> AddedToken:
 
 
 def _control_texts(folder: Path, settings: dict[str, Any]) -> set[str]:
-    """Collect every text that one of the files declares a special token."""
     found: set[str] = set()
     for source in (read_json(folder / "special_tokens_map.json", missing={}), settings):
         for key, given in source.items():

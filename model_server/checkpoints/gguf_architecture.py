@@ -48,8 +48,6 @@ def place(name: str, **rest: Any) -> Place:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A tensor with its GGUF and Hugging Face names."""
-
     gguf_name: str
     hf_name: str  # contains {e} if the file's tensor holds all experts
     place: Place

@@ -52,8 +52,6 @@ class GgufTensor:
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """Metadata and tensors of a GGUF file."""
-
     metadata: dict[str, Any]  # str, bool, int, float, list[str] or a numpy array
     tensors: dict[str, GgufTensor]
 

@@ -109,7 +109,7 @@ def _numbers(factors: np.ndarray | None, rotated: int) -> list[float]:
 
 
 def longrope_attention_factor(positions: int, original: int) -> float:
-    """Attention scale of Ding et al. 2024 (https://arxiv.org/abs/2402.13753)."""
+    """Attention scale for longer contexts (Ding et al. 2024, https://arxiv.org/abs/2402.13753)."""
     if positions <= original:
         return 1.0
     return math.sqrt(1 + math.log(positions / original) / math.log(original))
@@ -204,7 +204,7 @@ def longrope_factors(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _only(scaling: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Raise CheckpointError for what GGUF would lose: unknown keys, or other than fixed values."""
+    """Raise CheckpointError for unknown keys, and for values that differ from GGUF's fixed ones."""
     for key, value in scaling.items():
         if key in ("type", "rope_type", "partial_rotary_factor") or value is None:
             continue

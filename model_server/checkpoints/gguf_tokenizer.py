@@ -59,7 +59,7 @@ def tokenizer_of(metadata: dict[str, Any]) -> HfTokenizer:
 
 
 def _adds_bos(kind: str, metadata: dict[str, Any]) -> bool:
-    """Return llama.cpp's default for files without add_bos_token."""
+    """Return the default for files without add_bos_token."""
     if kind == "gpt2":
         pre = metadata.get("tokenizer.ggml.pre")
         return isinstance(pre, str) and pre in CUTTINGS and CUTTINGS[pre].adds_bos

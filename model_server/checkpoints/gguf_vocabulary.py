@@ -110,8 +110,7 @@ def _merge(merge: str | list[str]) -> str:
 
 
 def _sentence_piece(serialized: dict[str, Any], config: Mapping[str, Any]) -> Iterator[Metadata]:
-    """Derive scores from merges: SentencePiece merges by score, so a piece's score is minus the
-    index of the first merge that makes it."""
+    """Score a piece by the first merge that makes it, because SentencePiece merges by score."""
     model = serialized["model"]
     tokens, types = _tokens(serialized, config["vocab_size"])
     unknown = model["vocab"].get(model.get("unk_token"))

@@ -148,7 +148,6 @@ def _template(report: Report, checkpoint: Checkpoint) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m model_server.checkpoints.inspect",
         description="Show what a checkpoint is and whether it would load.",

@@ -42,7 +42,6 @@ class Folder:
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
         return self.path.name if self.is_local else self._path.rpartition("/")[2]
 
     @property
@@ -105,7 +104,6 @@ class Folder:
         return {name: content for name, content in contents.items() if content is not None}
 
     def has(self, *names: str) -> bool:
-        """Return True if any of these files exists."""
         if self.is_local:
             return any((self.path / name).exists() for name in names)
         return bool(self.read_all(names))

@@ -26,8 +26,6 @@ _UNFINISHED = ".orbax-checkpoint-tmp"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The folders of one checkpoint."""
-
     arrays: Folder
     beside: tuple[Folder, ...]  # where config.json may be, the most likely first
 

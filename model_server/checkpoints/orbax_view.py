@@ -60,7 +60,6 @@ class View:
         return deliver(cut.reshape(region_shape(wanted)), out)
 
     def _lies_as(self, array: Any, out: np.ndarray) -> bool:
-        """Return True if the data only needs its axes reordered."""
         alone = all(len(axes) == 1 for axes in self.dims)
         return alone and not self.paired and self.scale == 1.0 and array.dtype == out.dtype
 
@@ -71,7 +70,6 @@ class View:
         return [left.index(axis) for axes in self.dims for axis in axes]
 
     def _arranged(self, values: np.ndarray) -> np.ndarray:
-        """Reorder, scale and reshape what was read to this view's dimensions."""
         values = values.transpose(self._order)
         if self.paired:
             values = _halves(values, len(self.dims[0]) - 1)

@@ -233,7 +233,6 @@ def _scaled_weight(
 def _tile(
     config: Mapping[str, Any], name: str, shape: tuple[int, int], scales: tuple[int, ...]
 ) -> tuple[int, int]:
-    """Derive the rows and columns that share a scale from the shape of the scales."""
     rows, columns = (1, 1) if len(scales) == 0 else (scales[0], scales[1] if len(scales) > 1 else 1)
     if rows * columns == 1:
         return shape

@@ -11,7 +11,6 @@ Region = tuple[slice, ...]
 
 
 def whole(shape: Sequence[int]) -> Region:
-    """Return the region that covers a whole tensor."""
     return tuple(slice(0, size) for size in shape)
 
 

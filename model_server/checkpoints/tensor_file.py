@@ -70,7 +70,6 @@ class TensorFile:
         )
 
     def damaged(self, text: str) -> CheckpointError:
-        """Return the error for a file with invalid content."""
         return CheckpointError(f"{self.path} is damaged or of another format: {text}")
 
     def close(self) -> None:

@@ -56,11 +56,9 @@ class Pieces:
     every_part_starts: bool = True
 
     def unknown(self) -> int | None:
-        """Return the id of the unknown piece, if any."""
         return next(self.of(Kind.UNKNOWN), None)
 
     def of(self, *kinds: Kind) -> Iterator[int]:
-        """Yield the ids of pieces of these kinds."""
         return (token_id for token_id, kind in enumerate(self.kinds) if kind in kinds)
 
     def own_tokens(self) -> Iterator[AddedToken]:
