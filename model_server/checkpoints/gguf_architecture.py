@@ -56,7 +56,7 @@ class Named:
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """One family as llama.cpp writes it."""
+    """The GGUF declaration of one model family."""
 
     name: str  # general.architecture and the prefix of its metadata
     # Hugging Face model_type -> class; the first one unless more_config returns another.
@@ -68,10 +68,10 @@ class Architecture:
     layer_count: str = "num_hidden_layers"  # config.json key with the number of layers
     # config.json values that GGUF takes for granted; a model with other values cannot be written.
     fixed: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    # The rest of config.json from the file, and of the metadata from config.json.
+    # The remaining config.json keys from the file, and the remaining metadata from config.json.
     more_config: Callable[[Facts, dict[str, Any]], dict[str, Any]]
     more_metadata: Callable[[Config], dict[str, Any]]
-    # Tensors that are part of the configuration, from config.json.
+    # Rotary factors from config.json, which GGUF stores as tensors.
     factors: Callable[[Config], dict[str, np.ndarray]] = lambda config: {}
     # Normalises Hugging Face names: some checkpoints add a prefix to every name or omit it.
     usual: Callable[[str], str] = str

@@ -29,7 +29,7 @@ _AT_ONCE = 2**27  # bytes per write, which tensorstore copies
 # Every write rewrites the tree nodes that lead to the new data, so keep them small.
 _NODE = 2**14
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
-_DICTIONARY_KEY = 2  # Orbax's number for the kind of a key
+_DICTIONARY_KEY = 2  # Orbax's key type for dictionaries
 
 
 def write_orbax(

@@ -85,7 +85,7 @@ def pieces_of(model: Any, *, every_part_starts: bool = True) -> Pieces:
 def _texts(model: Any) -> list[str]:
     texts = [piece.piece for piece in model.pieces]
     if strange := next((text for text in texts if not isinstance(text, str)), None):
-        raise CheckpointError(f"its piece {strange!r} is not UTF-8 text")  # the library's bytes
+        raise CheckpointError(f"its piece {strange!r} is not UTF-8 text")  # bytes, from protobuf
     return texts
 
 

@@ -154,8 +154,7 @@ GEMMA = Architecture(
     tensors=_TENSORS,
     layer_tensors=MappingProxyType({**_LAYER, "ffn_norm": _norm("post_attention_layernorm")}),
     keys=DECODER,
-    # The first config.json files said gelu but meant this one; hidden_activation was added to fix
-    # that.
+    # The first config.json files said gelu but meant this; hidden_activation later corrected it.
     fixed=_FIXED,
     more_config=lambda facts, config: _read_gemma(facts, config) | {"hidden_act": _GELU},
     more_metadata=_gemma_metadata,
