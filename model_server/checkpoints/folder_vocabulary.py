@@ -57,10 +57,7 @@ _Reader = Callable[[Path, Settings], Vocabulary]
 def read_vocabulary(
     folder: Path, settings: dict[str, Any], config: dict[str, Any]
 ) -> tuple[Path, Vocabulary]:
-    """Return the vocabulary and its file. Raises CheckpointError.
-
-    settings: tokenizer_config.json; config: config.json.
-    """
+    """Return the vocabulary and its file; `settings`: tokenizer_config.json. Raises CheckpointError."""
     known = Settings(tokenizer=settings, model=config, added=_added_tokens(folder, settings))
     for pattern, reader in _READERS.items():
         if found := sorted(folder.glob(pattern)):
@@ -136,10 +133,7 @@ def _cutting(settings: Settings) -> Cutting:
 
 
 def _control_of(vocab: dict[str, int], settings: Settings) -> list[AddedToken]:
-    """Collect control tokens from the settings, and start and end tokens.
-
-    Older folders name the latter by id only, or not at all.
-    """
+    """Collect control, start and end tokens; older folders name the latter by id or not at all."""
     by_id = {token_id: text for text, token_id in vocab.items()}
     ends = [settings.model.get("bos_token_id"), settings.model.get("eos_token_id")]
     ends = [end for given in ends for end in (given if isinstance(given, list) else [given])]

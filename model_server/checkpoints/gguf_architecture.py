@@ -95,10 +95,7 @@ class Architecture:
         return None
 
     def from_hf(self, hf_name: str) -> Named | None:
-        """Look up a Hugging Face name; an expert maps to its layer's stacked tensor and a number.
-
-        None if GGUF has no name for it.
-        """
+        """Look up a Hugging Face name; an expert maps to its layer's stacked tensor."""
         if (plain := _EXPERT.sub("experts.{e}.", hf_name)) != hf_name:
             match = _EXPERT.search(hf_name)
             assert match is not None

@@ -41,9 +41,7 @@ def read_partly_rotated_heads(facts: Facts, config: Mapping[str, Any]) -> dict[s
     heads = config["num_attention_heads"]
     kv_heads = facts.whole("attention.head_count_kv", heads)
     if heads % kv_heads:
-        raise CheckpointError(
-            f"its {heads} query heads are no multiple of its {kv_heads} key heads"
-        )
+        raise CheckpointError(f"its {heads} query heads are not a multiple of {kv_heads} key heads")
     size = facts.whole("attention.key_length", config["hidden_size"] // heads or None)
     if facts.whole("attention.value_length", size) != size:
         raise CheckpointError("its keys and values have heads of different sizes")

@@ -69,9 +69,7 @@ def _read_llama3(facts: Facts, theta: float, rotated: int) -> dict[str, Any]:
     if factors.shape != (rotated // 2,) or not np.allclose(
         factors, llama3_factors(theta, rotated, scaling), rtol=1e-3
     ):
-        raise CheckpointError(
-            f"its {LLAMA3_FACTORS} are not those of Llama 3; no others are supported"
-        )
+        raise CheckpointError(f"its {LLAMA3_FACTORS} are not those of Llama 3, as required")
     return scaling
 
 
@@ -161,9 +159,7 @@ def _yarn_metadata(scaling: dict[str, Any], original: int) -> dict[str, Any]:
     written |= {at: float(scaling[key]) for key, at in _YARN.items() if scaling.get(key)}
     mscale, mscale_all = (scaling.get(key) for key in _MSCALES)
     if mscale != mscale_all:
-        raise CheckpointError(
-            "rope_scaling with mscale != mscale_all_dim cannot be written as GGUF"
-        )
+        raise CheckpointError("rope_scaling with unequal mscales cannot be written as GGUF")
     return written | ({_LOG_MULTIPLIER: 0.1 * mscale} if mscale else {})
 
 

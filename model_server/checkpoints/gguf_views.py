@@ -25,10 +25,7 @@ _Parts = dict[str, GgufTensor]  # "k" and "v"
 def views_of(
     file: TensorFile, header: GgufHeader, architecture: Architecture, config: Config
 ) -> dict[str, View]:
-    """Return views by Hugging Face name, in file order.
-
-    Raises CheckpointError for unknown, missing or surplus tensors and unsupported kinds.
-    """
+    """Return views by Hugging Face name, in file order."""
     _check_kinds(header)
     tensors = {n: t for n, t in header.tensors.items() if n not in FACTORS}
     split = _take_split(tensors) if architecture.split_kv_b else {}

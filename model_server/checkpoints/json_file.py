@@ -28,10 +28,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Read a JSON object; `missing`, if given, is returned for a file that does not exist.
-
-    Raises CheckpointError if the file cannot be read or holds something else.
-    """
+    """Read a JSON object; `missing`, if given, is returned for a file that does not exist."""
     if missing is not None and not path.exists():
         return missing
     try:

@@ -290,9 +290,7 @@ def _column_weight(
     config: Mapping[str, Any], prefix: str, dtypes: Mapping[str, str], stored: Stored, awq: bool
 ) -> ColumnWeight:
     if missing := [p for p in ("qzeros", "scales") if f"{prefix}.{p}" not in dtypes]:
-        raise CheckpointError(
-            f"tensor {prefix}.qweight needs {prefix}.{missing[0]}, which is missing"
-        )
+        raise CheckpointError(f"tensor {prefix}.qweight has no {prefix}.{missing[0]} beside it")
     bits = int(config.get("bits", config.get("w_bit", 4)))
     if bits not in (4, 8) or (awq and bits != 4):
         raise CheckpointError(f"tensor {prefix}.qweight has {bits} bits; supported: 4, 8 (AWQ: 4)")

@@ -102,10 +102,7 @@ class StoredTensors:
     def read(
         self, name: str, region: Region | None = None, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """Read a tensor or a region of it, into `out` if given.
-
-        Only the region's rows are read from disk.
-        """
+        """Read a tensor or a region of it, into `out` if given; reads only the region's rows."""
         tensor = self.find(name)
         stored = _Rows(tensor, self._dtype(name, tensor), f"tensor {name!r}")
         if not tensor.shape:

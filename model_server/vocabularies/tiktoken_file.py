@@ -91,10 +91,7 @@ def _entry(line: bytes, number: int) -> tuple[bytes, int]:
 
 
 def tiktoken(data: bytes, model_type: str | None, added: Sequence[AddedToken] = ()) -> Vocabulary:
-    """Build the vocabulary; `added` (tokenizer_config.json) replaces the family's control tokens.
-
-    Raises CheckpointError if the file is invalid or the family is unknown.
-    """
+    """Build the vocabulary; `added` (tokenizer_config.json) replaces the family's own tokens."""
     family = FAMILIES.get(model_type or "")
     if family is None:
         raise CheckpointError(

@@ -20,9 +20,7 @@ from sax.errors import CheckpointError
 
 def _more_config(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     if read_window(facts):
-        raise CheckpointError(
-            "it is an OLMo 3, which has sliding windows; only OLMo 2 is supported"
-        )
+        raise CheckpointError("it is an OLMo 3 (it has sliding windows), which is not supported")
     more = read_heads(facts, config)
     return more | read_rope(facts, more["head_dim"])
 
