@@ -57,7 +57,7 @@ _Reader = Callable[[Path, Settings], Vocabulary]
 def read_vocabulary(
     folder: Path, settings: dict[str, Any], config: dict[str, Any]
 ) -> tuple[Path, Vocabulary]:
-    """Return the vocabulary and its file; `settings`: tokenizer_config.json. Raises CheckpointError."""
+    """Return file and vocabulary; `settings` is tokenizer_config.json. Raises CheckpointError."""
     known = Settings(tokenizer=settings, model=config, added=_added_tokens(folder, settings))
     for pattern, reader in _READERS.items():
         if found := sorted(folder.glob(pattern)):

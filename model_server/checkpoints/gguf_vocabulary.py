@@ -44,8 +44,8 @@ def tokenizer_metadata(source: Checkpoint) -> dict[str, Any]:
             chat = {} if template is None else {"tokenizer.chat_template": template.source}
             return metadata | chat
     raise CheckpointError(
-        "its tokenizer splits or normalises text in a way that cannot be written as GGUF; "
-        f"byte-level pre-tokenizers that can are {', '.join(PRE_TOKENIZERS)}"
+        "its tokenizer splits or normalises text in a way that GGUF has no name for; byte-level "
+        f"pre-tokenizers that have one are {', '.join(PRE_TOKENIZERS)}"
     )
 
 
