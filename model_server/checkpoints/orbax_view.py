@@ -43,7 +43,7 @@ class View:
             return deliver(np.asarray(array.read().result()), out)
         wanted = explicit(region or (), self.shape(stored))
         parts = [_widened(part, axes, stored) for part, axes in zip(wanted, self.dims, strict=True)]
-        if self.paired and len(self.dims[0]) == 1:  # neighbours here are far apart there: read all
+        if self.paired and len(self.dims[0]) == 1:  # a pair may be far apart: read all
             parts[0] = (slice(None), wanted[0])
         index: list[Any] = [slice(None)] * len(stored)
         for axis, position in self.taken:
