@@ -1,7 +1,7 @@
-"""Checkpoints of a model without its head, whose names leave out what the model is called.
+"""Adds the model prefix to tensor names of checkpoints that were saved without a head.
 
 The first GPT-2 files say `h.0.ln_1.weight` where later ones say `transformer.h.0.ln_1.weight`.
-transformers reads either; so does this. Knows nothing of what is in the tensors.
+Both are read, as in transformers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HEADS = ("lm_head.", "embed_out.")
 
 
 def with_whole_names(checkpoint: Checkpoint, wanted: Collection[str]) -> Checkpoint:
-    """The same checkpoint, its tensors called as a model calls them that wants those names."""
+    """Return the checkpoint, with the prefix of `wanted` added to its names if they lack it."""
     parts = [name.partition(".") for name in wanted if not name.startswith(_HEADS)]
     prefixes, bare = {f"{first}." for first, _, _ in parts}, {rest for _, _, rest in parts}
     there = checkpoint.names()
@@ -31,7 +31,7 @@ def with_whole_names(checkpoint: Checkpoint, wanted: Collection[str]) -> Checkpo
 
 
 class _Renamed:
-    """A checkpoint whose tensors, but for its heads, have a prefix that is not in the file."""
+    """A checkpoint that adds a prefix to all stored names except those of heads."""
 
     def __init__(self, checkpoint: Checkpoint, prefix: str) -> None:
         self._checkpoint = checkpoint

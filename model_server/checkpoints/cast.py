@@ -1,4 +1,4 @@
-"""Changes the number format of tensors on their way to a file. Knows numpy only."""
+"""Converts the number format of tensors that are written to a file."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 
 def cast(name: str, values: np.ndarray, dtype: str) -> np.ndarray:
-    """Raises CheckpointError, naming the tensor, if the numbers do not fit the format."""
+    """Convert `values`. Raises CheckpointError, naming the tensor, if they overflow `dtype`."""
     if str(values.dtype) == dtype:
         return values
     with np.errstate(over="ignore"):
         out = values.astype(DTYPES[dtype])
     if np.isfinite(values).all() and not np.isfinite(out).all():
         raise CheckpointError(
-            f"tensor {name} holds numbers too large for {dtype}; convert to bfloat16 or float32"
+            f"tensor {name} holds numbers too large for {dtype}; use bfloat16 or float32"
         )
     return out

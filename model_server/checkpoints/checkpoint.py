@@ -1,7 +1,7 @@
-"""A model on disk: configuration, tensors, tokenizer and chat template, whatever the format.
+"""Opens a checkpoint of any format: configuration, tensors, tokenizer and chat template.
 
-Everything comes in Hugging Face's terms (config.json keys, tensor names and layouts), so that the
-models know one vocabulary. Knows nothing of models, devices or shardings.
+Everything is presented in Hugging Face's terms (config.json keys, tensor names and layouts), so
+models deal with one convention only.
 """
 
 from __future__ import annotations
@@ -29,59 +29,59 @@ _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 
 class Checkpoint(Protocol):
-    """An open checkpoint. Every method raises CheckpointError for what is wrong in the files."""
+    """An open checkpoint. Every method raises CheckpointError if the files are at fault."""
 
     @property
     def format(self) -> str:
-        """`gguf`, `safetensors` or `orbax`."""
+        """gguf, safetensors or orbax."""
         ...
 
     @property
     def folder(self) -> Path | None:
-        """Where on this machine its small files lie; None: it is one file."""
+        """The local folder of its small files; None if it is a single file."""
         ...
 
     @property
     def config(self) -> dict[str, Any]:
-        """With the keys of a Hugging Face config.json."""
+        """The configuration, with the keys of a Hugging Face config.json."""
         ...
 
     @property
     def generation_config(self) -> dict[str, Any]:
-        """With the keys of generation_config.json: sampling defaults, if the makers give any."""
+        """Sampling defaults, if any, with the keys of generation_config.json."""
         ...
 
     def names(self) -> list[str]:
-        """Hugging Face names of all tensors, in file order."""
+        """Return the Hugging Face names of all tensors, in file order."""
         ...
 
     def shape(self, name: str) -> tuple[int, ...]: ...
 
     def dtype(self, name: str) -> str:
-        """Of what `read` returns: float32, float16 or bfloat16."""
+        """Return the dtype that `read` returns: float32, float16 or bfloat16."""
         ...
 
     def nbytes(self, name: str) -> int:
-        """Of what `read` returns."""
+        """Return the size of what `read` returns."""
         ...
 
     def read(
         self, name: str, region: Region | None = None, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """One tensor, or a region of it, in Hugging Face's layout; quantised ones dequantised.
+        """Read a tensor or a region of it, dequantised, in Hugging Face's layout.
 
-        Of a region only its rows (the first dimension) are read from disk. Nothing is kept once
-        the caller lets go of it. With `out`, an array of the region's shape, the numbers are put
-        there in its dtype, without passing through memory of their own where that can be.
+        Only the region's rows (its first dimension) are read from disk, and nothing is cached.
+        `out`, an array of the region's shape, is filled in its own dtype, without an intermediate
+        copy where possible.
         """
         ...
 
     def packing(self, name: str) -> Packing | None:
-        """How a tensor is quantised; None: it is stored as plain numbers."""
+        """Return how a tensor is quantised; None if it is not."""
         ...
 
     def read_packed(self, name: str, region: Region | None = None) -> PackedBlocks:
-        """A quantised tensor as it is stored; a region's columns must be whole blocks."""
+        """Read a quantised tensor without dequantising; a region's columns must be whole blocks."""
         ...
 
     def tokenizer(self) -> HfTokenizer: ...
@@ -92,7 +92,7 @@ class Checkpoint(Protocol):
 
 
 def ordered_ends(checkpoint: Checkpoint) -> list[int]:
-    """The ids that end an answer, the one config.json names first."""
+    """Return the end token ids, the one that config.json names first."""
     given = checkpoint.config.get("eos_token_id")
     main = given[0] if isinstance(given, list) and given else given
     return sorted(checkpoint.tokenizer().eos_ids, key=lambda token_id: (token_id != main, token_id))
@@ -101,9 +101,9 @@ def ordered_ends(checkpoint: Checkpoint) -> list[int]:
 def open_checkpoint(path: str, complain: Complain = raise_it) -> Checkpoint:
     """Open a GGUF file (or a folder around one), a Hugging Face folder or an Orbax checkpoint.
 
-    Orbax checkpoints may also lie at gs:// or s3://. Raises CheckpointError, naming the file, if
-    it is missing, unreadable or truncated. With another `complain` a Hugging Face folder opens
-    although some of its files of tensors are wrong.
+    Orbax checkpoints may also be at gs:// or s3://. Raises CheckpointError, naming the file, if it
+    is missing, unreadable or truncated. If `complain` returns instead of raising, a Hugging Face
+    folder opens even if some of its weight files are broken.
     """
     scheme, separator, rest = path.partition("://")
     if separator and scheme in REMOTE:
@@ -116,7 +116,7 @@ def open_checkpoint(path: str, complain: Complain = raise_it) -> Checkpoint:
     place = Path(rest if separator else path).expanduser()
     try:
         return _checked(_open(place, complain))
-    except OSError as exc:  # a path that cannot even be looked at
+    except OSError as exc:  # e.g. a path that cannot be inspected
         raise CheckpointError(f"{place} cannot be opened: {exc.strerror or exc}") from exc
 
 
@@ -124,14 +124,17 @@ def _open_remote(url: str) -> Checkpoint:
     layout = find_layout(Folder(url))
     if layout is None:
         raise CheckpointError(
-            f"{url} is no Orbax checkpoint, or does not exist; other formats are read from local "
-            "paths: copy it to this machine first"
+            f"{url} does not exist or is not an Orbax checkpoint; other formats are read from "
+            "local paths: copy it to this machine first"
         )
     return _checked(OrbaxCheckpoint(layout))
 
 
 def _checked(checkpoint: Checkpoint) -> Checkpoint:
-    """The part of it that is served, unless building the model would never end."""
+    """Return the text part. Raises CheckpointError for a layer count that cannot be true.
+
+    Building a model with billions of announced layers would never end.
+    """
     try:
         part = text_part_of(checkpoint)
         tensors = len(part.names())
@@ -172,7 +175,7 @@ def _open_folder(folder: Path, complain: Complain) -> Checkpoint:
     if pickled := sorted(f.name for f in folder.iterdir() if f.suffix in _PICKLED):
         raise _pickled(folder, pickled)
     if (folder / "config.json").exists():
-        return SafetensorsCheckpoint(folder)  # says which file it lacks
+        return SafetensorsCheckpoint(folder)  # raises, naming the missing file
     found = ", ".join(file.name for file in files) or "neither"
     raise CheckpointError(
         f"{folder} must hold config.json and its weights, an Orbax checkpoint, or exactly one "
@@ -182,8 +185,8 @@ def _open_folder(folder: Path, complain: Complain) -> Checkpoint:
 
 def _pickled(folder: Path, names: list[str]) -> CheckpointError:
     return CheckpointError(
-        f"{folder} holds {', '.join(names)}: such files are Python pickles, which can run any "
-        "program when they are read, so they are never opened here. Fetch the model's safetensors "
-        "files instead, or write them where you trust the file: "
+        f"{folder} holds {', '.join(names)}: such files are Python pickles, which can run any code "
+        "when they are loaded, so they are never opened here. Fetch the model's safetensors files "
+        "instead, or, if you trust the pickle, convert it with "
         "model.save_pretrained(FOLDER, safe_serialization=True)"
     )

@@ -1,6 +1,6 @@
-"""What to do about something wrong in a checkpoint: a load raises it, an inspection goes on.
+"""Callbacks for errors in a checkpoint: a load raises them, `sax inspect` collects them.
 
-Whoever is handed a `Complain` must be able to go on when it returns.
+Code that takes a `Complain` must be able to continue when it returns.
 """
 
 from __future__ import annotations
@@ -13,5 +13,5 @@ Complain = Callable[[CheckpointError], None]
 
 
 def raise_it(error: CheckpointError) -> None:
-    """The complaint of a load."""
+    """`Complain` for loads: fail on the first error."""
     raise error

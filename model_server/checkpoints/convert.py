@@ -1,11 +1,10 @@
-"""Makes a Hugging Face folder, a GGUF file or an Orbax checkpoint from any of the three.
+"""Converts between Hugging Face folders, GGUF files and Orbax checkpoints.
 
     python -m model_server.checkpoints.convert SOURCE DESTINATION [--to FORMAT] [--dtype bfloat16]
 
-A destination that ends in .gguf becomes a GGUF file, any other a Hugging Face folder unless --to
-says otherwise. By default nothing is lost: every tensor keeps the number format it is read in
-(quantised tensors are read as float32). The result appears under its name only when it is
-complete.
+A destination ending in .gguf becomes a GGUF file, any other a Hugging Face folder unless --to says
+otherwise. By default nothing is lost: every tensor keeps the number format in which it is read
+(float32 for quantised tensors). The result appears under its name only once it is complete.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ def convert(
     max_shard: int = MAX_SHARD,
     report: Callable[[Progress], None] = lambda progress: None,
 ) -> None:
-    """Raises CheckpointError if the source is no good or the destination is taken."""
+    """Convert `source`. Raises CheckpointError if it is invalid or the destination exists."""
     target = _format(destination, to)
     if dtype in QUANTISED and target != GGUF:
-        raise CheckpointError(f"{dtype} is a kind of GGUF file; a folder takes {', '.join(DTYPES)}")
+        raise CheckpointError(f"{dtype} is only for GGUF files; a folder takes {', '.join(DTYPES)}")
     place = Path(destination).expanduser()
     if place.exists() or place.is_symlink():
-        raise CheckpointError(f"{place} is already there; remove it or choose another name")
+        raise CheckpointError(f"{place} already exists; remove it or choose another name")
     checkpoint = open_checkpoint(source)
 
     def write(path: Path) -> None:
@@ -74,11 +73,11 @@ def convert(
 
 
 def size_of(text: str) -> int:
-    """Bytes of `500MB`, `2.5 GB` or a plain number. Raises CheckpointError."""
+    """Parse `500MB`, `2.5 GB` or a plain number into bytes. Raises CheckpointError."""
     match = _SIZE.fullmatch(text.strip())
     size = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
     if size < 1:
-        raise CheckpointError(f"{text!r} is not a size of a file; write it like 500MB or 5GB")
+        raise CheckpointError(f"{text!r} is not a file size; write it like 500MB or 5GB")
     return size
 
 
@@ -90,7 +89,7 @@ def _format(destination: str, to: str | None) -> str:
     named_gguf = destination.endswith(".gguf")
     if named_gguf and to not in (None, GGUF):
         raise CheckpointError(
-            f"{destination} is the name of a GGUF file, yet --to says {to}; choose another name"
+            f"{destination} is the name of a GGUF file, but --to is {to}; choose another name"
         )
     return to or (GGUF if named_gguf else HUGGINGFACE)
 
@@ -126,7 +125,6 @@ def _write_then_rename(place: Path, write: Callable[[Path], None]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line. Returns the exit status."""
     options = _parser().parse_args(arguments)
     console = Console(stderr=True)
     try:
@@ -143,19 +141,19 @@ def _parser() -> argparse.ArgumentParser:
         description="Converts between Hugging Face folders, GGUF files and Orbax checkpoints.",
     )
     parser.add_argument("source", help="a GGUF file, a Hugging Face folder or an Orbax checkpoint")
-    parser.add_argument("destination", help="NAME.gguf for a GGUF file, any other name: a folder")
-    parser.add_argument("--to", choices=FORMATS, help="what to write; by default the name says it")
+    parser.add_argument("destination", help="NAME.gguf writes a GGUF file, other names a folder")
+    parser.add_argument("--to", choices=FORMATS, help="output format (default: by destination)")
     parser.add_argument(
         "--dtype",
         choices=[SAME, *DTYPES, *QUANTISED],
         default=SAME,
         help="number format of the tensors; same (the default) loses nothing, bfloat16 halves "
-        f"what was quantised or float32, {' and '.join(QUANTISED)} are for GGUF files",
+        f"float32 and quantised tensors, {' and '.join(QUANTISED)} are only for GGUF files",
     )
     parser.add_argument(
         "--max-shard-size",
         default=f"{MAX_SHARD // 10**9}GB",
-        help="a Hugging Face folder is cut into files of at most this size (default: %(default)s)",
+        help="largest file in a Hugging Face folder (default: %(default)s)",
     )
     return parser
 

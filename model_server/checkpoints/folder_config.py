@@ -1,4 +1,4 @@
-"""The config.json of a Hugging Face folder, newer spellings brought to the older ones."""
+"""Reads the config.json of a Hugging Face folder and maps newer keys to their older names."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sax.errors import CheckpointError
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Raises CheckpointError if there is none, or none that says what model it is of."""
+    """Read config.json. Raises CheckpointError if it is missing or has no model_type."""
     path = folder / "config.json"
     config = read_json(path)
     if not isinstance(config.get("model_type"), str):
-        raise CheckpointError(f"{path} does not say its model_type")
-    # Newer files say dtype and rope_parameters for what older ones call otherwise.
+        raise CheckpointError(f"{path} has no model_type")
+    # Newer files say dtype for torch_dtype, and rope_parameters for rope_theta and rope_scaling.
     if "torch_dtype" not in config and "dtype" in config:
         config["torch_dtype"] = config["dtype"]
     rope = config.get("rope_parameters")

@@ -1,7 +1,4 @@
-"""The tokenizer and the chat template of a Hugging Face folder, whatever its weights are.
-
-Knows which files to look for and which settings go with them.
-"""
+"""Reads the tokenizer and chat template of a Hugging Face folder, whatever its weights are."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from sax.errors import CheckpointError
 
 
 def folder_tokenizer(folder: Path, config: dict[str, Any]) -> HfTokenizer:
-    """`config` is the folder's config.json. Raises CheckpointError, naming the file."""
+    """Read the tokenizer; `config` is config.json. Raises CheckpointError, naming the file."""
     settings = _settings(folder)
     path = folder / "tokenizer.json"
     bos, eos = _bos(settings, config), _eos(folder, settings, config)
@@ -36,7 +33,7 @@ def folder_tokenizer(folder: Path, config: dict[str, Any]) -> HfTokenizer:
 
 
 def folder_chat_template(folder: Path, tokenizer: HfTokenizer) -> ChatTemplate | None:
-    """None if the folder has no template. Raises CheckpointError, naming the file."""
+    """Read the template; None if there is none. Raises CheckpointError, naming the file."""
     settings = _settings(folder)
     path, source = _template_source(folder, settings)
     if source is None:
@@ -67,7 +64,7 @@ def _bos(settings: dict[str, Any], config: dict[str, Any]) -> int | str | None:
 
 
 def _eos(folder: Path, settings: dict[str, Any], config: dict[str, Any]) -> set[int | str]:
-    """Every end anyone names: chat models end turns with several tokens."""
+    """Collect the end tokens of all files: chat models end turns with several tokens."""
     found: set[int | str] = set()
     for source in (read_json(folder / "generation_config.json", missing={}), config):
         given = source.get("eos_token_id")
@@ -81,7 +78,7 @@ def _template_source(folder: Path, settings: dict[str, Any]) -> tuple[Path, str 
     if own_file.exists():
         return own_file, read_text(own_file)
     path, source = folder / "tokenizer_config.json", settings.get("chat_template")
-    if isinstance(source, list):  # several by name
+    if isinstance(source, list):  # several named templates
         named = {e.get("name"): e.get("template") for e in source if isinstance(e, dict)}
         source = named.get("default")
     if source is None:
@@ -93,6 +90,6 @@ def _template_source(folder: Path, settings: dict[str, Any]) -> tuple[Path, str 
 
 
 def _content(token: Any) -> str | None:
-    """A token in tokenizer_config.json is text, or an object with its text in `content`."""
+    """Return a token's text: tokenizer_config.json has a str, or an object with `content`."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None

@@ -1,7 +1,6 @@
-"""Finds the vocabulary of a folder that has no tokenizer.json, whatever its makers left there.
+"""Finds and reads the vocabulary of a Hugging Face folder that has no tokenizer.json.
 
-Knows which file is of which kind and which settings go with it; what is in the files is known
-to `model_server.vocabularies`.
+Chooses the reader for each file name; `model_server.vocabularies` parses the contents.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from model_server.vocabularies.vocabulary import AddedToken, Vocabulary
 from model_server.vocabularies.word_piece import word_piece
 from sax.errors import CheckpointError
 
-# How text is cut before vocab.json applies, by `tokenizer_class`, or else by `model_type`.
+# Pre-tokenizer for vocab.json, by `tokenizer_class`, or else by `model_type`.
 _CUTTINGS: MappingProxyType[str, Cutting] = MappingProxyType(
     {
         "GPT2Tokenizer": GPT2,
@@ -45,7 +44,7 @@ _CUTTINGS: MappingProxyType[str, Cutting] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the JSON files beside a vocabulary say about it."""
+    """Settings from the JSON files beside a vocabulary."""
 
     tokenizer: dict[str, Any]  # tokenizer_config.json
     model: dict[str, Any]  # config.json
@@ -58,7 +57,7 @@ _Reader = Callable[[Path, Settings], Vocabulary]
 def read_vocabulary(
     folder: Path, settings: dict[str, Any], config: dict[str, Any]
 ) -> tuple[Path, Vocabulary]:
-    """The file it is in, too. `settings`: tokenizer_config.json. Raises CheckpointError."""
+    """Return file and vocabulary; `settings` is tokenizer_config.json. Raises CheckpointError."""
     known = Settings(tokenizer=settings, model=config, added=_added_tokens(folder, settings))
     for pattern, reader in _READERS.items():
         if found := sorted(folder.glob(pattern)):
@@ -83,7 +82,7 @@ def _read_tekken(path: Path, settings: Settings) -> Vocabulary:
 
 
 def _read_model(path: Path, settings: Settings) -> Vocabulary:
-    """SentencePiece's file, or tiktoken's under the same name."""
+    """Read SentencePiece's file, or tiktoken's, which may have the same name."""
     data = read_bytes(path)
     if is_tiktoken(data):
         return tiktoken(data, settings.model.get("model_type"), settings.added)
@@ -106,10 +105,10 @@ def _read_tiktoken(path: Path, settings: Settings) -> Vocabulary:
 
 
 def _read_vocab_json(path: Path, settings: Settings) -> Vocabulary:
-    """GPT-2's way: tokens and ids in one file, merges in another."""
+    """Read GPT-2's two files: vocab.json with tokens and ids, and merges.txt."""
     vocab = read_json(path)
     if not all(type(token_id) is int and token_id >= 0 for token_id in vocab.values()):
-        raise CheckpointError("its tokens do not all have an id")
+        raise CheckpointError("not all of its tokens have an id")
     merges_path = path.with_name("merges.txt")
     merges = [
         line.split(" ")
@@ -126,15 +125,15 @@ def _cutting(settings: Settings) -> Cutting:
     name = kind if kind in _CUTTINGS else str(settings.model.get("model_type"))
     if name not in _CUTTINGS:
         raise CheckpointError(
-            f"how {name!r} models cut text is not in this file; known are {', '.join(_CUTTINGS)}. "
-            "Save the tokenizer as tokenizer.json"
+            f"the pre-tokenizer of {name!r} models is not in this file; known are "
+            f"{', '.join(_CUTTINGS)}. Save the tokenizer as tokenizer.json"
         )
     cutting = _CUTTINGS[name]
     return with_space_before(cutting) if settings.tokenizer.get("add_prefix_space") else cutting
 
 
 def _control_of(vocab: dict[str, int], settings: Settings) -> list[AddedToken]:
-    """What the settings say, and the ends, which older folders name by id or not at all."""
+    """Collect control, start and end tokens; older folders name the latter by id or not at all."""
     by_id = {token_id: text for text, token_id in vocab.items()}
     ends = [settings.model.get("bos_token_id"), settings.model.get("eos_token_id")]
     ends = [end for given in ends for end in (given if isinstance(given, list) else [given])]
@@ -180,7 +179,7 @@ _READERS: MappingProxyType[str, _Reader] = MappingProxyType(
 
 
 def _fitting(added: Collection[AddedToken], pieces: Pieces) -> list[AddedToken]:
-    """Added tokens beside SentencePiece's own, which know better how they are matched."""
+    """Merge added tokens with SentencePiece's own, which keep their matching rules."""
     ids = {text: token_id for token_id, text in enumerate(pieces.texts)}
     own = {token.id: token for token in pieces.own_tokens()}
     size = len(pieces.texts)
@@ -189,7 +188,7 @@ def _fitting(added: Collection[AddedToken], pieces: Pieces) -> list[AddedToken]:
         _check_text(token, text, ids.get(token.text))
     after = sorted(token.id for token in added if token.id >= size)
     if after != list(range(size, size + len(after))):
-        raise CheckpointError(f"the ids of its added tokens do not go on from {size}: {after}")
+        raise CheckpointError(f"the ids of its added tokens do not continue from {size}: {after}")
     return [_merged(token, own.get(token.id)) for token in added]
 
 
@@ -201,17 +200,17 @@ def _merged(token: AddedToken, own: AddedToken | None) -> AddedToken:
 
 
 def _check_text(token: AddedToken, text: str | None, token_id: int | None) -> None:
-    """An added token either repeats a token of the vocabulary or is new."""
+    """Raise CheckpointError if an added token contradicts the vocabulary."""
     if text not in (None, token.text) or token_id not in (None, token.id):
         raise CheckpointError(
-            f"beside it {token.text!r} has id {token.id}, in it "
-            + (f"{token_id}" if text is None else f"that is {text!r}")
-            + ": the files are not of one model"
+            f"the files beside it say that {token.text!r} has id {token.id}, but here "
+            + (f"it has {token_id}" if text is None else f"that is {text!r}")
+            + ": they belong to different models"
         )
 
 
 def _added_tokens(folder: Path, settings: dict[str, Any]) -> tuple[AddedToken, ...]:
-    """From tokenizer_config.json, or in older folders from added_tokens.json."""
+    """Read added tokens from tokenizer_config.json, or added_tokens.json in older folders."""
     path = folder / "tokenizer_config.json"
     listed = settings.get("added_tokens_decoder")
     if listed is None:
@@ -241,7 +240,6 @@ def _added_token(token_id: int, entry: dict[str, Any]) -> AddedToken:
 
 
 def _control_texts(folder: Path, settings: dict[str, Any]) -> set[str]:
-    """Every text that one of the files calls a special token."""
     found: set[str] = set()
     for source in (read_json(folder / "special_tokens_map.json", missing={}), settings):
         for key, given in source.items():

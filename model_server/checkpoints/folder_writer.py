@@ -1,8 +1,4 @@
-"""Writes what a checkpoint has beside its tensors, as the files of a Hugging Face folder.
-
-config.json and the tokenizer's files. Knows where things go in the folder; what they mean is the
-checkpoint's business.
-"""
+"""Writes config.json and the tokenizer files of a Hugging Face folder, from any checkpoint."""
 
 from __future__ import annotations
 
@@ -16,9 +12,9 @@ from model_server.checkpoints.checkpoint import Checkpoint, ordered_ends
 
 
 def write_beside(source: Checkpoint, folder: Path, dtypes: Mapping[str, str]) -> None:
-    """`dtypes` says what each tensor is stored as. The folder must exist."""
+    """Write the files; `dtypes` gives each tensor's number format. The folder must exist."""
     config = source.config | {"torch_dtype": _main_dtype(dtypes)}
-    config.pop("quantization_config", None)  # what is written here are plain numbers
+    config.pop("quantization_config", None)  # tensors are written unquantised
     _write_json(folder / "config.json", config)
     _write_tokenizer(source, folder)
 

@@ -1,8 +1,7 @@
-"""A GGUF file as a checkpoint.
+"""Opens a GGUF file as a checkpoint.
 
-Reads tensor by tensor, or region by region, dequantised or as it is stored. Tensors come out as
-the model's makers published them. Knows the file; names, numbers and metadata are translated by
-its neighbours.
+Reads whole tensors or regions, dequantised or as stored, in the form that the model's authors
+published them.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class GgufCheckpoint:
     def read(
         self, name: str, region: Region | None = None, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """One tensor or a region of it, dequantised, in Hugging Face's layout."""
+        """Read a tensor or a region of it, dequantised, in Hugging Face's layout."""
         view = self._find(name)
         wanted = whole(view.shape) if region is None else explicit(region, view.shape)
         return view.read(wanted, out)
@@ -111,7 +110,7 @@ class GgufCheckpoint:
         )
 
     def _named(self, work: Callable[[], _T]) -> _T:
-        """Puts the file's name before what the pure parts complain of."""
+        """Add the file's name to errors raised by the pure modules."""
         try:
             return work()
         except CheckpointError as exc:
@@ -131,7 +130,7 @@ class GgufCheckpoint:
         )
 
     def _main_dtype(self) -> str:
-        """Of the embedding, which every family has."""
+        """Return the dtype of the embedding, which every family has."""
         embedding = self._header.tensors.get("token_embd.weight")
         if embedding is None:
             raise CheckpointError("it has no tensor token_embd.weight")

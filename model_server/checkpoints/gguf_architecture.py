@@ -1,6 +1,7 @@
-"""What one family of models is called in GGUF, and what llama.cpp's converter does to it.
+"""Maps one model family between GGUF and Hugging Face, undoing what llama.cpp's converter does.
 
-Knows how a declaration is used, in both directions; the declarations are in `gguf_architectures`.
+A family is a declaration (`Architecture`), used in both directions; the declarations are in
+`gguf_architectures`.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ Config = Mapping[str, Any]  # with the keys of config.json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where one tensor of the file belongs, and what was done to its numbers."""
+    """The Hugging Face name of one tensor in the file, and how the converter changed its values."""
 
-    # Without .weight or .bias, unless the table's key has it too. A tensor with all experts of a
-    # layer has the name of one, with {e} for its number.
+    # Without .weight or .bias, unless the table's key has it too. A tensor that holds all experts
+    # of a layer is named after one of them, with {e} for the expert's number.
     name: str
     order: RowOrder | None = None
     transposed: bool = False  # [in, out] here, [out, in] in the file
-    plus: float = 0.0  # what the file's numbers are larger by
-    # Which layers must have it; outside the layers: called with layer 0.
+    plus: float = 0.0  # the converter added this to every value
+    # Says which layers must have the tensor; called with layer 0 for tensors outside the layers.
     needed: Callable[[Config, int], bool] = lambda config, layer: True
 
     @property
@@ -47,41 +48,40 @@ def place(name: str, **rest: Any) -> Place:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A tensor under both its names."""
-
     gguf_name: str
-    hf_name: str  # with {e} where the file's tensor holds all experts
+    hf_name: str  # contains {e} if the file's tensor holds all experts
     place: Place
     expert: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """One family as llama.cpp writes it."""
+    """The GGUF declaration of one model family."""
 
     name: str  # general.architecture and the prefix of its metadata
-    model_types: Mapping[str, str]  # Hugging Face's -> class; the first unless more_config says
+    # Hugging Face model_type -> class; the first one unless more_config returns another.
+    model_types: Mapping[str, str]
     tensors: Mapping[str, Place]  # outside the layers; keys without .weight or .bias
     layer_tensors: Mapping[str, Place]  # inside a layer
-    layers: str = "model.layers"  # what Hugging Face calls the layers
-    keys: tuple[Key, ...]  # config.json keys that GGUF has a number for
-    layer_count: str = "num_hidden_layers"  # the key of config.json that says how many layers
-    # config.json keys that GGUF leaves unsaid; a model with others cannot be written.
+    layers: str = "model.layers"  # Hugging Face prefix of the layers
+    keys: tuple[Key, ...]  # config.json keys with a GGUF counterpart
+    layer_count: str = "num_hidden_layers"  # config.json key with the number of layers
+    # config.json values that GGUF takes for granted; a model with other values cannot be written.
     fixed: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    # The rest of config.json from the file, and of the metadata from config.json.
+    # The remaining config.json keys from the file, and the remaining metadata from config.json.
     more_config: Callable[[Facts, dict[str, Any]], dict[str, Any]]
     more_metadata: Callable[[Config], dict[str, Any]]
-    # Tensors that are part of the configuration, from config.json.
+    # Rotary factors from config.json, which GGUF stores as tensors.
     factors: Callable[[Config], dict[str, np.ndarray]] = lambda config: {}
-    # A name as this table has it, of checkpoints that put a prefix before all or leave it away.
+    # Normalises Hugging Face names: some checkpoints add a prefix to every name or omit it.
     usual: Callable[[str], str] = str
-    # Hugging Face tensors that hold nothing, or nothing that GGUF has a place for.
+    # Hugging Face tensors that carry no weights, or none that GGUF has a name for.
     dropped: re.Pattern[str] = re.compile(r"(?!)")
-    spare_layers: bool = False  # whether checkpoints have layers that only help in training
-    split_kv_b: bool = False  # whether attn_kv_b may be two tensors, attn_k_b and attn_v_b
+    spare_layers: bool = False  # checkpoints may have extra layers used only in training
+    split_kv_b: bool = False  # attn_kv_b may be stored as two tensors, attn_k_b and attn_v_b
 
     def from_gguf(self, gguf_name: str) -> Named | None:
-        """None if the family has no such tensor."""
+        """Look up a GGUF name; None if the family has no such tensor."""
         stem, _, part = gguf_name.rpartition(".")
         if part not in _PARTS:
             return None
@@ -95,7 +95,7 @@ class Architecture:
         return None
 
     def from_hf(self, hf_name: str) -> Named | None:
-        """The inverse; for one expert the tensor with all of its layer, and its number."""
+        """Look up a Hugging Face name; an expert maps to its layer's stacked tensor."""
         if (plain := _EXPERT.sub("experts.{e}.", hf_name)) != hf_name:
             match = _EXPERT.search(hf_name)
             assert match is not None
@@ -104,7 +104,7 @@ class Architecture:
         return self._from_plain_hf(self.usual(hf_name))
 
     def drops(self, hf_name: str, config: Config) -> bool:
-        """Whether a file of this configuration does without a tensor."""
+        """Return True if a GGUF file of this configuration leaves the tensor out."""
         hf_name = self.usual(hf_name)
         layer = re.match(re.escape(self.layers) + r"\.(\d+)\.", hf_name)
         spare = self.spare_layers and layer and int(layer[1]) >= config[self.layer_count]
@@ -130,7 +130,7 @@ class Architecture:
         return {place.name: (stem, place) for stem, place in self.layer_tensors.items()}
 
     def needed(self, config: Config) -> list[str]:
-        """The GGUF names of all weights that a model of this configuration must have."""
+        """Return the GGUF names of all weights that a model of this configuration must have."""
         names = [_with_part(stem) for stem, at in self.tensors.items() if at.needed(config, 0)]
         for layer in range(config[self.layer_count]):
             names += [
@@ -146,5 +146,5 @@ def _with_part(stem: str) -> str:
 
 
 def optional(config: Config, layer: int) -> bool:
-    """For tensors that some models of a family have."""
+    """`Place.needed` for tensors that only some models of a family have."""
     return False

@@ -1,7 +1,7 @@
-"""GGUF metadata as the keys of a Hugging Face config.json, and back.
+"""Converts GGUF metadata to a Hugging Face config.json, and back.
 
-What every architecture shares; the rest is in its declaration. Pure: takes a header or a config,
-gives a dict. Raises CheckpointError without a file name, which the caller adds.
+Handles what all architectures share; the rest is in their declarations. Pure. Raises
+CheckpointError without a file name, which the caller adds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from model_server.checkpoints.gguf_facts import REQUIRED, Facts, Key
 from model_server.checkpoints.gguf_header import GgufHeader
 from sax.errors import CheckpointError
 
-# Would change what a model computes, and are not part of any family here.
+# These would change what a model computes, and no family here implements them.
 _NOT_COMPUTED = (
     "attention.clamp_kqv",
     "attention.max_alibi_bias",
@@ -31,7 +31,7 @@ _NOT_COMPUTED = (
 
 
 def architecture_of(header: GgufHeader) -> Architecture:
-    """Raises CheckpointError for an architecture without a declaration."""
+    """Return the architecture of a file. Raises CheckpointError if it is not declared here."""
     name = header.metadata.get("general.architecture")
     if not isinstance(name, str) or name not in ARCHITECTURES:
         known = ", ".join(sorted(ARCHITECTURES))
@@ -40,7 +40,7 @@ def architecture_of(header: GgufHeader) -> Architecture:
 
 
 def architecture_for(config: Config) -> Architecture:
-    """The one that a config.json is written as. Raises CheckpointError."""
+    """Return the architecture to write a config.json as. Raises CheckpointError."""
     wanted = config.get("model_type")
     for architecture in ARCHITECTURES.values():
         if wanted in architecture.model_types:
@@ -55,19 +55,19 @@ def config_of(
     torch_dtype: str,
     factors: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, Any]:
-    """The config.json that the model's makers would have written.
+    """Return the config.json that the model's authors would have written.
 
-    factors: by name, the tensors that are part of the configuration.
+    factors: rotary factors by tensor name; GGUF stores this part of the configuration as tensors.
     """
     facts = Facts(header, architecture.name, factors)
     for suffix in _NOT_COMPUTED:
         if facts.get(suffix):
-            raise CheckpointError(f"its metadata says {suffix}, which no family here computes")
+            raise CheckpointError(f"its metadata sets {suffix}, which is not supported")
     config: dict[str, Any] = {"model_type": next(iter(architecture.model_types))}
     config |= architecture.fixed
     config |= {key.name: facts.value(key) for key in architecture.keys}
     layers = config[architecture.layer_count]
-    if layers > len(header.tensors):  # before a list of so many is made anywhere
+    if layers > len(header.tensors):  # before anything allocates a list of that length
         raise CheckpointError(
             f"it announces {layers} layers, but has only {len(header.tensors)} tensors"
         )
@@ -87,13 +87,13 @@ def _token_ids(header: GgufHeader) -> dict[str, Any]:
 
 
 def with_defaults(config: Config) -> dict[str, Any]:
-    """With what older files leave unsaid."""
+    """Fill in keys that older config.json files omit."""
     heads = config.get("num_key_value_heads") or config.get("num_attention_heads")
     return {**config, "num_key_value_heads": heads}
 
 
 def metadata_of(config: Config, architecture: Architecture) -> dict[str, Any]:
-    """The metadata, without the architecture's name before it, of a config.json."""
+    """Return the metadata for a config.json, its keys without the architecture prefix."""
     _check_fixed(config, architecture)
     metadata = {key.suffix: _given(config, key) for key in architecture.keys}
     try:
@@ -117,5 +117,5 @@ def _check_fixed(config: Config, architecture: Architecture) -> None:
         if config.get(key, value) not in (value, None):
             raise CheckpointError(
                 f"a {config['model_type']} model with {key} = {config[key]!r} cannot be written as "
-                f"GGUF, which takes {value!r} for granted"
+                f"GGUF, which assumes {value!r}"
             )

@@ -1,6 +1,6 @@
 """Typed access to the metadata of one architecture.
 
-Raises CheckpointError without a file name, which the caller adds. Knows no architecture.
+Raises CheckpointError without a file name, which the caller adds.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ REQUIRED: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A value that both config.json and the metadata hold."""
+    """A value held by both config.json and the metadata."""
 
     name: str  # in config.json
-    suffix: str  # in the metadata, behind the architecture
+    suffix: str  # in the metadata, after the architecture's name
     kind: type = int  # int, float or bool
-    default: Any = REQUIRED  # where either side is silent; None: no such thing in this model
-    least: int = 1  # of an int
+    default: Any = REQUIRED  # used when either side omits it; None: the model has no such value
+    least: int = 1  # smallest int
 
 
 class Facts:
-    """What the header of a file says about its architecture."""
+    """The metadata and tensors of a file, read for its architecture."""
 
     def __init__(
         self, header: GgufHeader, prefix: str, factors: Mapping[str, np.ndarray] | None = None
     ) -> None:
         self.tensors = header.tensors
-        self.factors = factors or {}  # the tensors that belong to the configuration
+        self.factors = factors or {}  # rotary factors, stored as tensors
         self._metadata = header.metadata
         self._prefix = prefix
 
     def value(self, key: Key) -> Any:
-        """A bool or a number. Raises CheckpointError for anything else."""
+        """Return a bool or a number. Raises CheckpointError for anything else."""
         if key.kind is bool:
             return self.flag(key.suffix, key.default)
         if key.default is None and self.get(key.suffix) is None:
@@ -52,14 +52,14 @@ class Facts:
         return (self.whole if key.kind is int else self.number)(key.suffix, default)
 
     def whole(self, suffix: str, default: int | None = None) -> int:
-        """A whole number above zero."""
+        """Return an int above zero. Raises CheckpointError for anything else."""
         value = self.get(suffix, default)
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
             raise self._wrong(suffix, "a whole number above 0", value)
         return value
 
     def number(self, suffix: str, default: float | None = None) -> float:
-        """A number above zero."""
+        """Return a finite float above zero. Raises CheckpointError for anything else."""
         value = self.get(suffix, default)
         if (
             isinstance(value, bool)
@@ -76,21 +76,21 @@ class Facts:
         return value
 
     def get(self, suffix: str, default: Any = None) -> Any:
-        """As it is in the file, if it is one value: text, a bool or a number."""
+        """Return a str, bool or number as stored. Raises CheckpointError for a list."""
         value = self.get_any(suffix, default)
         if isinstance(value, list | np.ndarray):
             raise self._wrong(suffix, "one value", value)
         return value
 
     def get_any(self, suffix: str, default: Any = None) -> Any:
-        """As it is in the file; perhaps a list."""
+        """Return the value as stored, which may be a list."""
         return self._metadata.get(f"{self._prefix}.{suffix}", default)
 
     def has(self, tensor: str) -> bool:
         return tensor in self.tensors
 
     def rows(self, tensor: str) -> int:
-        """Of a matrix of the file."""
+        """Return the rows of a stored matrix. Raises CheckpointError if there is none."""
         found = self.tensors.get(tensor)
         if found is None or len(found.shape) != 2:
             raise CheckpointError(f"it has no {tensor}, or one that is not a matrix")

@@ -1,9 +1,8 @@
-"""The header of a GGUF file: metadata and where each tensor lies.
+"""Reads the header of a GGUF file (v2 and v3, little-endian): metadata and tensor locations.
 
-Written here, although the `gguf` package has a reader, because that reader trusts every length in
-the file: one flipped byte in an array's count makes it loop without end. It also takes 1.8 s and
-160 MB for a 49 k vocabulary (0.1-0.4 s, 11 MB here). Its constants are used.
-Knows the layout (GGUF v2 and v3, little-endian) and nothing of what the metadata means.
+The `gguf` package has a reader too, but it trusts every length in the file: one flipped byte in an
+array's count makes it loop forever. It also takes 1.8 s and 160 MB for a 49 k vocabulary (0.1-0.4 s
+and 11 MB here). Its constants are used.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ _NUMBERS = {
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """Where one tensor lies and how it is stored."""
+    """Location and storage of one tensor."""
 
     name: str
-    shape: tuple[int, ...]  # slowest axis first, as numpy has it
+    shape: tuple[int, ...]  # slowest axis first, as in numpy
     kind: GGMLQuantizationType
     offset: int  # from the start of the file
     nbytes: int
@@ -53,20 +52,18 @@ class GgufTensor:
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """What a GGUF file says of itself."""
-
     metadata: dict[str, Any]  # str, bool, int, float, list[str] or a numpy array
     tensors: dict[str, GgufTensor]
 
 
 def read_header(file: TensorFile) -> GgufHeader:
-    """Raises CheckpointError if anything in the header is wrong or points past the file's end."""
+    """Read the header. Raises CheckpointError if it is invalid or points past the file's end."""
     cursor = _Cursor(file)
     if cursor.take(4) != b"GGUF":
         raise CheckpointError(f"{file.path} is not a GGUF file: it does not start with GGUF")
     version = cursor.number("<I")
     if version not in (2, 3):
-        raise file.damaged(f"GGUF version {version}; versions 2 and 3, little-endian, are read")
+        raise file.damaged(f"GGUF version {version}; supported are 2 and 3, little-endian")
     tensor_count, value_count = cursor.count(24), cursor.count(13)
     metadata = _read_metadata(cursor, value_count)
     entries = [_read_entry(cursor) for _ in range(tensor_count)]
@@ -109,7 +106,10 @@ class _Cursor:
         return struct.unpack(layout, self.take(struct.calcsize(layout)))[0]
 
     def count(self, least_bytes: int) -> int:
-        """A number of things that take at least so many bytes each."""
+        """Read a count of entries that take at least `least_bytes` each.
+
+        Raises CheckpointError if the rest of the file cannot hold them.
+        """
         count = self.number("<Q")
         if count * least_bytes > self.file.size - self.offset:
             raise self.file.damaged(
@@ -142,7 +142,7 @@ def _read_value(cursor: _Cursor, key: str) -> Any:
     if kind == GGUFValueType.ARRAY:
         return _read_array(cursor, key)
     number = _read_numbers(cursor, key, kind, 1)[0]
-    # The decimal its writer meant: 1e-05, not 9.999999747378752e-06.
+    # The decimal the writer meant: 1e-05, not 9.999999747378752e-06.
     return float(str(number)) if kind == GGUFValueType.FLOAT32 else number.item()
 
 
@@ -162,7 +162,7 @@ def _read_numbers(cursor: _Cursor, key: str, kind: int, count: int) -> np.ndarra
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A tensor as the header lists it."""
+    """A tensor's entry in the header."""
 
     name: str
     shape: tuple[int, ...]

@@ -1,6 +1,6 @@
-"""Attention heads, the layers that see a window only, and the keys most decoders share.
+"""Converts attention heads, sliding windows and the keys that most decoders share.
 
-From metadata to config.json and back. Pure; raises CheckpointError without a file name.
+From GGUF metadata to config.json and back. Pure; raises CheckpointError without a file name.
 """
 
 from __future__ import annotations
@@ -28,38 +28,37 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 def read_heads(facts: Facts, config: Mapping[str, Any]) -> dict[str, Any]:
-    """num_key_value_heads and head_dim of heads that rotate as a whole."""
+    """Return num_key_value_heads and head_dim, for heads whose dimensions all rotate."""
     heads = read_partly_rotated_heads(facts, config)
     rotated, size = heads.pop("rotated"), heads["head_dim"]
     if rotated != size:
-        raise CheckpointError(f"it rotates {rotated} of {size} head dimensions; all are supported")
+        raise CheckpointError(f"it rotates {rotated} of {size} head dimensions; all must rotate")
     return heads
 
 
 def read_partly_rotated_heads(facts: Facts, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, and `rotated`: how many dimensions of a head rotate."""
+    """Like `read_heads`, plus `rotated`, the number of dimensions per head that rotate."""
     heads = config["num_attention_heads"]
     kv_heads = facts.whole("attention.head_count_kv", heads)
     if heads % kv_heads:
-        raise CheckpointError(f"its {heads} query heads do not share {kv_heads} key heads evenly")
+        raise CheckpointError(f"its {heads} query heads are not a multiple of {kv_heads} key heads")
     size = facts.whole("attention.key_length", config["hidden_size"] // heads or None)
     if facts.whole("attention.value_length", size) != size:
         raise CheckpointError("its keys and values have heads of different sizes")
     rotated = facts.whole("rope.dimension_count", size)
     if rotated % 2 or rotated > size:
         raise CheckpointError(
-            f"{rotated} of the {size} dimensions of its heads rotate, which pairs cannot"
+            f"it rotates {rotated} of {size} head dimensions; dimensions rotate in pairs"
         )
     return {"num_key_value_heads": kv_heads, "head_dim": size, "rotated": rotated}
 
 
 def head_dim(config: Mapping[str, Any]) -> int:
-    """Of a config.json."""
     return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
 
 
 def heads_metadata(config: Mapping[str, Any], rotated: int | None = None) -> dict[str, Any]:
-    """The inverse of `read_heads`."""
+    """Invert `read_heads`."""
     size = head_dim(config)
     return {
         "attention.head_count_kv": config.get("num_key_value_heads")
@@ -70,16 +69,16 @@ def heads_metadata(config: Mapping[str, Any], rotated: int | None = None) -> dic
     }
 
 
-# --- layers that see a window only --------------------------------------------------------------
+# --- sliding windows ----------------------------------------------------------------------------
 
 
 def read_window(facts: Facts) -> int | None:
-    """How many tokens a sliding layer sees; None: all."""
+    """Return the window of a sliding layer in tokens; None if there is none."""
     return facts.whole(WINDOW) if facts.get(WINDOW) else None
 
 
 def read_layer_types(facts: Facts, layers: int, period: int) -> list[str]:
-    """Which layers slide: one flag for each, or all but every `period`th (0: all)."""
+    """Return each layer's type, from a flag per layer or a period (see `layer_types`)."""
     pattern = facts.get_any(PATTERN, period)
     if isinstance(pattern, np.ndarray) and pattern.shape == (layers,):
         return [SLIDING if slides else FULL for slides in pattern]
@@ -91,12 +90,12 @@ def read_layer_types(facts: Facts, layers: int, period: int) -> list[str]:
 
 
 def layer_types(layers: int, period: int) -> list[str]:
-    """All layers slide but every `period`th (0: all slide)."""
+    """Every `period`th layer has full attention, the others slide; 0: all slide."""
     return [SLIDING if period == 0 or (layer + 1) % period else FULL for layer in range(layers)]
 
 
 def window_metadata(window: int | None, kinds: list[str], usual: int) -> dict[str, Any]:
-    """The inverse; `usual` is the period that is left unsaid."""
+    """Return the metadata of a window; `usual` is the family's period, which is not written."""
     if not window or SLIDING not in kinds:
         return {}
     layers = len(kinds)

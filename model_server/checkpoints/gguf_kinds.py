@@ -1,9 +1,8 @@
-"""GGUF's quantised kinds as small integers with a scale, and perhaps an offset, per few columns.
+"""Unpacks GGUF's quantised kinds into small integers with a scale, and maybe an offset, per block.
 
-Written here, although the `gguf` package dequantises too, because that takes 8 to 50 ns a weight
-(0.4 to 1.5 ns here, on one core), longer than reading it from a disk. Its block sizes are used, and
-its numbers are what the tests compare with, bit for bit.
-Knows blocks of bytes; not files, tensors or names. Layouts are those of ggml's `block_q*`.
+The `gguf` package also dequantises, but takes 8 to 50 ns per weight (0.4 to 1.5 ns here, on one
+core), which is slower than reading it from disk. Its block sizes are used here, and the tests
+compare with its results bit for bit. Layouts are those of ggml's `block_q*`.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ Unpacked = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How one quantised kind is stored."""
+    """The storage layout of one quantised kind."""
 
-    size: int  # weights in a block of bytes
-    nbytes: int
+    size: int  # weights per block
+    nbytes: int  # bytes per block
     packing: Packing
-    unpack: Callable[[np.ndarray], Unpacked]  # u8[N, nbytes]; values as llama.cpp has them
-    lowest: int  # subtracted from the values to make them fit the packing's kind
+    unpack: Callable[[np.ndarray], Unpacked]  # u8[N, nbytes] -> values as in llama.cpp
+    lowest: int  # subtracted from the values so that they fit the packing's kind
 
     def dequantize(self, raw: np.ndarray, out: np.ndarray) -> None:
-        """u8[N, nbytes] into f32[N, size], with llama.cpp's roundings."""
+        """Dequantise u8[N, nbytes] into f32[N, size], with llama.cpp's rounding."""
         with np.errstate(all="ignore"):  # a damaged file may hold any scale
             values, scales, offsets = self.unpack(raw)
             out[...] = values
@@ -42,7 +41,7 @@ class Kind:
                 parts += offsets[..., None]
 
     def pack(self, raw: np.ndarray) -> PackedBlocks:
-        """u8[N, nbytes] as N rows."""
+        """Repack u8[N, nbytes] as N rows of one block each."""
         with np.errstate(all="ignore"):
             values, scales, offsets = self.unpack(raw)
             if self.lowest:
@@ -53,16 +52,15 @@ class Kind:
 
 
 def _halves(raw: np.ndarray, start: int) -> np.ndarray:
-    """f32[N, 1]: the float16 at `start` of every block."""
+    """Return f32[N, 1], the float16 at byte `start` of every block."""
     return raw.view(np.float16)[:, start // 2, None].astype(np.float32)
 
 
 def _fields(packed: np.ndarray, bits: int) -> np.ndarray:
-    """u8[..., n] as u8[..., 8 / bits, n]: the lowest bits of all bytes, then the next ones, ...
+    """Split u8[..., n] into u8[..., 8 / bits, n]: the lowest bits of all bytes, then the next, ...
 
-    n: a multiple of 8. numpy is slow where rows are short, so eight bytes are cut at once, all of
-    them in one row; they are put in their places as numbers of 8 bytes, or of 16 that are only
-    copied, never computed with.
+    n must be a multiple of 8. numpy is slow on short rows, so eight bytes are masked at once as one
+    u64, and results are stored in units of 8 bytes, or of 16 (complex128, only ever copied).
     """
     *outer, n = packed.shape
     unit = np.complex128 if n % 16 == 0 else np.uint64
@@ -79,18 +77,18 @@ def _fields(packed: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _q4(packed: np.ndarray) -> np.ndarray:
-    """u8[N, 16] as u8[N, 32], 0..15."""
+    """u8[N, 16] -> u8[N, 32], 0..15."""
     return _fields(packed, 4).reshape(-1, 32)
 
 
-# The fifth bits of eight weights come as one byte: each worth 16, as eight bytes in one number.
+# Maps a byte with the fifth bits of eight weights to a u64 with 16 in the byte of each set bit.
 _FIFTH_BITS = (
     np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") << 4
 ).view(np.uint64)[:, 0]
 
 
 def _q5(high: np.ndarray, packed: np.ndarray) -> np.ndarray:
-    """u8[N, 4] with the fifth bits and u8[N, 16] as u8[N, 32], 0..31."""
+    """u8[N, 4] with the fifth bits and u8[N, 16] -> u8[N, 32], 0..31."""
     values = _q4(packed)
     wide = values.view(np.uint64)
     wide |= _FIFTH_BITS[high]
@@ -122,7 +120,7 @@ def _unpack_q8_0(raw: np.ndarray) -> Unpacked:
 
 
 def _q2(packed: np.ndarray) -> np.ndarray:
-    """u8[N, 64] as u8[N, 256], 0..3."""
+    """u8[N, 64] -> u8[N, 256], 0..3."""
     return _fields(packed.reshape(-1, 2, 32), 2).reshape(-1, 256)
 
 
@@ -139,12 +137,12 @@ def _unpack_q3_k(raw: np.ndarray) -> Unpacked:
     high <<= 2
     values |= high
     signed = values.view(np.int8)
-    signed -= np.int8(4)  # a bit that is not set means minus four
+    signed -= np.int8(4)  # a clear high bit means minus four
     return signed, _q3_steps(raw[:, 96:108]) * _halves(raw, 108), None
 
 
 def _q3_steps(packed: np.ndarray) -> np.ndarray:
-    """u8[N, 12] as i8[N, 16]: six bits each, less 32; the low four bits come first."""
+    """u8[N, 12] -> i8[N, 16]: six bits each, minus 32; the low four bits are stored first."""
     steps = _fields(packed[:, :8], 4).reshape(-1, 4, 4)
     for place in range(4):
         steps[:, place] |= (packed[:, 8:] >> (2 * place) & 3) << 4
@@ -152,7 +150,7 @@ def _q3_steps(packed: np.ndarray) -> np.ndarray:
 
 
 def _k_steps(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """u8[N, 12] as two u8[N, 8], 0..63: what multiplies a block's scale and its offset."""
+    """u8[N, 12] -> two u8[N, 8], 0..63: multipliers of a block's scale and its offset."""
     first, second, rest = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     scales = np.concatenate([first & 63, rest & 15 | first >> 6 << 4], axis=1)
     offsets = np.concatenate([second & 63, rest >> 4 | second >> 6 << 4], axis=1)
@@ -160,7 +158,7 @@ def _k_steps(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _k_scales(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """f32[N, 8] twice: the scales and offsets of Q4_K and Q5_K."""
+    """Return the scales and offsets of Q4_K and Q5_K, f32[N, 8] each."""
     scales, offsets = _k_steps(raw[:, 4:16])
     return scales * _halves(raw, 0), offsets * -_halves(raw, 2)
 

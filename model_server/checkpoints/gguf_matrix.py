@@ -1,9 +1,8 @@
 """Reads rows and columns of one tensor of a GGUF file, whatever its kind.
 
-Only the wanted rows are read from disk, in bands: a band's bytes, and what it takes to dequantise
-them, stay in a core's cache, and memory beside the result stays small. numpy gives up the
-interpreter's lock in all of this, so bands of large reads are shared among threads.
-Knows rows of the file; what they mean is `gguf_view`'s business.
+Only the wanted rows are read from disk, in bands small enough for a band's bytes and its
+dequantisation to stay in a core's cache, which also keeps temporary memory small. numpy releases
+the GIL throughout, so the bands of large reads are shared among threads.
 """
 
 from __future__ import annotations
@@ -25,48 +24,48 @@ from model_server.checkpoints.packed import PackedBlocks
 from model_server.checkpoints.tensor_file import TensorFile
 from sax.errors import CheckpointError
 
-# Kinds that are numbers already; every other kind is dequantised to float32.
+# Unquantised kinds; every other kind is dequantised to float32.
 PLAIN: dict[GGMLQuantizationType, np.dtype[Any]] = {
     GGMLQuantizationType.F32: np.dtype(np.float32),
     GGMLQuantizationType.F16: np.dtype(np.float16),
     GGMLQuantizationType.BF16: np.dtype(ml_dtypes.bfloat16),
 }
-_BAND = 256 * 1024  # numbers; as float32 they fill a core's second cache
-_ALONE = 16 * _BAND  # below this a read stays in its thread
-_SKIPPED_ROWS = 2  # reading so many rows too many costs less than another read
+_BAND = 256 * 1024  # numbers; as float32 they fill a core's L2 cache
+_ALONE = 16 * _BAND  # smaller reads use a single thread
+_SKIPPED_ROWS = 2  # reading this many unwanted rows costs less than another read
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Neighbouring rows of the file, and where they belong in the result."""
+    """Consecutive rows of the file, and where they go in the result."""
 
     start: int
     stop: int
-    kept: Any  # of the rows read: a slice, or i64[n]
-    into: Any  # rows of the result: a slice, or i64[n]
+    kept: Any  # the wanted ones among the rows read: a slice, or i64[n]
+    into: Any  # their rows in the result: a slice, or i64[n]
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A tensor, or one expert's part of it, as rows of columns."""
+    """A tensor, or one expert's part of it, as a matrix."""
 
     file: TensorFile
     tensor: GgufTensor
     rows: int
     columns: int
-    first: int = 0  # row of the tensor where it starts
+    first: int = 0  # the tensor's row where this matrix starts
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of what `read` returns."""
+        """The dtype that `read` returns."""
         return PLAIN.get(self.tensor.kind, np.dtype(np.float32))
 
     def read(
         self, rows: np.ndarray | slice, columns: slice, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """Rows, in the order given, and columns; explicit slices. Quantised ones as float32.
+        """Return the given rows, in order, and columns; slices must be explicit.
 
-        With `out` they are put there, in its dtype.
+        Quantised tensors are read as float32. `out`, if given, is filled in its own dtype.
         """
         if out is None:
             out = aligned_empty((_count(rows), columns.stop - columns.start), self.dtype)
@@ -105,13 +104,13 @@ class Matrix:
         return out
 
     def read_packed(self, rows: np.ndarray | slice, columns: slice) -> PackedBlocks:
-        """The same, still quantised. Raises CheckpointError for columns that cut a block."""
+        """Read without dequantising. Raises CheckpointError if the columns cut a block."""
         kind = KINDS[self.tensor.kind]
         block = kind.packing.block or 1
         if columns.start % block or columns.stop % block:
             raise CheckpointError(
-                f"tensor {self.tensor.name} is quantised in blocks of {block} columns, which "
-                f"columns {columns.start} to {columns.stop} cut"
+                f"tensor {self.tensor.name} is quantised in blocks of {block} columns; columns "
+                f"{columns.start} to {columns.stop} are not whole blocks"
             )
         count, width = _count(rows), columns.stop - columns.start
         values = np.empty((count, width), np.int8)
@@ -135,7 +134,7 @@ class Matrix:
         return PackedBlocks(values, scales, offsets)
 
     def _raw(self, start: int, stop: int) -> np.ndarray:
-        """u8: the bytes of rows of this matrix."""
+        """Return the bytes of some rows, u8[n]."""
         return self.file.read(self._offset(start), (stop - start) * self._row_nbytes, self._what)
 
     def _offset(self, row: int) -> int:
@@ -153,7 +152,7 @@ class Matrix:
     def _each_band(
         self, rows: np.ndarray | slice, blocks: slice, use: Callable[[np.ndarray, Band], None]
     ) -> None:
-        """Calls `use` with u8[rows, blocks, bytes of a block] and the band it is."""
+        """Call `use` with u8[rows, blocks, bytes of a block] and the band, for every band."""
         block_nbytes = GGML_QUANT_SIZES[self.tensor.kind][1]
 
         def read(band: Band) -> None:
@@ -176,7 +175,7 @@ def _count(rows: np.ndarray | slice) -> int:
 
 
 def _bands(rows: np.ndarray | slice, height: int) -> Iterator[Band]:
-    """Cut into bands of at most so many rows, each of rows that are neighbours in the file."""
+    """Split into bands of at most `height` rows that are close together in the file."""
     if isinstance(rows, slice):
         for start in range(rows.start, rows.stop, height):
             stop = min(start + height, rows.stop)

@@ -1,7 +1,7 @@
-"""Rotary positions: rope_theta and rope_scaling of a config.json, and what GGUF has for them.
+"""Converts rope_theta and rope_scaling of a config.json to and from their GGUF form.
 
-Of Llama 3's scaling GGUF keeps only the factors of the frequencies, as a tensor, and of Phi-3's
-both its lists; everything else is metadata. Pure; raises CheckpointError without a file name.
+GGUF stores Llama 3's scaling only as a tensor of frequency factors, and Phi-3's as two such
+tensors; everything else is metadata. Pure; raises CheckpointError without a file name.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import numpy as np
 from model_server.checkpoints.gguf_facts import Facts
 from sax.errors import CheckpointError
 
-LLAMA3_FACTORS = "rope_freqs.weight"  # how much each frequency is stretched
+LLAMA3_FACTORS = "rope_freqs.weight"  # the divisor of each frequency
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 FACTORS = (LLAMA3_FACTORS, LONG_FACTORS, SHORT_FACTORS)
 
-# Llama 3's published way of stretching; only the factor differs between its models.
+# Llama 3's published parameters; only the factor differs between its models.
 _LLAMA3 = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
 _CONTEXT = "rope.scaling.original_context_length"
-# config.json -> metadata, for the numbers of YaRN that a model may have
+# config.json -> metadata, for YaRN's optional parameters
 _YARN = {"beta_fast": "rope.scaling.yarn_beta_fast", "beta_slow": "rope.scaling.yarn_beta_slow"}
-# DeepSeek's two numbers, always equal; llama.cpp wants a tenth (its issue 17945 says why)
+# DeepSeek's two parameters, always equal; llama.cpp expects a tenth (its issue 17945 says why)
 _MSCALES, _LOG_MULTIPLIER = ("mscale", "mscale_all_dim"), "rope.scaling.yarn_log_multiplier"
 _LONGROPE = ("longrope", "su")
 
 
 def read_rope(facts: Facts, rotated: int) -> dict[str, Any]:
-    """rope_theta and rope_scaling of heads of which `rotated` dimensions turn."""
+    """Return rope_theta and rope_scaling for heads with `rotated` rotary dimensions."""
     theta = facts.number("rope.freq_base", 10000.0)
     return {"rope_theta": theta, "rope_scaling": _read_scaling(facts, theta, rotated)}
 
@@ -46,7 +46,7 @@ def _read_scaling(facts: Facts, theta: float, rotated: int) -> dict[str, Any] | 
     if kind == "none":
         return None
     if kind not in ("linear", "yarn"):
-        raise CheckpointError(f"its rope.scaling.type is {kind!r}; known are none, linear, yarn")
+        raise CheckpointError(f"its rope.scaling.type is {kind!r}; supported: none, linear, yarn")
     scaling = {"rope_type": kind, "factor": facts.number("rope.scaling.factor")}
     return scaling if kind == "linear" else scaling | _read_yarn(facts)
 
@@ -60,21 +60,21 @@ def _read_yarn(facts: Facts) -> dict[str, Any]:
 
 
 def _read_llama3(facts: Facts, theta: float, rotated: int) -> dict[str, Any]:
-    """Find the parameters and check that they explain the factors."""
+    """Recover Llama 3's parameters and check that they reproduce the stored factors."""
     factors = facts.factors[LLAMA3_FACTORS]
     scaling = {"rope_type": "llama3", "factor": round(float(factors.max()), 4), **_LLAMA3}
     if facts.get(_CONTEXT) is not None:
         scaling["original_max_position_embeddings"] = facts.whole(_CONTEXT)
-    # The shape first: the header may claim heads of any size.
+    # Check the shape first: the header may claim heads of any size.
     if factors.shape != (rotated // 2,) or not np.allclose(
         factors, llama3_factors(theta, rotated, scaling), rtol=1e-3
     ):
-        raise CheckpointError(f"its {LLAMA3_FACTORS} are not those of Llama 3, the only ones known")
+        raise CheckpointError(f"its {LLAMA3_FACTORS} are not those of Llama 3, as required")
     return scaling
 
 
 def llama3_factors(theta: float, rotated: int, scaling: Mapping[str, Any]) -> np.ndarray:
-    """f32[rotated / 2]: what Llama 3 divides each rotation frequency by."""
+    """Return f32[rotated / 2], the divisors of the rotation frequencies in Llama 3."""
     wavelengths = 2 * np.pi * theta ** (np.arange(0, rotated, 2) / rotated)
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     turns = scaling["original_max_position_embeddings"] / wavelengths
@@ -83,7 +83,7 @@ def llama3_factors(theta: float, rotated: int, scaling: Mapping[str, Any]) -> np
 
 
 def read_longrope(facts: Facts, rotated: int, positions: int) -> dict[str, Any]:
-    """Phi-3's rope: two lists of factors, of which the length of a context picks one."""
+    """Read Phi-3's LongRoPE: two lists of factors, one for long contexts and one for short."""
     theta = facts.number("rope.freq_base", 10000.0)
     original = facts.whole(_CONTEXT, positions)
     rope = {"rope_theta": theta, "original_max_position_embeddings": original}
@@ -101,13 +101,13 @@ def read_longrope(facts: Facts, rotated: int, positions: int) -> dict[str, Any]:
 def _numbers(factors: np.ndarray | None, rotated: int) -> list[float]:
     if factors is None or factors.shape != (rotated // 2,):
         raise CheckpointError(
-            f"it needs {LONG_FACTORS} and {SHORT_FACTORS}, each of {rotated // 2} numbers"
+            f"it needs {LONG_FACTORS} and {SHORT_FACTORS} with {rotated // 2} numbers each"
         )
-    return [float(str(factor)) for factor in factors]  # the decimals its makers meant
+    return [float(str(factor)) for factor in factors]  # 1.1, not 1.100000023841858
 
 
 def longrope_attention_factor(positions: int, original: int) -> float:
-    """Ding et al. 2024 (https://arxiv.org/abs/2402.13753): longer contexts sharpen attention."""
+    """Attention scale for longer contexts (Ding et al. 2024, https://arxiv.org/abs/2402.13753)."""
     if positions <= original:
         return 1.0
     return math.sqrt(1 + math.log(positions / original) / math.log(original))
@@ -117,7 +117,7 @@ def longrope_attention_factor(positions: int, original: int) -> float:
 
 
 def rope_of(config: Mapping[str, Any]) -> tuple[float, dict[str, Any]]:
-    """rope_theta and the scaling ({}: none), from old keys or those of transformers 5."""
+    """Return rope_theta and the scaling ({} if none), from old keys or those of transformers 5."""
     given = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     theta = config.get("rope_theta") or given.get("rope_theta") or 10000.0
     given.pop("rope_theta", None)
@@ -129,7 +129,7 @@ def rope_type(scaling: Mapping[str, Any]) -> str:
 
 
 def rope_metadata(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises CheckpointError for a scaling that GGUF has no words for."""
+    """Return the metadata. Raises CheckpointError for a scaling that GGUF cannot express."""
     theta, scaling = rope_of(config)
     return {"rope.freq_base": theta} | _scaling_metadata(scaling, config)
 
@@ -140,11 +140,11 @@ def _scaling_metadata(scaling: dict[str, Any], config: Mapping[str, Any]) -> dic
     original = original or config["max_position_embeddings"]
     if kind == "default":
         return {}
-    if kind == "llama3":  # the rest of it goes in as a tensor
+    if kind == "llama3":  # the rest is stored as a tensor, see rope_factors
         _only(scaling, {"factor": None, **_LLAMA3, "original_max_position_embeddings": None})
         return {_CONTEXT: int(original)}
     if kind not in ("linear", "yarn"):
-        raise CheckpointError(f"rope_scaling of the kind {kind!r} cannot be written as GGUF")
+        raise CheckpointError(f"rope_scaling of type {kind!r} cannot be written as GGUF")
     written = {"rope.scaling.type": kind, "rope.scaling.factor": float(scaling["factor"])}
     if kind == "linear":
         _only(scaling, {"factor": None, "original_max_position_embeddings": None})
@@ -159,12 +159,12 @@ def _yarn_metadata(scaling: dict[str, Any], original: int) -> dict[str, Any]:
     written |= {at: float(scaling[key]) for key, at in _YARN.items() if scaling.get(key)}
     mscale, mscale_all = (scaling.get(key) for key in _MSCALES)
     if mscale != mscale_all:
-        raise CheckpointError("rope_scaling with different mscales cannot be written as GGUF")
+        raise CheckpointError("rope_scaling with unequal mscales cannot be written as GGUF")
     return written | ({_LOG_MULTIPLIER: 0.1 * mscale} if mscale else {})
 
 
 def rope_factors(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The tensor that Llama 3's scaling becomes."""
+    """Return Llama 3's frequency factors as a tensor by name; {} for any other scaling."""
     theta, scaling = rope_of(config)
     if rope_type(scaling) != "llama3":
         return {}
@@ -173,7 +173,7 @@ def rope_factors(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def longrope_metadata(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `read_longrope`, without its lists."""
+    """Invert `read_longrope`, except for the two lists (see `longrope_factors`)."""
     theta, scaling = rope_of(config)
     positions = config["max_position_embeddings"]
     original = config.get("original_max_position_embeddings")
@@ -189,7 +189,7 @@ def longrope_metadata(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def longrope_factors(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Phi-3's two lists, as tensors."""
+    """Return Phi-3's two lists of factors as tensors by name."""
     _, scaling = rope_of(config)
     if rope_type(scaling) not in _LONGROPE:
         return {}
@@ -200,7 +200,7 @@ def longrope_factors(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _only(scaling: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Refuses what would be lost: keys nobody knows, and values GGUF takes for granted."""
+    """Raise CheckpointError for unknown keys, and for values that differ from GGUF's fixed ones."""
     for key, value in scaling.items():
         if key in ("type", "rope_type", "partial_rotary_factor") or value is None:
             continue

@@ -1,7 +1,6 @@
-"""Orders in which llama.cpp writes the rows of projections onto attention heads.
+"""Row permutations that llama.cpp's converter applies to attention projections.
 
 An order is i64[rows]: for each row of Hugging Face's tensor, the row of the file that holds it.
-Pure arithmetic; knows no files.
 """
 
 from __future__ import annotations
@@ -17,34 +16,34 @@ from sax.errors import CheckpointError
 
 @dataclass(frozen=True, slots=True)
 class RowOrder:
-    """How the rows of one projection are reordered, for any number of heads."""
+    """The permutation of one projection's rows, for any number of heads."""
 
-    heads: str  # the config.json key with their number
-    parts: int  # tensors of one row per head dimension that the projection holds
+    heads: str  # config.json key with the number of heads
+    parts: int  # projections fused into the tensor: 1, or 3 for q, k and v
     of: Callable[[int, int], np.ndarray]  # (rows, heads) -> order
 
     def for_tensor(self, rows: int, config: Mapping[str, Any], name: str) -> np.ndarray:
-        """The order of a tensor's rows. Raises CheckpointError if they are not those heads'."""
+        """Return i64[rows]. Raises CheckpointError if `rows` does not match the heads."""
         heads = config[self.heads]
         head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         if rows != self.parts * heads * head_dim:
             wanted = self.parts * heads * head_dim
-            raise CheckpointError(f"tensor {name} has {rows} rows; its heads make {wanted}")
+            raise CheckpointError(f"tensor {name} has {rows} rows; its heads need {wanted}")
         return self.of(rows, heads)
 
 
 def halves_of_heads(rows: int, heads: int) -> np.ndarray:
-    """Pairs that rotate together: neighbours in the file, in the two halves of a head here."""
+    """Rotary pairs: neighbouring rows in the file, one in each half of a head here."""
     return np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).ravel()
 
 
 def heads_of_thirds(rows: int, heads: int) -> np.ndarray:
-    """All queries, keys, values in the file; here head by head its query, key, value."""
+    """In the file all queries, then all keys, then all values; here q, k, v per head."""
     return np.arange(rows).reshape(3, heads, -1).swapaxes(0, 1).ravel()
 
 
 def inverse(order: np.ndarray) -> np.ndarray:
-    """For each row of the file, the row here that it holds."""
+    """Return, for each row of the file, the Hugging Face row that it holds."""
     back = np.empty_like(order)
     back[order] = np.arange(len(order))
     return back

@@ -1,9 +1,9 @@
-"""The tokenizer inside a GGUF file, as the tokenizer.json its makers would have written.
+"""Rebuilds the tokenizer.json of a GGUF file's tokenizer from its metadata.
 
-The kinds of `tokenizer.ggml.model`: gpt2 (byte-level BPE), llama (SentencePiece BPE, which merges
-by score), t5 (SentencePiece Unigram) and bert (WordPiece). How byte-level text is cut is not in
-the file, only a name for it (`tokenizer.ggml.pre`).
-Pure: metadata in, tokenizer out. Raises CheckpointError without a file name, which the caller adds.
+Supports these values of `tokenizer.ggml.model`: gpt2 (byte-level BPE), llama (SentencePiece BPE,
+which merges by score), t5 (SentencePiece Unigram) and bert (WordPiece). The file does not hold the
+pre-tokenizer of byte-level BPE, only a name for it (`tokenizer.ggml.pre`).
+Pure. Raises CheckpointError without a file name, which the caller adds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _EOS_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
 def tokenizer_of(metadata: dict[str, Any]) -> HfTokenizer:
-    """Raises CheckpointError if the vocabulary is of another kind or does not fit together."""
+    """Return the tokenizer. Raises CheckpointError if its kind is unsupported or it is invalid."""
     kind = metadata.get("tokenizer.ggml.model")
     if not isinstance(kind, str) or kind not in _KINDS:
         raise CheckpointError(
@@ -59,7 +59,7 @@ def tokenizer_of(metadata: dict[str, Any]) -> HfTokenizer:
 
 
 def _adds_bos(kind: str, metadata: dict[str, Any]) -> bool:
-    """What a file means that does not say whether a text begins with the start token."""
+    """Return the default for files without add_bos_token."""
     if kind == "gpt2":
         pre = metadata.get("tokenizer.ggml.pre")
         return isinstance(pre, str) and pre in CUTTINGS and CUTTINGS[pre].adds_bos
@@ -98,7 +98,7 @@ def _cutting(metadata: dict[str, Any]) -> Cutting:
     if not isinstance(pre, str) or pre not in CUTTINGS:
         known = ", ".join(sorted(CUTTINGS))
         raise CheckpointError(
-            f"its text is cut the {pre!r} way; known from GGUF: {known}. "
+            f"its pre-tokenizer is {pre!r}; supported from GGUF: {known}. "
             "Use the model's Hugging Face folder"
         )
     return CUTTINGS[pre]
@@ -147,7 +147,7 @@ def _per_token(metadata: dict[str, Any], key: str, size: int) -> np.ndarray:
 
 
 def _word_piece(metadata: dict[str, Any], tokens: list[str], frame: dict[str, Any]) -> Vocabulary:
-    """A file marks where words begin; BERT's own vocabulary marks where they go on."""
+    """GGUF marks pieces that begin a word; BERT's own vocabulary marks those that continue one."""
     kinds = _per_token(metadata, "token_type", len(tokens))
     return word_piece(list(_bert_tokens(tokens, kinds)))
 

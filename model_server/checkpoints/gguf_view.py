@@ -1,7 +1,7 @@
-"""Tensors of a GGUF file as Hugging Face has them: names, shapes, layouts, numbers.
+"""Presents one tensor of a GGUF file in Hugging Face's shape, layout and values.
 
-A view undoes for any region what llama.cpp's converter did to the whole. Knows one tensor (of
-DeepSeek's kv_b_proj, two) of an open file; which there are is `gguf_views`' business.
+A view undoes, for any region, what llama.cpp's converter did to the whole tensor. DeepSeek's
+kv_b_proj may be stored as two tensors; `gguf_views` lists the views of a file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sax.errors import CheckpointError
 
 
 class View(Protocol):
-    """A tensor in Hugging Face's terms. Regions are explicit."""
+    """A tensor in Hugging Face's layout. Regions must be explicit (see `region.explicit`)."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -38,12 +38,12 @@ class View(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoredView:
-    """A tensor that the file holds, perhaps among those of other experts."""
+    """A tensor stored in the file, perhaps stacked with those of other experts."""
 
     matrix: Matrix
     shape: tuple[int, ...]
     place: Place
-    order: np.ndarray | None  # i64[rows]: the file's row of each row
+    order: np.ndarray | None  # i64[rows]: the row in the file for each row here
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -64,7 +64,7 @@ class StoredView:
         return self.matrix.read(self._file_rows(region[0]), region[1], out)
 
     def packing(self) -> Packing | None:
-        """None also for a transposed tensor: its blocks run along its columns."""
+        """Also None for a transposed tensor, whose blocks run along its columns."""
         kind = KINDS.get(self.matrix.tensor.kind)
         whole_rows = len(self.shape) == 2 and not self.place.transposed
         return kind.packing if kind is not None and whole_rows else None
@@ -78,7 +78,7 @@ class StoredView:
         return rows if self.order is None else self.order[rows]
 
     def _vector(self, part: slice) -> np.ndarray:
-        """A row of its own; only biases are reordered, and they are short."""
+        """Read part of a vector; reordered ones (only biases, which are short) are read whole."""
         if self.order is None:
             return self.matrix.read(slice(0, 1), part)[0]
         return self.matrix.read(slice(0, 1), slice(0, self.matrix.columns))[0][self.order[part]]
@@ -86,7 +86,7 @@ class StoredView:
 
 @dataclass(frozen=True, slots=True)
 class SplitView:
-    """DeepSeek's kv_b_proj from its two parts: head by head, the keys' rows, then the values'."""
+    """DeepSeek's kv_b_proj from its two parts: per head, the key rows, then the value rows."""
 
     keys: tuple[Matrix, ...]  # per head [latent, key rows]
     values: tuple[Matrix, ...]  # per head [value rows, latent]
@@ -104,7 +104,7 @@ class SplitView:
         return np.result_type(self.keys[0].dtype, self.values[0].dtype)
 
     def read(self, region: Region, out: np.ndarray | None = None) -> np.ndarray:
-        """Reads the heads that the region's rows touch."""
+        """Read only the heads that the region's rows touch."""
         rows, columns = region
         first, last = rows.start // self._head_rows, math.ceil(rows.stop / self._head_rows)
         heads = [self._head(head, columns) for head in range(first, last)]
@@ -124,7 +124,7 @@ class SplitView:
         )
 
     def packing(self) -> Packing | None:
-        """Its keys' blocks run along its columns: it is read as numbers."""
+        """Always None: the blocks of the keys run along the columns."""
         return None
 
     def read_packed(self, region: Region) -> PackedBlocks:

@@ -1,7 +1,7 @@
-"""All tensors of a GGUF file by their Hugging Face names, checked against the configuration.
+"""Lists the tensors of a GGUF file by Hugging Face name, checked against the configuration.
 
-Knows which tensors a family has; reading one is `gguf_view`'s business. Raises CheckpointError
-without the file's name, which the caller adds.
+`gguf_view` reads one of them. Raises CheckpointError without the file's name, which the caller
+adds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Parts = dict[str, GgufTensor]  # "k" and "v"
 def views_of(
     file: TensorFile, header: GgufHeader, architecture: Architecture, config: Config
 ) -> dict[str, View]:
-    """By Hugging Face name, in file order."""
+    """Return views by Hugging Face name, in file order."""
     _check_kinds(header)
     tensors = {n: t for n, t in header.tensors.items() if n not in FACTORS}
     split = _take_split(tensors) if architecture.split_kv_b else {}
@@ -44,7 +44,7 @@ def _check_kinds(header: GgufHeader) -> None:
         if tensor.kind not in PLAIN and tensor.kind not in KINDS:
             known = ", ".join(kind.name for kind in (*PLAIN, *KINDS))
             raise CheckpointError(
-                f"tensor {tensor.name} is stored as {tensor.kind.name}; read here are {known}"
+                f"tensor {tensor.name} is stored as {tensor.kind.name}; supported are {known}"
             )
 
 
@@ -55,7 +55,7 @@ def _named(architecture: Architecture, gguf_name: str) -> Named:
 
 
 def _check_complete(found: Mapping[str, Named], architecture: Architecture, config: Config) -> None:
-    """As many layers as announced, each with all its weights, and no more."""
+    """Raise CheckpointError unless every announced layer has all its weights, and no others."""
     layers = config[architecture.layer_count]
     if missing := [name for name in architecture.needed(config) if name not in found]:
         given = architecture.from_gguf(missing[0])
@@ -89,7 +89,7 @@ def _stored(
 
 
 def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
-    """A vector is one row."""
+    """Return (rows, columns); a vector is one row."""
     return (1, shape[0]) if len(shape) == 1 else (shape[0], shape[1])
 
 
@@ -106,12 +106,12 @@ def _view(matrix: Matrix, shape: tuple[int, ...], named: Named, config: Config) 
 
 
 def _take_split(tensors: dict[str, GgufTensor]) -> dict[str, _Parts]:
-    """Moves attn_k_b and attn_v_b out of `tensors`, under the name of what they make."""
+    """Move attn_k_b and attn_v_b out of `tensors`, keyed by the attn_kv_b they make up."""
     split: dict[str, _Parts] = {}
     for name in list(tensors):
         if match := _SPLIT.fullmatch(name):
             tensor, whole = tensors.pop(name), f"{match[1]}kv_b.weight"
-            if whole not in tensors:  # some files hold it both ways
+            if whole not in tensors:  # some files hold both forms
                 split.setdefault(whole, {})[match[2]] = tensor
     return split
 

@@ -1,8 +1,8 @@
-"""A tokenizer as GGUF metadata: the inverse of `gguf_tokenizer`.
+"""Converts a tokenizer to GGUF metadata: the inverse of `gguf_tokenizer`.
 
-GGUF has names for ways to cut text and no rules, so what was written is read back and must give
-the same tokens for texts that show the differences. Pure: a checkpoint in, metadata out. Raises
-CheckpointError for a tokenizer that GGUF has no words for.
+GGUF names pre-tokenizers but does not store their rules, so the result is read back and must give
+the same tokens for probe texts that expose the differences. Pure. Raises CheckpointError for a
+tokenizer that GGUF cannot express.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from model_server.tokenizer import HfTokenizer
 from model_server.vocabularies.sentence_piece import SPACE
 from sax.errors import CheckpointError
 
-Metadata = dict[str, Any]  # without tokenizer.ggml. before its keys
+Metadata = dict[str, Any]  # keys without the tokenizer.ggml. prefix
 _EOS_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 _PROBES = (
     "Hello World, I'll say: don't 1234567 3.14",
@@ -33,7 +33,7 @@ _PROBES = (
 
 
 def tokenizer_metadata(source: Checkpoint) -> dict[str, Any]:
-    """Everything below tokenizer., by its whole key."""
+    """Return all tokenizer.* metadata, by full key."""
     tokenizer, template = source.tokenizer(), source.chat_template()
     serialized = json.loads(tokenizer.serialized)
     ends = _ends(tokenizer.bos_id, ordered_ends(source))
@@ -44,13 +44,13 @@ def tokenizer_metadata(source: Checkpoint) -> dict[str, Any]:
             chat = {} if template is None else {"tokenizer.chat_template": template.source}
             return metadata | chat
     raise CheckpointError(
-        "its tokenizer cuts or normalises text in a way that GGUF has no name for here; cuts of "
-        f"byte-level text that have one are {', '.join(PRE_TOKENIZERS)}"
+        "its tokenizer splits or normalises text in a way that GGUF has no name for; byte-level "
+        f"pre-tokenizers that have one are {', '.join(PRE_TOKENIZERS)}"
     )
 
 
 def _variants(serialized: dict[str, Any], config: Mapping[str, Any]) -> Iterator[Metadata]:
-    """What the tokenizer may be to GGUF."""
+    """Yield candidate encodings of the tokenizer; `_equal` decides which one is right."""
     kind = serialized["model"]["type"]
     if kind == "BPE" and serialized["model"].get("byte_fallback"):
         kind = "SentencePiece"
@@ -60,7 +60,7 @@ def _variants(serialized: dict[str, Any], config: Mapping[str, Any]) -> Iterator
 
 
 def _equal(tokenizer: HfTokenizer, metadata: Metadata, serialized: dict[str, Any]) -> bool:
-    """Whether the metadata read as a tokenizer gives the same tokens."""
+    """Read the metadata back as a tokenizer and compare its tokens on the probe texts."""
     per_token = ("tokenizer.ggml.token_type", "tokenizer.ggml.scores")
     arrays = {key: np.asarray(metadata[key]) for key in per_token if key in metadata}
     written = tokenizer_of(metadata | arrays)
@@ -74,7 +74,7 @@ def _equal(tokenizer: HfTokenizer, metadata: Metadata, serialized: dict[str, Any
 
 
 def _tokens(serialized: dict[str, Any], size: int) -> tuple[list[str], list[int]]:
-    """Texts and kinds by id; ids that mean nothing get a made-up text."""
+    """Return texts and types by id; unused ids get a placeholder text."""
     model, added = serialized["model"], serialized["added_tokens"]
     ids = [*model["vocab"].values(), *(token["id"] for token in added)]
     if max(ids) >= size:
@@ -110,7 +110,7 @@ def _merge(merge: str | list[str]) -> str:
 
 
 def _sentence_piece(serialized: dict[str, Any], config: Mapping[str, Any]) -> Iterator[Metadata]:
-    """Pieces merge by score: a piece's is the place of the first merge that makes it."""
+    """Score a piece by the first merge that makes it, because SentencePiece merges by score."""
     model = serialized["model"]
     tokens, types = _tokens(serialized, config["vocab_size"])
     unknown = model["vocab"].get(model.get("unk_token"))
@@ -137,7 +137,7 @@ def _sentence_piece(serialized: dict[str, Any], config: Mapping[str, Any]) -> It
 
 
 def _word_piece(serialized: dict[str, Any], config: Mapping[str, Any]) -> Iterator[Metadata]:
-    """BERT marks where a word goes on, GGUF where one begins."""
+    """BERT marks pieces that continue a word, GGUF marks those that begin one."""
     tokens, types = _tokens(serialized, config["vocab_size"])
     vocab = serialized["model"]["vocab"]
     special = {

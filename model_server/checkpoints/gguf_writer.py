@@ -1,7 +1,7 @@
 """Writes a checkpoint as a GGUF file that llama.cpp reads, tensor by tensor.
 
-The inverse of `gguf` and its neighbours, for the same architectures. Stores float32, float16 or
-bfloat16, and of quantised kinds Q8_0 and Q4_0; better ones are left to llama.cpp's own tools.
+The inverse of `gguf`, for the same architectures. Stores float32, float16, bfloat16, Q8_0 and
+Q4_0; better quantised kinds are left to llama.cpp's own tools.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _KINDS = {
     "q4_0": GGMLQuantizationType.Q4_0,
 }
 QUANTISED = ("q8_0", "q4_0")
-# llama.cpp wants these in float32, as it does everything that is not a matrix.
+# llama.cpp requires float32 for these, as for everything that is not a matrix.
 _FLOAT32 = ("position_embd.weight", "token_types.weight", "ffn_gate_inp.weight")
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A tensor of the file to be written."""
+    """A tensor to write."""
 
     gguf_name: str
-    names: tuple[str, ...]  # Hugging Face's; of several experts in order
+    names: tuple[str, ...]  # Hugging Face names; several for stacked experts, in order
     place: Place
     shape: tuple[int, ...]  # in the file
-    dtype: str  # of _KINDS
+    dtype: str  # key of _KINDS
 
     @property
     def nbytes(self) -> int:
@@ -60,10 +60,10 @@ def write_gguf(
     dtypes: Mapping[str, str],
     report: Callable[[Progress], None],
 ) -> None:
-    """`dtypes` says what each tensor is to be stored as: float32, ..., q8_0 or q4_0.
+    """Write `source` to `path`; `dtypes` is the wanted format per tensor (float32, ..., q4_0).
 
-    Vectors and what llama.cpp wants so are float32; what has no whole blocks stays float16. Raises
-    CheckpointError.
+    Overridden where llama.cpp requires it: vectors and a few matrices are stored as float32, and
+    matrices whose rows are not whole blocks as float16. Raises CheckpointError.
     """
     config = with_defaults(source.config)
     architecture = architecture_for(config)
@@ -104,7 +104,7 @@ def _add(writer: GGUFWriter, key: str, value: Any) -> None:
 def _entries(
     source: Checkpoint, architecture: Architecture, config: Config, dtypes: Mapping[str, str]
 ) -> list[_Entry]:
-    """In the order of `dtypes`; a layer's experts where the first of them is."""
+    """Return entries in the order of `dtypes`; a layer's experts at the place of the first."""
     groups: dict[str, tuple[Place, dict[int, str]]] = {}
     for name in dtypes:
         if architecture.drops(name, config):
@@ -150,7 +150,7 @@ def _announce(writer: GGUFWriter, entries: list[_Entry], factors: Mapping[str, n
     for name, values in factors.items():
         writer.add_tensor_info(name, values.shape, values.dtype, values.nbytes)
     for entry in entries:
-        # The dtype given is looked at only for whether the shape is one of bytes; it is not.
+        # The writer uses the dtype only to detect shapes given in bytes, which these are not.
         float32 = np.dtype(np.float32)
         kind = _KINDS[entry.dtype]
         writer.add_tensor_info(entry.gguf_name, entry.shape, float32, entry.nbytes, kind)
@@ -175,11 +175,11 @@ def _write_tensors(
 
 
 def _stored(name: str, values: np.ndarray, entry: _Entry, config: Config) -> np.ndarray:
-    """One tensor as the file has it; quantised ones as bytes."""
+    """Convert one tensor to its form in the file; quantised tensors become bytes."""
     place = entry.place
     if place.transposed and values.ndim == 2:
         values = values.T
-    values = np.ascontiguousarray(values)  # what lies otherwise is written number by number
+    values = np.ascontiguousarray(values)  # others are written one number at a time
     if place.order is not None:
         values = values[inverse(place.order.for_tensor(len(values), config, name))]
     if place.plus:

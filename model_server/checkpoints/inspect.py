@@ -1,9 +1,9 @@
-"""Says what a checkpoint is and everything that would keep it from being loaded.
+"""Describes a checkpoint and lists everything that would keep it from loading.
 
     python -m model_server.checkpoints.inspect PATH [--json]
 
-Reads headers and small files, no weights, and touches no accelerator. Exit status 0: it would
-load; 1: it would not.
+Reads headers and small files, no weights, and uses no accelerator. Exit status: 0 it would load,
+1 it would not.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from model_server.models.weight import Blueprint
 from model_server.weights import mismatches
 from sax.errors import CheckpointError, SaxError
 
-_AUTO = "auto"  # the registry's path for "as config.json says"
-_NAMED = 20  # tensors that one problem lists
+_AUTO = "auto"  # the registry's path for "choose by config.json"
+_NAMED = 20  # tensors listed per problem
 _QUANTIZED = ("int8", "int4")
 
 
 def inspect(path: str) -> Report:
-    """Whatever is wrong is in the report's problems, not raised."""
+    """Report on a checkpoint; what is wrong goes to the report's problems and is not raised."""
     report = Report(path)
     try:
         checkpoint = open_checkpoint(path, lambda error: report.problems.append(error.text))
@@ -76,7 +76,7 @@ def _model(report: Report, checkpoint: Checkpoint) -> None:
     try:
         _fit(report, checkpoint)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as exc:
-        # A value that its family did not foresee: the same would end a load.
+        # A value that the family does not expect; it would fail a load the same way.
         raise CheckpointError(f"config.json cannot be understood: {exc!r}") from exc
 
 
@@ -86,7 +86,7 @@ def _first_text(given: Any) -> str | None:
 
 
 def _fit(report: Report, checkpoint: Checkpoint) -> None:
-    """Holds the tensors against what the model declares."""
+    """Compare the tensors with the model's declarations."""
     config = checkpoint.config
     recipe = make_recipe(_AUTO, config, {})
     if isinstance(recipe, Recipe):
@@ -103,7 +103,7 @@ def _fit(report: Report, checkpoint: Checkpoint) -> None:
 
 
 def _memory(config: dict[str, Any], checkpoint: Checkpoint) -> Iterator[tuple[str, int]]:
-    """Bytes of the weights on the devices, in the forms a publish may ask for."""
+    """Yield the bytes of the weights on the devices, per number format that can be published."""
     asked = [("bfloat16", {"DTYPE": "bfloat16"})]
     asked += [(kind, {"QUANTIZE": kind}) for kind in _QUANTIZED]
     if any(checkpoint.packing(name) for name in checkpoint.names()):
@@ -112,7 +112,7 @@ def _memory(config: dict[str, Any], checkpoint: Checkpoint) -> Iterator[tuple[st
         as_json = {key: json.dumps(value) for key, value in overrides.items()}
         try:
             yield kind, _blueprint(config, checkpoint, as_json).bytes
-        except SaxError:  # a family that has no such form
+        except SaxError:  # the family does not support this format
             continue
 
 
@@ -141,22 +141,21 @@ def _tokenizer(report: Report, checkpoint: Checkpoint) -> None:
 
 
 def _template(report: Report, checkpoint: Checkpoint) -> None:
-    if report.tokenizer is None:  # a template needs to know the control tokens
+    if report.tokenizer is None:  # a template needs the control tokens
         return
     template = checkpoint.chat_template()
     report.chat_template = template and template.source
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m model_server.checkpoints.inspect",
-        description="Says what a checkpoint is and whether it would load.",
+        description="Show what a checkpoint is and whether it would load.",
     )
     parser.add_argument("path", help="a GGUF file, a Hugging Face folder or an Orbax checkpoint")
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
-    jax.config.update("jax_platforms", "cpu")  # a look at a file takes no accelerator
+    jax.config.update("jax_platforms", "cpu")  # do not claim an accelerator to read a file
     report = inspect(options.path)
     sys.stdout.write((report.as_json() if options.json else report.as_text()) + "\n")
     return 0 if report.loads else 1

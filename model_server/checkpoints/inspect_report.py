@@ -1,7 +1,4 @@
-"""What there is to say about a checkpoint, and how it looks as text and as JSON.
-
-Knows nothing of how any of it is found out.
-"""
+"""The report of `sax inspect`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ _FORMATS = {
     "gguf": "GGUF",
     "orbax": "Orbax",
 }
-_WIDTH = 15  # of the column of headings
-_TEMPLATE_LINES = 3
-_SPECIAL = 12  # control tokens that are shown
+_WIDTH = 15  # heading column
+_TEMPLATE_LINES = 3  # shown
+_SPECIAL = 12  # control tokens shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +28,9 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class StoredKind:
-    """Tensors that are stored alike."""
+    """Total of the tensors stored in one number format."""
 
-    kind: str  # the format's own word: BF16, Q4_K, float32
+    kind: str  # as the format names it: BF16, Q4_K, float32
     tensors: int
     bytes: int
 
@@ -42,7 +39,7 @@ class StoredKind:
 class TokenizerFacts:
     """A tokenizer that could be read."""
 
-    kind: str  # of tokenizer.json: BPE, Unigram, WordPiece
+    kind: str  # model type in tokenizer.json: BPE, Unigram, WordPiece
     vocabulary: int
     bos: str | None
     eos: list[str]
@@ -52,21 +49,21 @@ class TokenizerFacts:
 
 @dataclass(slots=True)
 class Report:
-    """Everything `sax inspect` shows. What could not be found out stays None or empty."""
+    """Everything that `sax inspect` shows; unknown facts stay None or empty."""
 
     path: str
     format: str | None = None
     files: list[StoredFile] = field(default_factory=list)
     model_type: str | None = None
     architecture: str | None = None
-    family: str | None = None  # as the registry calls it; None: nothing here serves it
+    family: str | None = None  # name in the registry; None: not supported
     parameters: int | None = None
     stored: list[StoredKind] = field(default_factory=list)
     context: int | None = None
     vocabulary: int | None = None  # the model's
     tokenizer: TokenizerFacts | None = None
     chat_template: str | None = None
-    memory: dict[str, int] = field(default_factory=dict)  # bytes of the weights, by format
+    memory: dict[str, int] = field(default_factory=dict)  # bytes of the weights, by number format
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -77,7 +74,7 @@ class Report:
         return json.dumps(asdict(self) | {"loads": self.loads}, indent=2, ensure_ascii=False)
 
     def as_text(self) -> str:
-        """One fact per line under its heading, nothing in it that a terminal would obey."""
+        """Format as one fact per line, without terminal control sequences."""
         lines = (f"{heading:<{_WIDTH}}{_printable(text)}" for heading, text in self._lines())
         return "\n".join(line.rstrip() for line in lines)
 
@@ -104,7 +101,7 @@ class Report:
     def _model(self) -> Iterator[tuple[str, str]]:
         if self.model_type is None:
             return
-        served = f"served as {self.family}" if self.family else "no family here serves it"
+        served = f"served as {self.family}" if self.family else "not supported"
         called = f" ({self.architecture})" if self.architecture else ""
         yield "model", f"{self.model_type}{called}: {served}"
         if self.parameters is not None:
@@ -124,7 +121,7 @@ class Report:
         model = f" (the model has {self.vocabulary:,})" if self.vocabulary else ""
         yield "tokenizer", f"{facts.kind}, {facts.vocabulary:,} tokens{model}"
         start = facts.bos or "none"
-        put = ", put first" if facts.adds_bos else ""
+        put = " (prepended)" if facts.adds_bos else ""
         yield "", f"start {start}{put}; end {', '.join(facts.eos) or 'none'}"
         rest = len(facts.control) - _SPECIAL
         more = f" and {rest} more" if rest > 0 else ""
@@ -152,7 +149,7 @@ class Report:
 
 
 def _printable(text: str) -> str:
-    """Names and templates come from the file: no escape sequences, no line breaks."""
+    """Replace control characters: names and templates come from the file."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 

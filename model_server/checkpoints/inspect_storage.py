@@ -1,6 +1,6 @@
-"""Which files hold a checkpoint's tensors, and in what kinds of numbers, as they are on disk.
+"""Lists the files that hold a checkpoint's tensors, and the number formats stored in them.
 
-Reads headers only, and passes over what is wrong in them: opening the checkpoint says that.
+Reads headers only and skips errors in them, which opening the checkpoint reports.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sax.errors import CheckpointError
 
 
 def stored_files(path: str, checkpoint: Checkpoint) -> list[StoredFile]:
-    """The files of a local checkpoint; of one in a bucket its place, without a size."""
+    """Return the files of a local checkpoint; for one in a bucket its URL, with size 0."""
     place = _local(path)
     if place is None:
         return [StoredFile(path, 0)]
@@ -28,7 +28,7 @@ def stored_files(path: str, checkpoint: Checkpoint) -> list[StoredFile]:
 
 
 def stored_kinds(path: str, checkpoint: Checkpoint) -> list[StoredKind]:
-    """The most bytes first."""
+    """Return totals per number format, the largest first."""
     if checkpoint.format == "gguf":
         tensors = _gguf(path)
     elif checkpoint.format == "safetensors":
@@ -69,7 +69,7 @@ def _readable(checkpoint: Checkpoint) -> Iterable[tuple[str, int]]:
     for name in checkpoint.names():
         try:
             yield checkpoint.dtype(name), checkpoint.nbytes(name)
-        except CheckpointError:  # of a dtype that is not read
+        except CheckpointError:  # unsupported dtype
             continue
 
 

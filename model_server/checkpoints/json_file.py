@@ -1,4 +1,4 @@
-"""Reads the small text and JSON files beside the weights. Knows nothing of their meaning."""
+"""Reads the small text and JSON files beside the weights; errors become CheckpointError."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sax.errors import CheckpointError
 
 
 def read_text(path: Path) -> str:
-    """Raises CheckpointError if the file cannot be read or is not UTF-8."""
+    """Read text. Raises CheckpointError if the file cannot be read or is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as exc:
@@ -20,7 +20,7 @@ def read_text(path: Path) -> str:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Raises CheckpointError if the file cannot be read."""
+    """Read bytes. Raises CheckpointError if the file cannot be read."""
     try:
         return path.read_bytes()
     except OSError as exc:
@@ -28,7 +28,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A JSON object; `missing` stands in for a file that does not exist."""
+    """Read a JSON object; `missing`, if given, is returned for a file that does not exist."""
     if missing is not None and not path.exists():
         return missing
     try:

@@ -1,8 +1,7 @@
-"""An Orbax checkpoint: OCDBT or an array per folder, on this machine or in a bucket.
+"""Opens an Orbax checkpoint (OCDBT or a folder per array) on this machine or in a bucket.
 
-config.json and the tokenizer's files lie beside the arrays, as in a Hugging Face folder. The tree
-inside may be in any dialect of `DIALECTS`; tensors come out under Hugging Face's names and in its
-layouts. Reads region by region, no more chunks than a region touches.
+config.json and the tokenizer files lie beside the arrays, as in a Hugging Face folder. The tree
+may be in any of `DIALECTS`; tensors are returned under Hugging Face names and in its layouts.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from model_server.checkpoints.sentence_transformers import MODULES
 from model_server.tokenizer import HfTokenizer
 from sax.errors import CheckpointError
 
-# The ones with the most telling marks first.
+# Tried in order, the most specific marks first.
 DIALECTS = (GEMMA, MAXTEXT, FLAX, EXACT)
-# What is fetched of a checkpoint in a bucket; the arrays stay there.
+# Files fetched from a bucket; the arrays stay there.
 _BESIDE = (
     "config.json",
     "generation_config.json",
@@ -65,7 +64,7 @@ class OrbaxCheckpoint:
     format = "orbax"
 
     def __init__(self, layout: Layout) -> None:
-        """Raises CheckpointError, naming the file or array."""
+        """Raises CheckpointError, naming the file or array, if it cannot be opened."""
         self._arrays_at = layout.arrays
         self._fetched: TemporaryDirectory[str] | None = None
         self._closed = False
@@ -102,7 +101,7 @@ class OrbaxCheckpoint:
     def read(
         self, name: str, region: Region | None = None, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """One tensor or a region of it; only the chunks that the region touches are read."""
+        """Read a tensor or a region of it; only the chunks that the region touches are read."""
         view = self._find(name)
         self.dtype(name)
         if self._closed:
@@ -116,7 +115,7 @@ class OrbaxCheckpoint:
             ) from exc
 
     def packing(self, name: str) -> Packing | None:
-        """Stored as plain numbers."""
+        """Always None: Orbax arrays hold plain numbers."""
         return None
 
     def read_packed(self, name: str, region: Region | None = None) -> PackedBlocks:
@@ -144,7 +143,7 @@ class OrbaxCheckpoint:
             some = ", ".join(list(weights)[:3]) or "nothing"
             known = "; ".join(dialect.name for dialect in DIALECTS)
             raise CheckpointError(
-                f"{self._arrays_at.url} is no tree of weights that is known here: it holds {some}. "
+                f"{self._arrays_at.url} has an unknown layout of weights: it holds {some}. "
                 f"Known are {known}"
             )
         opened = open_arrays(tree, weights.values())
@@ -166,7 +165,7 @@ class OrbaxCheckpoint:
         if place is None:
             raise CheckpointError(
                 f"{layout.arrays.url} holds Orbax arrays but no config.json: put the model's "
-                "config.json and its tokenizer's files beside them"
+                "config.json and tokenizer files beside them"
             )
         return place.path if place.is_local else self._fetch(place)
 
@@ -186,7 +185,7 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _weights(paths: Iterable[str]) -> dict[str, str]:
-    """The weights of a training state, their paths without what is the same for all."""
+    """Return the weights of a training state: short path -> path, without common prefixes."""
     found = {path: path for path in paths}
     while inner := {
         short.removeprefix("params/"): path
@@ -194,7 +193,7 @@ def _weights(paths: Iterable[str]) -> dict[str, str]:
         if short.startswith("params/")
     }:
         found = inner
-    # nnx saves every variable as an object with one field.
+    # nnx saves every variable as an object with the single field `value`.
     if found and all(short.endswith("/value") for short in found):
         found = {short.removesuffix("/value"): path for short, path in found.items()}
     return found

@@ -1,8 +1,7 @@
-"""The arrays of an Orbax checkpoint: their paths in the tree, and how tensorstore opens them.
+"""Lists the arrays of an Orbax checkpoint by path and opens them with tensorstore.
 
-All arrays in one OCDBT database, or a folder for each; zarr 2 or zarr 3. Only numbers are read:
-whatever else a tree held (strings, Python objects) is left alone, and nothing is unpickled.
-Knows nothing of what the arrays mean.
+Handles one OCDBT database for all arrays or a folder for each, in zarr 2 or zarr 3. Only numeric
+arrays are read; other leaves (strings, Python objects) are ignored, and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from sax.errors import CheckpointError
 
 _NOT_ARRAYS = ("string", "None", "Dict", "List", "Tuple", "NamedTuple")
 _ZARRAY, _ZARR_JSON = ".zarray", "zarr.json"
-# Inner nodes of OCDBT's tree are kept, chunks are not: they are read once.
+# Cache inner nodes of OCDBT's tree, but not chunks, which are read once.
 _CONTEXT = {
     "cache_pool": {"total_bytes_limit": 0},
     "cache_pool#nodes": {"total_bytes_limit": 2**26},
@@ -29,16 +28,16 @@ _CONTEXT = {
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """What a checkpoint says it holds, before any array is opened."""
+    """The arrays that a checkpoint's metadata lists, before any is opened."""
 
     folder: Folder
     ocdbt: bool
-    zeros_are_stored: bool  # so that a chunk that is not there is a damage
-    arrays: Mapping[str, tuple[str, bool]]  # path a/b/c -> its name on disk, whether zarr 3
+    zeros_are_stored: bool  # if so, a missing chunk means damage
+    arrays: Mapping[str, tuple[str, bool]]  # path a/b/c -> name on disk, True for zarr 3
 
 
 def read_tree(folder: Folder) -> Tree:
-    """Raises CheckpointError if the metadata makes no sense."""
+    """Read the metadata. Raises CheckpointError if it is invalid."""
     ocdbt = folder.has(MANIFEST)
     raw = folder.read(METADATA)
     if raw is None:
@@ -50,7 +49,7 @@ def read_tree(folder: Folder) -> Tree:
 
 
 def open_arrays(tree: Tree, paths: Iterable[str]) -> dict[str, Any]:
-    """By path, opened for reading. Raises CheckpointError, naming the array that is missing."""
+    """Open arrays for reading, by path. Raises CheckpointError, naming a missing array."""
     context = ts.Context(_CONTEXT)
     wanted = {path: tree.arrays[path] for path in paths}
     opening = {
@@ -78,14 +77,16 @@ def _described(folder: Folder, ocdbt: bool, metadata: dict[str, Any]) -> Tree:
             continue
         keys = [str(part["key"]) for part in entry["key_metadata"]]
         if ".." in "/".join(keys).split("/"):
-            raise CheckpointError(f"{folder.url}/{METADATA} names an array outside: {keys}")
+            raise CheckpointError(
+                f"{folder.url}/{METADATA} names an array outside the checkpoint: {keys}"
+            )
         arrays[_path(keys)] = (".".join(keys), zarr3)
     zeros = bool(metadata.get("store_array_data_equal_to_fill_value", False))
     return Tree(folder, ocdbt, zeros, arrays)
 
 
 def _listed(folder: Folder, ocdbt: bool) -> dict[str, tuple[str, bool]]:
-    """Old checkpoints have no metadata: look for the arrays themselves."""
+    """List the arrays of an old checkpoint without metadata by looking for their files."""
     found: dict[str, tuple[str, bool]] = {}
     for key in _keys(folder) if ocdbt else folder.files():
         name, _, last = key.rpartition("/")
@@ -103,7 +104,7 @@ def _keys(folder: Folder) -> list[str]:
 
 
 def _path(keys: list[str]) -> str:
-    """Some trees nest, some write dots or slashes into one key: all become a/b/c."""
+    """Normalise to a/b/c: some trees nest keys, some join them with dots or slashes."""
     return "/".join(keys).replace(".", "/")
 
 

@@ -1,6 +1,6 @@
-"""From the names in an Orbax tree to those of Hugging Face: what a dialect is, and applying one.
+"""Translates the names and layouts in an Orbax tree to Hugging Face's.
 
-A dialect is a table; each has a file of its own. Knows no files and reads no numbers.
+A dialect is a table of rules; each has its own module.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ Config = Mapping[str, Any]
 class Part:
     """One tensor, or one per layer or expert, inside a stored array."""
 
-    name: str  # Hugging Face's, with {layer} and {expert} where they go
+    name: str  # Hugging Face name with {layer} and {expert} as placeholders
     dims: tuple[tuple[int, ...], ...]  # per dimension the stored axes merged into it
-    take: tuple[tuple[int, int], ...] = ()  # axis, index: where the part lies
-    each: tuple[tuple[str, int], ...] = ()  # name, axis: one tensor for every index
+    take: tuple[tuple[int, int], ...] = ()  # axis, index: fixes the axis at that index
+    each: tuple[tuple[str, int], ...] = ()  # placeholder, axis: one tensor for every index
     rows: int | None = None  # View.rows
     scale: float = 1.0
     paired: bool = False  # View.paired
 
     @property
     def rank(self) -> int:
-        """The axes the stored array must have."""
+        """The number of axes that the stored array must have."""
         return sum(map(len, self.dims)) + len(self.take) + len(self.each)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What the arrays whose whole path matches hold; the pattern's groups go into the names."""
+    """The parts of arrays whose whole path matches; the pattern's groups go into the names."""
 
     pattern: str
     parts: tuple[Part, ...]
@@ -46,16 +46,16 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one program names and lays out its weights."""
+    """The names and layouts that one training program uses for its weights."""
 
     name: str
-    mark: str  # a pattern that a path of every such checkpoint matches, and none of another's
+    mark: str  # matches some path in every checkpoint of this dialect, and none in others
     rules: Callable[[Config, Mapping[str, Shape]], tuple[Rule, ...]]
-    ignored: tuple[str, ...] = ()  # patterns of arrays that the language model does not have
+    ignored: tuple[str, ...] = ()  # patterns of arrays that are not part of the language model
 
 
 def find_dialect(dialects: Iterable[Dialect], paths: Iterable[str]) -> Dialect | None:
-    """The first one whose mark is there."""
+    """Return the first dialect whose mark matches a path; None if there is none."""
     known = list(paths)
     for dialect in dialects:
         mark = re.compile(dialect.mark)
@@ -65,9 +65,9 @@ def find_dialect(dialects: Iterable[Dialect], paths: Iterable[str]) -> Dialect |
 
 
 def translate(dialect: Dialect, config: Config, shapes: Mapping[str, Shape]) -> dict[str, View]:
-    """By Hugging Face name. An array that no rule knows keeps its path as its name.
+    """Return views by Hugging Face name; an array without a rule keeps its path as its name.
 
-    Raises CheckpointError if an array has another number of axes than its rule.
+    Raises CheckpointError if an array has a different number of axes than its rule.
     """
     rules = [(re.compile(rule.pattern), rule) for rule in dialect.rules(config, shapes)]
     ignored = [re.compile(pattern) for pattern in dialect.ignored]
@@ -80,7 +80,7 @@ def translate(dialect: Dialect, config: Config, shapes: Mapping[str, Shape]) -> 
 
 
 def as_stored(path: str, shape: Shape) -> View:
-    """The whole array, axes as they are."""
+    """Return a view of the whole array, its axes unchanged."""
     return View(path, tuple((axis,) for axis in range(len(shape))))
 
 
@@ -111,7 +111,7 @@ def _views(
 
 
 def _filled(name: str, words: Mapping[str, str]) -> str:
-    """Not str.format: what goes in comes from a file, and so do names with braces."""
+    """Fill in placeholders without str.format: both texts come from a file and may hold braces."""
     for word, text in words.items():
         name = name.replace(f"{{{word}}}", text.replace("/", "."))
     return name

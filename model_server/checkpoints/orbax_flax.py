@@ -1,7 +1,7 @@
-"""Trees whose paths are Hugging Face's own names.
+"""Orbax trees whose paths are Hugging Face names.
 
-Either exactly (what `sax convert` writes, one key per tensor), or as transformers' Flax models
-have them: the leaf says what kind of layer it is of, and matrices are [in, out].
+Either exactly (what `sax convert` writes, one key per tensor), or as in transformers' Flax models,
+where the leaf depends on the layer type (kernel, embedding, scale) and matrices are [in, out].
 """
 
 from __future__ import annotations

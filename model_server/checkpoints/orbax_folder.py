@@ -1,7 +1,7 @@
-"""A folder on this machine, in Google Cloud Storage or in S3, as tensorstore reaches it.
+"""A folder on this machine, in Google Cloud Storage or in S3, accessed through tensorstore.
 
-Credentials are the environment's: Google's application default, or the AWS_* variables and
-profiles. $AWS_ENDPOINT_URL names another S3 server. Knows files and folders, not checkpoints.
+Credentials come from the environment: Google's application default, or the AWS_* variables and
+profiles. $AWS_ENDPOINT_URL names another S3 server.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import tensorstore as ts
 from sax.errors import CheckpointError
 
 REMOTE = ("gs", "s3")
-# An unreachable server is told within seconds; tensorstore's own patience is minutes.
+# Report an unreachable server within seconds; tensorstore by default retries for minutes.
 _RETRIES = {"max_retries": 4, "initial_delay": "200ms", "max_delay": "2s"}
-_AT_ONCE = 16  # files fetched at the same time
+_AT_ONCE = 16  # files fetched concurrently
 
 
 class Folder:
     """One folder; reading is thread-safe. Methods raise CheckpointError, naming the place."""
 
     def __init__(self, url: str) -> None:
-        """`gs://bucket/path`, `s3://bucket/path` or a local path."""
+        """`url`: gs://bucket/path, s3://bucket/path or a local path."""
         scheme, separator, rest = url.partition("://")
         self.scheme = scheme if separator else "file"
         self.url = f"{scheme}://{rest.rstrip('/')}" if separator else url.rstrip("/") or "/"
@@ -42,12 +42,11 @@ class Folder:
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
         return self.path.name if self.is_local else self._path.rpartition("/")[2]
 
     @property
     def parent(self) -> Folder | None:
-        """The folder around it; None: it is the root or a bucket."""
+        """The parent folder; None for the root or a bucket."""
         if self.is_local:
             return Folder(str(self.path.parent)) if self.path.name else None
         head = self._path.rpartition("/")[0]
@@ -57,7 +56,7 @@ class Folder:
         return Folder(f"{self.path if self.is_local else self.url}/{name}")
 
     def spec(self) -> dict[str, Any]:
-        """For tensorstore: a key-value store of the files below the folder."""
+        """Return tensorstore's spec of a key-value store of the files below the folder."""
         if self.is_local:
             return {"driver": "file", "path": f"{self.path}/"}
         path = f"{self._path}/" if self._path else ""
@@ -77,7 +76,7 @@ class Folder:
         }
 
     def read(self, name: str) -> bytes | None:
-        """A small file; None: there is none."""
+        """Read a small file; None if there is none."""
         try:
             found = self._files().read(name).result()
         except (ValueError, OSError) as exc:
@@ -85,33 +84,32 @@ class Folder:
         return found.value if found.state == "value" else None
 
     def write(self, name: str, body: bytes) -> None:
-        """A whole file at once: who reads it sees what was there before, or all of this."""
+        """Write a whole file atomically: readers see the old content or all of the new."""
         try:
             self._files().write(name, body).result()
         except (ValueError, OSError) as exc:
             raise CheckpointError(f"{self.url}/{name} cannot be written: {reason(exc)}") from exc
 
     def remove(self, name: str) -> None:
-        """A file that is not there is no error."""
+        """Remove a file; a missing one is no error."""
         try:
             self._files().write(name, None).result()
         except (ValueError, OSError) as exc:
             raise CheckpointError(f"{self.url}/{name} cannot be removed: {reason(exc)}") from exc
 
     def read_all(self, names: tuple[str, ...]) -> dict[str, bytes]:
-        """Those of these small files that exist."""
+        """Read several small files; the result has those that exist."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             contents = dict(zip(names, pool.map(self.read, names), strict=True))
         return {name: content for name, content in contents.items() if content is not None}
 
     def has(self, *names: str) -> bool:
-        """Whether any of these files is there."""
         if self.is_local:
             return any((self.path / name).exists() for name in names)
         return bool(self.read_all(names))
 
     def children(self) -> list[str]:
-        """The names of the files and folders in it. Remote: lists everything below."""
+        """Return the names of files and folders in it. Remote: lists everything below, too."""
         if self.is_local:
             try:
                 return sorted(os.listdir(self.path))
@@ -121,7 +119,7 @@ class Folder:
         return sorted({key.partition("/")[0] for key in self.files()})
 
     def files(self) -> list[str]:
-        """The paths of all files below it."""
+        """Return the paths of all files below it."""
         try:
             return [key.decode() for key in self._files().list().result()]
         except (ValueError, OSError) as exc:
@@ -134,13 +132,13 @@ class Folder:
 
 
 def reason(error: Exception) -> str:
-    """What tensorstore complains of, without its own specification."""
+    """Return tensorstore's message without the spec it appends."""
     return str(error).partition(" [")[0]
 
 
 def _s3_server() -> dict[str, str]:
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    if endpoint:  # a server of one's own needs a region only to sign with
+    if endpoint:  # other S3 servers need a region only for signing
         return {"endpoint": endpoint, "aws_region": region or "us-east-1"}
     return {"aws_region": region} if region else {}

@@ -1,8 +1,7 @@
 """Gemma 1, 2 and 3 as Google publishes them for Flax.
 
-Letters of shapes: D model, H query heads, K key heads, Q head size, F ffw. Versions differ in the
-order of the gate's axes and in how many norms a layer has. The vision tower of Gemma 3 is left
-out.
+Shape letters: D model, H query heads, K key heads, Q head size, F ffw. Versions differ in the order
+of the gate's axes and in the number of norms per layer. Gemma 3's vision tower is ignored.
 """
 
 from __future__ import annotations
@@ -74,7 +73,8 @@ def _feed_forward(config: Config, shapes: Mapping[str, Shape]) -> tuple[Rule, ..
 
 
 def _norms(config: Config) -> tuple[Rule, ...]:
-    # With two norms around the feed-forward part, Hugging Face names the first after it.
+    # Gemma 1 has no norm after attention, and Hugging Face calls its pre-feed-forward norm
+    # post_attention_layernorm.
     first = config.get("model_type") == "gemma"
     names = {
         "pre_attention_norm": "input_layernorm",

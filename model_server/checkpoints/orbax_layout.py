@@ -1,7 +1,7 @@
-"""Where in a folder an Orbax checkpoint lies, and whether it was written to its end.
+"""Locates the arrays of an Orbax checkpoint in a folder and checks that its save was completed.
 
 A path may name the arrays themselves, a step (`<n>/default`, `<n>/params`, ...), or a folder of
-steps, of which the last finished one counts. Knows names of files and folders, not arrays.
+steps, of which the last completed one is used.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ METADATA = "_METADATA"
 MANIFEST = "manifest.ocdbt"
 COMMITTED = "commit_success.txt"
 STEP_METADATA = "_CHECKPOINT_METADATA"
-_AGGREGATE = "checkpoint"  # of Orbax before 2023, and of flax.training.checkpoints
+_AGGREGATE = "checkpoint"  # written by Orbax before 2023 and by flax.training.checkpoints
 _MARKS = (METADATA, MANIFEST)
-# What is saved under a step, the ones that hold nothing but weights first.
+# Names of the items under a step, those that hold only weights first.
 ITEMS = ("params", "model_params", "default", "items", "state", "train_state")
 _STEP = re.compile(r"(?:[a-z_]+_)?(\d{1,18})")
 _UNFINISHED = ".orbax-checkpoint-tmp"
@@ -26,14 +26,12 @@ _UNFINISHED = ".orbax-checkpoint-tmp"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The folders of one checkpoint."""
-
     arrays: Folder
-    beside: tuple[Folder, ...]  # where config.json may be, the likeliest first
+    beside: tuple[Folder, ...]  # where config.json may be, the most likely first
 
 
 def find_layout(folder: Folder) -> Layout | None:
-    """None: there is nothing of Orbax's. Raises CheckpointError if it is not finished."""
+    """Locate a checkpoint; None if there is none. Raises CheckpointError if it is incomplete."""
     _refuse_unfinished_name(folder)
     arrays = _find_arrays(folder)
     if arrays is None:
@@ -49,7 +47,7 @@ def _find_arrays(folder: Folder) -> Folder | None:
         return item
     names = folder.children()
     if any(name.startswith("ocdbt.process_") for name in names):
-        raise _unfinished(folder, f"it has no {MANIFEST} over what its processes wrote")
+        raise _unfinished(folder, f"it has no {MANIFEST} to merge what its processes wrote")
     if step := _last_step(folder, names):
         return _item(step) or (step if step.has(*_MARKS) else None)
     if any(_is_plain_array(folder, name) for name in names):
@@ -70,7 +68,7 @@ def _last_step(folder: Folder, names: list[str]) -> Folder | None:
     unfinished = [name for name in names if _UNFINISHED in name]
     if found is None and (steps or unfinished):
         name = steps[0].name if steps else unfinished[-1]
-        raise _unfinished(folder.child(name), "no other step is there")
+        raise _unfinished(folder.child(name), "there is no other step")
     return found
 
 
@@ -79,7 +77,7 @@ def _is_plain_array(folder: Folder, name: str) -> bool:
 
 
 def _around(arrays: Folder) -> tuple[Folder, ...]:
-    """The folder of the arrays, and around it those that belong to the same checkpoint."""
+    """Return the folder of the arrays and the parents that belong to the same checkpoint."""
     found = [arrays]
     if arrays.name in ITEMS and arrays.parent is not None:
         found.append(arrays.parent)
@@ -90,7 +88,7 @@ def _around(arrays: Folder) -> tuple[Folder, ...]:
 
 
 def _check_finished(arrays: Folder) -> None:
-    if arrays.scheme != "gs":  # elsewhere a finished checkpoint is one that was renamed
+    if arrays.scheme != "gs":  # elsewhere Orbax marks completion by renaming the folder
         return
     places = (arrays, arrays.parent) if arrays.name in ITEMS else (arrays,)
     if not any(place.has(COMMITTED) for place in places if place is not None):
@@ -99,20 +97,20 @@ def _check_finished(arrays: Folder) -> None:
 
 def _refuse_unfinished_name(folder: Folder) -> None:
     if _UNFINISHED in folder.url:
-        raise _unfinished(folder, f"{_UNFINISHED} in its name marks a save that is under way")
+        raise _unfinished(folder, f"{_UNFINISHED} in its name marks a save in progress")
 
 
 def _refuse_aggregate(folder: Folder, names: list[str]) -> None:
     if _AGGREGATE in names:
         raise CheckpointError(
-            f"{folder.url} holds one msgpack file, {_AGGREGATE}, as flax.training.checkpoints "
-            "wrote: its arrays cannot be read one by one. Restore it with Orbax where it was made "
-            "and save it with orbax.checkpoint.PyTreeCheckpointer"
+            f"{folder.url} holds one msgpack file, {_AGGREGATE}, written by flax.training."
+            "checkpoints: its arrays cannot be read one by one. Restore it with Orbax where it was "
+            "made and save it with orbax.checkpoint.PyTreeCheckpointer"
         )
 
 
 def _unfinished(folder: Folder, why: str) -> CheckpointError:
     return CheckpointError(
-        f"{folder.url} is an Orbax checkpoint that was not written to its end: {why}. "
-        "Name a finished step, or save it again"
+        f"{folder.url} is an incomplete Orbax checkpoint: {why}. "
+        "Name a complete step, or save it again"
     )

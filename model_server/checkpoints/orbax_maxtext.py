@@ -1,9 +1,9 @@
-"""Llama, Mistral, Mixtral and Qwen 3 as MaxText trains them, layers scanned or one by one.
+"""Llama, Mistral, Mixtral and Qwen 3 as MaxText trains them, with scanned or separate layers.
 
-Letters of shapes: D model, H query heads, K key heads, Q head size, F ffw, L layers, E experts.
-Scanned arrays have the layers as an axis of their own, the second. Where queries are not
-normalised, MaxText's query weights are divided by sqrt(Q), which attention then does not do; and
-with Llama 3.1's rotation the dimensions that rotate together are neighbours.
+Shape letters: D model, H query heads, K key heads, Q head size, F ffw, L layers, E experts.
+Scanned arrays have the layers as their second axis. Unless queries are normalised, MaxText folds
+the attention scale 1/sqrt(Q) into the query weights. With Llama 3.1's rotary scaling, the
+dimensions of a rotary pair are neighbours.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _rules(config: Config, shapes: Mapping[str, Shape]) -> tuple[Rule, ...]:
 
 
 def _attention(config: Config) -> dict[str, Part]:
-    """Not scanned: [D, H, Q], [D, K, Q] and [H, Q, D]."""
+    """Unscanned shapes: [D, H, Q], [D, K, Q] and [H, Q, D]."""
     size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     scale = 1.0 if config["model_type"] == "qwen3" else math.sqrt(size)
     scaling = config.get("rope_scaling") or {}
@@ -59,7 +59,7 @@ def _attention(config: Config) -> dict[str, Part]:
 
 
 def _feed_forward() -> dict[str, Part]:
-    """Not scanned: [in, out], and per expert [E, in, out]."""
+    """Unscanned shapes: [in, out], and [E, in, out] for experts."""
     turned, experts = ((1,), (0,)), ((2,), (1,))
     every = (("expert", 0),)
     expert = "block_sparse_moe.experts.{expert}."
@@ -82,7 +82,7 @@ def _norms() -> dict[str, Part]:
 
 
 def _both(pattern: str, part: Part) -> tuple[Rule, Rule]:
-    """One layer by itself, and all of them along axis 1."""
+    """Return the rules for separate layers and for scanned ones, stacked along axis 1."""
     return (
         Rule(r"decoder/layers_(?P<layer>\d+)/" + pattern, (part,)),
         Rule(f"decoder/layers/{pattern}", (_scanned(part),)),

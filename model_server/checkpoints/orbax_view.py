@@ -1,8 +1,7 @@
-"""A Hugging Face tensor as a piece of a stored array, with its axes in another order.
+"""Presents part of a stored array as a Hugging Face tensor, with its axes reordered.
 
-JAX models keep heads and layers as axes of their own; Hugging Face's matrices merge or separate
-them. A view reads any region of the matrix from no more of the array than that region needs.
-Pure arithmetic on axes: knows no names and no files.
+JAX models keep heads and layers as separate axes; Hugging Face merges heads into matrices and has
+one tensor per layer. A view reads any region from no more of the array than the region needs.
 """
 
 from __future__ import annotations
@@ -19,32 +18,32 @@ from model_server.checkpoints.region import Region, deliver, explicit, region_sh
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Every axis of the array is either taken at one index or part of one dimension."""
+    """A mapping from array axes: each is fixed at one index or merged into one dimension."""
 
     path: str  # of the array
     dims: tuple[tuple[int, ...], ...]  # per dimension the axes merged into it, slowest first
     taken: tuple[tuple[int, int], ...] = ()  # axis, index
-    rows: int | None = None  # the first that count; the array is padded
+    rows: int | None = None  # rows without the array's padding
     scale: float = 1.0
-    # The last axis of the first dimension holds what rotates together as neighbours; Hugging Face
-    # keeps the first and the second of all pairs in two halves.
+    # Rotary pairs are neighbours on the last axis of the first dimension; Hugging Face keeps the
+    # first and the second elements of all pairs in two halves.
     paired: bool = False
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
-        """Of the view of an array of this shape."""
+        """Return the view's shape, given the array's."""
         first, *rest = (math.prod(stored[axis] for axis in axes) for axes in self.dims)
         return (first if self.rows is None else min(first, self.rows), *rest)
 
     def read(
         self, array: Any, region: Region | None = None, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """A region of the view. `array` is a tensorstore, read where it is indexed."""
+        """Read a region of the view. `array` is a tensorstore, which reads only what is indexed."""
         stored = tuple(array.shape)
         if not self.dims:
             return deliver(np.asarray(array.read().result()), out)
         wanted = explicit(region or (), self.shape(stored))
         parts = [_widened(part, axes, stored) for part, axes in zip(wanted, self.dims, strict=True)]
-        if self.paired and len(self.dims[0]) == 1:  # the other half of a pair may be anywhere
+        if self.paired and len(self.dims[0]) == 1:  # a pair may be far apart: read all
             parts[0] = (slice(None), wanted[0])
         index: list[Any] = [slice(None)] * len(stored)
         for axis, position in self.taken:
@@ -57,22 +56,20 @@ class View:
             return out
         values = self._arranged(array[tuple(index)].read().result())
         cut = values[tuple(inner for _, inner in parts)]
-        # Transposed in place where no axes merge.
+        # A transposed view, not a copy, where no axes merge.
         return deliver(cut.reshape(region_shape(wanted)), out)
 
     def _lies_as(self, array: Any, out: np.ndarray) -> bool:
-        """Whether the numbers only need to be put in order."""
         alone = all(len(axes) == 1 for axes in self.dims)
         return alone and not self.paired and self.scale == 1.0 and array.dtype == out.dtype
 
     @property
     def _order(self) -> list[int]:
-        """Of the axes that are left once some are taken."""
+        """The transposition of the axes that remain after `taken` is applied."""
         left = sorted(axis for axes in self.dims for axis in axes)
         return [left.index(axis) for axes in self.dims for axis in axes]
 
     def _arranged(self, values: np.ndarray) -> np.ndarray:
-        """What was read, with this view's dimensions."""
         values = values.transpose(self._order)
         if self.paired:
             values = _halves(values, len(self.dims[0]) - 1)
@@ -83,14 +80,14 @@ class View:
 
 
 def _widened(part: slice, axes: tuple[int, ...], stored: tuple[int, ...]) -> tuple[slice, slice]:
-    """What to read of the slowest axis, and which part of the merged result is wanted."""
+    """Return the slice to read on the slowest axis, and the slice wanted of the merged result."""
     inner = math.prod(stored[axis] for axis in axes[1:])
     first, last = part.start // max(inner, 1), -(-part.stop // max(inner, 1))
     return slice(first, last), slice(part.start - first * inner, part.stop - first * inner)
 
 
 def _halves(values: np.ndarray, axis: int) -> np.ndarray:
-    """Along one axis: a0 b0 a1 b1 ... becomes a0 a1 ... b0 b1 ..."""
+    """Reorder a0 b0 a1 b1 ... to a0 a1 ... b0 b1 ... along one axis."""
     firsts = np.take(values, np.arange(0, values.shape[axis], 2), axis)
     seconds = np.take(values, np.arange(1, values.shape[axis], 2), axis)
     return np.concatenate([firsts, seconds], axis)

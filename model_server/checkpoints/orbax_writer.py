@@ -1,8 +1,8 @@
 """Writes a checkpoint's tensors as an Orbax tree, tensor by tensor.
 
 One OCDBT database of zarr arrays with Orbax's own metadata, so that Orbax restores the folder as a
-dictionary from Hugging Face names to arrays. Written with tensorstore: Orbax's savers want the
-whole tree in memory. Knows Orbax's files, not what goes beside them.
+dictionary from Hugging Face names to arrays. Uses tensorstore directly, because Orbax's savers
+need the whole tree in memory.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from model_server.checkpoints.orbax_layout import COMMITTED, METADATA, STEP_META
 from sax.errors import CheckpointError
 from sax.types import Progress
 
-# A host that wants some columns of a matrix reads few others; large enough to read fast.
+# Narrow enough that a host reads little beyond its columns, large enough to read fast.
 _CHUNK_ROWS, _CHUNK_COLUMNS = 4096, 2048
-_AT_ONCE = 2**27  # bytes handed over in one go: tensorstore copies them
-# Every go writes the nodes of the database's tree that lead to what is new: keep them small.
+_AT_ONCE = 2**27  # bytes per write, which tensorstore copies
+# Every write rewrites the tree nodes that lead to the new data, so keep them small.
 _NODE = 2**14
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
-_DICTIONARY_KEY = 2  # Orbax's number for the kind of a key
+_DICTIONARY_KEY = 2  # Orbax's key type for dictionaries
 
 
 def write_orbax(
@@ -38,14 +38,14 @@ def write_orbax(
     dtypes: Mapping[str, str],
     report: Callable[[Progress], None],
 ) -> None:
-    """`dtypes` says what each tensor is to be stored as. The folder must exist."""
+    """Write every tensor of `dtypes`, which gives its number format. The folder must exist."""
     started = time.time_ns()
     for done, (name, dtype) in enumerate(dtypes.items()):
         report(Progress("writing", done, len(dtypes), "tensors"))
         _write_array(folder, name, cast(name, source.read(name), dtype))
     _write_json(folder / METADATA, _metadata(dtypes))
     _write_json(folder / STEP_METADATA, _step_metadata(started))
-    # Orbax wants this in a bucket, where no rename can tell that everything is there.
+    # Orbax requires this marker in buckets, where a rename cannot signal completion.
     (folder / COMMITTED).write_text("Checkpoint commit was successful", encoding="utf-8")
     report(Progress("writing", len(dtypes), len(dtypes), "tensors"))
 
@@ -69,7 +69,7 @@ def _spec(folder: Path, name: str, values: np.ndarray) -> dict[str, Any]:
             "path": f"{name}/",
             "config": {"compression": None, "max_decoded_node_bytes": _NODE},
         },
-        # Weights hardly get smaller, and reading them would take several times as long.
+        # Uncompressed: weights hardly shrink, and reading would take several times as long.
         "metadata": {
             "shape": list(values.shape),
             "chunks": list(_chunks(values.shape)),
@@ -79,7 +79,7 @@ def _spec(folder: Path, name: str, values: np.ndarray) -> dict[str, Any]:
 
 
 def _goes(values: np.ndarray) -> Iterator[Any]:
-    """Whole chunks of rows."""
+    """Yield the index of each write: as many whole chunks of rows as fit _AT_ONCE."""
     if not values.ndim:
         yield ()
         return
@@ -90,7 +90,7 @@ def _goes(values: np.ndarray) -> Iterator[Any]:
 
 
 def _chunks(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Cut evenly: zarr fills up the last chunk of a dimension."""
+    """Return even chunks, because zarr pads the last chunk of a dimension."""
     limits = [*[_CHUNK_ROWS] * (len(shape) - 1), _CHUNK_COLUMNS] if len(shape) > 1 else [2**22]
     return tuple(_even(size, limit) for size, limit in zip(shape, limits, strict=False))
 

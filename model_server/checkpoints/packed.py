@@ -1,7 +1,7 @@
-"""Weights as quantised checkpoints hold them: small integers, and a scale for every few of them.
+"""The common form of quantised weights, for GGUF, GPTQ, AWQ, compressed-tensors and fp8.
 
-The one form that GGUF's kinds, GPTQ, compressed-tensors and fp8 files are all read into:
-weight = values * scales + offsets, each scale and offset shared by a block of one row.
+weight = values * scales + offsets, with small integers or float8 as values, and each scale and
+offset shared by a block of one row.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ KINDS = ("int8", "int4", "float8_e4m3fn")
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How a tensor of shape [out, in] is quantised."""
+    """The quantisation of a tensor of shape [out, in]."""
 
-    kind: str  # of KINDS: the narrowest that holds every value
+    kind: str  # the narrowest of KINDS that holds every value
     block: int | None  # columns that share a scale; None: the whole row
-    offset: bool  # whether blocks also have an offset
+    offset: bool  # blocks also have an offset
 
 
 @dataclass(frozen=True, slots=True)
 class PackedBlocks:
-    """A region of a quantised tensor: its columns are whole blocks."""
+    """A region of a quantised tensor; its columns are whole blocks."""
 
     values: np.ndarray  # i8[out, in] (int4 kinds hold -8..7) or float8_e4m3fn[out, in]
     scales: np.ndarray  # f32[out, in / block]
     offsets: np.ndarray | None  # f32[out, in / block]
 
     def dequantized(self) -> np.ndarray:
-        """f32[out, in]."""
+        """Return f32[out, in]."""
         rows, blocks = self.scales.shape
         values = self.values.astype(np.float32).reshape(rows, blocks, -1)
         wide = values * self.scales[..., None]

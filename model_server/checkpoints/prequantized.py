@@ -1,14 +1,13 @@
-"""Quantised tensors of Hugging Face folders: which small tensors make up one weight, and how.
+"""Reads quantised weights of Hugging Face folders, each made of several stored tensors.
 
-Understands what config.json calls quantization_config, by quant_method:
-- fp8: float8 weights and weight_scale_inv per square block (DeepSeek-V3), or a weight_scale per row
-  or tensor; fbgemm_fp8 alike.
+Supports these values of quant_method in config.json's quantization_config:
+- fp8, fbgemm_fp8: float8 weights and weight_scale_inv per square block (DeepSeek-V3), or
+  weight_scale per row or tensor.
 - compressed-tensors: int8 and float8 weights with weight_scale, and pack-quantized weight_packed
   (i32 words of 4- or 8-bit numbers along a row) with weight_scale and perhaps weight_zero_point.
 - gptq: qweight (words along a column of [in, out]), qzeros, scales, g_idx; checkpoint_format gptq
   (zeros stored less one) and gptq_v2.
-- awq: qweight [in, out / 8] in its order of nibbles, qzeros, scales.
-Knows arrays and names, not files.
+- awq: qweight [in, out / 8] in AWQ's nibble order, qzeros, scales.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # which nibble of a word holds column 0, 
 
 
 class Stored(Protocol):
-    """The tensors of a folder as they are stored, whatever they mean."""
+    """The tensors of a folder as they are stored."""
 
     def shape(self, name: str) -> tuple[int, ...]: ...
 
@@ -36,19 +35,19 @@ class Stored(Protocol):
 
 
 class PackedWeight(ABC):
-    """One logical weight [out, in] made of several stored tensors."""
+    """One weight [out, in] made of several stored tensors."""
 
     shape: tuple[int, int]
     packing: Packing
 
     @abstractmethod
     def read(self, stored: Stored, rows: slice, columns: slice) -> PackedBlocks:
-        """Rows of it; the columns are whole blocks."""
+        """Read a region; its columns must be whole blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScaledWeight(PackedWeight):
-    """Small numbers as a tensor of their own, and scales for rows, blocks or all."""
+    """Int8 or float8 values in one tensor, with scales per row, per block or for all of it."""
 
     name: str
     scales: str
@@ -61,7 +60,7 @@ class ScaledWeight(PackedWeight):
         return PackedBlocks(values, self._scales(stored, rows, columns), None)
 
     def _scales(self, stored: Stored, rows: slice, columns: slice) -> np.ndarray:
-        """f32[rows, blocks]: the scales of square blocks repeated for every row."""
+        """Return f32[rows, blocks]; the scales of square blocks are repeated for every row."""
         down, across = self.tile
         whole = stored.read(self.scales).astype(np.float32).reshape(-1, self._blocks)
         wanted = np.arange(rows.start, rows.stop) // down
@@ -74,7 +73,7 @@ class ScaledWeight(PackedWeight):
 
 @dataclass(frozen=True, slots=True)
 class WordWeight(PackedWeight):
-    """compressed-tensors: words along each row hold unsigned numbers, half their range added."""
+    """compressed-tensors: words along each row pack values, stored plus half their range."""
 
     words: str  # i32[out, in * bits / 32]
     scales: str  # [out, groups]
@@ -108,7 +107,7 @@ class WordWeight(PackedWeight):
 
 @dataclass(frozen=True, slots=True)
 class ColumnWeight(PackedWeight):
-    """GPTQ and AWQ: stored as [in, out], groups of inputs share a scale and a zero."""
+    """GPTQ and AWQ: stored as [in, out]; groups of inputs share a scale and a zero."""
 
     prefix: str
     bits: int
@@ -140,11 +139,11 @@ class ColumnWeight(PackedWeight):
         return self._by_rows(stored, "qweight", columns, rows).T
 
     def _zeros(self, stored: Stored, groups: slice, rows: slice) -> np.ndarray:
-        """[groups, out]."""
+        """Return u8[groups, out]."""
         return self._by_rows(stored, "qzeros", groups, rows)
 
     def _by_rows(self, stored: Stored, part: str, lines: slice, rows: slice) -> np.ndarray:
-        """Lines of a tensor whose words run along the outputs."""
+        """Read a tensor whose words pack values along the outputs."""
         each = 32 // self.bits
         first, last = rows.start // each, -(-rows.stop // each)
         words = stored.read(f"{self.prefix}.{part}", (lines, slice(first, last)))
@@ -154,7 +153,7 @@ class ColumnWeight(PackedWeight):
 
 
 def unpack_words(words: np.ndarray, bits: int, order: Iterable[int] | None = None) -> np.ndarray:
-    """i32[n, w] to u8[n, w * 32 / bits]: the lowest bits first, or in the given order."""
+    """Unpack i32[n, w] to u8[n, w * 32 / bits], the lowest bits first or in the given order."""
     shifts = np.asarray(list(order or range(32 // bits)), np.uint32) * bits
     spread = np.ascontiguousarray(words).view(np.uint32)[..., None] >> shifts
     return (spread & ((1 << bits) - 1)).astype(np.uint8).reshape(words.shape[0], -1)
@@ -163,10 +162,10 @@ def unpack_words(words: np.ndarray, bits: int, order: Iterable[int] | None = Non
 def packed_weights(
     config: Mapping[str, Any] | None, dtypes: Mapping[str, str], stored: Stored
 ) -> tuple[dict[str, PackedWeight], set[str]]:
-    """Quantised weights by Hugging Face name, and the stored tensors that they are made of.
+    """Return quantised weights by Hugging Face name, and the names of their stored tensors.
 
     config: quantization_config of config.json; dtypes: safetensors dtype of every stored tensor.
-    Raises CheckpointError for a method that is not read.
+    Raises CheckpointError for an unsupported method.
     """
     if not config:
         return {}, set()
@@ -174,8 +173,8 @@ def packed_weights(
     find = _METHODS.get(str(method))
     if find is None:
         raise CheckpointError(
-            f"quantization_config has quant_method {method!r}; read are {', '.join(_METHODS)}: "
-            "use the unquantised checkpoint and override QUANTIZE instead"
+            f"quantization_config has quant_method {method!r}; supported: {', '.join(_METHODS)}. "
+            "Use the unquantised checkpoint and override QUANTIZE instead"
         )
     found = find(config, dtypes, stored)
     used = {part for name in found for part in _parts_of(name, dtypes)}
@@ -226,7 +225,7 @@ def _scaled_weight(
     block = None if across >= shape[1] else across
     if block and shape[1] % block or down < 1:
         raise CheckpointError(
-            f"tensor {name} is {list(shape)}, which is no whole number of blocks {list(tile)}"
+            f"tensor {name} is {list(shape)}, not a whole number of blocks of {list(tile)}"
         )
     return ScaledWeight(name, scales, shape, Packing(kind, block, False), tile)
 
@@ -234,7 +233,6 @@ def _scaled_weight(
 def _tile(
     config: Mapping[str, Any], name: str, shape: tuple[int, int], scales: tuple[int, ...]
 ) -> tuple[int, int]:
-    """Rows and columns that share a scale, from the shape of the scales."""
     rows, columns = (1, 1) if len(scales) == 0 else (scales[0], scales[1] if len(scales) > 1 else 1)
     if rows * columns == 1:
         return shape
@@ -244,7 +242,7 @@ def _tile(
     )
     if (-(-shape[0] // tile[0]), -(-shape[1] // tile[1])) != (rows, columns):
         raise CheckpointError(
-            f"tensor {name} is {list(shape)} and its scales are {list(scales)}; they do not fit"
+            f"tensor {name} is {list(shape)} and its scales are {list(scales)}; they do not match"
         )
     return tile[0], tile[1]
 
@@ -266,7 +264,7 @@ def _word_weight(
     if dtypes[packed] != "I32":
         raise CheckpointError(f"tensor {packed} is {dtypes[packed]}; packed integers are I32")
     if f"{name}_g_idx" in dtypes:
-        raise CheckpointError(f"tensor {name}_g_idx: reordered groups are not read")
+        raise CheckpointError(f"tensor {name}_g_idx: reordered groups are not supported")
     out, words = _matrix(stored, packed)
     inputs = int(stored.read(f"{name}_shape")[1])
     bits = _bits(32 * words, inputs, packed)
@@ -292,10 +290,10 @@ def _column_weight(
     config: Mapping[str, Any], prefix: str, dtypes: Mapping[str, str], stored: Stored, awq: bool
 ) -> ColumnWeight:
     if missing := [p for p in ("qzeros", "scales") if f"{prefix}.{p}" not in dtypes]:
-        raise CheckpointError(f"tensor {prefix}.qweight is there but {prefix}.{missing[0]} is not")
+        raise CheckpointError(f"tensor {prefix}.qweight has no {prefix}.{missing[0]} beside it")
     bits = int(config.get("bits", config.get("w_bit", 4)))
     if bits not in (4, 8) or (awq and bits != 4):
-        raise CheckpointError(f"tensor {prefix}.qweight has {bits} bits; read are 4 and 8 (AWQ: 4)")
+        raise CheckpointError(f"tensor {prefix}.qweight has {bits} bits; supported: 4, 8 (AWQ: 4)")
     lines, outputs = _matrix(stored, f"{prefix}.qweight")
     each = 32 // bits
     out, inputs = (outputs * each, lines) if awq else (outputs, lines * each)
@@ -312,21 +310,21 @@ def _check_order(groups: np.ndarray, block: int, prefix: str) -> None:
     if not np.array_equal(groups, np.arange(len(groups)) // block):
         raise CheckpointError(
             f"tensor {prefix}.g_idx: the columns were reordered (desc_act with act-order groups), "
-            "which is not read: use a checkpoint made with desc_act false"
+            "which is not supported: use a checkpoint made with desc_act false"
         )
 
 
 def _bits(stored_bits: int, inputs: int, name: str) -> int:
     bits = stored_bits // max(inputs, 1)
     if bits not in (4, 8):
-        raise CheckpointError(f"tensor {name} holds {bits} bits per number; read are 4 and 8")
+        raise CheckpointError(f"tensor {name} has {bits} bits per number; supported: 4, 8")
     return bits
 
 
 def _matrix(stored: Stored, name: str) -> tuple[int, int]:
     shape = stored.shape(name)
     if len(shape) != 2:
-        raise CheckpointError(f"tensor {name} is {list(shape)}; a quantised weight is a matrix")
+        raise CheckpointError(f"tensor {name} is {list(shape)}; quantised weights must be matrices")
     return shape[0], shape[1]
 
 

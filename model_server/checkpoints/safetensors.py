@@ -1,7 +1,6 @@
-"""A Hugging Face folder as a checkpoint.
+"""Opens a Hugging Face folder as a checkpoint.
 
-config.json, model.safetensors or its shards, tokenizer.json and what goes with them. Reads tensor
-by tensor. Knows the folder's layout, not what the model is.
+Expects config.json, model.safetensors or its shards, and tokenizer files. Reads tensor by tensor.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from sax.errors import CheckpointError
 __all__ = ["WEIGHT_FILES", "SafetensorsCheckpoint"]
 
 
-# Whole numbers and masks that old exporters wrote although they follow from the configuration.
+# Integer and mask buffers that old exporters saved although the configuration implies them.
 _COUNTED = ("position_ids", ".attn.bias", ".attention.bias")
 
 
@@ -37,7 +36,7 @@ class SafetensorsCheckpoint:
     format = "safetensors"
 
     def __init__(self, folder: Path, complain: Complain = raise_it) -> None:
-        """Complains of each file of tensors; raises CheckpointError, naming the file."""
+        """Passes each broken weight file to `complain`; raises CheckpointError for other files."""
         self.folder: Path | None = folder
         self._folder = folder
         self.config = read_config(folder)
@@ -82,10 +81,10 @@ class SafetensorsCheckpoint:
     def read(
         self, name: str, region: Region | None = None, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """One tensor as it is stored, or a region of it; of a region only the rows are read."""
+        """Read a tensor or a region of it; only the region's rows are read from disk."""
         packed = self._packed.get(name)
         if packed is None:
-            self.dtype(name)  # says what is wrong with integers
+            self.dtype(name)  # raises for integer tensors
             return self._stored.read(name, region, out)
         rows, columns = region or whole(packed.shape)
         block = packed.packing.block or packed.shape[1]

@@ -1,8 +1,7 @@
-"""The header of a .safetensors file: which tensors it holds and where they lie.
+"""Reads the header of a .safetensors file: its tensors and their locations.
 
-Written here, although the `safetensors` package has a reader, because that reader maps the whole
-file, and because its complaint about a short file names neither tensor nor bytes.
-Knows the layout: u64 length, JSON header, tensor data without gaps.
+The `safetensors` package has a reader too, but it maps the whole file, and its error for a short
+file names neither tensor nor bytes. Layout: u64 length, JSON header, tensor data without gaps.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where one tensor lies and how it is stored."""
+    """Location and storage of one tensor."""
 
     file: TensorFile
     shape: tuple[int, ...]
@@ -39,7 +38,10 @@ class StoredTensor:
 
 
 def read_header(file: TensorFile, complain: Complain = raise_it) -> dict[str, StoredTensor]:
-    """Raises CheckpointError if the header is wrong; complains of the last tensor cut off."""
+    """Read the header. Raises CheckpointError if it is invalid.
+
+    Passes an error to `complain` if the file ends before its last tensor does.
+    """
     length = int.from_bytes(file.read(0, 8, "its header's length").tobytes(), "little")
     if length > MAX_HEADER:
         raise file.damaged(f"it announces a header of {length} bytes; at most {MAX_HEADER}")

@@ -1,6 +1,6 @@
-"""The tensors of a Hugging Face folder as they are stored: one file, or shards and their index.
+"""Reads the stored tensors of a Hugging Face folder: one file, or shards and their index.
 
-Knows names, shapes and bytes; what several tensors mean together is `prequantized`'s business.
+`prequantized` combines the stored tensors of one quantised weight.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "U8": np.dtype(np.uint8),
     "BOOL": np.dtype(np.bool_),
 }
-_BAND = 2**20  # bytes that are read at once where they must be cut or converted: a core's cache
+_BAND = 2**20  # bytes per read where data must be cut or converted; fits a core's cache
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """A tensor in its file, by its first dimension; a scalar is one row."""
+    """Row access to one stored tensor; a scalar is one row."""
 
     tensor: StoredTensor
     dtype: np.dtype[Any]
@@ -51,11 +51,11 @@ class _Rows:
 
     @property
     def height(self) -> int:
-        """Rows of a band."""
+        """Rows per band."""
         return max(1, _BAND // max(self._nbytes, 1))
 
     def lies_as(self, out: np.ndarray) -> bool:
-        """Whether the file's bytes are the array's."""
+        """Return True if the file's bytes can be read straight into `out`."""
         return out.dtype == self.dtype and out.flags.c_contiguous
 
     def read(self, rows: slice) -> np.ndarray:
@@ -75,10 +75,10 @@ class _Rows:
 
 
 class StoredTensors:
-    """Open files. Reading is thread-safe."""
+    """The open weight files of a folder. Reading is thread-safe."""
 
     def __init__(self, folder: Path, complain: Complain = raise_it) -> None:
-        """Complains of each file; raises CheckpointError if there is none."""
+        """Passes each broken file to `complain`; raises CheckpointError if there are no files."""
         self._folder = folder
         self._complain = complain
         self._files: list[TensorFile] = []
@@ -90,7 +90,7 @@ class StoredTensors:
 
     @property
     def dtypes(self) -> dict[str, str]:
-        """The format's dtype (F32, BF16, I64, ...) of every tensor, in file order."""
+        """The safetensors dtype (F32, BF16, I64, ...) of every tensor, in file order."""
         return {name: tensor.dtype for name, tensor in self._tensors.items()}
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -102,7 +102,7 @@ class StoredTensors:
     def read(
         self, name: str, region: Region | None = None, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """One tensor, or a region of it, into `out` if given; of a region only rows are read."""
+        """Read a tensor or a region of it, into `out` if given; reads only the region's rows."""
         tensor = self.find(name)
         stored = _Rows(tensor, self._dtype(name, tensor), f"tensor {name!r}")
         if not tensor.shape:
@@ -119,7 +119,7 @@ class StoredTensors:
         return out
 
     def find(self, name: str) -> StoredTensor:
-        """Raises CheckpointError."""
+        """Look up a tensor. Raises CheckpointError if there is none of that name."""
         try:
             return self._tensors[name]
         except KeyError:
@@ -133,7 +133,7 @@ class StoredTensors:
         if tensor.dtype not in _DTYPES:
             raise CheckpointError(
                 f"tensor {name} in {tensor.file.path} is stored as {tensor.dtype}; "
-                f"read are {', '.join(_DTYPES)}"
+                f"supported are {', '.join(_DTYPES)}"
             )
         return _DTYPES[tensor.dtype]
 
@@ -178,7 +178,7 @@ class StoredTensors:
         if extra := sorted(set(found) - listed):
             text = (
                 f"{index.parent / shard} has {len(extra)} tensors that {index.name} does not list "
-                f"there, the first is {extra[0]}: the files are not of one checkpoint"
+                f"there, the first is {extra[0]}: the files belong to different checkpoints"
             )
             self._complain(CheckpointError(text))
 

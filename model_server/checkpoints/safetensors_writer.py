@@ -1,7 +1,6 @@
 """Writes a checkpoint's tensors as safetensors files, tensor by tensor.
 
-The headers are computed first, from shapes alone, so that one tensor at a time is in memory.
-Knows the format and how Hugging Face names the shards, not what the tensors are.
+Headers are computed from shapes alone, so only one tensor at a time is in memory.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.safetensors_header import DTYPES as STORED
 from sax.types import Progress
 
-MAX_SHARD = 5 * 10**9  # bytes, as transformers has it
+MAX_SHARD = 5 * 10**9  # bytes, as in transformers
 
 _STORED_NAME = {str(dtype): name for name, dtype in STORED.items()}
 
@@ -31,9 +30,9 @@ def write_safetensors(
     report: Callable[[Progress], None],
     max_shard: int = MAX_SHARD,
 ) -> None:
-    """`dtypes` says what each tensor is to be stored as. The folder must exist.
+    """Write every tensor of `dtypes`, which gives its number format. The folder must exist.
 
-    No file has more than `max_shard` bytes of tensors, unless one tensor alone has.
+    No file has more than `max_shard` bytes of tensors, unless a single tensor is larger.
     """
     sizes = {name: _nbytes(source, name, dtype) for name, dtype in dtypes.items()}
     shards = _shards(sizes, max_shard)
@@ -44,7 +43,7 @@ def write_safetensors(
             file.write(_header(source, {name: dtypes[name] for name in names}))
             for name in names:
                 report(Progress("writing", done, len(dtypes), "tensors"))
-                # Numbers that lie otherwise are written one by one.
+                # tofile writes non-contiguous arrays one number at a time.
                 np.ascontiguousarray(cast(name, source.read(name), dtypes[name])).tofile(file)
                 done += 1
     if len(shards) > 1:
@@ -57,7 +56,7 @@ def _nbytes(source: Checkpoint, name: str, dtype: str) -> int:
 
 
 def _shards(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
-    """Names in order, a new file where the next tensor would not fit."""
+    """Split names into files, in order, starting a new one where the next does not fit."""
     shards: list[list[str]] = [[]]
     room = limit
     for name, size in sizes.items():
@@ -95,5 +94,5 @@ def _header(source: Checkpoint, dtypes: Mapping[str, str]) -> bytes:
             "data_offsets": [start, end],
         }
     text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the tensors start aligned
+    text += b" " * (-len(text) % 8)  # align the tensor data
     return len(text).to_bytes(8, "little") + text

@@ -1,6 +1,6 @@
-"""Keeps what a sentence-transformers folder says of its embeddings when it is moved or converted.
+"""Carries sentence-transformers settings along when a checkpoint is fetched or converted.
 
-Only the small files that `sentence_transformers` reads; a checkpoint without them has none.
+Handles only the small files that `sentence_transformers` reads.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from model_server.checkpoints.sentence_transformers import (
 )
 from sax.errors import CheckpointError
 
-# Beside the model itself; the others are where modules.json says.
+# Beside the model itself; the others are in the folders named by modules.json.
 BESIDE = (MODULES, "config_sentence_transformers.json")
 _TEXT, _POOLING = "sentence_bert_config.json", "config.json"
 
 
 def copy_sentence_settings(source: Path | None, folder: Path) -> None:
-    """From the folder `source`, if it has any, into `folder`. Raises CheckpointError."""
+    """Copy the settings of `source`, if any, to `folder`. Raises CheckpointError if invalid."""
     if source is None or not (source / MODULES).is_file():
         return
-    read_sentence_settings(source)  # says what is wrong in them
+    read_sentence_settings(source)  # raises if they are invalid
     for name in (*BESIDE, *files_of_modules(source)):
         if (source / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -35,19 +35,19 @@ def copy_sentence_settings(source: Path | None, folder: Path) -> None:
 
 
 def check_sentence_settings(source: Path | None) -> None:
-    """Raises CheckpointError if the vectors would be others once the settings are gone."""
+    """Raise CheckpointError if dropping the settings would change the embeddings."""
     settings = replace(read_sentence_settings(source), max_length=None)
     if settings != SentenceSettings():
         raise CheckpointError(
-            f"{source} makes its embeddings in a way that a GGUF file does not say ({settings}): "
+            f"{source} has embedding settings that a GGUF file cannot hold ({settings}): "
             "convert it to a folder"
         )
 
 
 def files_of_modules(folder: Path) -> Iterator[str]:
-    """Relative paths of the files that modules may have. Raises CheckpointError."""
+    """Yield relative paths of files that modules may have. Raises CheckpointError."""
     for _, path in read_modules(folder):
-        # The first module is the model, whose config.json is no setting.
+        # The first module is the model itself, whose config.json is not a setting.
         yield str(path / _TEXT)
         if path.parts:
             yield str(path / _POOLING)

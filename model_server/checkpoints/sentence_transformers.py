@@ -1,7 +1,6 @@
-"""What a sentence-transformers folder says of how its model embeds a text.
+"""Reads a sentence-transformers folder's embedding settings: modules.json and the files it names.
 
-Reads modules.json and the small files it names. Knows nothing of how it is computed; a folder
-without modules.json, or a checkpoint of another format, is mean and normalised.
+Without modules.json, or in another checkpoint format, pooling is mean and vectors are normalised.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ _FLAG_OF = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentenceSettings:
-    """From text to vector, around the model itself."""
+    """Steps before and after the model on the way from text to vector."""
 
     pooling: str = "mean"  # cls, mean or max, over the tokens of a text
     normalise: bool = True
-    max_length: int | None = None  # tokens; None: as many as the model has positions
+    max_length: int | None = None  # tokens; None: the model's number of positions
     lower_case: bool = False
-    prefix: str = ""  # put before every text
+    prefix: str = ""  # prepended to every text
 
 
 def read_sentence_settings(folder: Path | None) -> SentenceSettings:
-    """Of a checkpoint's folder. Raises CheckpointError for what is not computed here."""
+    """Read a checkpoint folder's settings. Raises CheckpointError for unsupported ones."""
     if folder is None or not (folder / MODULES).is_file():
         return SentenceSettings()
     modules = read_modules(folder)
     kinds = [kind for kind, _ in modules]
     if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
         raise CheckpointError(
-            f"{folder / MODULES} lists {', '.join(kinds)}; embeddings come of Transformer, "
-            "Pooling and perhaps Normalize"
+            f"{folder / MODULES} lists {', '.join(kinds)}; supported are Transformer, Pooling and "
+            "optionally Normalize"
         )
     text = read_json(folder / modules[0][1] / "sentence_bert_config.json", missing={})
     length = text.get("max_seq_length")
@@ -53,16 +52,16 @@ def read_sentence_settings(folder: Path | None) -> SentenceSettings:
 
 
 def read_modules(folder: Path) -> list[tuple[str, PurePosixPath]]:
-    """The kind of each module, and its own folder inside this one. Raises CheckpointError."""
+    """Return each module's kind and its subfolder. Raises CheckpointError if malformed."""
     path = folder / MODULES
     try:
         listed: Any = json.loads(read_text(path))
         found = [(m["type"].rpartition(".")[2], PurePosixPath(m["path"])) for m in listed]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
-        raise CheckpointError(f"{path} is no list of modules with type and path") from exc
+        raise CheckpointError(f"{path} is not a list of modules with type and path") from exc
     for _, inner in found:
         if inner.is_absolute() or ".." in inner.parts:
-            raise CheckpointError(f"{path} names a folder outside: {str(inner)!r}")
+            raise CheckpointError(f"{path} names a folder outside the checkpoint: {str(inner)!r}")
     return found
 
 
@@ -74,7 +73,7 @@ def _pooling(path: Path) -> str:
     if len(chosen) != 1 or flags - set(_FLAG_OF.values()):
         asked = ", ".join(sorted(flags | ({str(named)} if named else set()))) or "nothing"
         raise CheckpointError(
-            f"{path} asks for pooling by {asked}; one of {', '.join(_FLAG_OF)} is computed"
+            f"{path} asks for pooling by {asked}; supported is one of {', '.join(_FLAG_OF)}"
         )
     return chosen.pop()
 

@@ -1,8 +1,7 @@
-"""A file of tensors, read piece by piece.
+"""Reads a file of tensors piece by piece.
 
-Plain reads, not a memory map: a mapped file that is cut short while a server reads it kills the
-process with SIGBUS, and mapped pages count as resident memory beside the weights they became.
-Knows bytes and offsets, not formats.
+Uses plain reads, not a memory map: if a mapped file is truncated while a server reads it, SIGBUS
+kills the process, and mapped pages count as resident memory on top of the loaded weights.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ class TensorFile:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as exc:
             raise CheckpointError(f"{path} cannot be opened: {exc.strerror or exc}") from exc
-        # Closes once, when told to or when nobody holds the file any more.
+        # Closes once: in close(), or when this object is garbage-collected.
         self._close = weakref.finalize(self, os.close, self._descriptor)
         self.size = os.fstat(self._descriptor).st_size
         if hasattr(os, "posix_fadvise"):  # not on macOS
-            # The kernel reads further ahead: weights are loaded in the order of the file.
+            # Weights are loaded in file order, so let the kernel read further ahead.
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def read(self, offset: int, nbytes: int, what: str) -> np.ndarray:
-        """u8[nbytes] from `offset`; `what` is the name an error gives to the missing bytes."""
-        if offset + nbytes > self.size:  # before the memory is taken
+        """Read u8[nbytes] at `offset`; `what` names these bytes in errors."""
+        if offset + nbytes > self.size:  # check before allocating
             raise self.truncated(offset + nbytes, what)
         return self.fill(aligned_empty((nbytes,), np.uint8), offset, what)
 
     def fill(self, out: np.ndarray, offset: int, what: str) -> np.ndarray:
-        """The same into an array of any dtype, whose memory must be in one piece."""
+        """Like `read`, but into an array of any dtype, which must be contiguous."""
         end = offset + out.nbytes
         if end > self.size:
             raise self.truncated(end, what)
@@ -49,13 +48,13 @@ class TensorFile:
         done = 0
         while done < len(into):
             count = self._read_some(into[done:], offset + done)
-            if count == 0:  # cut short after it was opened
+            if count == 0:  # truncated after it was opened
                 raise self.truncated(end, what, offset + done)
             done += count
         return out
 
     def _read_some(self, into: memoryview, offset: int) -> int:
-        if not self._close.alive:  # the number may be another file's by now
+        if not self._close.alive:  # the descriptor may belong to another file by now
             raise CheckpointError(f"{self.path} cannot be read: it is closed")
         try:
             return os.preadv(self._descriptor, [into], offset)
@@ -63,7 +62,7 @@ class TensorFile:
             raise CheckpointError(f"{self.path} cannot be read at byte {offset}: {exc}") from exc
 
     def truncated(self, needed: int, what: str, actual: int | None = None) -> CheckpointError:
-        """The error for a file that ends before `what` does."""
+        """Return the error for a file that ends before `what` does."""
         size = self.size if actual is None else actual
         return CheckpointError(
             f"{self.path} is truncated: {what} ends at byte {needed}, the file has {size} bytes; "
@@ -71,8 +70,7 @@ class TensorFile:
         )
 
     def damaged(self, text: str) -> CheckpointError:
-        """The error for a file whose content makes no sense."""
-        return CheckpointError(f"{self.path} is damaged or not what it seems: {text}")
+        return CheckpointError(f"{self.path} is damaged or of another format: {text}")
 
     def close(self) -> None:
         self._close()

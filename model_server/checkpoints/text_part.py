@@ -1,7 +1,7 @@
-"""The text part of a checkpoint that also sees images, as the checkpoint of a text model.
+"""Presents the text part of a vision-language checkpoint as the checkpoint of a text model.
 
-Such a config.json holds another one as `text_config`, and the tensors lie below
-`language_model.model.` or, in some later files, `model.language_model.`. Knows no model.
+Such a config.json nests the text model's as `text_config`, and its tensors are named
+`language_model.model.` or, in some later files, `model.language_model.`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# model_type -> model_type of the text part
+# model_type -> the text part's model_type
 _TEXT_TYPES = {"gemma3": "gemma3_text"}
-# How the text part's tensors start -> how a text model's do. `model.language_model.` is first
-# because `language_model.` alone also holds a head.
+# Prefix of the text part's tensors -> prefix in a text model. `language_model.` alone is not
+# enough: the head is below it, too.
 _PREFIXES = {
     "model.language_model.": "model.",
     "language_model.model.": "model.",
@@ -34,7 +34,7 @@ _OUTER_ONLY = ("text_config", "vision_config", "model_type", "architectures")
 
 
 def text_part_of(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint itself, or its text part where it has more. Raises CheckpointError."""
+    """Return the checkpoint, or its text part if it has others. Raises CheckpointError."""
     config = checkpoint.config
     if "text_config" not in config or config.get("model_type") not in _TEXT_TYPES:
         return checkpoint
@@ -43,7 +43,7 @@ def text_part_of(checkpoint: Checkpoint) -> Checkpoint:
 
 
 class TextPart:
-    """What the checkpoint says, less the parts that see images."""
+    """A checkpoint without its vision parts."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
@@ -53,7 +53,7 @@ class TextPart:
         self.left_out = [name for name in checkpoint.names() if _is_other(name)]
         if self.left_out:
             logger.info(
-                "the text part is read; %d tensors that see images are left out, such as %s",
+                "loading only the text part; ignoring %d vision tensors such as %s",
                 len(self.left_out),
                 self.left_out[0],
             )
@@ -87,7 +87,7 @@ class TextPart:
 
 
 def _text_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The inner config.json; what only the outer one says (the ids that end an answer) stays."""
+    """Merge text_config with the outer config.json, which alone has e.g. the end token ids."""
     inner = config["text_config"]
     if not isinstance(inner, Mapping):
         raise CheckpointError(f"config.json has text_config = {inner!r}; it must be an object")

@@ -1,7 +1,7 @@
-"""Byte-level BPE: every token is a string of bytes, written in GPT-2's alphabet.
+"""Builds byte-level BPE vocabularies; a token is a byte string, written in GPT-2's alphabet.
 
-From ranks (tiktoken: two neighbours merge if together they are a token, the lowest rank first) or
-from merges (GPT-2, GGUF: the pairs in order). Pure.
+From ranks (tiktoken: two neighbours merge if together they form a token, the lowest rank first) or
+from merges (GPT-2, GGUF: an ordered list of pairs). Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LETTER_OF = dict(enumerate(_LETTERS))
 
 
 def written(token: bytes) -> str:
-    """A token's bytes in GPT-2's alphabet."""
+    """Write a token's bytes in GPT-2's alphabet."""
     return token.decode("latin-1").translate(_LETTER_OF)
 
 
@@ -30,7 +30,7 @@ def byte_level(
     cutting: Cutting,
     **frame: Any,
 ) -> Vocabulary:
-    """`frame`: bos, eos, adds_bos and adds_eos of `Vocabulary`."""
+    """Build from merges; `frame`: bos, eos, adds_bos and adds_eos of `Vocabulary`."""
     return Vocabulary(
         model={
             "type": "BPE",
@@ -53,7 +53,7 @@ def byte_level(
 
 
 def merges_of_ranks(ranks: Mapping[bytes, int]) -> list[tuple[str, str]]:
-    """Every pair of tokens that is a token, by the rank of what it becomes."""
+    """Return every pair of tokens that forms a token, by the rank of the latter."""
     letters = {token: written(token) for token in ranks}
     return [
         (letters[token[:cut]], letters[token[cut:]])
@@ -71,12 +71,12 @@ def from_ranks(
     first_id: int = 0,
     **frame: Any,
 ) -> Vocabulary:
-    """A tiktoken vocabulary; ids are ranks plus `first_id`. Raises CheckpointError."""
+    """Build from tiktoken ranks; ids are ranks plus `first_id`. Raises CheckpointError."""
     if missing := [byte for byte in range(256) if bytes([byte]) not in ranks]:
         raise CheckpointError(f"it has no token for the byte {missing[0]}: it is damaged")
     taken = {rank + first_id for rank in ranks.values()}
     if clash := next((token for token in added if token.id in taken), None):
-        raise CheckpointError(f"{clash.text!r} has id {clash.id}, which is another token's too")
+        raise CheckpointError(f"{clash.text!r} has id {clash.id}, which another token also has")
     return byte_level(
         {written(token): rank + first_id for token, rank in ranks.items()},
         merges_of_ranks(ranks),

@@ -1,7 +1,7 @@
-r"""How byte-level vocabularies cut text into words before they merge bytes.
+r"""Pre-tokenizers of byte-level vocabularies: the split of text into words before bytes merge.
 
-The cut is not in the vocabulary, so every family's is written down here under the name that GGUF
-files use for it. The patterns are facts of the published tokenizers; each is a step of the
+A vocabulary does not include its pre-tokenizer, so every family's is listed here under the name
+that GGUF files use. The patterns are taken from the published tokenizers; each is a step of the
 `tokenizers` library.
 """
 
@@ -24,16 +24,16 @@ NFC = {"type": "NFC"}
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """One family's way with text before it merges bytes."""
+    """One family's pre-tokenizer."""
 
     steps: tuple[Mapping[str, Any], ...]
     normalizer: Mapping[str, Any] | None = None
-    whole_words_first: bool = False  # a word that is a token is not merged again
-    adds_bos: bool = False  # unless the file says otherwise
+    whole_words_first: bool = False  # a word that is a token skips the merges
+    adds_bos: bool = False  # default where the file does not say
 
 
 def split(pattern: str) -> dict[str, Any]:
-    """A step that makes every match, and everything between matches, a word."""
+    """Return a step that makes words of every match and of the text between matches."""
     return {
         "type": "Split",
         "pattern": {"Regex": pattern},
@@ -43,12 +43,12 @@ def split(pattern: str) -> dict[str, Any]:
 
 
 def by_pattern(pattern: str, **options: Any) -> Cutting:
-    """A cut by one pattern, as tiktoken does it."""
+    """Return a pre-tokenizer with a single pattern, as in tiktoken."""
     return Cutting((split(pattern), BYTES_ONLY), **options)
 
 
 def with_space_before(cutting: Cutting) -> Cutting:
-    """The same, with a space put before a text that does not start with one."""
+    """Return `cutting` with a space prepended to texts that do not start with one."""
     steps = [
         {**step, "add_prefix_space": True} if step["type"] == "ByteLevel" else step
         for step in cutting.steps
@@ -57,7 +57,7 @@ def with_space_before(cutting: Cutting) -> Cutting:
 
 
 def _cl100k(digits: str) -> str:
-    """The pattern most families share; they differ in how many digits go together."""
+    """The pattern that most families share; they differ in how digits are grouped."""
     return (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|" + digits + "|"
         r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -65,7 +65,7 @@ def _cl100k(digits: str) -> str:
 
 
 def _o200k(digits: str, suffix: str) -> str:
-    """Words by letter case, as in GPT-4o."""
+    """GPT-4o's pattern, which splits words by letter case."""
     first, rest = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
     before = r"[^\r\n\p{L}\p{N}]?"
     return (
@@ -77,7 +77,7 @@ def _o200k(digits: str, suffix: str) -> str:
 _DIGITS = {"type": "Digits", "individual_digits": True}
 _LLAMA3 = _cl100k(r"\p{N}{1,3}")
 _QWEN2 = _cl100k(r"\p{N}")
-_QWEN35 = (  # marks belong to words
+_QWEN35 = (  # combining marks belong to words
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|"
     r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -91,7 +91,7 @@ _DEEPSEEK3 = (
         r"\s+(?!\S)|\s+"
     ),
 )
-# Letters with a case, as DeepSeek's first models list them.
+# Cased letters, as listed by DeepSeek's first models.
 _CASED = (
     "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295"
     "-\u02af\u0370-\u0373\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e"

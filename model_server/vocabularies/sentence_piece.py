@@ -1,9 +1,9 @@
-"""SentencePiece vocabularies, Unigram and BPE, as the library of that name encodes with them.
+"""Builds SentencePiece vocabularies, Unigram and BPE, that encode as the original library does.
 
-A space is written U+2581 and a text usually starts with one. Pieces of kind BPE merge by score:
-two neighbours become one if together they are a piece, the best score first. Pure: pieces and
-settings in, vocabulary out; where they come from (tokenizer.model, GGUF) is the callers' business.
-One difference is known: a text that is a user-defined piece and nothing else gets no first space.
+A space is written U+2581, and a text usually starts with one. BPE pieces merge by score: two
+neighbours become one if together they form a piece, the best score first. Pure; callers read the
+pieces from tokenizer.model or GGUF.
+One known difference: a text that is exactly one user-defined piece gets no leading space.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from model_server.vocabularies.vocabulary import (
 from sax.errors import CheckpointError
 
 SPACE = "\u2581"
-_ALL = 1 << 20  # spaces
+_ALL = 1 << 20  # strips any number of spaces
 
 
 class Kind(IntEnum):
-    """What a piece is for; GGUF files count the same way."""
+    """Types of pieces; GGUF uses the same numbers."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -41,42 +41,40 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
-    """A SentencePiece model: its pieces by id, and its normalisation."""
+    """A SentencePiece model: pieces by id, and normalisation settings."""
 
     unigram: bool  # else BPE
     texts: Sequence[str]
     scores: Sequence[float]
     kinds: Sequence[int]
-    byte_fallback: bool  # an unknown character becomes its bytes
-    charsmap: bytes = b""  # of the normaliser, as SentencePiece compiles it
+    byte_fallback: bool  # unknown characters become bytes
+    charsmap: bytes = b""  # compiled character map of SentencePiece's normaliser
     starts_with_space: bool = True
     collapses_spaces: bool = False
     escapes_spaces: bool = True
-    # A text after a control token starts with a space, too: it counts as a text of its own.
+    # Text after a control token also starts with a space, as if it were a separate text.
     every_part_starts: bool = True
 
     def unknown(self) -> int | None:
-        """The id of the piece that stands for what cannot be encoded."""
         return next(self.of(Kind.UNKNOWN), None)
 
     def of(self, *kinds: Kind) -> Iterator[int]:
-        """The ids of the pieces of some kinds."""
         return (token_id for token_id, kind in enumerate(self.kinds) if kind in kinds)
 
     def own_tokens(self) -> Iterator[AddedToken]:
-        """The pieces that are matched as a whole."""
+        """Yield the pieces that are matched as a whole."""
         for token_id in self.of(Kind.CONTROL, Kind.UNKNOWN):
             yield AddedToken(id=token_id, text=self.texts[token_id], control=True)
         for token_id in self.of(Kind.USER_DEFINED):
-            # SentencePiece looks for these after spaces have become U+2581.
+            # SentencePiece matches these after spaces have become U+2581.
             text = self.texts[token_id]
             yield AddedToken(id=token_id, text=text, control=False, normalized=True)
 
 
 def sentence_piece(pieces: Pieces, added: Sequence[AddedToken] = (), **frame: Any) -> Vocabulary:
-    """`added` replaces what the pieces say of the same ids. `frame`: see Vocabulary.
+    """Build the vocabulary; `added` overrides pieces of the same id. `frame`: see `Vocabulary`.
 
-    Raises CheckpointError if the pieces do not fit together.
+    Raises CheckpointError if the pieces are inconsistent.
     """
     check_different(pieces.texts)
     own = {token.id: token for token in pieces.own_tokens()}
@@ -110,7 +108,7 @@ def _bpe(pieces: Pieces, added: Sequence[AddedToken]) -> dict[str, Any]:
 
 
 def _merges(pieces: Pieces) -> list[tuple[str, str]]:
-    """Every pair of pieces that is a piece, the best score of what it becomes first."""
+    """Return every pair of pieces that forms a piece, the best score of the latter first."""
     by_score = sorted(pieces.of(Kind.NORMAL), key=lambda i: (-pieces.scores[i], i))
     texts = [pieces.texts[token_id] for token_id in by_score]
     normal = set(texts)
@@ -144,7 +142,7 @@ def _normalizers(pieces: Pieces) -> Iterator[dict[str, Any]]:
     if pieces.escapes_spaces:
         yield {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     if pieces.starts_with_space and pieces.every_part_starts:
-        # The library normalises user-defined pieces, too: they must stay what they are.
+        # `tokenizers` also normalises user-defined pieces, which must stay unchanged.
         own = "|".join(_literal(pieces.texts[i]) for i in pieces.of(Kind.USER_DEFINED))
         yield _replace(rf"\A(?!(?:{own})\z)" if own else r"\A", _start(pieces))
 
@@ -179,10 +177,10 @@ def _pre_tokenizers(pieces: Pieces) -> Iterator[dict[str, Any]]:
 
 
 def _cut_of_literals(pieces: Pieces) -> str:
-    """A pattern that ends inside every piece that plain text must not become.
+    """Return a split pattern that ends inside every piece that plain text must not produce.
 
-    The library's Unigram takes any piece for text, `</s>` and `<0x0A>` included; cut in two,
-    where no ordinary piece has these two characters beside each other, they stay text.
+    Unigram in `tokenizers` matches any piece in text, `</s>` and `<0x0A>` included. Splitting such
+    text between two characters that are adjacent in no ordinary piece prevents that.
     """
     neighbours = {
         pair

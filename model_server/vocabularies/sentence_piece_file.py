@@ -1,7 +1,7 @@
 """Reads SentencePiece's own file (tokenizer.model, spiece.model): a protocol buffer.
 
-Its message has been published with field numbers; only those fields are declared here that
-encoding needs. Knows bytes, no paths; raises CheckpointError without a file name.
+The schema is public; only the fields that encoding needs are declared here. Raises CheckpointError
+without a file name.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, int | str, str | None]]] = {
 
 
 def parse(data: bytes) -> Any:
-    """The message of the file. Raises CheckpointError if it is damaged or another file."""
+    """Parse the file. Raises CheckpointError if it is damaged or of another kind."""
     model = _model_class()()
     try:
         model.ParseFromString(data)
@@ -60,7 +60,7 @@ def parse(data: bytes) -> Any:
 
 
 def pieces_of(model: Any, *, every_part_starts: bool = True) -> Pieces:
-    """What a parsed file means. Raises CheckpointError for what is not supported."""
+    """Return the pieces of a parsed file. Raises CheckpointError for unsupported features."""
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     if trainer.model_type not in (_UNIGRAM, _BPE, _CHAR):
         raise CheckpointError("its pieces are whole words; supported are Unigram, BPE and Char")
@@ -85,7 +85,7 @@ def pieces_of(model: Any, *, every_part_starts: bool = True) -> Pieces:
 def _texts(model: Any) -> list[str]:
     texts = [piece.piece for piece in model.pieces]
     if strange := next((text for text in texts if not isinstance(text, str)), None):
-        raise CheckpointError(f"its piece {strange!r} is not UTF-8 text")  # the library's bytes
+        raise CheckpointError(f"its piece {strange!r} is not UTF-8 text")  # bytes, from protobuf
     return texts
 
 
@@ -97,7 +97,7 @@ def _kinds(model: Any) -> list[int]:
 
 
 def own_token(model: Any, name: str) -> str | None:
-    """The text of the piece that `bos_id` or `eos_id` names."""
+    """Return the text of the piece with the id in field `name` (bos_id or eos_id), if any."""
     token_id = getattr(model.trainer_spec, name)
     return model.pieces[token_id].piece if 0 <= token_id < len(model.pieces) else None
 
@@ -109,7 +109,7 @@ def _model_class() -> Any:
         message = file.message_type.add(name=name)
         for field, (number, kind, default) in fields.items():
             _add_field(message, field, number, kind, default)
-    pool = descriptor_pool.DescriptorPool()  # its own, so that no other copy is in the way
+    pool = descriptor_pool.DescriptorPool()  # private: the default one may hold the same schema
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("sp.Model"))
 

@@ -1,4 +1,4 @@
-"""Reads Mistral's tekken.json: tiktoken's ranks as JSON, control tokens before all others."""
+"""Reads Mistral's tekken.json: tiktoken ranks as JSON, with control tokens at the first ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from model_server.vocabularies.cutting import by_pattern
 from model_server.vocabularies.vocabulary import AddedToken, Vocabulary, check_different
 from sax.errors import CheckpointError
 
-# Files before version 11 do not list them.
+# Files before version 11 do not list their control tokens.
 _CONTROL = (
     "<unk>",
     "<s>",
@@ -37,7 +37,7 @@ _CONTROL = (
 
 
 def tekken(content: dict[str, Any]) -> Vocabulary:
-    """Raises CheckpointError if the file does not fit together."""
+    """Build the vocabulary. Raises CheckpointError if the file is inconsistent."""
     try:
         settings, entries = content["config"], content["vocab"]
         size, reserved = settings["default_vocab_size"], settings["default_num_special_tokens"]
@@ -45,14 +45,14 @@ def tekken(content: dict[str, Any]) -> Vocabulary:
         control = _control(content.get("special_tokens"), reserved)
         cutting = by_pattern(settings["pattern"])
     except (KeyError, TypeError, AttributeError, binascii.Error) as exc:
-        raise CheckpointError(f"it is not as tekken.json is: {type(exc).__name__} {exc}") from exc
+        raise CheckpointError(f"it is not a valid tekken.json: {type(exc).__name__} {exc}") from exc
     return from_ranks(
         ranks, control, cutting, first_id=reserved, bos="<s>", eos="</s>", adds_bos=True
     )
 
 
 def _ranks(entries: list[dict[str, Any]], count: int) -> dict[bytes, int]:
-    """The file has more tokens than models use: the lowest ranks are the vocabulary."""
+    """Return the lowest `count` ranks: the file has more tokens than models use."""
     ranks = {
         base64.b64decode(entry["token_bytes"], validate=True): entry["rank"] for entry in entries
     }

@@ -1,7 +1,7 @@
-"""Reads tiktoken's files: a line for each token, its bytes in base64 and its rank.
+"""Reads tiktoken files: one line per token, with its bytes in base64 and its rank.
 
-How text is cut and what the control tokens are is not in the file but in each family's code, so
-both are written down here. Knows bytes, no paths.
+Pre-tokenizer and control tokens are not in the file but in each family's code, so both are listed
+here.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _LINE = re.compile(rb"[A-Za-z0-9+/]+=* [0-9]{1,9}")
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What a family's own code knows of its tokenizer."""
+    """The parts of a family's tokenizer that its file lacks."""
 
     cutting: Cutting
-    ranks: int  # how many tokens its file has
-    control: tuple[str, ...]  # the ids after the ranks
+    ranks: int  # tokens in the file
+    control: tuple[str, ...]  # their ids follow the ranks
     bos: str | None
     eos: str
 
 
 def _llama3() -> tuple[str, ...]:
-    """Llama 3.1's names; in Llama 3 some of the same ids are reserved."""
+    """Llama 3.1's names; Llama 3 reserves some of these ids."""
     named = {
         0: "<|begin_of_text|>",
         1: "<|end_of_text|>",
@@ -52,7 +52,7 @@ def _llama3() -> tuple[str, ...]:
 
 _QWEN = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" for i in range(205)))
 
-# By `model_type` of config.json.
+# By model_type in config.json.
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "qwen": Family(QWEN2, 151643, _QWEN, None, "<|endoftext|>"),
@@ -62,12 +62,12 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 
 
 def is_tiktoken(data: bytes) -> bool:
-    """Whether a file begins as tiktoken's do; a tokenizer.model may be of either kind."""
+    """Detect tiktoken's format; a tokenizer.model may be this or SentencePiece's."""
     return _LINE.fullmatch(data[:4096].partition(b"\n")[0]) is not None
 
 
 def parse(data: bytes) -> dict[bytes, int]:
-    """Ranks by bytes. Raises CheckpointError, naming the line."""
+    """Return ranks by token bytes. Raises CheckpointError, naming the line."""
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(data.splitlines(), 1):
         if not line:
@@ -91,11 +91,11 @@ def _entry(line: bytes, number: int) -> tuple[bytes, int]:
 
 
 def tiktoken(data: bytes, model_type: str | None, added: Sequence[AddedToken] = ()) -> Vocabulary:
-    """`added` (from tokenizer_config.json) replaces the family's own control tokens."""
+    """Build the vocabulary; `added` (tokenizer_config.json) replaces the family's own tokens."""
     family = FAMILIES.get(model_type or "")
     if family is None:
         raise CheckpointError(
-            f"how {model_type!r} models cut text is in their code, not in this file; known are "
+            f"the pre-tokenizer of {model_type!r} models is not in this file; known are "
             f"{', '.join(FAMILIES)}. Save the tokenizer as tokenizer.json"
         )
     ranks = parse(data)
@@ -115,7 +115,7 @@ def _family_tokens(family: Family, found: int) -> list[AddedToken]:
     if found != family.ranks:
         raise CheckpointError(
             f"it has {found} tokens where its family has {family.ranks}: it is truncated or of "
-            "another model. If it is right, list its control tokens as added_tokens_decoder in "
+            "another model. If it is correct, list its control tokens as added_tokens_decoder in "
             "tokenizer_config.json"
         )
     return [

@@ -1,7 +1,6 @@
-"""A vocabulary of any kind, as the tokenizer.json of the `tokenizers` library.
+"""Serialises a vocabulary of any kind as the tokenizer.json of the `tokenizers` library.
 
-What every kind has in common: control and user-defined tokens, and what stands around a text.
-Knows no files.
+Covers what all kinds share: control and user-defined tokens, and the tokens added around a text.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from sax.errors import CheckpointError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedToken:
-    """A token that is matched as a whole, before any other cutting of the text."""
+    """A token that is matched as a whole, before pre-tokenization."""
 
     id: int
     text: str
-    control: bool  # never text: neither recognised in a prompt nor shown in an answer
-    strips_left: bool = False  # swallows the white space before it
+    control: bool  # never text: neither recognised in a prompt nor shown in output
+    strips_left: bool = False  # swallows preceding white space
     strips_right: bool = False
     whole_word: bool = False
-    normalized: bool = False  # matched in the text as the normaliser leaves it
+    normalized: bool = False  # matched in the normalised text
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -40,9 +39,9 @@ class AddedToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """One tokenizer: how text is cut, joined, framed and put together again."""
+    """The parts of a tokenizer.json, and the tokens added around a text."""
 
-    model: Mapping[str, Any]  # the `model` part of tokenizer.json, with every token in it
+    model: Mapping[str, Any]  # the `model` part of tokenizer.json, including added tokens
     added: tuple[AddedToken, ...]
     normalizer: Mapping[str, Any] | None = None
     pre_tokenizer: Mapping[str, Any] | None = None
@@ -50,10 +49,10 @@ class Vocabulary:
     bos: str | None = None
     eos: str | None = None
     adds_bos: bool = False
-    adds_eos: bool = False  # what encoders end a text with; a prompt never ends so
+    adds_eos: bool = False  # for encoders; a prompt never ends with eos
 
     def serialized(self) -> str:
-        """The text of tokenizer.json."""
+        """Return the text of tokenizer.json."""
         before = self.bos if self.adds_bos else None
         after = self.eos if self.adds_eos else None
         return json.dumps(
@@ -79,7 +78,7 @@ class Vocabulary:
 
 
 def in_sequence(steps: Iterable[Mapping[str, Any]], key: str) -> Mapping[str, Any] | None:
-    """One part of tokenizer.json from several; `key` is what its list is called."""
+    """Combine several steps into one part of tokenizer.json; `key` names its list."""
     steps = list(steps)
     if len(steps) < 2:
         return steps[0] if steps else None
@@ -87,7 +86,7 @@ def in_sequence(steps: Iterable[Mapping[str, Any]], key: str) -> Mapping[str, An
 
 
 def check_different(tokens: Iterable[str]) -> None:
-    """Raises CheckpointError if two tokens are written the same."""
+    """Raise CheckpointError if two tokens have the same text."""
     seen: set[str] = set()
     for token in tokens:
         if token in seen:
@@ -96,7 +95,7 @@ def check_different(tokens: Iterable[str]) -> None:
 
 
 def _frame(before: str | None, after: str | None, ids: Mapping[str, int]) -> dict[str, Any] | None:
-    """What stands around a text; for pairs, around each of the two."""
+    """Return the template that adds tokens around a text, or around each text of a pair."""
     if before is None and after is None:
         return None
 

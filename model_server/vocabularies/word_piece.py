@@ -1,7 +1,4 @@
-"""BERT's vocabularies: words, and pieces that continue a word, which are written with ## before.
-
-Pure: tokens in, vocabulary out.
-"""
+"""Builds BERT's WordPiece vocabularies; pieces that continue a word start with ##. Pure."""
 
 from __future__ import annotations
 
@@ -19,10 +16,10 @@ def word_piece(
     added: Sequence[AddedToken] = (),
     *,
     lowercase: bool = True,
-    strip_accents: bool | None = None,  # None: as `lowercase`
-    cuts_chinese: bool = True,  # every Chinese character is a word
+    strip_accents: bool | None = None,  # None: same as `lowercase`
+    cuts_chinese: bool = True,  # every Chinese character is a separate word
 ) -> Vocabulary:
-    """Raises CheckpointError if a control token is missing."""
+    """Build the vocabulary. Raises CheckpointError if a control token is missing."""
     check_different(tokens)
     vocab = {token: token_id for token_id, token in enumerate(tokens)}
     vocab |= {token.text: token.id for token in added}

@@ -1,4 +1,4 @@
-"""Every family that GGUF files are read and written for; a new one is a declaration in a file."""
+"""The model families whose GGUF files can be read and written, one declaration each."""
 
 from __future__ import annotations
 

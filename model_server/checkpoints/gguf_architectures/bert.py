@@ -1,4 +1,4 @@
-"""BERT and MiniLM, without the heads that other tasks than embedding have."""
+"""BERT and MiniLM for embedding, without the heads of other tasks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from model_server.checkpoints.gguf_heads import FFW, SIZES
 from sax.errors import CheckpointError
 
 _CAUSAL, _POOLING = "attention.causal", "pooling_type"
-_POOLINGS = {0: "mean", 1: "mean", 2: "cls"}  # 0: the file leaves it to the reader
+_POOLINGS = {0: "mean", 1: "mean", 2: "cls"}  # 0: unspecified
 
 
 def _more_config(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     if facts.flag(_CAUSAL, False):
-        raise CheckpointError("it is a BERT whose tokens see only those before them")
+        raise CheckpointError("it is a BERT with causal attention, which is not supported")
     pooling = facts.get(_POOLING, 0)
     if pooling not in _POOLINGS:
         raise CheckpointError(
-            f"it makes a vector of its tokens by pooling_type {pooling!r}; computed are 1 (their "
-            "mean) and 2 (the first)"
+            f"pooling_type {pooling!r} is not supported; supported are 1 (mean of the tokens) and "
+            "2 (first token)"
         )
     return {"type_vocab_size": facts.rows("token_types.weight"), "pooling": _POOLINGS[pooling]}
 
@@ -59,6 +59,6 @@ BERT = Architecture(
     fixed=MappingProxyType({"hidden_act": "gelu", "position_embedding_type": "absolute"}),
     more_config=_more_config,
     more_metadata=_more_metadata,
-    usual=lambda name: name.removeprefix("bert."),  # of models for other tasks
+    usual=lambda name: name.removeprefix("bert."),  # present in models for other tasks
     dropped=re.compile(r"(pooler|cls|classifier|qa_outputs)\..*|embeddings\.position_ids"),
 )

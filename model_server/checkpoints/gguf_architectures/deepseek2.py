@@ -1,8 +1,8 @@
 """DeepSeek V2 and V3: latent attention, routed and shared experts.
 
-Newer files keep kv_b_proj as two tensors, the keys' part transposed (`split_kv_b`), and state the
-sizes of heads as if queries were compared with the latent itself; both forms are read, the older,
-which every llama.cpp reads too, is written.
+Newer files store kv_b_proj as two tensors, the key part transposed (`split_kv_b`), and give head
+sizes as if queries were compared with the latent itself. Both forms are read; the older one is
+written, because every llama.cpp version reads it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from model_server.checkpoints.gguf_heads import DECODER
 from model_server.checkpoints.gguf_rope import read_rope, rope_metadata
 from sax.errors import CheckpointError
 
-_SOFTMAX, _SIGMOID = 1, 2  # expert_gating_func; V2's first files have none
-# Of files older than expert_group_count, by the number of experts: those of V2 and V3.
+_SOFTMAX, _SIGMOID = 1, 2  # expert_gating_func; the first V2 files have none
+# (groups, groups used) by number of experts, for V2 and V3 files without expert_group_count.
 _GROUPS = {160: (8, 3), 256: (8, 4)}
 
 
@@ -53,7 +53,7 @@ def _full_queries(config: Config, layer: int) -> bool:
 def _more_config(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     gating = facts.get("expert_gating_func", _SOFTMAX)
     if gating not in (_SOFTMAX, _SIGMOID):
-        raise CheckpointError(f"its expert_gating_func is {gating!r}; 1 and 2 are computed")
+        raise CheckpointError(f"its expert_gating_func is {gating!r}; supported are 1 and 2")
     heads = _read_heads(facts)
     return {
         "model_type": "deepseek_v3" if gating == _SIGMOID else "deepseek_v2",
@@ -70,7 +70,7 @@ def _read_heads(facts: Facts) -> dict[str, Any]:
     rotated = facts.whole("rope.dimension_count")
     keys = facts.whole(f"attention.key_length{suffix}")
     if rotated % 2 or rotated >= keys:
-        raise CheckpointError(f"it rotates {rotated} of the {keys} dimensions of its heads")
+        raise CheckpointError(f"it cannot rotate {rotated} of {keys} head dimensions")
     values = facts.whole(f"attention.value_length{suffix}")
     return {
         "qk_rope_head_dim": rotated,

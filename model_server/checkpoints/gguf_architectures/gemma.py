@@ -1,7 +1,7 @@
-"""Gemma 1, 2 and 3: the weights of norms are stored larger by one, so that norms just multiply.
+"""Gemma 1, 2 and 3. Files store norm weights plus one, so that a norm just multiplies.
 
-How scores are scaled is not in the file: llama.cpp knows the largest models by their number of
-layers. It is written under GGUF's own key all the same, and read if it is there.
+llama.cpp's files do not hold the attention scale: it recognises the largest models by their number
+of layers. Files written here have it under GGUF's own key, which is read where present.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GELU = "gelu_pytorch_tanh"
 _FIXED = MappingProxyType(
     {"hidden_activation": _GELU, "attention_bias": False, "tie_word_embeddings": True}
 )
-_HEAD = re.compile(r"lm_head\.weight")  # a copy of the embedding
+_HEAD = re.compile(r"lm_head\.weight")  # tied: a copy of the embedding
 _LOCAL_THETA = "rope.freq_base_swa"
 _SCALE = "attention.scale"
 _CAPS = (
@@ -74,7 +74,7 @@ def _gemma_metadata(config: Config) -> dict[str, Any]:
 
 
 def _read_scale(facts: Facts, config: Config, head_dim: int, largest: int) -> dict[str, Any]:
-    """query_pre_attn_scalar; `largest` is the number of layers of the largest model."""
+    """Return query_pre_attn_scalar; `largest` is the layer count of the family's largest model."""
     if facts.get(_SCALE) is not None:
         return {"query_pre_attn_scalar": round(facts.number(_SCALE) ** -2, 3)}
     if config["num_hidden_layers"] != largest:
@@ -133,7 +133,7 @@ def _gemma3_metadata(config: Config) -> dict[str, Any]:
 
 
 def _with_old_rope(config: Config) -> dict[str, Any]:
-    """transformers 5 keeps one rope_parameters for each kind of layer."""
+    """Flatten transformers 5's rope_parameters, which has one entry per layer type."""
     given = dict(config.get("rope_parameters") or {})
     if "full_attention" not in given:
         return {"rope_theta": 1000000.0, **config}
@@ -154,7 +154,7 @@ GEMMA = Architecture(
     tensors=_TENSORS,
     layer_tensors=MappingProxyType({**_LAYER, "ffn_norm": _norm("post_attention_layernorm")}),
     keys=DECODER,
-    # Its first config.json said gelu and meant this; hidden_activation was added to say so.
+    # The first config.json files said gelu but meant this; hidden_activation later corrected it.
     fixed=_FIXED,
     more_config=lambda facts, config: _read_gemma(facts, config) | {"hidden_act": _GELU},
     more_metadata=_gemma_metadata,

@@ -1,8 +1,8 @@
 """GPT-2, GPT-J and GPT-NeoX (Pythia).
 
-GPT-2's products are published as [in, out] and stored as [out, in]. GPT-NeoX publishes q, k and v
-head by head; stored are all queries, all keys, all values. llama.cpp names GPT-J's tensors and
-computes no GPT-J; its files are as other programs write them by those names.
+GPT-2's matrices are published as [in, out] and stored as [out, in]. GPT-NeoX publishes q, k, v per
+head; files store all queries, then all keys, then all values. llama.cpp names GPT-J's tensors but
+does not run GPT-J; its files are read as other programs write them under those names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _GPT_KEYS = (
     Key("layer_norm_epsilon", "attention.layer_norm_epsilon", float, 1e-5),
 )
 _ROTATED = "rope.dimension_count"
-# The causal mask, which old exporters stored as a buffer of every layer.
+# Causal masks and rotary frequencies that old exporters stored as buffers of every layer.
 _MASKS = re.compile(r".*\.(attn|attention)\.(bias|masked_bias|rotary_emb\.inv_freq)")
 
 
@@ -36,12 +36,12 @@ def _transposed(name: str) -> Place:
 
 
 def _ffw(config: Config) -> dict[str, Any]:
-    """llama.cpp wants to be told what config.json may leave unsaid."""
+    """llama.cpp requires the feed-forward size, which config.json may omit."""
     return {"feed_forward_length": config.get("n_inner") or 4 * config["n_embd"]}
 
 
 def _with_prefix(name: str) -> str:
-    """The first checkpoints, of the model without its head, do without."""
+    """Add the prefix that the first checkpoints, saved without a head, lack."""
     return name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"
 
 
@@ -86,16 +86,16 @@ GPT2 = Architecture(
 
 def _read_gptj(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     if facts.number("rope.freq_base", 10000.0) != 10000.0:
-        raise CheckpointError("it is a GPT-J with another rope.freq_base than 10000")
+        raise CheckpointError("its rope.freq_base is not 10000, as GPT-J requires")
     size = config["n_embd"] // config["n_head"]
     rotated = facts.whole(_ROTATED, size)
     if rotated % 2 or rotated > size:
-        raise CheckpointError(f"it rotates {rotated} of {size} head dimensions")
+        raise CheckpointError(f"it cannot rotate {rotated} of {size} head dimensions")
     return {"rotary_dim": rotated}
 
 
 def _gptj_metadata(config: Config) -> dict[str, Any]:
-    # A null means that all of a head rotates; only an absent key means GPT-J 6B's 64.
+    # null means that the whole head rotates; only an absent key means GPT-J 6B's 64.
     rotated = config.get("rotary_dim", 64) or config["n_embd"] // config["n_head"]
     return _ffw(config) | {_ROTATED: rotated}
 
@@ -135,7 +135,7 @@ def _read_neox(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     size = config["hidden_size"] // config["num_attention_heads"]
     rotated = facts.whole(_ROTATED, size)
     if rotated % 2 or rotated > size:
-        raise CheckpointError(f"it rotates {rotated} of {size} head dimensions")
+        raise CheckpointError(f"it cannot rotate {rotated} of {size} head dimensions")
     rope = read_rope(facts, rotated)
     return {
         "rotary_pct": rotated / size,

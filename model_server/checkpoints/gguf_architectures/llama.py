@@ -1,8 +1,8 @@
-"""Llama, SmolLM and Mistral, and Mixtral, which llama.cpp takes for a Llama with experts.
+"""Llama, SmolLM, Mistral, and Mixtral, which llama.cpp treats as a Llama with experts.
 
-llama.cpp rotates neighbouring rows of a head, Hugging Face rows of its two halves: the converter
-reorders the rows of queries and keys. It forgets Mistral's window, for which llama.cpp has no code;
-here it is written, and read, under GGUF's own key for windows.
+llama.cpp rotates neighbouring rows of a head, Hugging Face the rows of its two halves, so the
+converter reorders the rows of queries and keys. It drops Mistral's window, which llama.cpp does not
+implement; here the window is written and read under GGUF's own key.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FEED_FORWARD: Mapping[str, Place] = MappingProxyType(
         "ffn_down": place("mlp.down_proj"),
     }
 )
-# What the first exporters stored and everyone computes.
+# Stored by the first exporters although every implementation computes it.
 INVERSE_FREQUENCIES = re.compile(r".*rotary_emb\.inv_freq")
 _EXPERTS = Key("num_local_experts", "expert_count", default=None)
 

@@ -1,4 +1,4 @@
-"""OLMo 2: norms behind attention and feed-forward; rows and numbers are as published."""
+"""OLMo 2: norms after attention and feed-forward; rows and values are as published."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sax.errors import CheckpointError
 
 def _more_config(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     if read_window(facts):
-        raise CheckpointError("it is an OLMo 3, which has windows; OLMo 2 is computed here")
+        raise CheckpointError("it is an OLMo 3 (it has sliding windows), which is not supported")
     more = read_heads(facts, config)
     return more | read_rope(facts, more["head_dim"])
 

@@ -1,4 +1,4 @@
-"""Phi-3, Phi-3.5 and Phi-4 (mini): q, k, v and gate, up stay fused, as published."""
+"""Phi-3, Phi-3.5 and Phi-4 (mini): q/k/v and gate/up stay fused, as published."""
 
 from __future__ import annotations
 

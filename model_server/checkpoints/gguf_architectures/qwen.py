@@ -1,6 +1,6 @@
-"""Qwen 2 and 2.5, Qwen 3 and its mixture of experts: rows and numbers are as published.
+"""Qwen 2, 2.5, 3 and 3 MoE: rows and values are as published.
 
-llama.cpp has no windows for these; what uses one is written, and read, under GGUF's own keys.
+llama.cpp implements no sliding window for these; here it is written and read under GGUF's own keys.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ QWEN3MOE = Architecture(
         Key("num_experts", "expert_count"),
         Key("num_experts_per_tok", "expert_used_count"),
         Key("moe_intermediate_size", "expert_feed_forward_length"),
-        # llama.cpp has no key for it and always does it, as the published models do.
+        # llama.cpp has no key for this and always normalises, as the published models do.
         Key("norm_topk_prob", "expert_weights_norm", bool, True),
     ),
     fixed=MappingProxyType({"hidden_act": "silu", "decoder_sparse_step": 1, "mlp_only_layers": []}),

@@ -115,7 +115,7 @@ def test_progress_counts_every_tensor(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["taken", "taken.gguf"])
 def test_nothing_is_overwritten(folder: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
-    with pytest.raises(CheckpointError, match="already there"):
+    with pytest.raises(CheckpointError, match="already exists"):
         convert(str(folder), str(tmp_path / name))
     assert (tmp_path / name).read_text() == "mine"
 
@@ -165,8 +165,8 @@ def test_a_destination_that_cannot_be_written_is_a_checkpoint_error(
     ("destination", "options", "words"),
     [
         ("gs://bucket/x", {}, "written to local paths"),
-        ("x.gguf", {"to": "orbax"}, "name of a GGUF file, yet --to says orbax"),
-        ("x", {"dtype": "q8_0"}, "q8_0 is a kind of GGUF file"),
+        ("x.gguf", {"to": "orbax"}, "name of a GGUF file, but --to is orbax"),
+        ("x", {"dtype": "q8_0"}, "q8_0 is only for GGUF files"),
     ],
 )
 def test_what_contradicts_itself_is_refused(
@@ -206,5 +206,5 @@ def test_the_command_converts_and_says_what_went_wrong(
     assert "tensors" in capsys.readouterr().err
     assert main([str(folder), str(tmp_path / "out")]) == 1
     captured = capsys.readouterr()
-    assert "already there" in captured.err
+    assert "already exists" in captured.err
     assert captured.out == ""

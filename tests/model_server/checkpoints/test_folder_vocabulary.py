@@ -100,8 +100,8 @@ def test_added_tokens_may_swallow_spaces_and_repeat_what_the_file_says(tmp_path:
 @pytest.mark.parametrize(
     ("listed", "words"),
     [
-        ({"1": {"content": "<start>"}}, "'<start>' has id 1.*'<s>'.*not of one model"),
-        ({"9999": {"content": "<turn>"}}, "do not go on from"),
+        ({"1": {"content": "<start>"}}, "'<start>' has id 1.*'<s>'.*different models"),
+        ({"9999": {"content": "<turn>"}}, "do not continue from"),
         ({"x": {"content": "<turn>"}}, "tokenizer_config.json does not list"),
         ({"600": {}}, "tokenizer_config.json does not list"),
         ({"600": "<turn>"}, "tokenizer_config.json does not list"),
@@ -160,7 +160,7 @@ def test_added_tokens_of_vocab_and_merges(tmp_path: Path) -> None:
     settings(tmp_path, added_tokens_decoder=listed)
     assert opened(tmp_path, model_type="gpt2").encode_chat("<|turn|>") == [END + 9]
     settings(tmp_path, added_tokens_decoder={"3": {"content": "<|turn|>"}})
-    with pytest.raises(CheckpointError, match=r"vocab\.json .*<|turn|>.*not of one model"):
+    with pytest.raises(CheckpointError, match=r"vocab\.json .*<\|turn\|>.*different models"):
         opened(tmp_path, model_type="gpt2")
 
 
@@ -188,10 +188,10 @@ def test_a_folder_without_any_vocabulary_says_what_was_looked_for(tmp_path: Path
         ("tokenizer.model", b"not one", "SentencePiece"),
         ("tokenizer.model", (PLACE / "bpe_llama.model").read_bytes()[:3000], "truncated"),
         ("tokenizer.model", (PLACE / "llama3.model").read_bytes(), "'none' models|truncated"),
-        ("x.tiktoken", b"\0", "how None models cut"),
+        ("x.tiktoken", b"\0", "the pre-tokenizer of None models"),
         ("tekken.json", b"[]", "JSON object"),
-        ("tekken.json", b"{}", "not as tekken.json is"),
-        ("vocab.json", b'{"a": "b"}', "do not all have an id"),
+        ("tekken.json", b"{}", "not a valid tekken.json"),
+        ("vocab.json", b'{"a": "b"}', "not all of its tokens have an id"),
         ("vocab.json", b"{}", r"merges\.txt cannot be read"),
         ("vocab.txt", b"a\nb\n", r"\[UNK\]"),
         ("vocab.txt", b"\xff", "UTF-8"),
@@ -216,7 +216,7 @@ def test_wrong_merges_are_named(tmp_path: Path, merges: str, words: str) -> None
 
 def test_an_unknown_way_of_cutting_is_refused(tmp_path: Path) -> None:
     put_pairs(tmp_path)
-    with pytest.raises(CheckpointError, match="'weird' models cut"):
+    with pytest.raises(CheckpointError, match="pre-tokenizer of 'weird' models"):
         opened(tmp_path, model_type="weird")
 
 

@@ -226,5 +226,5 @@ def test_a_key_that_config_json_lacks_is_named() -> None:
 
 
 def test_what_the_family_takes_for_granted_is_checked() -> None:
-    with pytest.raises(CheckpointError, match="hidden_act = 'relu'.*'silu' for granted"):
+    with pytest.raises(CheckpointError, match="hidden_act = 'relu'.*assumes 'silu'"):
         metadata_of({"model_type": "llama", "hidden_act": "relu"}, LLAMA)

@@ -40,5 +40,5 @@ def test_rows_that_are_not_the_heads_are_refused() -> None:
     config = {"num_attention_heads": 4, "hidden_size": 32}
     assert len(rotated("num_attention_heads").for_tensor(32, config, "q")) == 32
     assert len(fused("num_attention_heads").for_tensor(96, config, "qkv")) == 96
-    with pytest.raises(CheckpointError, match="tensor q has 31 rows; its heads make 32"):
+    with pytest.raises(CheckpointError, match="tensor q has 31 rows; its heads need 32"):
         rotated("num_attention_heads").for_tensor(31, config, "q")

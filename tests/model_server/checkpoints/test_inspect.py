@@ -131,7 +131,7 @@ def test_an_unknown_family_is_said_and_the_rest_still_shown(folder: Path) -> Non
     assert report.family is None
     assert report.parameters == NUMBERS
     assert report.tokenizer is not None
-    assert "no family here serves it" in report.as_text()
+    assert "mamba (LlamaForCausalLM): not supported" in report.as_text()
 
 
 def test_a_malicious_template_is_a_problem_not_a_crash(folder: Path) -> None:

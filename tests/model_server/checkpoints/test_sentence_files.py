@@ -47,13 +47,13 @@ def test_they_are_fetched_from_a_bucket(
 
 
 def test_a_gguf_file_that_would_lose_them_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"a way that a GGUF file does not say .*'cls'"):
+    with pytest.raises(CheckpointError, match=r"settings that a GGUF file cannot hold .*'cls'"):
         convert(str(_settings(folder, "cls_token")), str(tmp_path / "out.gguf"))
     assert not (tmp_path / "out.gguf").exists()
 
 
 def test_nothing_outside_the_folder_is_copied(folder: Path, tmp_path: Path) -> None:
     _settings(folder, "mean_tokens", "../outside")
-    with pytest.raises(CheckpointError, match=r"names a folder outside: '\.\./outside'"):
+    with pytest.raises(CheckpointError, match=r"outside the checkpoint: '\.\./outside'"):
         convert(str(folder), str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()

@@ -77,7 +77,10 @@ def test_lower_case_and_a_default_prompt_are_honoured(tmp_path: Path) -> None:
         ({"kinds": (*KINDS[:2], "Dense")}, "lists Transformer, Pooling, Dense"),
         ({"kinds": ("WordEmbeddings", "Pooling")}, "lists WordEmbeddings, Pooling"),
         ({"pooling": {"pooling_mode_mean_sqrt_len_tokens": True}}, "pooling by mean_sqrt_len"),
-        ({"pooling": MEAN | {"pooling_mode_cls_token": True}}, "by cls_token, mean_tokens; one"),
+        (
+            {"pooling": MEAN | {"pooling_mode_cls_token": True}},
+            "by cls_token, mean_tokens; supported is one",
+        ),
         ({"pooling": {"pooling_mode": "lasttoken"}}, "pooling by lasttoken"),
         ({"pooling": {}}, "pooling by nothing"),
         ({"prompts": {"default_prompt_name": "query"}}, "no prompt 'query'"),

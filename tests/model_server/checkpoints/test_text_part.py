@@ -67,7 +67,7 @@ def test_what_is_left_out_is_told_and_only_that_is(
     with closing(open_checkpoint(path)) as checkpoint:
         assert isinstance(checkpoint, TextPart)
         assert sorted(checkpoint.left_out) == sorted(EYES)
-        assert "2 tensors that see images are left out" in caplog.text
+        assert "ignoring 2 vision tensors" in caplog.text
         declared = make_recipe("auto", checkpoint.config, {}).blueprint().declarations
         assert list(mismatches(declared, checkpoint)) == [
             "the checkpoint has tensors that the model does not use: model.surprise.weight"

@@ -62,7 +62,7 @@ def test_newer_files_list_their_own_control_tokens() -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({}, "not as tekken.json is: KeyError 'config'"),
+        ({}, "not a valid tekken.json: KeyError 'config'"),
         ({"config": {}, "vocab": []}, "KeyError"),
         (TEKKEN | {"vocab": {}}, "truncated"),
         (TEKKEN | {"vocab": TEKKEN["vocab"][:300]}, "not all of 0 to 419: it is truncated"),
