@@ -134,7 +134,7 @@ async def test_a_frozen_secondary_does_not_hold_the_drain_up(modules: Path) -> N
     async with supervised(hosts(modules, HOSTS), said.append, patience):
         await until_they_beat(modules, 1)
         os.kill(pids(modules, "host 2")[0], signal.SIGSTOP)
-    assert said[1:] == ["gang host 2 did not end within 0.5 s: killing it"]
+    assert said[1:] == ["gang host 2 did not stop within 0.5 s; killing it"]
     assert not any(map(alive, every_pid(modules)))
 
 
