@@ -315,7 +315,7 @@ def test_a_server_that_is_gone_or_does_not_know_us_is_status_2(
     ("words", "told"),
     [
         (["--context", "nobodys"], "nobodys"),
-        (["--uses", "helm"], "choose of jobset"),
+        (["--uses", "helm"], "choose from jobset"),
         (["--replicas", "0"], "--replicas 0"),
         (["--topology", "v5e:9x9"], "there is no slice"),
         (["--machine-type", "ct5lp-hightpu-4t"], "goes with --topology"),
