@@ -1,4 +1,4 @@
-"""sax on Kubernetes: what is rendered for a cluster, and what is wrong with a live one.
+"""sax on Kubernetes: renders manifests and diagnoses a live cluster.
 
-Everything but `cluster` is pure: values in, values out. Nothing here is needed without Kubernetes.
+Everything but `doctor.cluster` and `packaged` is pure. Nothing here is needed without Kubernetes.
 """

@@ -82,7 +82,7 @@ def test_a_model_whose_name_looks_like_an_option_is_a_model() -> None:
         (["--bucket", "my-sax"], "write gs://BUCKET"),
         (["--name", "x" * 40], "is too long"),
         (["--cell", "/sax/Prod"], "is not a cell"),
-        (["--tag", "a:b"], "no tag of an image"),
+        (["--tag", "a:b"], "is not an image tag"),
         (["--image-registry", "https://x.io/y"], "write HOST/PATH"),
         (["--set", "QUANTIZE=int8"], "is not JSON"),
         (["--chip", "v6e"], "goes with --topology auto"),
