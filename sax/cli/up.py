@@ -122,9 +122,10 @@ def up(
     """Run a whole cell on this machine.
 
     Admin server, model server and gateway run under one supervisor. With --hosts each model server
-    is a gang of that many processes, as if on that many machines. A process that dies is restarted
-    together with its gang. Published models are still published after a restart. Ctrl-C drains and
-    stops; a second Ctrl-C stops at once. Flags after -- go to the model servers.
+    runs as that many processes, as if on that many machines. A process that dies is restarted,
+    together with the other hosts of its model server. Published models are still published after a
+    restart. Ctrl-C drains and stops; a second Ctrl-C stops at once. Flags after -- go to the model
+    servers.
 
     \b
     Examples:

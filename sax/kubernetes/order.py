@@ -75,7 +75,7 @@ class Order:
     def _check_model_id(self) -> None:
         if self.model_id is not None and self.model_id.cell_id != self.cell:
             raise InvalidRequest(
-                f"--publish-as {self.model_id} is not in cell {self.cell}: give --cell "
+                f"--publish-as {self.model_id} is in another cell than {self.cell}: give --cell "
                 f"{self.model_id.cell_id}, or publish it as {self.cell}/{self.model_id.model}",
                 param="publish_as",
             )
