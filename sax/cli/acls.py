@@ -46,7 +46,9 @@ def getacl(
         str, typer.Argument(metavar="[METHOD]", help="lm.generate, ...; all prints a table.")
     ] = "",
 ) -> None:
-    """Show who may call a method of a model; without METHOD, who else may change the model.
+    """Show who may call a model.
+
+    With METHOD, shows who may call that method; without, who else may change the model.
 
     \b
     Examples:
@@ -75,7 +77,9 @@ def setacl(
         ),
     ],
 ) -> None:
-    """Set who may call a method of a model; without METHOD, who else may change the model.
+    """Set who may call a model.
+
+    With METHOD, sets who may call that method; without, who else may change the model.
 
     Takes effect on every replica without a reload; running requests finish. A list for lm.generate
     also covers lm.generate_stream, unless that has its own list, and vice versa.

@@ -40,7 +40,9 @@ def chat(
     stop: Stop = None,
     no_stream: NoStream = False,
 ) -> None:
-    """Chat with a model; with a QUESTION, ask it once and exit. Ctrl-D ends the conversation.
+    """Chat with a model.
+
+    With QUESTION, asks it once and exits. Ctrl-D ends a conversation.
 
     \b
     Examples:

@@ -49,10 +49,11 @@ def convert(
         ),
     ] = None,
 ) -> None:
-    """Convert a checkpoint between Hugging Face folder, GGUF file and Orbax.
+    """Convert a checkpoint to another format.
 
-    A Hugging Face folder holds config.json, model.safetensors (or its shards) and tokenizer.json.
-    An Orbax folder holds the same files, with the weights as Orbax arrays under the same names.
+    Hugging Face folders, GGUF files and Orbax checkpoints can each become any other. A Hugging Face
+    folder holds config.json, model.safetensors (or its shards) and tokenizer.json. An Orbax folder
+    holds the same files, with the weights as Orbax arrays under the same names.
 
     \b
     Examples:

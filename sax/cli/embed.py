@@ -21,7 +21,7 @@ def embed(
 ) -> None:
     """Turn texts into vectors with an embedding model.
 
-    Prints one JSON list of numbers per line and text, in order.
+    Prints one JSON list of numbers per text, one per line, in order.
 
     \b
     Examples:

@@ -65,9 +65,9 @@ def rollback(
 
 
 def versions(ctx: typer.Context, model: Model, as_json: AsJson = False) -> None:
-    """List the versions that a model can be rolled back to, newest first.
+    """List the versions of a model, newest first.
 
-    A * marks the current version.
+    `sax rollback` can restore any of them; a * marks the current one.
 
     \b
     Examples:
@@ -89,7 +89,7 @@ def events(
     ] = "",
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of events.")] = 20,
     before: Annotated[
-        int, typer.Option(min=0, metavar="NUMBER", help="Only events before this number.")
+        int, typer.Option(min=0, metavar="NUMBER", help="Only events before this number; 0: all.")
     ] = 0,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Keep printing new events until Ctrl-C.")

@@ -25,10 +25,11 @@ def inspect(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
-    """Show what a checkpoint holds and anything that would prevent loading it.
+    """Show what a checkpoint holds.
 
-    Prints the model, parameters, number formats, tokenizer, chat template and the memory that the
-    weights need. Reads no weights and needs no cell. Exit status: 0 it would load, 1 it would not.
+    Prints the model, parameters, number formats, tokenizer, chat template, the memory that the
+    weights need, and everything that would prevent loading it. Reads no weights and needs no cell.
+    Exit status: 0 it would load, 1 it would not.
 
     \b
     Examples:

@@ -10,7 +10,7 @@ from sax.cli.k8s_render import render
 
 k8s = typer.Typer(
     name="k8s",
-    help="Kubernetes: render manifests for a model, diagnose a cluster.",
+    help="Render Kubernetes manifests, diagnose a cluster.",
     cls=ReportingGroup,
     no_args_is_help=True,
     rich_markup_mode=None,

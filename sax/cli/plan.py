@@ -72,15 +72,16 @@ def plan(
         str | None, typer.Option(metavar="FILE", help="Write the values for Kubernetes manifests.")
     ] = None,
     emit: Annotated[
-        str | None, typer.Option(metavar="kubernetes", help="Print them instead of the table.")
+        str | None,
+        typer.Option(metavar="kubernetes", help="Print the values instead of the table."),
     ] = None,
 ) -> None:
-    """Plan a model for a TPU slice: compiles it for real, without a TPU, weights or a server.
+    """Plan a model for a TPU slice.
 
-    Shows what each chip holds and moves, how many KV pages fit, and predicted tokens per second
-    and time to first token. Needs the TPU compiler: pip install libtpu. If the model does not fit,
-    the report names the flag or override to change. Exit status: 0 fits, 1 does not fit, 2 bad
-    arguments.
+    Compiles the model for real, without a TPU, weights or a server. Shows what each chip holds and
+    moves, how many KV pages fit, and predicted tokens per second and time to first token. Needs the
+    TPU compiler: pip install libtpu. If the model does not fit, the report names the flag or
+    override to change. Exit status: 0 fits, 1 does not fit, 2 bad arguments.
 
     \b
     Examples:

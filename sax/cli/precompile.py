@@ -47,17 +47,18 @@ def precompile(
         typer.Option(help="Model path to use instead of the one in the checkpoint's config.json."),
     ] = None,
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="If a program does not compile, skip it.")
+        bool,
+        typer.Option("--keep-going", help="If a program does not compile, compile the others."),
     ] = False,
     list_place: Annotated[
         str | None, typer.Option("--list", metavar="PLACE", help="List the program sets at PLACE.")
     ] = None,
 ) -> None:
-    """Compile a model's programs ahead of time, so that servers start without compiling.
+    """Compile a model's programs ahead of time.
 
-    Needs no TPU (only its compiler: pip install libtpu) and no weights. Programs that exist
-    already are not compiled again. A server loads programs only from the place given by its flag
-    --programs, because they are code.
+    Servers that find the programs start without compiling. Needs no TPU (only its compiler: pip
+    install libtpu) and no weights. Programs that exist already are not compiled again. A server
+    loads programs only from the place given by its flag --programs, because they are code.
 
     \b
     Examples:

@@ -52,7 +52,9 @@ def publish(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Publish a model: its cell loads it and keeps serving it.
+    """Publish a model.
+
+    Its cell loads it and keeps serving it.
 
     \b
     Examples:
@@ -102,9 +104,10 @@ def update(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Change a published model; options that are not given stay as they are.
+    """Change a published model.
 
-    Changing only the replicas reloads nothing. The model path cannot change: unpublish first.
+    Options that are not given stay as they are. Changing only the replicas reloads nothing. The
+    model path cannot change: unpublish first.
 
     \b
     Examples:
