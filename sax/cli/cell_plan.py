@@ -122,7 +122,6 @@ class CellPlan:
         return Child(ADMIN, "admin_server", flags, self.logs / "admin_server.log")
 
     def _model_server_flags(self) -> tuple[str, ...]:
-        """Flags that every process of every model server gets."""
         return (
             f"--sax_cell={self.cell}",
             f"--admin={self.admin_address}",

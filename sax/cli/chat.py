@@ -79,7 +79,6 @@ def _once(question: str) -> str:
 
 
 def _questions(interactive: bool) -> Iterator[str]:
-    """Yield the user's non-empty lines until the end of input."""
     if interactive:
         say("Ctrl-D ends the conversation.")
     while True:

@@ -91,8 +91,6 @@ def demo(
 
 
 class _Demo:
-    """Publishes the demo model and asks the question once the cell is up."""
-
     def __init__(self, plan: CellPlan, wanted: Publication) -> None:
         self._plan = plan
         self._wanted = wanted

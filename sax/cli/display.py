@@ -22,9 +22,7 @@ class Display(Protocol):
         """Replace what is shown for the stages with these names."""
         ...
 
-    def note(self, text: str) -> None:
-        """Print one line that stays."""
-        ...
+    def note(self, text: str) -> None: ...
 
 
 @contextmanager

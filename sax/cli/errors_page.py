@@ -12,7 +12,6 @@ _WHO = {
 
 
 def page() -> str:
-    """Return the page as Markdown."""
     rows = (
         f"| `{error.__name__}` | {_first_line(error)} | {line.grpc} | {line.http} | "
         f"{_WHO[line.retry]} |"

@@ -92,7 +92,6 @@ class Gang:
         await self._leave(self._processes[1:], self._patience.gang_s, say)
 
     def kill(self) -> None:
-        """Kill every process immediately."""
         self._draining = True
         for process in self._processes:
             _kill(process)
@@ -120,7 +119,6 @@ class Gang:
         return exits
 
     def _deadline(self, exits: list[Exit], earlier: float | None, now: float) -> float:
-        """Return the time to kill the rest: sooner once the primary has ended."""
         primary_ended = any(exit.host == 0 for exit in exits)
         latest = now + (self._patience.last_s if primary_ended else self._patience.gang_s)
         return latest if earlier is None else min(earlier, latest)

@@ -68,7 +68,6 @@ def generate(
 
 
 def answer_value(chunks: Iterable[TokenChunk]) -> dict[str, object]:
-    """Collect a stream into JSON values."""
     parts: list[str] = []
     last = TokenChunk("")
     for last in chunks:

@@ -152,7 +152,6 @@ def following(client: Client, model: str, limit: int) -> Iterator[Event]:
 
 
 def _after(client: Client, model: str, last: int) -> list[Event]:
-    """Return all events after `last`, oldest first."""
     told: list[Event] = []
     before, size = 0, _NEWS
     while True:

@@ -157,7 +157,6 @@ def _leave(error: SaxError, status: int) -> NoReturn:
 
 
 def _order(ctx: typer.Context, overrides: Mapping[str, str]) -> Order:
-    """Collect the options. Raises InvalidRequest."""
     from sax.kubernetes.bucket import Bucket
     from sax.kubernetes.image import ImageSource
     from sax.kubernetes.order import Order
@@ -179,7 +178,6 @@ def _order(ctx: typer.Context, overrides: Mapping[str, str]) -> Order:
 
 
 def _cell(text: str) -> CellId:
-    """Parse /sax/test, or just test."""
     return CellId.parse(text if text.startswith("/") else f"/sax/{text}")
 
 
@@ -268,7 +266,7 @@ def _write(made: Rendered, folder: Path | None) -> None:
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as exc:
         raise InvalidRequest(f"--output-dir {folder}: {exc.strerror}", param="output_dir") from exc
-    say(f"{', '.join(files)} in {folder}: kubectl apply --server-side -k {folder}")
+    say(f"wrote {', '.join(files)} to {folder}; apply: kubectl apply --server-side -k {folder}")
 
 
 def _not_ours(folder: Path, names: Iterable[str]) -> Path | None:

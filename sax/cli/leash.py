@@ -20,7 +20,6 @@ DRAIN_S = 30.0  # longer than the servers' own drain timeout
 
 
 def main() -> None:
-    """Run the module named by the first argument, passing on the other arguments."""
     if len(sys.argv) < 2:
         sys.stderr.write("usage: python -m sax.cli.leash MODULE [FLAGS ...]\n")
         raise SystemExit(2)

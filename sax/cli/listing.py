@@ -89,7 +89,6 @@ def status(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 
 def show_models(models: Sequence[PublishedModel], *, as_json: bool) -> None:
-    """Print a table of models, or their JSON."""
     if as_json:
         _print_json([model_value(model) for model in models])
     elif models:
@@ -99,13 +98,11 @@ def show_models(models: Sequence[PublishedModel], *, as_json: bool) -> None:
 
 
 def print_csv(models: Sequence[PublishedModel]) -> None:
-    """Print one line per model under a line of headings."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerows([_MODEL_HEADINGS, *map(model_row, models)])
 
 
 def show_model(model: PublishedModel, *, as_json: bool) -> None:
-    """Print all details of one model."""
     if as_json:
         _print_json(model_value(model))
         return
@@ -159,7 +156,6 @@ def bounds(autoscaling: Autoscaling | None) -> str:
 
 
 def replica_rows(model: PublishedModel) -> list[tuple[str, ...]]:
-    """Return the replica table of `sax ls MODEL`: address, state, reason."""
     stages = replica_stages(model)
     return [
         (replica.address or "(no server)", stage.text, replica.reason)

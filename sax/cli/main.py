@@ -112,7 +112,6 @@ register_saxutil(app)
 
 
 def main() -> None:
-    """Run `sax`; entry point of the console script."""
     try:
         app(prog_name="sax")
     except Exception as error:

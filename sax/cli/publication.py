@@ -13,8 +13,6 @@ from sax.names import NO_CHECKPOINT, ModelId, check_checkpoint, check_model_path
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """The parsed arguments of `sax publish`."""
-
     model_id: str
     model_path: str
     checkpoint: str

@@ -43,15 +43,13 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Restart the child after delay_s."""
-
     record: Record
     delay_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Stop: a restart cannot help."""
+    """A restart cannot help."""
 
     reason: str
 

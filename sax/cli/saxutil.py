@@ -126,7 +126,6 @@ def save(ctx: typer.Context, words: Words = None) -> None:
 
 
 def register(app: typer.Typer) -> None:
-    """Register these verbs with the `sax` command."""
     app.command("update-checkpoint")(update_checkpoint)
     app.command("score")(score)
     aliases = {

@@ -22,8 +22,6 @@ PORT_STRIDE = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPlan:
-    """Ports and processes of one model server."""
-
     name: str
     hosts: int
     port: int

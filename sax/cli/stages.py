@@ -34,12 +34,10 @@ class Stage:
 
     @property
     def told(self) -> str:
-        """`text`, followed by the reason if there is one."""
         return f"{self.text}: {self.reason}" if self.reason else self.text
 
 
 def replica_stages(published: PublishedModel) -> list[Stage]:
-    """Return one stage per wanted replica."""
     wanted = published.wanted_replicas
     replicas = list(published.replicas)
     replicas += [ReplicaStatus("", ServableStatus.NONE)] * (wanted - len(replicas))

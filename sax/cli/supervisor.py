@@ -87,7 +87,6 @@ class Supervisor:
         os.close(self._leash_writer)
 
     def kill(self) -> None:
-        """Kill every child immediately."""
         self._draining = True
         for gang in self._gangs:
             gang.kill()

@@ -183,8 +183,6 @@ def check_security(plan: CellPlan) -> None:
 
 
 class _Serving:
-    """Publishes what `sax up --publish` asks for once the cell is up."""
-
     def __init__(self, plan: CellPlan, wanted: list[Publication]) -> None:
         self._plan = plan
         self._wanted = wanted

@@ -66,8 +66,6 @@ def wait_until_ready(
     replicas: int | None = None,
     timeout_s: float | None = None,
 ) -> None:
-    """Block until a model is ready; the blocking form of `until_ready`."""
-
     async def go() -> None:
         async with open_async_client(ctx) as client:
             with open_display() as display:

@@ -17,7 +17,6 @@ def part(thing: Object, *path: str) -> Object:
 
 
 def parts(thing: Object, *path: str) -> list[Object]:
-    """Return the objects in the list at a path."""
     found = _at(thing, path)
     many = cast("list[Any]", found) if isinstance(found, list) else []
     return [cast("Object", each) for each in many if isinstance(each, dict)]
@@ -56,7 +55,6 @@ def condition(thing: Object, kind: str) -> Object:
 
 
 def holds(thing: Object, kind: str) -> bool:
-    """Return True if a condition has status "True"."""
     return text(condition(thing, kind), "status") == "True"
 
 

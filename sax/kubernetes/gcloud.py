@@ -37,6 +37,5 @@ def node_pool_command(
 
 
 def kubectl(*words: str, namespace: str | None = None) -> str:
-    """Return a kubectl command, quoted for the shell."""
     where = ("-n", namespace) if namespace else ()
     return shlex.join(("kubectl", *where, *words))

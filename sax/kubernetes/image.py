@@ -45,7 +45,6 @@ class ImageSource:
         return f"{where}{name}:{self.tag or tag}"
 
     def apply(self, pod: dict[str, Any]) -> None:
-        """Rewrite the images of a pod spec in place."""
         for container in (*pod.get("initContainers", ()), *pod["containers"]):
             container["image"] = self.image(container["image"])
 

@@ -32,8 +32,6 @@ _PER_HOST = 4  # chips per machine in every slice of several hosts
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine type with TPU chips."""
-
     name: str
     chips: int
     vcpus: int
@@ -58,8 +56,6 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One TPU generation on Kubernetes Engine."""
-
     chip: str  # v5e of v5e:4x8
     accelerator: str  # node label
     sizes: tuple[str, ...]  # available topologies, smallest first

@@ -71,7 +71,6 @@ def _share_pools(workload: Object) -> None:
 
 
 def _place(pod: Object, order: Order, there: TpuSlice) -> None:
-    """Select the nodes and images of a pod."""
     selector = pod.setdefault("nodeSelector", {})
     selector |= there.node_selector
     if order.flex_start:
@@ -123,7 +122,6 @@ def _set_variable(container: Object, name: str, value: str) -> None:
 
 
 def _leader_worker_set(packaged: Object, jobset: Object, order: Order, there: TpuSlice) -> Object:
-    """Put the JobSet's pods into a LeaderWorkerSet."""
     made = copy.deepcopy(packaged)
     template = template_of(jobset)
     pod = template["spec"]

@@ -89,7 +89,6 @@ class Order:
 
     @property
     def jobs(self) -> int:
-        """Replicas in one JobSet."""
         return self.replicas if self.kind == "one-jobset" else 1
 
     def check_names(self, hosts: int) -> None:

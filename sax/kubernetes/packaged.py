@@ -24,7 +24,6 @@ def control_plane() -> list[Object]:
 
 
 def model_server_set() -> Object:
-    """Load the JobSet of model servers."""
     return _only(_documents(files("k8s").joinpath("base", "model-server-set.yaml")))
 
 

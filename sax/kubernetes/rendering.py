@@ -38,7 +38,6 @@ class Rendered:
         return self.control + self.servers
 
     def as_text(self) -> str:
-        """Return one stream of YAML."""
         return self.heading + _dump(self.objects)
 
     def as_files(self) -> dict[str, str]:
@@ -137,7 +136,6 @@ def _address(order: Order) -> str:
 
 
 def _before(order: Order, placed: Placement) -> list[str]:
-    """Return what the cluster must have first."""
     lines: list[str] = []
     if order.part != "control":
         controller = "LeaderWorkerSet" if order.kind == "leaderworkerset" else "JobSet"

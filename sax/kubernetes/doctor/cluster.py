@@ -95,7 +95,6 @@ class Cluster:
             return None, exc.text
 
     def _get(self, path: str, params: dict[str, str] | None = None) -> Object:
-        """Get one object. Raises Unavailable, Unauthenticated, _Forbidden, _Absent."""
         try:
             answer = self._http.get(path, params=params)
         except self._failures as exc:
@@ -142,7 +141,6 @@ def open_cluster(
 
 
 def _client_of(kubeconfig: str | None, context: str | None) -> tuple[Any, Any]:
-    """Return lightkube's client adapter and the cluster to connect to."""
     try:
         adapter = import_module("lightkube.config.client_adapter")
         files = import_module("lightkube.config.kubeconfig")

@@ -23,7 +23,6 @@ class Finding:
 
 
 def worst(findings: Iterable[Finding]) -> str:
-    """Return the highest level."""
     levels = {finding.level for finding in findings}
     return next((level for level in (PROBLEM, WARNING) if level in levels), OK)
 

@@ -18,7 +18,6 @@ _RENDER = "sax k8s render ... --image-registry REGION-docker.pkg.dev/PROJECT/REP
 
 
 def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
-    """Check image names first, then pulls."""
     images = _images(snapshot)
     wrong = {image: why for image in images if (why := _wrong(image, snapshot.is_on_gke))}
     for image, why in sorted(wrong.items()):

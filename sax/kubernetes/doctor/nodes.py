@@ -24,7 +24,6 @@ _OF_ITS_STATE = "node.kubernetes.io/"  # taints that repeat the node's condition
 
 
 def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
-    """Check each kind of slice that is wanted."""
     if not snapshot.knows("nodes"):
         return
     if not snapshot.of("nodes"):

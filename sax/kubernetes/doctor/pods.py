@@ -75,7 +75,6 @@ def _story(status: Object) -> Iterator[_Trouble]:
 
 
 def _ended(status: Object) -> Object:
-    """Return the container's last termination; {} if it never ended."""
     now, before = part(status, "state", "terminated"), part(status, "lastState", "terminated")
     return now or before
 

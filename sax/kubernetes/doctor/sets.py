@@ -11,7 +11,6 @@ from sax.kubernetes.workload import replicas_of
 
 
 def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
-    """Check each object that belongs to sax."""
     where = snapshot.namespace
     for kind, look in (
         ("deployments", _deployment),
@@ -50,7 +49,7 @@ def _jobset(thing: Object, where: str) -> Iterator[Finding]:
             "jobsets",
             f"{name} has failed permanently ({text(failed, 'message') or text(failed, 'reason')}): "
             "its pods will not come back",
-            f"kubectl -n {where} delete jobset {name}   and apply it again",
+            f"kubectl -n {where} delete jobset {name}   and apply its manifest again",
         )
         return
     if is_set(thing, "spec", "suspend"):
