@@ -1,4 +1,5 @@
 """sax on Kubernetes: renders manifests and diagnoses a live cluster.
 
-Everything but `doctor.cluster` and `packaged` is pure. Nothing here is needed without Kubernetes.
+Only `doctor.cluster` talks to a cluster and only `packaged` reads files; the rest is pure. Nothing
+here is needed without Kubernetes.
 """

@@ -16,7 +16,7 @@ _MEANINGS = {
     75: "its replica lost a host and restarts as a whole; the log of host 0 names the host",
     134: "it was aborted, usually by the TPU runtime; its log has the trace",
     137: "it was killed: out of memory, or it did not stop in time",
-    143: "it was stopped by SIGTERM",
+    143: "it was told to stop",
 }
 _Trouble = tuple[str, str, str]  # level, what, kind of remedy
 
