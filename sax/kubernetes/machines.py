@@ -1,4 +1,4 @@
-"""TPU machine types of Google Kubernetes Engine, and how many of which make a slice. Pure.
+"""TPU machine types of Google Kubernetes Engine, and the slices they make. Pure.
 
 Sources, at https://cloud.google.com/: topologies and node labels per machine type:
 /kubernetes-engine/docs/concepts/plan-tpus. vCPUs and memory: v5p, v6e and v7x from /tpu/docs/tpu7x
