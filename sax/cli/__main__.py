@@ -1,4 +1,4 @@
-"""`python -m sax.cli`: the command `sax` where no console script is installed."""
+"""`python -m sax.cli`: the `sax` command where no console script is installed."""
 
 from sax.cli.main import main
 

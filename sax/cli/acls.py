@@ -1,4 +1,4 @@
-"""The commands `token`, `getacl` and `setacl`: who may do what."""
+"""The `token`, `getacl` and `setacl` commands: tokens and access lists."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Model = Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>
 
 def token(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Whose it is: a person, a program, a server.")
+        str, typer.Argument(metavar="NAME", help="Owner: a person, a program or a server.")
     ],
 ) -> None:
-    """Make a token.
+    """Create a token.
 
-    Prints it once on stdout, for its owner to keep (SAX_TOKEN, or an API key), and on stderr the
-    line for the file that servers read with --tokens. The file holds no secret.
+    Prints the token once, on stdout, for its owner to keep (as SAX_TOKEN or as an API key). Prints
+    on stderr the line for the file that servers read with --tokens; that file holds no secrets.
 
     \b
     Examples:
@@ -43,10 +43,12 @@ def getacl(
     ctx: typer.Context,
     model: Model,
     method: Annotated[
-        str, typer.Argument(metavar="[METHOD]", help="lm.generate, ...; all for a table.")
+        str, typer.Argument(metavar="[METHOD]", help="lm.generate, ...; all prints a table.")
     ] = "",
 ) -> None:
-    """Show who may call a method of a model; without a method, who else may change the model.
+    """Show who may call a model.
+
+    With METHOD, shows who may call that method; without, who else may change the model.
 
     \b
     Examples:
@@ -70,15 +72,17 @@ def setacl(
         list[str],
         typer.Argument(
             metavar="[METHOD] NAMES",
-            help="The method (all: every one without a list of its own), and names with commas, * "
-            'for everyone with a token, or "" for no list.',
+            help="The method (all: every method without its own list), then comma-separated "
+            'names, * for everyone with a token, or "" to remove the list.',
         ),
     ],
 ) -> None:
-    """Say who may call a method of a model; without a method, who else may change the model.
+    """Set who may call a model.
 
-    Takes effect on every replica without a reload; what runs may end. A list of lm.generate
-    guards lm.generate_stream too, unless that has one of its own, and the other way round.
+    With METHOD, sets who may call that method; without, who else may change the model.
+
+    Takes effect on every replica without a reload; running requests finish. A list for lm.generate
+    also covers lm.generate_stream, unless that has its own list, and vice versa.
 
     \b
     Examples:
@@ -87,7 +91,7 @@ def setacl(
       sax setacl /sax/test/smollm2 carol
     """
     if len(words) > 2:
-        raise typer.BadParameter("write at most a method and a list: names with commas, no spaces")
+        raise typer.BadParameter("give at most a method and a list: names with commas, no spaces")
     name, acl = _model_id(model), words[-1]
     parse_acl(acl, "acl")
     with open_client(ctx) as client:
@@ -103,8 +107,7 @@ def setacl(
 def _model_id(name: str) -> str:
     if name.count("/") == 2:
         raise UnsupportedParameter(
-            f"{name}: the list of a cell is set where its admin server starts (--admin_acl); name "
-            "a model",
+            f"{name} is a cell, whose list is set by its admin server's --admin_acl; name a model",
             param="model",
         )
     return str(ModelId.parse(name))

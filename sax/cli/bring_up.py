@@ -1,7 +1,6 @@
-"""Runs a cell from start to drain: supervises it, shows how far it is, then lets it serve.
+"""Runs a local cell from start to drain, and shows its progress until it is up.
 
-The shell around `Supervisor`: signals, readiness, and what the caller wants done once the cell is
-up. Knows nothing of which models those are.
+Adds to `Supervisor`: signals, readiness checks, and the caller's work once the cell is up.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Work = Callable[[AsyncClient, "Voice"], Awaitable[None]]
 
 
 class Voice:
-    """Says lines through the bars while there are bars, plainly otherwise."""
+    """Prints lines through the progress bars while they are open, plainly otherwise."""
 
     def __init__(self) -> None:
         self._display: Display | None = None
@@ -43,7 +42,7 @@ class Voice:
 
     @asynccontextmanager
     async def display(self) -> AsyncGenerator[Display]:
-        """Bars for as long as this is open."""
+        """Show bars for as long as this is open."""
         with open_display() as display:
             self._display = display
             try:
@@ -55,7 +54,7 @@ class Voice:
 async def run_cell(plan: CellPlan, work: Work) -> None:
     """Serve a cell until SIGINT or SIGTERM, then drain it.
 
-    `work` runs once the cell answers; its error ends the cell, its end does not.
+    `work` runs once the cell is up; an error in it ends the cell, its return does not.
     """
     check_ports(plan.ports)
     voice = Voice()
@@ -77,7 +76,7 @@ def _stop_signals(supervisor: Supervisor) -> asyncio.Event:
     stopping = asyncio.Event()
 
     def on_signal() -> None:
-        if stopping.is_set():  # the person asked twice: do not wait for streams to end
+        if stopping.is_set():  # second signal: do not wait for streams to finish
             supervisor.kill()
         stopping.set()
 
@@ -107,7 +106,7 @@ async def _work_then_idle(plan: CellPlan, supervisor: Supervisor, voice: Voice, 
 async def _until_up(
     plan: CellPlan, supervisor: Supervisor, client: AsyncClient, display: Display
 ) -> None:
-    # Of a gang only the primary joins, once all its hosts have met.
+    # Only a gang's primary joins, once all its hosts have met.
     checks = {
         ADMIN: partial(_admin_answers, plan, client),
         **{
@@ -148,19 +147,19 @@ async def _gateway_answers(plan: CellPlan) -> bool:
 
 
 async def publish_and_wait(client: AsyncClient, wanted: Publication, voice: Voice) -> None:
-    """Make a publication true and its replicas ready. Raises LoadFailed with the reason."""
+    """Publish or update a model and wait until ready. Raises LoadFailed with the reason."""
     await ensure_published(client, wanted)
     async with voice.display() as display:
         await until_ready(client, wanted.model_id, display)
 
 
 async def ensure_published(client: AsyncClient, wanted: Publication) -> None:
-    """Publish, or bring what an earlier run of this cell published up to date."""
+    """Publish a model, or update it if an earlier run of this cell published it."""
     try:
         await _publish(client, wanted)
     except ModelExists:
         earlier = (await client.list(wanted.model_id)).spec
-        if earlier.model_path != wanted.model_path:  # the one thing that update cannot change
+        if earlier.model_path != wanted.model_path:  # update cannot change the model path
             await client.unpublish(wanted.model_id)
             await _publish(client, wanted)
             return

@@ -1,6 +1,6 @@
-"""What a local cell consists of: which processes, with which flags, ports and folders.
+"""Layout of a local cell: its processes with their flags, ports and folders.
 
-Pure: starts nothing (see `sax.cli.supervisor`) and knows the servers by their command lines only.
+Pure: starts nothing (see `sax.cli.supervisor`) and uses the servers only by their command lines.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GATEWAY = "gateway"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellPlan:
-    """A cell on this machine. Ports are TCP; folders are made when it starts."""
+    """A cell on this machine. Ports are TCP; folders are created when it starts."""
 
     folder: Path
     compile_cache: Path
@@ -44,12 +44,12 @@ class CellPlan:
     metrics_port: int = MODEL_METRICS_PORT
     group_port: int = GROUP_PORT  # where the hosts of the first model server meet
     servers: int = 1  # model servers
-    hosts: int = 1  # processes of each
+    hosts: int = 1  # processes per model server
     devices_per_host: int | None = None  # None: as many as it has
-    memory: int = 0  # bytes of this machine, for several processes to share; 0: nobody is told
+    memory: int = 0  # bytes of this machine, shared by all processes; 0: sets no limit
     saxml_generation: int = 2
-    imports: tuple[str, ...] = ()  # modules of the user's that register models
-    tokens: Path | None = None  # None: nobody is asked who they are
+    imports: tuple[str, ...] = ()  # user modules that register models
+    tokens: Path | None = None  # None: authentication is off
     admin_acl: str = ""
     model_server_flags: tuple[str, ...] = ()
     admin_flags: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class CellPlan:
 
     @property
     def gateway_host(self) -> str:
-        """Where a client on this machine finds the gateway."""
+        """Address at which a client on this machine reaches the gateway."""
         return "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
 
     @property
@@ -88,7 +88,7 @@ class CellPlan:
 
     @property
     def model_servers(self) -> tuple[ServerPlan, ...]:
-        """Each of them a process, or a gang of one process per host."""
+        """The model servers; each is one process, or a gang with one process per host."""
         return plan_servers(
             servers=self.servers,
             hosts=self.hosts,
@@ -100,7 +100,7 @@ class CellPlan:
 
     @property
     def children(self) -> tuple[Child, ...]:
-        """In starting order; draining goes the other way."""
+        """All processes in start order; they drain in reverse."""
         shared = self._model_server_flags()
         servers = (
             child
@@ -122,7 +122,6 @@ class CellPlan:
         return Child(ADMIN, "admin_server", flags, self.logs / "admin_server.log")
 
     def _model_server_flags(self) -> tuple[str, ...]:
-        """What every process of every model server is told."""
         return (
             f"--sax_cell={self.cell}",
             f"--admin={self.admin_address}",
@@ -134,7 +133,7 @@ class CellPlan:
         )
 
     def _share(self) -> tuple[str, ...]:
-        """Every process believes that the machine is its own, unless it is told its part."""
+        """Flags that limit each process to its share: by default it takes the whole machine."""
         processes = self.servers * self.hosts
         devices, memory = self.devices_per_host, self.memory
         return (
@@ -160,7 +159,7 @@ class CellPlan:
 
 
 def default_compile_cache(environ: Mapping[str, str] = os.environ) -> Path:
-    """Compiled steps are kept per user, so that a new cell folder starts warm."""
+    """Return the user's folder for compiled steps, so that a new cell folder starts warm."""
     base = environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "sax" / "compiled"
 
@@ -168,7 +167,7 @@ def default_compile_cache(environ: Mapping[str, str] = os.environ) -> Path:
 def _check_devices(devices_per_host: int | None) -> None:
     if devices_per_host is not None and devices_per_host < 1:
         raise InvalidRequest(
-            f"--devices-per-host is {devices_per_host}: give a number above 0",
+            f"--devices-per-host is {devices_per_host}: it must be above 0",
             param="--devices-per-host",
         )
 
@@ -179,31 +178,32 @@ def _check_different(ports: tuple[Port, ...]) -> None:
         other = owners.setdefault(port.number, port)
         if other is not port:
             raise InvalidRequest(
-                f"every port must differ: {port.number} is for {other.owner} ({other.flag}) and "
-                f"for {port.owner} ({port.flag}); move one of them",
+                f"port {port.number} is used twice: by {other.owner} ({other.flag}) and "
+                f"by {port.owner} ({port.flag}); change one of them",
                 param=port.flag,
             )
         if not 0 < port.number < 65536:
             raise InvalidRequest(
-                f"{port.number} ({port.owner}) is no port: choose another one with {port.flag}",
+                f"{port.number} ({port.owner}) is not a valid port: choose another one with "
+                f"{port.flag}",
                 param=port.flag,
             )
 
 
 def check_ports(ports: tuple[Port, ...]) -> None:
-    """Raise InvalidRequest for the first port that another process holds."""
+    """Raise InvalidRequest for the first port that is already in use."""
     for port in ports:
         if _taken(port.host, port.number):
             raise InvalidRequest(
-                f"port {port.number} ({port.owner}) is taken by another process: stop that "
-                f"process, or choose another port with {port.flag}"
+                f"port {port.number} ({port.owner}) is already in use: stop the process that "
+                f"uses it, or choose another port with {port.flag}"
             )
 
 
 def _taken(host: str, number: int) -> bool:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # What the servers set too: without it a port in TIME_WAIT would look taken.
+        # As the servers do: without it a port in TIME_WAIT would look taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, number))

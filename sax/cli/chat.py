@@ -1,4 +1,4 @@
-"""The command `chat`: a conversation at the terminal, or one question."""
+"""The `chat` command: a conversation in the terminal, or one question."""
 
 from __future__ import annotations
 
@@ -29,11 +29,9 @@ def chat(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")],
     question: Annotated[
         str | None,
-        typer.Argument(metavar="[QUESTION]", help="Ask this and exit; - reads it from stdin."),
+        typer.Argument(metavar="[QUESTION]", help="Ask this and exit; - reads stdin."),
     ] = None,
-    system: Annotated[
-        str | None, typer.Option(help="What the model is told before the first question.")
-    ] = None,
+    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     temperature: Temperature = 0.0,
     top_k: TopK = 0,
     top_p: TopP = 1.0,
@@ -42,7 +40,9 @@ def chat(
     stop: Stop = None,
     no_stream: NoStream = False,
 ) -> None:
-    """Talk with a model; with a QUESTION, ask once and exit. Ctrl-D ends a conversation.
+    """Chat with a model.
+
+    With QUESTION, asks it once and exits. Ctrl-D ends a conversation.
 
     \b
     Examples:
@@ -69,7 +69,7 @@ def chat(
             except SaxError as error:
                 if not interactive:
                     raise
-                say(f"sax: {error.text}")  # the person may ask again, or something else
+                say(f"sax: {error.text}")  # the user may ask again
                 continue
             messages += [turn, Message("assistant", answer)]
 
@@ -79,7 +79,6 @@ def _once(question: str) -> str:
 
 
 def _questions(interactive: bool) -> Iterator[str]:
-    """What the person types, line by line, until the end of input."""
     if interactive:
         say("Ctrl-D ends the conversation.")
     while True:

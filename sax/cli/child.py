@@ -1,4 +1,4 @@
-"""One process of a local cell, and one port of it: values, without anything that runs."""
+"""A process of a local cell and a port of it, as plain values."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """One process of the cell. Children of one gang live and die together, the primary first."""
+    """A process of the cell. Children of one gang start and end together, primary first."""
 
     name: str
     module: str
     flags: tuple[str, ...]
     log: Path
-    gang: str = ""  # "": it lives alone
+    gang: str = ""  # "": not part of a gang
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port the cell needs, and the flag that moves it."""
+    """A port that the cell needs, and the flag that changes it."""
 
     number: int
     owner: str

@@ -1,6 +1,6 @@
-"""Commands that compute: their work is the model server's, in a process of its own.
+"""Runs commands that compute: a module of the model server, in its own process.
 
-The SDK does not import jax, and may be installed without it. Knows nothing of what is computed.
+The SDK does not import jax, and may be installed without it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WRONG = 2
 
 
 def check_installed(command: str) -> None:
-    """End `command` with a sentence and status 2 where nothing here can compute."""
+    """Exit `command` with a message and status 2 if the model server is not installed."""
     if told := missing_model_server(f"`sax {command}`"):
         say(f"sax: {told}")
         raise typer.Exit(_WRONG)
@@ -30,7 +30,7 @@ def compute(
     arguments: Sequence[str],
     environment: Mapping[str, str] | None = None,
 ) -> typer.Exit:
-    """Run a module of the model server for `command`; how the command is to end."""
+    """Run a module of the model server for `command`; return the Exit to raise."""
     check_installed(command)
     argv = [sys.executable, "-m", module, *arguments]
     return typer.Exit(subprocess.run(argv, env=environment).returncode)

@@ -1,4 +1,4 @@
-"""The cell a command speaks to: `--admin`, else what `sax.config` finds."""
+"""Clients for the cell a command talks to: `--admin`, else the default of `sax.config`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from sax.client import AsyncClient, Client
 
 
 def admin_of(ctx: typer.Context) -> str | None:
-    """The address given with --admin or $SAX_ADMIN, None for the default."""
+    """Return the address given with --admin or $SAX_ADMIN; None means the default."""
     admin: object = ctx.obj
     return admin if isinstance(admin, str) else None
 
 
 def open_client(ctx: typer.Context) -> Client:
-    """A blocking client of the chosen cell."""
     return Client(admin_of(ctx))
 
 
 def open_async_client(ctx: typer.Context) -> AsyncClient:
-    """The same for asyncio; make it inside the loop."""
+    """Open the asyncio client; call this inside the event loop."""
     return AsyncClient(admin_of(ctx))

@@ -1,7 +1,6 @@
-"""The command `convert`: one checkpoint format into another.
+"""The `convert` command: converts a checkpoint to another format.
 
-The work is the model server's (`model_server.checkpoints.convert`), run as a process of its own:
-the SDK does not import jax.
+Runs `model_server.checkpoints.convert` in its own process: the SDK does not import jax.
 """
 
 from __future__ import annotations
@@ -21,40 +20,40 @@ def convert(
         typer.Argument(
             metavar="SRC",
             help="A GGUF file, a Hugging Face folder, or an Orbax checkpoint "
-            "(which may lie at gs:// or s3://).",
+            "(also at gs:// or s3://).",
         ),
     ],
     destination: Annotated[
         str,
         typer.Argument(
-            metavar="DST", help="What to write: NAME.gguf is a GGUF file, else a folder."
+            metavar="DST", help="Output: NAME.gguf writes a GGUF file, other names a folder."
         ),
     ],
     to: Annotated[
         str | None,
         typer.Option(
-            metavar="FORMAT", help="huggingface, gguf or orbax; by default the name of DST says it."
+            metavar="FORMAT", help="huggingface, gguf or orbax; default: from the name of DST."
         ),
     ] = None,
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="float32, bfloat16 or float16, for GGUF also q8_0 or q4_0; "
-            "by default nothing is lost."
+            help="float32, bfloat16 or float16, for GGUF also q8_0 or q4_0; default: lossless."
         ),
     ] = None,
     max_shard_size: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="A Hugging Face folder is cut into files of at most this size (default: 5GB).",
+            help="Maximum file size in a Hugging Face folder (default: 5GB).",
         ),
     ] = None,
 ) -> None:
-    """Convert a checkpoint: Hugging Face folder, GGUF file and Orbax, each into any other.
+    """Convert a checkpoint to another format.
 
-    A Hugging Face folder holds config.json, model.safetensors (or its shards) and tokenizer.json;
-    an Orbax folder the same files around Orbax's arrays, under the same names.
+    Hugging Face folders, GGUF files and Orbax checkpoints can each become any other. A Hugging Face
+    folder holds config.json, model.safetensors (or its shards) and tokenizer.json. An Orbax folder
+    holds the same files, with the weights as Orbax arrays under the same names.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""The command `custom`: bytes to a custom model, bytes back."""
+"""The `custom` command: sends bytes to a custom model and prints the bytes it returns."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def custom(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")],
     request: Annotated[
         typer.FileBinaryRead | None,
-        typer.Argument(metavar="FILE", help="The request; left out or -: stdin."),
+        typer.Argument(metavar="FILE", help="Request body; - or none reads stdin."),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="Which method.", show_default="custom, or the only one")
+        str, typer.Option(help="Method to call.", show_default="custom, or the only one")
     ] = "",
 ) -> None:
     """Send bytes to a custom model.
 
-    The answer goes to stdout as it is.
+    The response is written to stdout unchanged.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""The command `demo`: a cell, a model, one question, and what to try next."""
+"""The `demo` command: starts a cell with a model, asks one question, shows what to try next."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def demo(
 ) -> None:
     """Run a cell with the demo model.
 
-    Starts a cell, publishes the model, asks it one question, and goes on serving.
-    `make demo` fetches the model and runs this. Flags after -- go to the model server.
+    Starts a cell, publishes the model, asks it one question, and keeps serving.
+    `make demo` downloads the model and runs this. Flags after -- go to the model server.
 
     \b
     Example:
@@ -91,8 +91,6 @@ def demo(
 
 
 class _Demo:
-    """What `sax demo` does once its cell answers."""
-
     def __init__(self, plan: CellPlan, wanted: Publication) -> None:
         self._plan = plan
         self._wanted = wanted
@@ -111,7 +109,7 @@ class _Demo:
 
 
 def what_next(plan: CellPlan, wanted: Publication) -> str:
-    """The curl commands to go on with: Saxml's tutorial, then OpenAI's API."""
+    """Return curl commands to try: Saxml's tutorial, then OpenAI's API."""
     json_header = '--header "Content-type: application/json"'
     name = f'{{"model": "{wanted.model_id}"}}'
     query = f'{{"model": "{wanted.model_id}", "query": "How many days are in a week?"}}'
@@ -125,7 +123,7 @@ def what_next(plan: CellPlan, wanted: Publication) -> str:
     address = "${LB_IP}:${PORT}"
     return "\n".join(
         (
-            f"Serving at {plan.gateway_url}. Try in another terminal:",
+            f"Serving at {plan.gateway_url}. Try these in another terminal:",
             "",
             f"LB_IP={plan.gateway_host} PORT={plan.gateway_port}",
             f"curl --request GET {json_header} -s {address}/listcell --data '{name}'",

@@ -1,4 +1,4 @@
-"""Shows stages while they last: moving bars on a terminal, a line per new phase elsewhere."""
+"""Progress display: live bars on a terminal, one line per new phase elsewhere."""
 
 from __future__ import annotations
 
@@ -16,20 +16,18 @@ from sax.cli.terminal import printable, say
 
 
 class Display(Protocol):
-    """Something that can show where a wait stands."""
+    """Shows the progress of a wait."""
 
     def show(self, stages: Sequence[Stage]) -> None:
-        """Replace what is shown for these names."""
+        """Replace what is shown for the stages with these names."""
         ...
 
-    def note(self, text: str) -> None:
-        """One line that stays."""
-        ...
+    def note(self, text: str) -> None: ...
 
 
 @contextmanager
 def open_display() -> Generator[Display]:
-    """Bars if stderr is a terminal, plain lines if not."""
+    """Show bars if stderr is a terminal, plain lines otherwise."""
     if not sys.stderr.isatty():
         yield PlainDisplay()
         return
@@ -45,7 +43,7 @@ def open_display() -> Generator[Display]:
 
 
 class PlainDisplay:
-    """A line whenever a stage enters another phase, or waits for something else."""
+    """Prints a line whenever a stage's phase or reason changes."""
 
     def __init__(self) -> None:
         self._phases: dict[str, tuple[str, str]] = {}
@@ -62,7 +60,7 @@ class PlainDisplay:
 
 
 class BarDisplay:
-    """A bar per stage; it pulses while no count is known."""
+    """Shows a bar per stage, which pulses while the total is unknown."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

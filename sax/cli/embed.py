@@ -1,4 +1,4 @@
-"""The command `embed`: texts to vectors."""
+"""The `embed` command: turns texts into vectors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def embed(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")],
     texts: Annotated[
         list[str],
-        typer.Argument(metavar="TEXT...", help="What to embed; - reads stdin, a text per line."),
+        typer.Argument(metavar="TEXT...", help="Texts to embed; - reads stdin, one text per line."),
     ],
 ) -> None:
     """Turn texts into vectors with an embedding model.
 
-    Prints one JSON list of numbers per text, in order.
+    Prints one JSON list of numbers per text, one per line, in order.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Writes docs/errors.md from the error table: `make docs`."""
+"""Generates docs/errors.md from the error table: `make docs`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ _WHO = {
 
 
 def page() -> str:
-    """The whole page as Markdown."""
     rows = (
         f"| `{error.__name__}` | {_first_line(error)} | {line.grpc} | {line.http} | "
         f"{_WHO[line.retry]} |"

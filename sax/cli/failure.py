@@ -1,6 +1,6 @@
-"""How a command that fails ends: one clear line on stderr and an exit code, never a traceback.
+"""Failed commands print one line on stderr and set an exit code, without a traceback.
 
-Exit codes: 0 done, 1 it failed, 2 the command line is wrong, 130 interrupted by Ctrl-C.
+Exit codes: 0 success, 1 failure, 2 wrong command line, 130 interrupted by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEBUG_VARIABLE = "SAX_DEBUG"
 
 
 class ReportingGroup(TyperGroup):
-    """The command group that turns errors into lines and exit codes."""
+    """Command group that turns errors into one-line messages and exit codes."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -33,11 +33,11 @@ class ReportingGroup(TyperGroup):
 
 
 def report_bug(error: Exception) -> int:
-    """One line for an error nobody foresaw; the whole of it if $SAX_DEBUG is set."""
+    """Report an unexpected error in one line; re-raise it if $SAX_DEBUG is set."""
     if os.environ.get(DEBUG_VARIABLE):
         raise error
     say(
         f"sax: internal error, {type(error).__name__}: {error}. "
-        f"Set {DEBUG_VARIABLE}=1 to see where, and report it."
+        f"Set {DEBUG_VARIABLE}=1 for the traceback, and please report it."
     )
     return FAILED

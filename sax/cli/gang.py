@@ -1,7 +1,7 @@
-"""The processes of one gang: started together, and gone together whatever ends one of them.
+"""The processes of one gang: started together, and all ended when one of them ends.
 
-A lone child is a gang of one. The shell around `asyncio.subprocess`; when to start again is the
-supervisor's, by `sax.cli.restarts`.
+A lone child is a gang of one. Wraps `asyncio.subprocess`; the supervisor decides with
+`sax.cli.restarts` when to start again.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _Waits = dict["asyncio.Task[int]", int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long processes get to end by themselves before they are killed."""
+    """Grace periods before processes are killed."""
 
-    drain_s: float = 30.0  # a drain: running streams may end
-    # One of a gang has ended: the others must notice, which takes a silent host's timeout
-    # (--host_timeout_seconds, 3 s unless told), and the primary must answer its streams.
+    drain_s: float = 30.0  # lets running streams finish
+    # After one process has ended: the others must notice, which takes the timeout for a silent
+    # host (--host_timeout_seconds, 3 s by default), and the primary must end its streams.
     gang_s: float = 6.0
-    last_s: float = 2.0  # the primary has ended too: nobody has anything left to say
+    last_s: float = 2.0  # after the primary has ended: no streams are left
 
 
 class Gang:
-    """Owns the processes of some children, the primary first."""
+    """Owns the processes of a gang's children, primary first."""
 
     def __init__(self, children: tuple[Child, ...], leash: int, patience: Patience) -> None:
         self.children = children
@@ -48,14 +48,14 @@ class Gang:
         return any(map(_runs, self._processes))
 
     def pid(self, child: Child) -> int | None:
-        """The process id of one of the children, None while it is down."""
+        """Return the process id of a child; None while it is down."""
         for known, process in zip(self.children, self._processes, strict=False):
             if known is child and _runs(process):
                 return process.pid
         return None
 
     async def start(self) -> None:
-        """Start every process; none once the gang drains."""
+        """Start every process; start no more once the gang drains."""
         async with self._starting:
             self._processes = []
             for child in self.children:
@@ -64,9 +64,9 @@ class Gang:
                 self._processes.append(await _spawn(child, self._leash))
 
     async def ended(self) -> list[Exit]:
-        """Wait for one process to end, give the others their time, kill those who stay.
+        """Wait for one process to end, give the others their grace period, kill the rest.
 
-        Exits come in the order in which they were seen. While the gang drains nobody is killed.
+        Exits are in the order seen. Kills nothing while the gang drains.
         """
         waits: _Waits = {
             asyncio.create_task(process.wait()): host
@@ -79,9 +79,9 @@ class Gang:
                 task.cancel()
 
     async def drain(self, say: Callable[[str], None]) -> None:
-        """SIGTERM to the primary, which tells the others; kill those who stay."""
+        """Send SIGTERM to the primary, which stops the others; kill those that do not end."""
         self._draining = True
-        async with self._starting:  # whatever was being started is there now
+        async with self._starting:  # wait for a start in progress
             pass
         if not self.alive:
             return
@@ -92,7 +92,6 @@ class Gang:
         await self._leave(self._processes[1:], self._patience.gang_s, say)
 
     def kill(self) -> None:
-        """End every process at once."""
         self._draining = True
         for process in self._processes:
             _kill(process)
@@ -120,7 +119,6 @@ class Gang:
         return exits
 
     def _deadline(self, exits: list[Exit], earlier: float | None, now: float) -> float:
-        """When those who stay are killed: sooner once the primary has ended."""
         primary_ended = any(exit.host == 0 for exit in exits)
         latest = now + (self._patience.last_s if primary_ended else self._patience.gang_s)
         return latest if earlier is None else min(earlier, latest)
@@ -137,7 +135,7 @@ class Gang:
         await asyncio.wait(waits, timeout=within_s)
         for process in filter(_runs, processes):
             name = self.children[self._processes.index(process)].name
-            say(f"{name} did not end within {within_s:g} s: killing it")
+            say(f"{name} did not stop within {within_s:g} s; killing it")
             _kill(process)
         await asyncio.gather(*waits)
 
@@ -154,8 +152,8 @@ async def _spawn(child: Child, leash: int) -> asyncio.subprocess.Process:
             stdin=leash,
             stdout=log,
             stderr=asyncio.subprocess.STDOUT,
-            # Its own group: Ctrl-C in the terminal reaches the supervisor only, which drains in
-            # order.
+            # In its own process group, so that Ctrl-C reaches only the supervisor, which drains
+            # in order.
             start_new_session=True,
         )
 
@@ -165,7 +163,7 @@ def _runs(process: asyncio.subprocess.Process) -> bool:
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
-    """SIGKILL, which a stopped process cannot put off either."""
+    """Send SIGKILL, which works even on a stopped process."""
     if _runs(process):
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # start_new_session: its group has its id
+            os.killpg(process.pid, signal.SIGKILL)  # start_new_session makes its pid the group id

@@ -1,4 +1,4 @@
-"""The command `generate`, and the sampling options it shares with `chat`."""
+"""The `generate` command, and the sampling options it shares with `chat`."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from sax.cli.connection import open_client
 from sax.cli.terminal import printable
 from sax.types import GenerateRequest, SamplingParams, TokenChunk
 
-Temperature = Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")]
-TopK = Annotated[int, typer.Option(min=0, help="Choose among the k likeliest; 0: among all.")]
+Temperature = Annotated[float, typer.Option(min=0, help="0 always takes the likeliest token.")]
+TopK = Annotated[int, typer.Option(min=0, help="Sample from the k likeliest tokens; 0: all.")]
 TopP = Annotated[
-    float, typer.Option(min=0, max=1, help="Choose among the likeliest of this total probability.")
+    float,
+    typer.Option(min=0, max=1, help="Sample from the likeliest tokens of this total probability."),
 ]
 Seed = Annotated[int | None, typer.Option(min=0, help="The same seed gives the same text.")]
-MaxTokens = Annotated[int, typer.Option(min=1, help="The most tokens to generate.")]
-Stop = Annotated[list[str] | None, typer.Option(help="End before this text appears; repeatable.")]
-NoStream = Annotated[bool, typer.Option("--no-stream", help="Print the answer when it is whole.")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Maximum tokens to generate.")]
+Stop = Annotated[list[str] | None, typer.Option(help="Stop before this text; repeatable.")]
+NoStream = Annotated[bool, typer.Option("--no-stream", help="Print the text only when complete.")]
 
 
 def generate(
     ctx: typer.Context,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")],
     prompt: Annotated[
-        str, typer.Argument(metavar="PROMPT", help="The text to go on from; - reads it from stdin.")
+        str, typer.Argument(metavar="PROMPT", help="Text to continue; - reads stdin.")
     ],
     temperature: Temperature = 0.0,
     top_k: TopK = 0,
@@ -39,9 +40,9 @@ def generate(
     no_stream: NoStream = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
-    """Let a model go on from a text.
+    """Continue a text with a model.
 
-    The answer is printed as it comes.
+    Prints the generated text as it streams in.
 
     \b
     Examples:
@@ -67,7 +68,6 @@ def generate(
 
 
 def answer_value(chunks: Iterable[TokenChunk]) -> dict[str, object]:
-    """A whole answer as JSON values."""
     parts: list[str] = []
     last = TokenChunk("")
     for last in chunks:
@@ -81,7 +81,7 @@ def answer_value(chunks: Iterable[TokenChunk]) -> dict[str, object]:
 
 
 def print_answer(chunks: Iterable[TokenChunk], *, stream: bool) -> str:
-    """Print an answer and a newline on stdout; returns its text."""
+    """Print a stream and a newline on stdout; return the text."""
     parts: list[str] = []
     for chunk in chunks:
         parts.append(chunk.text)
@@ -96,6 +96,6 @@ def print_answer(chunks: Iterable[TokenChunk], *, stream: bool) -> str:
 
 
 def _write(text: str) -> None:
-    # A model may write escape sequences: on a terminal they are shown, in a pipe passed on.
+    # Models may emit control characters: escape them on a terminal, pass them on in a pipe.
     sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()

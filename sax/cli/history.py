@@ -1,4 +1,4 @@
-"""The commands `rollback`, `versions` and `events`: what a model was, and who changed it."""
+"""The `rollback`, `versions` and `events` commands: a model's past and who changed it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from sax.client import Client
 from sax.errors import AdminUnavailable, InvalidRequest
 from sax.types import Event, Version
 
-_PAGE = 1000  # the most the admin gives at once
+_PAGE = 1000  # the most events that the admin returns per call
 _LOOK_S = 1.0
-_NEWS = 20  # seldom more in one look, and the admin has so many in memory
+_NEWS = 20  # rarely more per poll, and the admin keeps this many in memory
 _EVENT_HEADINGS = ("NUMBER", "TIME", "WHO", "WHAT", "MODEL", "CHANGE")
 _BEGUN = re.compile("[0-9a-f]{1,31}")
 _VERSION_HEADINGS = ("VERSION", "MADE", "BY", "CHECKPOINT", "OVERRIDES")
@@ -36,17 +36,17 @@ def rollback(
         str,
         typer.Argument(
             metavar="[VERSION]",
-            help="As `sax versions` shows it, or how it begins; the one before by default.",
+            help="Version from `sax versions`, or its first characters; default: the previous one.",
         ),
     ] = "",
     wait: Annotated[
-        bool, typer.Option("--wait", help="Return when all replicas are ready.")
+        bool, typer.Option("--wait", help="Wait until all replicas are ready.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go back to an earlier version of a model.
+    """Roll a model back to an earlier version.
 
-    The checkpoint and the overrides go back; replicas and access rights stay as they are now.
+    Restores the checkpoint and the overrides; replica count and access lists stay as they are.
     A server that still holds the older version does not load it again.
 
     \b
@@ -59,15 +59,15 @@ def rollback(
     if as_json:
         print(json.dumps({"model": model, "version": wanted}, indent=2))
     else:
-        print(f"{model} goes back to version {wanted}")
+        print(f"{model} rolls back to version {wanted}")
     if wait:
         wait_until_ready(ctx, model)
 
 
 def versions(ctx: typer.Context, model: Model, as_json: AsJson = False) -> None:
-    """Show what a model can go back to, the newest first.
+    """List the versions of a model, newest first.
 
-    The current version has a * before it.
+    `sax rollback` can restore any of them; a * marks the current one.
 
     \b
     Examples:
@@ -85,20 +85,20 @@ def versions(ctx: typer.Context, model: Model, as_json: AsJson = False) -> None:
 def events(
     ctx: typer.Context,
     model: Annotated[
-        str, typer.Argument(metavar="[MODEL]", help="Of one model, published or not; all if none.")
+        str, typer.Argument(metavar="[MODEL]", help="Only this model, published or not.")
     ] = "",
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of events.")] = 20,
     before: Annotated[
-        int, typer.Option(min=0, metavar="NUMBER", help="Only earlier ones than this.")
+        int, typer.Option(min=0, metavar="NUMBER", help="Only events before this number; 0: all.")
     ] = 0,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with new ones, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Keep printing new events until Ctrl-C.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show who changed what and when, the newest first.
+    """Show who changed what and when, newest first.
 
-    With --follow the newest is last, and with --json it is one JSON value a line.
+    With --follow the newest comes last; --follow --json prints one JSON value per line.
 
     \b
     Examples:
@@ -108,7 +108,7 @@ def events(
       sax events --follow
     """
     if follow and before:
-        raise typer.BadParameter("--follow goes on from the newest: leave --before out")
+        raise typer.BadParameter("--follow starts from the newest event: drop --before")
     with open_client(ctx) as client:
         if follow:
             for event in following(client, model, limit):
@@ -120,11 +120,11 @@ def events(
     elif told:
         show_table(_EVENT_HEADINGS, [event_row(event) for event in told])
     else:
-        print("nothing was changed yet")
+        print("no changes yet")
 
 
 def pages(client: Client, model: str, before: int, limit: int) -> list[Event]:
-    """So many events, the newest first, over as many calls as it takes."""
+    """Return up to `limit` events, newest first, in as many calls as it takes."""
     told: list[Event] = []
     while len(told) < limit:
         want = min(_PAGE, limit - len(told))
@@ -137,7 +137,7 @@ def pages(client: Client, model: str, before: int, limit: int) -> list[Event]:
 
 
 def following(client: Client, model: str, limit: int) -> Iterator[Event]:
-    """The last events, the oldest first, then every new one; outlives restarts of the admin."""
+    """Yield the last events, oldest first, then each new one; survives admin restarts."""
     told = list(reversed(pages(client, model, 0, limit)))
     last = 0
     while True:
@@ -152,7 +152,6 @@ def following(client: Client, model: str, limit: int) -> Iterator[Event]:
 
 
 def _after(client: Client, model: str, last: int) -> list[Event]:
-    """What came after an event, the oldest first, however much it is."""
     told: list[Event] = []
     before, size = 0, _NEWS
     while True:
@@ -164,28 +163,26 @@ def _after(client: Client, model: str, last: int) -> list[Event]:
 
 
 def whole_version(client: Client, model: str, begun: str) -> str:
-    """The one version of a model that begins so; what no version begins with stays as it is.
+    """Complete the prefix of a version; return it unchanged if no version matches.
 
-    Raises InvalidRequest where several do.
+    Raises InvalidRequest if several match.
     """
     if not _BEGUN.fullmatch(begun):
         return begun
     whole = [one.version for one in client.versions(model) if one.version.startswith(begun)]
     if len(whole) > 1:
         raise InvalidRequest(
-            f"{begun} could be {' or '.join(whole)}: write more of it", param="version"
+            f"{begun} is ambiguous: {' or '.join(whole)}; give more characters", param="version"
         )
     return whole[0] if whole else begun
 
 
 def event_row(event: Event) -> tuple[str, ...]:
-    """One line of `sax events`."""
     who = event.by or "-"
     return (str(event.sequence), clock(event.at_s), who, event.kind, event.model_id, event.text)
 
 
 def version_row(version: Version) -> tuple[str, ...]:
-    """One line of `sax versions`."""
     mark = "* " if version.current else "  "
     overrides = " ".join(f"{key}={text}" for key, text in sorted(version.overrides.items()))
     made = clock(version.at_s) if version.at_s else "-"
@@ -193,13 +190,12 @@ def version_row(version: Version) -> tuple[str, ...]:
 
 
 def event_value(event: Event) -> dict[str, Any]:
-    """An event as JSON values."""
     value: dict[str, Any] = msgspec.to_builtins(event)
     return value
 
 
 def clock(seconds: float) -> str:
-    """A moment in this machine's time zone."""
+    """Format a Unix timestamp in this machine's time zone."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 

@@ -1,7 +1,6 @@
-"""The command `inspect`: what a checkpoint is and whether it would load.
+"""The `inspect` command: shows what a checkpoint holds and whether it would load.
 
-The work is the model server's (`model_server.checkpoints.inspect`), run as a process of its own:
-the SDK does not import jax.
+Runs `model_server.checkpoints.inspect` in its own process: the SDK does not import jax.
 """
 
 from __future__ import annotations
@@ -21,15 +20,16 @@ def inspect(
         typer.Argument(
             metavar="PATH",
             help="A GGUF file, a Hugging Face folder, or an Orbax checkpoint "
-            "(which may lie at gs:// or s3://).",
+            "(also at gs:// or s3://).",
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
-    """Show what a checkpoint is and everything that would keep it from being loaded.
+    """Show what a checkpoint holds.
 
-    Model, parameters, number formats, tokenizer, chat template, memory its weights need. Reads no
-    weights and needs no cell. The exit code is 0 if it would load and 1 if not.
+    Prints the model, parameters, number formats, tokenizer, chat template, the memory that the
+    weights need, and everything that would prevent loading it. Reads no weights and needs no cell.
+    Exit status: 0 it would load, 1 it would not.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""The commands `k8s render` and `k8s doctor`: words in, `sax.kubernetes` does the work."""
+"""The `k8s` command group: `render` and `doctor`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sax.cli.k8s_render import render
 
 k8s = typer.Typer(
     name="k8s",
-    help="Kubernetes: manifests for a model, and what is wrong with a cluster.",
+    help="Render Kubernetes manifests, diagnose a cluster.",
     cls=ReportingGroup,
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -1,4 +1,4 @@
-"""The command `k8s doctor`: looks at a live cluster and prints what is wrong with it."""
+"""The `k8s doctor` command: inspects a live cluster and prints what is wrong with it."""
 
 from __future__ import annotations
 
@@ -21,40 +21,41 @@ _SIGNS = {"ok": "ok     ", "warning": "warning", "problem": "PROBLEM"}
 
 def doctor(
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Of the cell; left out: kubectl's own.")
+        str | None,
+        typer.Option("--namespace", "-n", help="Namespace of the cell; default: kubectl's."),
     ] = None,
     context: Annotated[
-        str | None, typer.Option(help="Of the kubeconfig; left out: the current one.")
+        str | None, typer.Option(help="Kubeconfig context; default: the current one.")
     ] = None,
     kubeconfig: Annotated[
-        Path | None, typer.Option(help="Left out: $KUBECONFIG or ~/.kube/config.")
+        Path | None, typer.Option(help="Default: $KUBECONFIG or ~/.kube/config.")
     ] = None,
     topology: Annotated[
         str | None,
         typer.Option(
             metavar="SLICE",
-            help="Whether there are node pools for v5e:4x8; left out: for what is deployed.",
+            help="Check node pools for this slice, e.g. v5e:4x8; default: for what is deployed.",
         ),
     ] = None,
     machine_type: Annotated[
-        str | None, typer.Option(help="With --topology, as `sax k8s render` takes it.")
+        str | None, typer.Option(help="With --topology: machine type, as for `sax k8s render`.")
     ] = None,
-    replicas: Annotated[int, typer.Option(help="How many slices of it.")] = 1,
+    replicas: Annotated[int, typer.Option(help="With --topology: number of slices.")] = 1,
     uses: Annotated[
         list[str] | None,
         typer.Option(
             metavar="jobset|leaderworkerset|pathways|inference-gateway|kueue|keda",
-            help="What else must be installed; repeatable.",
+            help="Also check that this is installed; repeatable.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
-    """Look at a live cluster and say what is wrong and what to do, changing nothing.
+    """Diagnose a live cluster: report problems and how to fix them, without changing anything.
 
-    Looks at the API server, the controllers of JobSets and their webhooks, TPU node pools, quota,
-    workload identity, images, pods with their exit codes, the load balancer, and the admin server.
-    What you may not list is told and left out. Needs: pip install lightkube. The exit code
-    is 0 if all is well (warnings included), 1 if there are problems, 2 if it could not look.
+    Checks the API server, the JobSet controllers and their webhooks, TPU node pools, quota,
+    workload identity, images, pods and their exit codes, the load balancer and the admin server.
+    Reports and skips resources that you may not list. Needs: pip install lightkube. Exit status:
+    0 no problems (warnings allowed), 1 problems found, 2 could not inspect the cluster.
 
     \b
     Examples:
@@ -87,9 +88,9 @@ def _wanted(
     from sax.kubernetes.machines import slice_of
 
     if strange := [use for use in uses if use not in USES]:
-        raise InvalidRequest(f"--uses {strange[0]!r}: choose of {', '.join(USES)}", param="uses")
+        raise InvalidRequest(f"--uses {strange[0]!r}: choose from {', '.join(USES)}", param="uses")
     if replicas < 1:
-        raise InvalidRequest(f"--replicas {replicas}: write 1 or more", param="replicas")
+        raise InvalidRequest(f"--replicas {replicas}: give 1 or more", param="replicas")
     if topology is None and machine_type is not None:
         raise InvalidRequest("--machine-type goes with --topology", param="machine_type")
     there = None if topology is None else slice_of(topology, machine_type)
@@ -117,5 +118,5 @@ def _show(findings: list[Finding]) -> None:
 
 
 def _line(text: str) -> str:
-    """What a cluster says cannot steer the terminal, nor begin a line of ours."""
+    """Put text from the cluster on one line and escape its control characters."""
     return printable(" ".join(text.split()))

@@ -1,7 +1,6 @@
-"""The command `k8s render`: manifests for a model, from the plan of it.
+"""The `k8s render` command: plans a model and renders its Kubernetes manifests.
 
-The planning is the model server's (`model_server.plan`), run as a process of its own as `sax plan`
-runs it; the manifests are made in `sax.kubernetes`.
+Runs `model_server.plan` in its own process, as `sax plan` does, and renders with `sax.kubernetes`.
 """
 
 from __future__ import annotations
@@ -39,84 +38,98 @@ def render(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="As `sax plan` takes it: a registered model path, a checkpoint, a config.json, or "
+            help="As for `sax plan`: a registered model path, a checkpoint, a config.json, or "
             "a well-known name such as meta-llama/Llama-3-70B.",
         ),
     ],
     topology: Annotated[
         str,
-        typer.Option(metavar="SLICE", help="Of each replica: v5e:4x8; auto: the smallest it fits."),
+        typer.Option(
+            metavar="SLICE",
+            help='TPU slice per replica, e.g. v5e:4x8; "auto" picks the smallest that fits.',
+        ),
     ],
     bucket: Annotated[
-        str, typer.Option(metavar="gs://BUCKET", help="Where the cell keeps its state.")
+        str, typer.Option(metavar="gs://BUCKET", help="Bucket for the state of the cell.")
     ],
-    replicas: Annotated[int, typer.Option(help="How many slices serve the model.")] = 1,
+    replicas: Annotated[int, typer.Option(help="Number of replicas, each on its own slice.")] = 1,
     chip: Chip = None,
     kind: Annotated[
         str,
         typer.Option(
             metavar="jobset|one-jobset|leaderworkerset",
-            help="A JobSet for each replica (recommended: a lost host restarts its replica only), "
-            "one for all of them as in Google's tutorial, or a LeaderWorkerSet.",
+            help="One JobSet per replica (recommended: a lost host restarts only its replica), "
+            "one JobSet for all replicas as in Google's tutorial, or a LeaderWorkerSet.",
         ),
     ] = "jobset",
     only: Annotated[
-        str, typer.Option(metavar="control|servers|all", help="Which part of the cell.")
+        str, typer.Option(metavar="control|servers|all", help="Part of the cell to render.")
     ] = "all",
     name: Annotated[
-        str, typer.Option(help="Of the JobSets (with -0, -1, ... behind it) or the one set.")
+        str, typer.Option(help="Name of the set; with one JobSet per replica, -0, -1, ... follow.")
     ] = "sax-model-server-set",
-    cell: Annotated[str, typer.Option(metavar="/sax/CELL", help="The cell.")] = "/sax/test",
+    cell: Annotated[str, typer.Option(metavar="/sax/CELL", help="Name of the cell.")] = "/sax/test",
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Left out: kubectl's own.")
+        str | None, typer.Option("--namespace", "-n", help="Namespace; default: kubectl's.")
     ] = None,
     publish_as: Annotated[
         str | None,
-        typer.Option(metavar="/sax/CELL/NAME", help="Left out: made of the model's name."),
+        typer.Option(metavar="/sax/CELL/NAME", help="Published name; default: derived from MODEL."),
     ] = None,
     reserve: Annotated[
-        bool, typer.Option("--reserve", help="These servers take this model only.")
+        bool, typer.Option("--reserve", help="Reserve these servers for this model.")
     ] = False,
     image_registry: Annotated[
         str | None,
-        typer.Option(metavar="REGION-docker.pkg.dev/PROJECT/REPO", help="Of our images."),
+        typer.Option(
+            metavar="REGION-docker.pkg.dev/PROJECT/REPO", help="Registry of the sax images."
+        ),
     ] = None,
-    tag: Annotated[str | None, typer.Option(help="Of our images; left out: this version.")] = None,
+    tag: Annotated[
+        str | None, typer.Option(help="Tag of the sax images; default: this version.")
+    ] = None,
     service_account_email: Annotated[
         str | None,
         typer.Option(
             metavar="NAME@PROJECT.iam.gserviceaccount.com",
-            help="As whom the pods use the bucket; left out: as themselves.",
+            help="Google service account that the pods use for the bucket; default: their own "
+            "identity.",
         ),
     ] = None,
     machine_type: Annotated[
-        str | None, typer.Option(help="Left out: the one with which the slice is planned.")
+        str | None, typer.Option(help="Machine type; default: the one the slice is planned with.")
     ] = None,
     model_path: ModelPath = None,
     override: Overrides = None,
     slots: Annotated[int | None, typer.Option(help="The servers' --slots.")] = None,
     max_context: Annotated[
-        int | None, typer.Option("--max-context", "--max_context", help="The servers'.")
+        int | None,
+        typer.Option("--max-context", "--max_context", help="The servers' --max_context."),
     ] = None,
     flex_start: Annotated[
-        bool, typer.Option("--flex-start", help="On nodes that come when there is room for them.")
+        bool,
+        typer.Option("--flex-start", help="Use flex-start nodes, created once capacity is free."),
     ] = False,
-    spot: Annotated[bool, typer.Option("--spot", help="On nodes that may go any time.")] = False,
+    spot: Annotated[
+        bool, typer.Option("--spot", help="Use spot nodes, which may go away.")
+    ] = False,
     no_plan: Annotated[
         bool,
-        typer.Option("--no-plan", help="Do not ask whether the model fits: needs no TPU compiler."),
+        typer.Option(
+            "--no-plan", help="Skip the check that the model fits; no TPU compiler needed."
+        ),
     ] = False,
     output_dir: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write a folder for `kubectl apply -k`, print nothing."),
+        typer.Option(metavar="DIR", help="Write a folder for `kubectl apply -k` instead."),
     ] = None,
 ) -> None:
-    """Print the Kubernetes manifests that serve a model on TPU slices of Kubernetes Engine.
+    """Print Kubernetes manifests that serve a model on TPU slices of Kubernetes Engine.
 
-    The model is planned first (`sax plan`): hosts, chips, node labels and memory follow from it,
-    and a model that does not fit is refused with what would help. The first lines of the output
-    say what the cluster needs, and how to publish the model afterwards. The same words give the
-    same bytes. The exit code is 0, 1 if the model does not fit, 2 if the question is wrong.
+    Plans the model first (`sax plan`) to derive hosts, chips, node labels and memory; if it does
+    not fit, says what to change. The first lines of the output say what the cluster needs and how
+    to publish the model afterwards. The same arguments give the same bytes. Exit status: 0 done,
+    1 does not fit, 2 bad arguments.
 
     \b
     Examples:
@@ -144,7 +157,6 @@ def _leave(error: SaxError, status: int) -> NoReturn:
 
 
 def _order(ctx: typer.Context, overrides: Mapping[str, str]) -> Order:
-    """The options as one value. Raises InvalidRequest."""
     from sax.kubernetes.bucket import Bucket
     from sax.kubernetes.image import ImageSource
     from sax.kubernetes.order import Order
@@ -166,14 +178,13 @@ def _order(ctx: typer.Context, overrides: Mapping[str, str]) -> Order:
 
 
 def _cell(text: str) -> CellId:
-    """/sax/test, or test."""
     return CellId.parse(text if text.startswith("/") else f"/sax/{text}")
 
 
 def _command(ctx: typer.Context) -> str:
-    """The command line as one would type it, options in their usual order, defaults left out.
+    """Rebuild the command line: options in their declared order, without defaults.
 
-    Where the output goes is left out too, so that the same manifests have the same words.
+    Leaves out --output-dir too, so that the same manifests always name the same command.
     """
     options: list[str] = []
     for param in ctx.command.params:
@@ -192,16 +203,15 @@ def _command(ctx: typer.Context) -> str:
 def _place(
     order: Order, topology: str, chip: str | None, machine_type: str | None, no_plan: bool
 ) -> Placement:
-    """The slice, after the model was planned for it. Raises InvalidRequest, MemoryPlanError."""
+    """Choose the slice, by planning if asked to. Raises InvalidRequest, MemoryPlanError."""
     from sax.kubernetes.machines import slice_of
     from sax.kubernetes.order import Placement
 
-    if topology != _AUTO:  # what is wrong anyway is said before minutes are spent
+    if topology != _AUTO:  # report bad names before spending minutes on the plan
         order.check_names(slice_of(topology, machine_type).hosts)
     elif no_plan:
         raise InvalidRequest(
-            "--topology auto is found by planning: name a slice, as v5e:4x8, or leave --no-plan "
-            "out",
+            "--topology auto needs a plan: name a slice, e.g. v5e:4x8, or drop --no-plan",
             param="topology",
         )
     if no_plan or order.part == "control":
@@ -211,7 +221,7 @@ def _place(
 
 
 def _planned(order: Order, topology: str, chip: str | None) -> Planned:
-    """What the plan says; its progress and complaints go to stderr."""
+    """Run the planner, whose progress and errors go to stderr."""
     from sax.kubernetes.planned import read_plan
 
     options = {
@@ -224,10 +234,10 @@ def _planned(order: Order, topology: str, chip: str | None) -> Planned:
     given = [f"{name}={value}" for name, value in options.items() if value is not None]
     given += [f"--set={key}={value}" for key, value in order.overrides.items()]
     command = [sys.executable, "-m", _MODULE, *given, "--json", "--", order.model]
-    # jax would look for accelerators; a plan takes none.
+    # Keep jax from looking for accelerators: a plan needs none.
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
-    if done.returncode == _BAD_INPUT:  # it said why
+    if done.returncode == _BAD_INPUT:  # it has printed why
         say("sax: the model was not planned; --no-plan renders without a plan")
         raise typer.Exit(_BAD_INPUT)
     return read_plan(done.stdout)
@@ -248,18 +258,19 @@ def _write(made: Rendered, folder: Path | None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if strange := _not_ours(folder, files):
             raise InvalidRequest(
-                f"{strange} is there and not written by this command: name another --output-dir",
+                f"{strange} exists and was not written by this command: choose another "
+                "--output-dir",
                 param="output_dir",
             )
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as exc:
         raise InvalidRequest(f"--output-dir {folder}: {exc.strerror}", param="output_dir") from exc
-    say(f"{', '.join(files)} in {folder}: kubectl apply --server-side -k {folder}")
+    say(f"wrote {', '.join(files)} to {folder}; apply: kubectl apply --server-side -k {folder}")
 
 
 def _not_ours(folder: Path, names: Iterable[str]) -> Path | None:
-    """A file that would be overwritten and is somebody's own."""
+    """Return a file that would be overwritten but was not written by this command."""
     there = (folder / name for name in names if (folder / name).exists())
     return next((file for file in there if not _is_ours(file)), None)
 

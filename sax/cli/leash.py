@@ -1,10 +1,10 @@
-"""Run a module as a child process that ends when its supervisor is gone, however it went.
+"""Runs a module as a child process that ends when its supervisor dies.
 
     python -m sax.cli.leash admin_server --port 10000
 
-Standard input is the leash: the read end of a pipe whose only writer is the supervisor. When the
-supervisor dies, even by kill -9, the pipe closes and this process drains itself as on SIGTERM.
-Works the same on Linux and macOS; knows nothing of the module it runs.
+Standard input is the read end of a pipe whose only writer is the supervisor. When the supervisor
+dies, even by kill -9, the pipe closes and this process drains as on SIGTERM. Works the same on
+Linux and macOS.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import sys
 import threading
 import time
 
-DRAIN_S = 30.0  # longer than the servers give their own streams
+DRAIN_S = 30.0  # longer than the servers' own drain timeout
 
 
 def main() -> None:
-    """Run the module named by the first argument with the rest as its arguments."""
     if len(sys.argv) < 2:
         sys.stderr.write("usage: python -m sax.cli.leash MODULE [FLAGS ...]\n")
         raise SystemExit(2)

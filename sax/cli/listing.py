@@ -1,4 +1,4 @@
-"""The commands `ls` and `status`: what is published, where it is served, and why not."""
+"""The `ls` and `status` commands: published models, where they are served, and why not."""
 
 from __future__ import annotations
 
@@ -28,14 +28,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs."
 def ls(
     ctx: typer.Context,
     name: Annotated[
-        str, typer.Argument(metavar="[NAME]", help="/sax, a cell, or a model for its details.")
+        str, typer.Argument(metavar="[NAME]", help="/sax, a cell, or one model to see its details.")
     ] = "/sax",
     as_json: AsJson = False,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Print the models with commas, for a spreadsheet.")
-    ] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for a spreadsheet.")] = False,
 ) -> None:
-    """List the published models, or everything about one of them.
+    """List the published models, or show all details of one.
 
     \b
     Examples:
@@ -45,7 +43,7 @@ def ls(
       sax ls --csv > models.csv
     """
     if as_json and as_csv:
-        raise typer.BadParameter("--json or --csv, not both")
+        raise typer.BadParameter("give --json or --csv, not both")
     with open_client(ctx) as client:
         if name.count("/") == 3:
             model = client.list(str(ModelId.parse(name)))
@@ -65,7 +63,7 @@ def ls(
 def status(ctx: typer.Context, as_json: AsJson = False) -> None:
     """Show the whole cell.
 
-    Its model servers with their memory, its models, and why what is not ready is not.
+    Lists its model servers with their memory, its models, and why any of them is not ready.
 
     \b
     Examples:
@@ -85,13 +83,12 @@ def status(ctx: typer.Context, as_json: AsJson = False) -> None:
     if servers:
         show_table(_SERVER_HEADINGS, [server_row(server) for server in servers])
     else:
-        print("no model server has joined; start one: python -m model_server --help")
+        print("no model server has joined; to start one, see: python -m model_server --help")
     print()
     show_models(models, as_json=False)
 
 
 def show_models(models: Sequence[PublishedModel], *, as_json: bool) -> None:
-    """A table of models on stdout, or their JSON."""
     if as_json:
         _print_json([model_value(model) for model in models])
     elif models:
@@ -101,13 +98,11 @@ def show_models(models: Sequence[PublishedModel], *, as_json: bool) -> None:
 
 
 def print_csv(models: Sequence[PublishedModel]) -> None:
-    """One line per model under a line of headings."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerows([_MODEL_HEADINGS, *map(model_row, models)])
 
 
 def show_model(model: PublishedModel, *, as_json: bool) -> None:
-    """Everything known of one model on stdout."""
     if as_json:
         _print_json(model_value(model))
         return
@@ -119,7 +114,6 @@ def show_model(model: PublishedModel, *, as_json: bool) -> None:
 
 
 def model_row(model: PublishedModel) -> tuple[str, ...]:
-    """One line of `sax ls`."""
     spec = model.spec
     ready = f"{model.ready_replicas}/{model.wanted_replicas}"
     return (
@@ -133,7 +127,7 @@ def model_row(model: PublishedModel) -> tuple[str, ...]:
 
 
 def details(model: PublishedModel) -> list[tuple[str, str]]:
-    """The lines of `sax ls MODEL`, name and value."""
+    """Return the lines of `sax ls MODEL` as (name, value)."""
     spec = model.spec
     lines = [
         ("model", spec.model_id),
@@ -154,7 +148,7 @@ def details(model: PublishedModel) -> list[tuple[str, str]]:
 
 
 def bounds(autoscaling: Autoscaling | None) -> str:
-    """0 to 4 replicas, for a queue of 2 each"""
+    """Format as "0 to 4 replicas, for a queue of 2 each"."""
     if autoscaling is None:
         return ""
     least, most = autoscaling.min_replicas, autoscaling.max_replicas
@@ -162,7 +156,6 @@ def bounds(autoscaling: Autoscaling | None) -> str:
 
 
 def replica_rows(model: PublishedModel) -> list[tuple[str, ...]]:
-    """The replicas of `sax ls MODEL`: where, how far, why not."""
     stages = replica_stages(model)
     return [
         (replica.address or "(no server)", stage.text, replica.reason)
@@ -171,7 +164,6 @@ def replica_rows(model: PublishedModel) -> list[tuple[str, ...]]:
 
 
 def server_row(server: JoinedServer) -> tuple[str, ...]:
-    """One server of `sax status`."""
     info = server.info
     models = ", ".join(f"{held.model_id} ({held.status.value})" for held in server.servables)
     return (
@@ -185,13 +177,13 @@ def server_row(server: JoinedServer) -> tuple[str, ...]:
 
 
 def memory(server: JoinedServer) -> str:
-    """Used and total memory: "0.4 of 24.0 GiB", "-" if the server does not say."""
+    """Format used and total memory as "0.4 of 24.0 GiB", or "-" if the server reports none."""
     total = server.info.memory_total
     return f"{server.memory_used / _GIB:.1f} of {total / _GIB:.1f} GiB" if total else "-"
 
 
 def model_value(model: PublishedModel) -> dict[str, Any]:
-    """A model as JSON values, with what `sax ls` derives from it."""
+    """Return a model as JSON values, with the fields that `sax ls` derives from it."""
     value: dict[str, Any] = msgspec.to_builtins(model)
     for replica, status_of in zip(value["replicas"], model.replicas, strict=True):
         replica["phase"] = phase(status_of)
@@ -199,7 +191,6 @@ def model_value(model: PublishedModel) -> dict[str, Any]:
 
 
 def server_value(server: JoinedServer) -> dict[str, Any]:
-    """A server as JSON values."""
     value: dict[str, Any] = msgspec.to_builtins(server)
     return value
 

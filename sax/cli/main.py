@@ -1,4 +1,4 @@
-"""The command `sax`: puts the commands together and nothing else."""
+"""The `sax` command: registers all subcommands."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from sax.config import ADDRESS_VARIABLE, check_addresses
 _HELP = """Serve JAX models from a laptop to many TPU slices.
 
 \b
-A first cell on this machine:
+Start a cell on this machine:
   sax up                                                   # in one terminal
   sax publish /sax/test/smollm2 llama MODEL.gguf --wait    # in another
   sax generate /sax/test/smollm2 "The sky is"
 
-Every command has its own --help with examples.
+Every command has --help with examples.
 """
 
 app = typer.Typer(
@@ -65,7 +65,7 @@ def options(
         typer.Option(
             envvar=ADDRESS_VARIABLE,
             metavar="HOST:PORT,...",
-            help="The admin server of the cell, or all of them with commas.",
+            help="Address of the cell's admin server; separate several with commas.",
             show_default="127.0.0.1:10000",
         ),
     ] = None,
@@ -76,7 +76,6 @@ def options(
         ),
     ] = False,
 ) -> None:
-    """Options of every command."""
     ctx.obj = None if admin is None else check_addresses(admin, "--admin")
 
 
@@ -113,7 +112,6 @@ register_saxutil(app)
 
 
 def main() -> None:
-    """Entry point of the console script."""
     try:
         app(prog_name="sax")
     except Exception as error:

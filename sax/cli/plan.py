@@ -1,7 +1,6 @@
-"""The command `plan`: would a model fit a TPU slice, and how fast would it be.
+"""The `plan` command: shows whether a model fits a TPU slice and how fast it would be.
 
-The work is the model server's (`model_server.plan`), run as a process of its own: the SDK does not
-import jax.
+Runs `model_server.plan` in its own process: the SDK does not import jax.
 """
 
 from __future__ import annotations
@@ -15,17 +14,15 @@ from sax.cli.computing import compute
 
 _MODULE = "model_server.plan"
 
-# Options of `sax k8s render`, too, which plans.
-Chip = Annotated[
-    str | None, typer.Option(help="Of which --topology auto tries slices (default: v5e).")
-]
+# Shared with `sax k8s render`, which plans too.
+Chip = Annotated[str | None, typer.Option(help="Chip for --topology auto (default: v5e).")]
 ModelPath = Annotated[
-    str | None, typer.Option(help="Of a checkpoint, where it is not as its config.json says.")
+    str | None, typer.Option(help="Model path to use instead of the one in config.json.")
 ]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", "--override", metavar="KEY=JSON", help="As `sax publish` takes it; repeatable."
+        "--set", "--override", metavar="KEY=JSON", help="Override as for `sax publish`; repeatable."
     ),
 ]
 
@@ -41,7 +38,9 @@ def plan(
     ],
     topology: Annotated[
         str,
-        typer.Option(metavar="SLICE", help="v5e:4x8 and its like; auto: the smallest that fits."),
+        typer.Option(
+            metavar="SLICE", help='TPU slice, e.g. v5e:4x8; "auto" picks the smallest that fits.'
+        ),
     ],
     chip: Chip = None,
     model_path: ModelPath = None,
@@ -59,30 +58,30 @@ def plan(
         typer.Option("--kv-cache-bytes", "--kv_cache_bytes", help="The server's --kv_cache_bytes."),
     ] = None,
     context: Annotated[
-        int | None, typer.Option(help="Cached tokens of each sequence that speeds are told for.")
+        int | None, typer.Option(help="Cached tokens per sequence to predict speeds for.")
     ] = None,
     full: Annotated[
         bool,
-        typer.Option(
-            "--full", help="Compile all layers; else a few, from which the others follow."
-        ),
+        typer.Option("--full", help="Compile all layers instead of extrapolating from a few."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
     plot: Annotated[
-        str | None, typer.Option(metavar="FILE.svg", help="Write the roofline as a picture.")
+        str | None, typer.Option(metavar="FILE.svg", help="Write a plot of the roofline.")
     ] = None,
     values: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write what Kubernetes must be told.")
+        str | None, typer.Option(metavar="FILE", help="Write the values for Kubernetes manifests.")
     ] = None,
     emit: Annotated[
-        str | None, typer.Option(metavar="kubernetes", help="Print that, in place of the table.")
+        str | None,
+        typer.Option(metavar="kubernetes", help="Print the values instead of the table."),
     ] = None,
 ) -> None:
-    """Plan a model for a TPU slice: compiled for real, without a TPU, weights or a server.
+    """Plan a model for a TPU slice.
 
-    Shows what each chip holds and moves, how many KV pages fit, and, as a prediction, tokens per
-    second and time to first token. Needs the TPU compiler: pip install libtpu. The exit code
-    is 0 if the model fits, 1 if not (and what to change), 2 if the question is wrong.
+    Compiles the model for real, without a TPU, weights or a server. Shows what each chip holds and
+    moves, how many KV pages fit, and predicted tokens per second and time to first token. Needs the
+    TPU compiler: pip install libtpu. If the model does not fit, the report names the flag or
+    override to change. Exit status: 0 fits, 1 does not fit, 2 bad arguments.
 
     \b
     Examples:
@@ -108,6 +107,6 @@ def plan(
     given = [f"{name}={value}" for name, value in options.items() if value is not None]
     given += [f"--set={pair}" for pair in override or ()]
     given += [name for name, asked in (("--full", full), ("--json", as_json)) if asked]
-    # jax would look for accelerators; a plan takes none.
+    # Keep jax from looking for accelerators: a plan needs none.
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     raise compute("plan", _MODULE, [*given, "--", model], environment)

@@ -1,7 +1,6 @@
-"""The command `precompile`: a model's programs, compiled ahead of the servers that run them.
+"""The `precompile` command: compiles a model's programs before any server runs them.
 
-The work is the model server's (`model_server.precompile`), run as a process of its own: the SDK
-does not import jax.
+Runs `model_server.precompile` in its own process: the SDK does not import jax.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def precompile(
         list[str] | None,
         typer.Argument(
             metavar="KEY=JSON -- FLAGS",
-            help="Overrides as in a publish; behind -- the flags that the model server will have.",
+            help="Overrides as for `sax publish`; after --, the flags of the model server.",
         ),
     ] = None,
     topology: Annotated[
@@ -40,25 +39,26 @@ def precompile(
         str | None,
         typer.Option(
             metavar="PLACE",
-            help="A folder, gs:// or s3:// place; by default sax-programs beside the checkpoint.",
+            help="Output folder, gs:// or s3:// URL; default: sax-programs beside the checkpoint.",
         ),
     ] = None,
     path: Annotated[
         str | None,
-        typer.Option(help="Model path of the checkpoint, where it is not as its config.json says."),
+        typer.Option(help="Model path to use instead of the one in the checkpoint's config.json."),
     ] = None,
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Where a program does not compile, make the rest.")
+        bool,
+        typer.Option("--keep-going", help="If a program does not compile, compile the others."),
     ] = False,
     list_place: Annotated[
-        str | None, typer.Option("--list", metavar="PLACE", help="Show the sets that are there.")
+        str | None, typer.Option("--list", metavar="PLACE", help="List the program sets at PLACE.")
     ] = None,
 ) -> None:
-    """Compile a model's programs ahead: servers that find them start without compiling.
+    """Compile a model's programs ahead of time.
 
-    Needs neither a TPU (but the compiler: pip install libtpu) nor the weights. What is there
-    already is not compiled again. A server takes programs only from where its flag --programs says,
-    because they are code.
+    Servers that find the programs start without compiling. Needs no TPU (only its compiler: pip
+    install libtpu) and no weights. Programs that exist already are not compiled again. A server
+    loads programs only from the place given by its flag --programs, because they are code.
 
     \b
     Examples:

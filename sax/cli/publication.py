@@ -1,4 +1,4 @@
-"""How a publication is written in words: MODEL MODEL_PATH CHECKPOINT [REPLICAS] [KEY=JSON ...]."""
+"""Parser for MODEL MODEL_PATH CHECKPOINT [REPLICAS] [KEY=JSON ...]."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from sax.names import NO_CHECKPOINT, ModelId, check_checkpoint, check_model_path
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What `sax publish` was asked to publish."""
-
     model_id: str
     model_path: str
     checkpoint: str
@@ -23,11 +21,11 @@ class Publication:
 
 
 def parse_publication(words: Sequence[str]) -> Publication:
-    """Read MODEL MODEL_PATH CHECKPOINT [REPLICAS] [KEY=JSON ...]. Raises InvalidRequest."""
+    """Parse MODEL MODEL_PATH CHECKPOINT [REPLICAS] [KEY=JSON ...]. Raises InvalidRequest."""
     if len(words) < 3:
         raise InvalidRequest(
             f"{' '.join(words)!r}: write MODEL MODEL_PATH CHECKPOINT [REPLICAS] [KEY=JSON ...], "
-            "as in /sax/test/smollm2 llama /models/smollm2.gguf 1"
+            "e.g. /sax/test/smollm2 llama /models/smollm2.gguf 1"
         )
     model_id, model_path, checkpoint, *rest = words
     replicas, pairs = _split(rest)
@@ -41,17 +39,17 @@ def parse_publication(words: Sequence[str]) -> Publication:
 
 
 def parse_overrides(pairs: Sequence[str]) -> dict[str, str]:
-    """Read KEY=JSON words. Raises InvalidRequest naming the word at fault."""
+    """Parse KEY=JSON words. Raises InvalidRequest naming the wrong word."""
     overrides: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not (key and equals):
-            raise InvalidRequest(f"{pair!r} is not an override: write KEY=JSON, as in NUM_LAYERS=2")
+            raise InvalidRequest(f"{pair!r} is not an override: write KEY=JSON, e.g. NUM_LAYERS=2")
         try:
             json.loads(value)
         except ValueError:
             raise InvalidRequest(
-                f"{pair!r}: {value!r} is not JSON; a string needs quotes, as in {key}='\"text\"'"
+                f"{pair!r}: {value!r} is not JSON; strings need quotes, e.g. {key}='\"text\"'"
             ) from None
         overrides[key] = value
     return overrides
@@ -70,7 +68,7 @@ def _split(rest: Sequence[str]) -> tuple[int, Sequence[str]]:
 
 
 def absolute_checkpoint(checkpoint: str) -> str:
-    """A path that exists here, made absolute: the model server runs in another folder."""
+    """Make a local path absolute, since the model server runs in another folder."""
     if checkpoint != NO_CHECKPOINT and os.path.exists(checkpoint):
         return os.path.abspath(checkpoint)
     return checkpoint

@@ -1,4 +1,4 @@
-"""The commands `publish`, `update` and `unpublish`."""
+"""The `publish`, `update` and `unpublish` commands."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sax.scaling import Scaling, named
 
 MinReplicas = Annotated[
     int | None,
-    typer.Option(min=0, help="Autoscaling: never fewer than this; 0: none while nobody asks."),
+    typer.Option(min=0, help="Autoscaling: fewest replicas; 0 unloads the model when idle."),
 ]
-MaxReplicas = Annotated[int | None, typer.Option(min=1, help="Autoscaling: never more than this.")]
+MaxReplicas = Annotated[int | None, typer.Option(min=1, help="Autoscaling: most replicas.")]
 TargetQueue = Annotated[
-    float | None, typer.Option(help="Autoscaling: requests that may wait, for each replica.")
+    float | None, typer.Option(help="Autoscaling: target number of queued requests per replica.")
 ]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -28,7 +28,7 @@ def publish(
     ctx: typer.Context,
     model: Model,
     model_path: Annotated[
-        str, typer.Argument(metavar="MODEL_PATH", help="What kind of model it is, as in llama.")
+        str, typer.Argument(metavar="MODEL_PATH", help="Kind of model, e.g. llama.")
     ],
     checkpoint: Annotated[
         str,
@@ -41,18 +41,20 @@ def publish(
         list[str] | None,
         typer.Argument(
             metavar="REPLICAS KEY=JSON",
-            help="How many replicas (1), and overrides of the model's parameters in JSON.",
+            help="Number of replicas (default 1), then parameter overrides with JSON values.",
         ),
     ] = None,
     min_replicas: MinReplicas = None,
     max_replicas: MaxReplicas = None,
     target_queue: TargetQueue = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Return when all replicas are ready.")
+        bool, typer.Option("--wait", help="Wait until all replicas are ready.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Publish a model: its cell loads it and keeps it served.
+    """Publish a model.
+
+    Its cell loads it and keeps serving it.
 
     \b
     Examples:
@@ -79,32 +81,33 @@ def publish(
 def update(
     ctx: typer.Context,
     model: Model,
-    checkpoint: Annotated[str | None, typer.Option(help="Another checkpoint.")] = None,
-    replicas: Annotated[int | None, typer.Option(min=0, help="Another number.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="New checkpoint.")] = None,
+    replicas: Annotated[int | None, typer.Option(min=0, help="New number of replicas.")] = None,
     override: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=JSON", help="All overrides from now on; repeatable."),
+        typer.Option(metavar="KEY=JSON", help="Replaces all current overrides; repeatable."),
     ] = None,
     revision: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Only if this is still the model's revision, as `sax ls MODEL` shows it."
+            min=1, help="Update only if the model is still at this revision (see `sax ls MODEL`)."
         ),
     ] = None,
     min_replicas: MinReplicas = None,
     max_replicas: MaxReplicas = None,
     target_queue: TargetQueue = None,
     no_autoscaling: Annotated[
-        bool, typer.Option("--no-autoscaling", help="As many replicas as published, always.")
+        bool, typer.Option("--no-autoscaling", help="Always run the published number of replicas.")
     ] = False,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Return when all replicas are ready.")
+        bool, typer.Option("--wait", help="Wait until all replicas are ready.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Change a published model; what is not named stays as it is.
+    """Change a published model.
 
-    Replicas alone change without reloading. The model path cannot change: unpublish first.
+    Options that are not given stay as they are. Changing only the replicas reloads nothing. The
+    model path cannot change: unpublish first.
 
     \b
     Examples:
@@ -115,10 +118,10 @@ def update(
     """
     autoscaling = named(min_replicas, max_replicas, target_queue)
     if no_autoscaling and autoscaling:
-        raise typer.BadParameter("--no-autoscaling goes with no other word on autoscaling")
+        raise typer.BadParameter("--no-autoscaling excludes all other autoscaling options")
     scaling: Scaling | None = "off" if no_autoscaling else autoscaling
     if checkpoint is None and replicas is None and override is None and scaling is None:
-        raise typer.BadParameter("name something to change, as in --replicas 2")
+        raise typer.BadParameter("give something to change, e.g. --replicas 2")
     with open_client(ctx) as client:
         client.update(
             model,
@@ -134,9 +137,9 @@ def update(
 
 
 def unpublish(ctx: typer.Context, model: Model, as_json: AsJson = False) -> None:
-    """Take a model back.
+    """Unpublish a model.
 
-    Its replicas are unloaded and its name is free again.
+    Its replicas are unloaded and its name becomes free.
 
     \b
     Example:

@@ -1,6 +1,6 @@
-"""The verbs of Saxml's `saxutil` that have other names here, or that a cell of ours has not.
+"""Saxml's `saxutil` verbs that have another name here or that this system does not support.
 
-Hidden from `sax --help`: they are for hands and scripts that know saxutil.
+Most are hidden from `sax --help`: they serve scripts and people used to saxutil.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs."
 def update_checkpoint(
     ctx: typer.Context,
     model: Model,
-    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The new one.")],
+    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="New checkpoint.")],
     wait: Annotated[
-        bool, typer.Option("--wait", help="Return when all replicas are ready.")
+        bool, typer.Option("--wait", help="Wait until all replicas are ready.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give a published model another checkpoint.
+    """Change the checkpoint of a published model.
 
-    Replicas change over one by one; `sax rollback` undoes it.
+    Replicas switch over one at a time; `sax rollback` undoes the change.
 
     \b
     Examples:
@@ -52,15 +52,15 @@ def update_checkpoint(
 def score(
     ctx: typer.Context,
     model: Model,
-    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="What stands before.")],
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Text before each suffix.")],
     suffixes: Annotated[
-        list[str], typer.Argument(metavar="SUFFIX...", help="What may follow; - reads stdin.")
+        list[str], typer.Argument(metavar="SUFFIX...", help="Texts to score; - reads stdin.")
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Tell how likely texts are after another one.
+    """Score how likely each suffix is after a prefix.
 
-    Prints the log-probability of each text, in order.
+    Prints the log-probability of each suffix, in order.
 
     \b
     Examples:
@@ -74,59 +74,58 @@ def score(
 
 
 def create(ctx: typer.Context, words: Words = None) -> None:
-    """Not a verb here: a cell is there as soon as its admin server runs.
+    """Not supported: a cell exists as soon as its admin server runs.
 
     \b
     Example:
       python -m admin_server --sax_cell=/sax/test --fs_root=/var/sax
     """
     raise UnsupportedParameter(
-        "a cell needs no creating: start its admin server, as in "
+        "a cell needs no create command: start its admin server, e.g. "
         "python -m admin_server --sax_cell=/sax/test --fs_root=gs://bucket/sax"
     )
 
 
 def delete(ctx: typer.Context, words: Words = None) -> None:
-    """Not a verb here: nobody deletes a cell by mistake.
+    """Not supported, so that nobody deletes a cell by mistake.
 
     \b
     Example:
       sax unpublish /sax/test/smollm2
     """
     raise UnsupportedParameter(
-        "a cell is not deleted by a command: unpublish its models, stop its admin servers, and "
-        "remove the folder or bucket that was their --fs_root"
+        "no command deletes a cell: unpublish its models, stop its admin servers, and delete "
+        "the folder or bucket given as their --fs_root"
     )
 
 
 def export(ctx: typer.Context, words: Words = None) -> None:
-    """Not a verb here: no server writes a TensorFlow SavedModel.
+    """Not supported: no server writes a TensorFlow SavedModel.
 
     \b
     Example:
       sax convert MODEL.gguf FOLDER
     """
     raise UnsupportedParameter(
-        "export is not supported: no server of this system writes a TensorFlow SavedModel; "
+        "export is not supported: no server here writes a TensorFlow SavedModel; "
         "`sax convert` writes a Hugging Face folder"
     )
 
 
 def save(ctx: typer.Context, words: Words = None) -> None:
-    """Not a verb here: what a server serves is the checkpoint it was loaded from.
+    """Not supported: servers never change weights, so there is nothing to save.
 
     \b
     Example:
       sax versions /sax/test/smollm2
     """
     raise UnsupportedParameter(
-        "save is not supported: a server does not change weights, so the checkpoint it was loaded "
-        "from is still what it serves; `sax versions` shows which"
+        "save is not supported: servers never change weights, so a model always equals the "
+        "checkpoint it was loaded from; `sax versions` shows which one"
     )
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verbs."""
     app.command("update-checkpoint")(update_checkpoint)
     app.command("score")(score)
     aliases = {

@@ -1,11 +1,11 @@
-"""The model servers of a local cell: their ports, and the processes of each.
+"""The model servers of a local cell: the ports and processes of each.
 
-A server is one process, or a gang of one process per host, all on this machine; of a gang only the
-primary answers requests. Pure, like `cell_plan`, which gives the flags that all of them share.
+A server is one process, or a gang with one process per host, all on this machine; only a gang's
+primary answers requests. Pure, like `cell_plan`, which supplies the flags that all of them share.
 
-The ports of server i are those of the first plus 10 x i: 10001, 10011, 10021 for models, 10003,
-10013 for metrics, 10101, 10111 where the hosts of a gang meet. So the defaults of the first stay
-what they are for one server, and none meets another port of the cell with up to ten servers.
+Server i uses the ports of the first plus 10 x i: 10001, 10011, 10021 for models, 10003, 10013 for
+metrics, 10101, 10111 where the hosts of a gang meet. So the first server keeps the default ports,
+and with up to ten servers none collides with another port of the cell.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ PORT_STRIDE = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPlan:
-    """One model server."""
-
     name: str
     hosts: int
     port: int
@@ -41,7 +39,7 @@ class ServerPlan:
 
     @property
     def meeting_point(self) -> str:
-        """Where the hosts of a gang meet."""
+        """Address at which the hosts of a gang meet."""
         return f"127.0.0.1:{self.group_port}"
 
     @property
@@ -55,7 +53,7 @@ class ServerPlan:
         return (*ports, Port(self.group_port, f"hosts of the {self.name}", "--group-port"))
 
     def children(self, shared: tuple[str, ...], last: tuple[str, ...]) -> tuple[Child, ...]:
-        """Its processes; all get the shared flags, and `last` after their own."""
+        """Return its processes; each gets its own flags, then `shared`, then `last`."""
         if self.hosts == 1:
             own = (f"--port={self.port}", f"--metrics_port={self.metrics_port}")
             flags = (*own, *shared, *last)
@@ -85,10 +83,10 @@ class ServerPlan:
 def plan_servers(
     *, servers: int, hosts: int, model_port: int, metrics_port: int, group_port: int, logs: Path
 ) -> tuple[ServerPlan, ...]:
-    """That many equal servers. Raises InvalidRequest for numbers below 1."""
+    """Plan `servers` servers of `hosts` hosts each. Raises InvalidRequest for numbers below 1."""
     for flag, value in (("--servers", servers), ("--hosts", hosts)):
         if value < 1:
-            raise InvalidRequest(f"{flag} is {value}: give a number above 0", param=flag)
+            raise InvalidRequest(f"{flag} is {value}: it must be above 0", param=flag)
     return tuple(
         ServerPlan(
             name=MODEL_SERVER if servers == 1 else f"{MODEL_SERVER} {number}",

@@ -1,6 +1,6 @@
-"""Where a long wait stands, in words and counts: what progress bars and plain lines both show.
+"""Stages of a long wait: the phases and counts that progress bars and plain lines both show.
 
-Pure: turns a published model into stages. Knows nothing of terminals.
+Pure: turns a published model into stages.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One bar: a named thing that is in a phase. `total` 0 means that no count is known."""
+    """One progress bar: a named thing in a phase. A `total` of 0 means unknown."""
 
     name: str
     phase: str
     done: int = 0
     total: int = 0
     unit: str = ""
-    reason: str = ""  # what it waits for, where only that will help
+    reason: str = ""  # what it waits for, if it cannot go on without that
 
     @property
     def text(self) -> str:
-        """The phase with its count: "compiling bucket 3 of 8", "reading weights 12 of 90 MiB"."""
+        """Phase and count: "compiling bucket 3 of 8", "reading weights 12 of 90 MiB"."""
         if not self.total:
             return self.phase
         if self.unit == "bytes":
@@ -34,12 +34,10 @@ class Stage:
 
     @property
     def told(self) -> str:
-        """The text, and what is waited for."""
         return f"{self.text}: {self.reason}" if self.reason else self.text
 
 
 def replica_stages(published: PublishedModel) -> list[Stage]:
-    """One stage per wanted replica."""
     wanted = published.wanted_replicas
     replicas = list(published.replicas)
     replicas += [ReplicaStatus("", ServableStatus.NONE)] * (wanted - len(replicas))
@@ -58,7 +56,7 @@ def _stage(published: PublishedModel, number: int, replica: ReplicaStatus) -> St
 
 
 def phase(replica: ReplicaStatus) -> str:
-    """A replica's phase in the words of `sax wait`, without its count."""
+    """Return a replica's phase as `sax wait` words it, without the count."""
     match replica.status:
         case ServableStatus.LOADED:
             return "ready"
@@ -73,7 +71,7 @@ def phase(replica: ReplicaStatus) -> str:
 
 
 def summary(published: PublishedModel) -> str:
-    """The state of a whole model: that of its first replica that is not ready, or "ready"."""
+    """Return the state of the first replica that is not ready, or "ready"."""
     if not published.wanted_replicas:
         return "scaled to zero" if published.spec.autoscaling else "no replicas wanted"
     waiting = [stage for stage in replica_stages(published) if stage.phase != "ready"]
@@ -81,7 +79,7 @@ def summary(published: PublishedModel) -> str:
 
 
 def reason(published: PublishedModel) -> str:
-    """Why the model is not wholly ready, in the admin's words; empty when it is."""
+    """Return the admin's reasons why replicas are not ready; empty when all are."""
     reasons = (replica.reason for replica in published.replicas)
     if not published.wanted_replicas:
         return published.scaling_reason
@@ -89,7 +87,7 @@ def reason(published: PublishedModel) -> str:
 
 
 def failure(published: PublishedModel) -> str | None:
-    """The reason of a replica that failed to load, None while none has."""
+    """Return why a replica failed to load; None if none has."""
     for replica in published.replicas:
         if replica.status is ServableStatus.FAILED:
             return replica.reason or "it failed to load and gave no reason"

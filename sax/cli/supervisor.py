@@ -1,8 +1,7 @@
-"""Keeps the processes of a cell alive: starts, restarts with a delay, drains in order.
+"""Supervisor of a local cell: starts its processes, restarts them with a delay, drains in order.
 
-The hosts of a gang restart together. Which restarts and when is decided in `sax.cli.restarts`; how
-the processes of one gang begin and end is in `sax.cli.gang`; what they are, in
-`sax.cli.cell_plan`. Knows nothing of models.
+The hosts of a gang restart together. `sax.cli.restarts` decides what restarts and when,
+`sax.cli.gang` starts and ends the processes of one gang, `sax.cli.cell_plan` lists them.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ class Supervisor:
     ) -> None:
         self._say = say
         self._policy = policy or RestartPolicy()
-        # Every child's standard input is the read end; we are the only writer, so that our
-        # death, of whatever cause, is seen by all of them (see sax.cli.leash).
+        # Every child's standard input is the read end. This process is the only writer, so all
+        # children notice its death, whatever the cause (see sax.cli.leash).
         self._leash, self._leash_writer = os.pipe()
         self._gangs = [
             Gang(tuple(members), self._leash, patience or Patience())
@@ -55,15 +54,15 @@ class Supervisor:
         self._draining = False
 
     def start(self) -> None:
-        """Start every child and keep it alive until drain()."""
+        """Start every child and keep it running until drain()."""
         self._keepers = [asyncio.create_task(self._keep(gang)) for gang in self._gangs]
 
     def answered(self, name: str) -> None:
-        """Note that this child, or gang, was seen to work: from now on it is always restarted."""
+        """Mark this child or gang as having worked: from now on it is always restarted."""
         self._records[name] = Record(self._records[name].failures, answered=True)
 
     def pid(self, name: str) -> int | None:
-        """The process id of a child, None while it is down."""
+        """Return the process id of a child; None while it is down."""
         for gang in self._gangs:
             for child in gang.children:
                 if child.name == name:
@@ -71,13 +70,13 @@ class Supervisor:
         return None
 
     async def failed(self) -> None:
-        """Wait for a child that cannot be kept alive. Raises Unavailable with its reason."""
+        """Wait until a child cannot be kept running, then raise Unavailable with the reason."""
         done, _ = await asyncio.wait(self._keepers, return_when=asyncio.FIRST_COMPLETED)
         for keeper in done:
             keeper.result()
 
     async def drain(self) -> None:
-        """Stop the children, the last started first, each after the one before has ended."""
+        """Stop the children one after another, last started first."""
         self._draining = True
         for gang in reversed(self._gangs):
             await gang.drain(self._say)
@@ -88,7 +87,6 @@ class Supervisor:
         os.close(self._leash_writer)
 
     def kill(self) -> None:
-        """End every child at once."""
         self._draining = True
         for gang in self._gangs:
             gang.kill()
@@ -126,7 +124,7 @@ def _last_words(gang: Gang, reason: Exit, why: str) -> str:
     child = gang.children[reason.host]
     return (
         f"the {child.name} does not start: {why} ({describe_exit(reason.code)}). "
-        f"The end of {child.log}:\n{_tail(child.log)}"
+        f"Last lines of {child.log}:\n{_tail(child.log)}"
     )
 
 

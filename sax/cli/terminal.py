@@ -1,8 +1,8 @@
-"""What the person at the terminal sees: one place that decides between plain and rich.
+"""Terminal output: the one place that chooses between plain and rich.
 
-Plain (a pipe, a file, CI) means text and newlines only: no colours, no cursor movements, no
-wrapping. Text that came from elsewhere is made printable first, so that a model or a file name
-cannot steer the terminal.
+Plain (a pipe, a file, CI) means text and newlines only: no colours, cursor movement or wrapping.
+Text from elsewhere is escaped first, so that a model or a file name cannot send control sequences
+to the terminal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KEPT = "\n\t"
 
 
 def printable(text: str) -> str:
-    """The text with control characters shown as \\xNN, newlines and tabs kept."""
+    """Escape control characters as \\xNN; keep newlines and tabs."""
     return "".join(
         character
         if character in _KEPT or not _is_control(character)
@@ -32,12 +32,12 @@ def _is_control(character: str) -> bool:
 
 
 def say(text: str) -> None:
-    """One line to the person, on stderr: stdout carries results only."""
+    """Print one line on stderr: stdout carries results only."""
     print(printable(text), file=sys.stderr, flush=True)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Columns of plain text, two spaces apart, the first row being the headings."""
+    """Align rows in columns two spaces apart; the first row holds the headings."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = (
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -47,7 +47,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def show_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on stdout: rich on a terminal, aligned columns elsewhere."""
+    """Print a table on stdout: rich on a terminal, aligned columns elsewhere."""
     clean = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
     if not sys.stdout.isatty():
         print(aligned([headings, *clean]))

@@ -1,4 +1,4 @@
-"""The command `up`: a whole cell on this machine under one supervisor."""
+"""The `up` command: runs a whole cell on this machine under one supervisor."""
 
 from __future__ import annotations
 
@@ -29,63 +29,66 @@ from sax.errors import InvalidRequest, LoadFailed
 from sax.exposure import open_warning
 from sax.machine import machine_memory
 
-Folder = Annotated[Path, typer.Option("--dir", help="Where state and logs are kept.")]
+Folder = Annotated[Path, typer.Option("--dir", help="Folder for state and logs.")]
 CompileCache = Annotated[
     Path | None,
     typer.Option(
-        help="Where compiled steps are kept between starts.", show_default="~/.cache/sax/compiled"
+        help="Folder for compiled steps, kept between starts.",
+        show_default="~/.cache/sax/compiled",
     ),
 ]
-Cell = Annotated[str, typer.Option(help="The name of the cell.")]
+Cell = Annotated[str, typer.Option(help="Name of the cell.")]
 Host = Annotated[
-    str, typer.Option(help="Where the gateway listens; 0.0.0.0 serves other machines too.")
+    str, typer.Option(help="Address the gateway listens on; 0.0.0.0 serves other machines too.")
 ]
-GatewayPort = Annotated[int, typer.Option("--port", help="The gateway's port.")]
-AdminPort = Annotated[int, typer.Option(help="The admin server's port.")]
-ModelPort = Annotated[int, typer.Option(help="The model server's port.")]
-StatusPort = Annotated[int, typer.Option(help="The admin server's status page.")]
-MetricsPort = Annotated[int, typer.Option(help="The model server's metrics.")]
+GatewayPort = Annotated[int, typer.Option("--port", help="Port of the gateway.")]
+AdminPort = Annotated[int, typer.Option(help="Port of the admin server.")]
+ModelPort = Annotated[int, typer.Option(help="Port of the model server.")]
+StatusPort = Annotated[int, typer.Option(help="Port of the admin server's status page.")]
+MetricsPort = Annotated[int, typer.Option(help="Port of the model server's metrics.")]
 Servers = Annotated[
     int,
-    typer.Option(min=1, help=f"Model servers; each adds {PORT_STRIDE} to the ports of the last."),
+    typer.Option(
+        min=1, help=f"Number of model servers; each one's ports are {PORT_STRIDE} above the last's."
+    ),
 ]
 Hosts = Annotated[
     int,
-    typer.Option(min=1, help="Processes of each model server, which serve as one replica."),
+    typer.Option(min=1, help="Processes per model server; together they serve as one replica."),
 ]
 DevicesPerHost = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="CPU devices that each of these processes pretends to have.",
+        help="Number of CPU devices that each process simulates.",
         show_default="as many as it has",
     ),
 ]
-GroupPort = Annotated[int, typer.Option(help="Where the hosts of a model server meet.")]
+GroupPort = Annotated[int, typer.Option(help="Port at which a model server's hosts meet.")]
 Imports = Annotated[
     list[str] | None,
     typer.Option(
         "--import",
         metavar="MODULE",
-        help="A Python module that registers models of yours in the model server; repeatable.",
+        help="Python module that registers custom models in the model server; repeatable.",
     ),
 ]
 Tokens = Annotated[
     Path | None,
     typer.Option(
-        help="Callers must show a token whose hash is in this file; see `sax token --help`.",
-        show_default="nobody is asked",
+        help="Require callers to send a token whose hash is in this file; see `sax token --help`.",
+        show_default="no authentication",
     ),
 ]
 AdminAcl = Annotated[
     str,
     typer.Option(
         metavar="NAMES",
-        help="With --tokens: who may publish; one of them must be this cell's own SAX_TOKEN.",
+        help="With --tokens: who may publish; must include the owner of this cell's SAX_TOKEN.",
     ),
 ]
 Generation = Annotated[
-    int, typer.Option(min=1, max=2, help="Which generation of Saxml's HTTP replies to give.")
+    int, typer.Option(min=1, max=2, help="Generation of Saxml's HTTP replies to imitate.")
 ]
 
 
@@ -95,7 +98,7 @@ def up(
         list[str] | None,
         typer.Option(
             metavar="'MODEL MODEL_PATH CHECKPOINT [REPLICAS] [KEY=JSON ...]'",
-            help="Publish this once the cell is up, as `sax publish` would; repeatable.",
+            help="Publish this model once the cell is up, as `sax publish` does; repeatable.",
         ),
     ] = None,
     folder: Folder = Path(".sax"),
@@ -118,10 +121,11 @@ def up(
 ) -> None:
     """Run a whole cell on this machine.
 
-    Admin server, model server and gateway run under one supervisor. With --hosts a model server is
-    a gang of that many processes, as on that many machines. A process that dies is started again,
-    and its gang with it. What was published is still published at the next start. Ctrl-C drains
-    and stops; twice stops at once. Flags after -- go to the model servers.
+    Admin server, model server and gateway run under one supervisor. With --hosts each model server
+    runs as that many processes, as if on that many machines. A process that dies is restarted,
+    together with the other hosts of its model server. Published models are still published after a
+    restart. Ctrl-C drains and stops; a second Ctrl-C stops at once. Flags after -- go to the model
+    servers.
 
     \b
     Examples:
@@ -159,7 +163,10 @@ def up(
 
 
 def check_security(plan: CellPlan) -> None:
-    """Warn of an open gateway. Raises InvalidRequest where the cell could not speak to itself."""
+    """Warn about an open gateway.
+
+    Raises InvalidRequest if the cell's own processes lack a token for each other.
+    """
     if warning := open_warning(
         plan.host,
         closed=plan.tokens is not None,
@@ -169,15 +176,13 @@ def check_security(plan: CellPlan) -> None:
         say(f"sax: {warning}")
     if plan.tokens is not None and not Credentials.ours().given:
         raise InvalidRequest(
-            "with --tokens the processes of the cell need a token themselves: set SAX_TOKEN, or "
-            "SAX_TOKEN_FILE, to one of a principal in --admin-acl",
+            "with --tokens the cell's own processes need a token too: set SAX_TOKEN, or "
+            "SAX_TOKEN_FILE, to the token of a principal in --admin-acl",
             param="SAX_TOKEN",
         )
 
 
 class _Serving:
-    """What `sax up` does once its cell answers."""
-
     def __init__(self, plan: CellPlan, wanted: list[Publication]) -> None:
         self._plan = plan
         self._wanted = wanted
@@ -187,13 +192,13 @@ class _Serving:
             try:
                 await publish_and_wait(client, publication, voice)
             except LoadFailed as error:
-                # The cell serves on: `sax update` can mend the publication.
+                # The cell keeps serving: `sax update` can fix the model.
                 voice(f"sax: {error.text}")
         print(announcement(self._plan), flush=True)
 
 
 def announcement(plan: CellPlan) -> str:
-    """Where everything is, for the person who started the cell."""
+    """Return the addresses and folders to show to the user."""
     places = [
         ("gateway", f"{plan.gateway_url}   OpenAI clients: {plan.gateway_url}/v1"),
         ("admin server", f"{plan.admin_address}   status: http://127.0.0.1:{plan.status_port}/"),

@@ -1,4 +1,4 @@
-"""The commands `wait` and `watch`."""
+"""The `wait` and `watch` commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def wait(
     ctx: typer.Context,
     model: Model,
     replicas: Annotated[
-        int | None, typer.Option(min=1, help="Ready replicas to wait for; all wanted by default.")
+        int | None, typer.Option(min=1, help="Ready replicas to wait for; default: all wanted.")
     ] = None,
     timeout: Annotated[
         float | None, typer.Option(min=0, metavar="SECONDS", help="Give up after this long.")
@@ -25,7 +25,7 @@ def wait(
 ) -> None:
     """Wait until a model is ready.
 
-    Shows what each replica is doing. Exits with 1 and the reason if it fails to load.
+    Shows what each replica is doing. If the model fails to load, prints why and exits with 1.
 
     \b
     Examples:
@@ -38,12 +38,12 @@ def wait(
 def watch(
     ctx: typer.Context,
     model: Model,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON value a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value per line.")] = False,
 ) -> None:
-    """Follow the ready replicas of a model.
+    """Watch the ready replicas of a model.
 
     Prints their addresses as they come and go, until Ctrl-C.
-    "Reset" means that the full set follows, "+ addr" one more, "- addr" one less.
+    "Reset" means that the full set follows, "+ addr" adds a replica, "- addr" removes one.
 
     \b
     Examples:

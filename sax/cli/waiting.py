@@ -1,4 +1,4 @@
-"""Waits for a model to be ready and shows every phase on the way."""
+"""Waiting for a model to become ready, with every phase shown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sax.client import AsyncClient
 from sax.errors import DeadlineExceeded, LoadFailed
 from sax.types import PublishedModel
 
-_LOOK_S = 0.2  # how often the list is read while a bar moves
+_LOOK_S = 0.2  # polling interval
 
 
 async def until_ready(
@@ -24,10 +24,10 @@ async def until_ready(
     replicas: int | None = None,
     timeout_s: float | None = None,
 ) -> PublishedModel:
-    """Return once `replicas` (all wanted ones, if None) are ready.
+    """Return once `replicas` replicas (None: all wanted) are ready.
 
-    Raises LoadFailed with the reason as soon as a replica has failed, DeadlineExceeded after
-    timeout_s with the reason why it is not ready yet.
+    Raises LoadFailed with the reason as soon as a replica fails, or DeadlineExceeded after
+    timeout_s with the reason why the model is not ready yet.
     """
     published: PublishedModel | None = None
     try:
@@ -39,14 +39,17 @@ async def until_ready(
                     return published
                 await asyncio.sleep(_LOOK_S)
     except TimeoutError:
-        why = reason(published) if published else "the admin server did not answer"
+        why = reason(published) if published else "the admin server did not respond"
         raise DeadlineExceeded(
             f"{model_id} is not ready after {timeout_s:g} s: {why or 'it is still loading'}"
         ) from None
 
 
 def enough(published: PublishedModel, replicas: int | None) -> bool:
-    """Whether that many replicas are ready (None: all wanted). Raises LoadFailed if one failed."""
+    """Return True if `replicas` replicas (None: all wanted) are ready.
+
+    Raises LoadFailed if too few are and one has failed.
+    """
     wanted = published.wanted_replicas if replicas is None else replicas
     if published.ready_replicas >= wanted:
         return True
@@ -63,8 +66,6 @@ def wait_until_ready(
     replicas: int | None = None,
     timeout_s: float | None = None,
 ) -> None:
-    """Block until a model is ready, showing its phases."""
-
     async def go() -> None:
         async with open_async_client(ctx) as client:
             with open_display() as display:

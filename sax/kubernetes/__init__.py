@@ -1,4 +1,5 @@
-"""sax on Kubernetes: what is rendered for a cluster, and what is wrong with a live one.
+"""sax on Kubernetes: renders manifests and diagnoses a live cluster.
 
-Everything but `cluster` is pure: values in, values out. Nothing here is needed without Kubernetes.
+Only `doctor.cluster` talks to a cluster and only `packaged` reads files; the rest is pure. Nothing
+here is needed without Kubernetes.
 """

@@ -1,4 +1,4 @@
-"""Where a cell keeps its state, as a cluster's ConfigMap says it. Pure."""
+"""The bucket that holds a cell's state, as written in a cluster's ConfigMap. Pure."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ class Bucket:
 
     @classmethod
     def parse(cls, text: str) -> Bucket:
-        """Read gs://bucket/folder, or s3:// or az://. Raises InvalidRequest."""
+        """Parse gs://bucket/folder, or s3:// or az://. Raises InvalidRequest."""
         scheme, found, rest = text.partition("://")
         if not found or scheme not in _NAMES:
             raise InvalidRequest(
-                f"--bucket {text!r}: write gs://BUCKET, as in gs://my-sax-bucket; s3://BUCKET and "
-                "az://CONTAINER work too, where the pods have credentials for them",
+                f"--bucket {text!r}: write gs://BUCKET, e.g. gs://my-sax-bucket; s3://BUCKET and "
+                "az://CONTAINER work too if the pods have credentials for them",
                 param="bucket",
             )
         name, slash, folder = rest.rstrip("/").partition("/")
         bucket = cls(scheme, name, slash + folder)
         if not re.fullmatch(_NAMES[scheme], name) or not _PREFIX.fullmatch(bucket.prefix):
             raise InvalidRequest(
-                f"--bucket {text!r} is no name of a bucket: 3 to 63 lower-case letters, digits, "
-                f"'-' and '.', then perhaps /folders, as in {scheme}://my-sax-bucket/cells",
+                f"--bucket {text!r} is not a bucket name: use 3 to 63 lower-case letters, digits, "
+                f"'-' and '.', optionally with /folders, e.g. {scheme}://my-sax-bucket/cells",
                 param="bucket",
             )
         return bucket
@@ -53,10 +53,10 @@ class Bucket:
 
     @property
     def variable(self) -> str:
-        """The value of GSBUCKET: a bare bucket of Google's by its name, as Saxml has it."""
+        """Value of GSBUCKET: only the name for a bare gs:// bucket, as in Saxml; else the URL."""
         return self.name if self.scheme == "gs" and not self.prefix else self.url
 
     @property
     def credentials(self) -> str | None:
-        """What the pods must be given; None: workload identity is enough."""
+        """Credentials that the pods need; None: workload identity is enough."""
         return _CREDENTIALS.get(self.scheme)

@@ -1,4 +1,4 @@
-"""The control plane of a cell for an order: the packaged objects with its words in them. Pure."""
+"""Renders a cell's control plane: the packaged objects, filled in from an order. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ _ACCOUNT = "iam.gke.io/gcp-service-account"
 
 
 def control_plane_of(packaged: Iterable[Object], order: Order) -> list[Object]:
-    """Admin servers and gateways, their Services, and what all pods of the cell share."""
+    """Return admin servers, gateways, their Services, and the objects all pods share.
+
+    Raises Internal if the packaged manifests lack one of them.
+    """
     made = [copy.deepcopy(each) for each in packaged]
     kinds = {each["kind"] for each in made}
     if missing := {"ConfigMap", "ServiceAccount", "Deployment"} - kinds:
-        raise Internal(f"the manifests that came with sax have no {', '.join(sorted(missing))}")
+        raise Internal(f"the packaged manifests have no {', '.join(sorted(missing))}")
     for each in made:
         if each["kind"] == "ConfigMap":
             each["data"] |= {"GSBUCKET": order.bucket.variable, "SAX_CELL": str(order.cell)}
@@ -31,7 +34,7 @@ def control_plane_of(packaged: Iterable[Object], order: Order) -> list[Object]:
 
 
 def put_in(namespace: str, objects: Iterable[Object]) -> None:
-    """Set the namespace of each, and of the accounts that it names."""
+    """Set the namespace of each object, and of the service accounts it refers to."""
     for each in objects:
         each["metadata"]["namespace"] = namespace
         for subject in each.get("subjects", ()):
@@ -40,7 +43,7 @@ def put_in(namespace: str, objects: Iterable[Object]) -> None:
 
 
 def _identify(account: Object, email: str | None) -> None:
-    """As whom the pods act; without an e-mail as themselves."""
+    """Bind the ServiceAccount to a Google service account; None: to its own identity."""
     annotations = account["metadata"].setdefault("annotations", {})
     annotations.pop(_ACCOUNT, None)  # a placeholder
     if email is not None:

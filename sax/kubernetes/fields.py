@@ -1,6 +1,6 @@
-"""Fields of Kubernetes objects as plain values: what is absent or of another type is empty. Pure.
+"""Accessors for fields of Kubernetes objects: a missing or mistyped field reads as empty. Pure.
 
-An object comes from elsewhere, and no look at one may fail for what is not in it.
+Objects come from the API server, so reading one must never fail because a field is missing.
 """
 
 from __future__ import annotations
@@ -11,32 +11,31 @@ Object = dict[str, Any]
 
 
 def part(thing: Object, *path: str) -> Object:
-    """The object at a path, {} if there is none."""
+    """Return the object at a path; {} if there is none."""
     found = _at(thing, path)
     return cast("Object", found) if isinstance(found, dict) else {}
 
 
 def parts(thing: Object, *path: str) -> list[Object]:
-    """The objects in a list at a path."""
     found = _at(thing, path)
     many = cast("list[Any]", found) if isinstance(found, list) else []
     return [cast("Object", each) for each in many if isinstance(each, dict)]
 
 
 def text(thing: Object, *path: str) -> str:
-    """The word at a path; numbers as they are written."""
+    """Return the string at a path; numbers are converted to text."""
     found = _at(thing, path)
     return str(found) if isinstance(found, str | int | float) else ""
 
 
 def number(thing: Object, *path: str) -> int:
-    """The whole number at a path, 0 if there is none."""
+    """Return the integer at a path; 0 if there is none."""
     found = text(thing, *path)
     return int(found) if found.lstrip("-").isdecimal() else 0
 
 
 def is_set(thing: Object, *path: str) -> bool:
-    """Whether there is anything at a path, and not false."""
+    """Return True if the value at a path is truthy."""
     return bool(_at(thing, path))
 
 
@@ -49,14 +48,13 @@ def label(thing: Object, key: str) -> str:
 
 
 def condition(thing: Object, kind: str) -> Object:
-    """A condition of its status, {} if it was never set."""
+    """Return a condition of the status by type; {} if it was never set."""
     found = parts(thing, "status", "conditions")
     none: Object = {}
     return next((each for each in found if text(each, "type") == kind), none)
 
 
 def holds(thing: Object, kind: str) -> bool:
-    """Whether a condition is true."""
     return text(condition(thing, kind), "status") == "True"
 
 

@@ -1,4 +1,4 @@
-"""Commands of gcloud and kubectl that make what a cluster lacks, ready to be pasted. Pure."""
+"""gcloud and kubectl commands that create what a cluster lacks, ready to paste. Pure."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ _RELEASES = "https://github.com/kubernetes-sigs/{}/releases/latest/download/mani
 
 
 def install_command(project: str) -> str:
-    """The controller and the kinds of jobset, lws or kueue: their last release."""
+    """Return the command that installs the latest release of jobset, lws or kueue."""
     return f"kubectl apply --server-side -f {_RELEASES.format(project)}"
 
 
 def node_pool_command(
     there: TpuSlice, name: str, *, flex_start: bool = False, spot: bool = False
 ) -> str:
-    """A node pool of one slice."""
+    """Return the command that creates a node pool of one slice."""
     words = [
         *("gcloud container node-pools create", name, "--cluster=CLUSTER --location=LOCATION"),
         f"--node-locations=ZONE --machine-type={there.machine.name}",
     ]
-    if there.hosts > 1:  # a pool of single hosts is a slice for each node, and takes no topology
+    if there.hosts > 1:  # in a pool of single hosts each node is a slice: no topology allowed
         words.append(f"--tpu-topology={there.size}")
     words.append(f"--num-nodes={0 if flex_start else there.hosts}")
     words.append("--workload-metadata=GKE_METADATA")
@@ -37,6 +37,5 @@ def node_pool_command(
 
 
 def kubectl(*words: str, namespace: str | None = None) -> str:
-    """A kubectl command with every word quoted that needs it."""
     where = ("-n", namespace) if namespace else ()
     return shlex.join(("kubectl", *where, *words))

@@ -1,4 +1,4 @@
-"""How much of a TPU host's memory a model server asks for, and why. Pure."""
+"""Memory request of a model server on a TPU host, and the reasons for its size. Pure."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ from sax.kubernetes.planned import Planned
 
 _GIB = 2**30
 _PROCESS = 12 * _GIB  # Python, jax, libtpu, and the compiler at its largest bucket
-_UNPLANNED = 32 * _GIB  # what the manifests say where nothing is known
-_OTHERS = 2 * _GIB  # logging, metrics and network agents that run on every node
+_UNPLANNED = 32 * _GIB  # as in the manifests, where nothing is known
+_OTHERS = 2 * _GIB  # logging, metrics and network agents on every node
 
 
 def memory_request(there: TpuSlice, planned: Planned | None) -> int:
-    """Bytes to request for one host, whole GiB.
+    """Return the bytes to request for one host, in whole GiB.
 
-    Weights pass through the host on their way to its chips: each host reads the parts that its own
-    devices hold, two tensors at a time, and what was read lies in the page cache of the machine
-    until something else needs the room. So a host needs much less than its weights, and uses as
-    much as them while it loads. The request is the larger of the two: the process, and all the
-    weights of this host's devices once. A pod that stays below its request is the last to be
-    evicted where a node runs short.
+    Weights pass through the host on their way to its chips: each host reads the parts held by its
+    own devices, two tensors at a time, and the data read stays in the page cache until something
+    else needs the memory. So a host needs much less than its weights, but uses as much while it
+    loads. The request covers the larger need: the process, plus all weights of this host's devices
+    once. A pod below its request is evicted last when a node runs short.
 
-    Every TPU machine has more memory than its chips have, so this fits. It never is more than
-    a node can give: what it keeps for itself and for agents is left out, or the pod would wait for
-    a larger node for ever. There is no limit: a machine is one pod's alone (it has all the chips),
-    and to be killed beside free memory helps nobody.
+    Every TPU machine has more memory than its chips, so this fits. The request never exceeds what
+    a node can give after its own reservation and its agents; otherwise the pod would wait forever
+    for a larger node. There is no limit: a machine serves one pod alone (which has all the chips),
+    and killing it while memory is free helps nobody.
 
-    Without a plan nothing is known of the weights, and a moderate fixed number is asked for.
+    Without a plan the size of the weights is unknown, and the request is a moderate constant.
     """
     most = there.machine.allocatable - _OTHERS
     wanted = _UNPLANNED
@@ -36,5 +35,5 @@ def memory_request(there: TpuSlice, planned: Planned | None) -> int:
 
 
 def quantity(size: int) -> str:
-    """As Kubernetes writes it: 32Gi."""
+    """Format bytes as a Kubernetes quantity: 32Gi."""
     return f"{size // _GIB}Gi"

@@ -1,4 +1,4 @@
-"""Names of container images: ours, and those in a user's registry. Pure."""
+"""Names of the sax container images, packaged and in a user's registry. Pure."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ _REGISTRY = re.compile(rf"{_HOST}(?:/{_PART})*")
 
 @dataclass(frozen=True, slots=True)
 class ImageSource:
-    """Where the images of a cell come from."""
+    """Registry and tag of a cell's images."""
 
-    registry: str | None = None  # REGION-docker.pkg.dev/PROJECT/REPO; None: as the nodes have them
-    tag: str | None = None  # None: that of this version
+    registry: str | None = None  # REGION-docker.pkg.dev/PROJECT/REPO; None: already on the nodes
+    tag: str | None = None  # None: this version's
 
     def __post_init__(self) -> None:
         if self.tag is not None and not _TAG.fullmatch(self.tag):
             raise InvalidRequest(
-                f"--tag {self.tag!r} is no tag of an image: up to 128 letters, digits, '_', '.' "
-                "and '-', as in 0.1.0",
+                f"--tag {self.tag!r} is not an image tag: use up to 128 letters, digits, '_', '.' "
+                "and '-', e.g. 0.1.0",
                 param="tag",
             )
         if self.registry is not None and not _is_registry(self.registry):
             raise InvalidRequest(
-                f"--image-registry {self.registry!r}: write HOST/PATH without scheme or tag, as in "
+                f"--image-registry {self.registry!r}: write HOST/PATH without scheme or tag, e.g. "
                 "europe-west4-docker.pkg.dev/my-project/sax",
                 param="image_registry",
             )
 
     def image(self, ours: str) -> str:
-        """sax-control:0.1.0 as it is called there; an image that is not ours stays as it is."""
+        """Map sax-control:0.1.0 to its name in the registry; leave foreign images unchanged."""
         name, _, tag = ours.partition(":")
         if name not in IMAGES:
             return ours
@@ -45,15 +45,14 @@ class ImageSource:
         return f"{where}{name}:{self.tag or tag}"
 
     def apply(self, pod: dict[str, Any]) -> None:
-        """Name the images of a pod's spec so."""
         for container in (*pod.get("initContainers", ()), *pod["containers"]):
             container["image"] = self.image(container["image"])
 
 
 def _is_registry(text: str) -> bool:
-    """A first part that is a host: docker.io/me, localhost:5000; not me/sax, which is no registry.
+    """Accept docker.io/me and localhost:5000; reject me/sax, whose first part is not a host.
 
-    Without a dot or a port a container runtime would look for it on Docker Hub.
+    Without a dot or a port, a container runtime would look on Docker Hub.
     """
     host = text.partition("/")[0]
     told = "." in host or ":" in host or host == "localhost"

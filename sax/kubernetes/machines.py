@@ -1,12 +1,11 @@
-"""TPU machines of Google Kubernetes Engine: which of them make a slice, and how many.
+"""TPU machine types of Google Kubernetes Engine, and the slices they make. Pure.
 
-Sources, at https://cloud.google.com/: which machine type makes which topology, and the labels of
-its nodes: /kubernetes-engine/docs/concepts/plan-tpus. vCPUs and memory of machines: of v5p, v6e
-and v7x /tpu/docs/tpu7x and /compute/docs/tpus/tpu-machines, of v5e /tpu/docs/v5e, of v4
-/tpu/docs/v4. What a node keeps for itself: /kubernetes-engine/docs/concepts/plan-node-sizes.
+Sources, at https://cloud.google.com/: topologies and node labels per machine type:
+/kubernetes-engine/docs/concepts/plan-tpus. vCPUs and memory: v5p, v6e and v7x from /tpu/docs/tpu7x
+and /compute/docs/tpus/tpu-machines, v5e from /tpu/docs/v5e, v4 from /tpu/docs/v4. Memory that a
+node reserves for itself: /kubernetes-engine/docs/concepts/plan-node-sizes.
 
-Pure. Knows nothing of models, manifests or a compiler; a test holds it against what the compiler
-says of hosts.
+A test compares the hosts per slice with what the compiler says.
 """
 
 from __future__ import annotations
@@ -21,20 +20,18 @@ from sax.names import nearest
 ACCELERATOR_LABEL = "cloud.google.com/gke-tpu-accelerator"
 TOPOLOGY_LABEL = "cloud.google.com/gke-tpu-topology"
 NODE_POOL_LABEL = "cloud.google.com/gke-nodepool"
-TPU = "google.com/tpu"  # the resource, and the taint of such nodes
+TPU = "google.com/tpu"  # the resource, and the taint on TPU nodes
 
 _GIB = 2**30
 _SLICE = re.compile(r"([a-z][a-z0-9_-]*?)[:=_](\d{1,3}(?:x\d{1,3}){1,2})")
 _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8")
 _LARGE = ("8x8x12", "8x8x16", "8x16x16")
-_PER_HOST = 4  # chips of every machine that can stand beside others in a slice
+_PER_HOST = 4  # chips per machine in every slice of several hosts
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine type with TPU chips."""
-
     name: str
     chips: int
     vcpus: int
@@ -42,7 +39,7 @@ class Machine:
 
     @property
     def allocatable(self) -> int:
-        """Bytes that a node of it has for pods: the rest is the kubelet's and the system's."""
+        """Bytes a node has for pods; the kubelet and the system take the rest."""
         steps = ((4, 0.25), (4, 0.20), (8, 0.10), (112, 0.06), (math.inf, 0.02))
         left, kept = self.memory / _GIB, 0.1
         for width, share in steps:
@@ -51,7 +48,7 @@ class Machine:
         return self.memory - math.ceil(kept * _GIB)
 
     def makes(self, chips: int) -> bool:
-        """Whether slices of so many chips are made of it."""
+        """Return True if slices of `chips` chips can consist of this machine type."""
         return chips == self.chips or (
             self.chips == _PER_HOST and chips > _PER_HOST and chips % _PER_HOST == 0
         )
@@ -59,19 +56,17 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """TPUs of one kind, as the cluster knows them."""
-
-    chip: str  # as in v5e:4x8
-    accelerator: str  # the nodes' label
-    sizes: tuple[str, ...]  # that can be had, smallest first
+    chip: str  # v5e of v5e:4x8
+    accelerator: str  # node label
+    sizes: tuple[str, ...]  # available topologies, smallest first
     machines: tuple[Machine, ...]
-    also: tuple[str, ...] = ()  # what else people call them
+    also: tuple[str, ...] = ()  # other names in use
     locks_memory: bool = False  # the driver maps more than Linux lets a process lock by default
 
 
 @dataclass(frozen=True, slots=True)
 class TpuSlice:
-    """One slice and the machines that it is made of."""
+    """A TPU slice and the machine type it consists of."""
 
     generation: Generation
     size: str  # 4x8
@@ -94,7 +89,7 @@ class TpuSlice:
 
     @property
     def platform_chip(self) -> str:
-        """Of the model server's flag --platform_chip."""
+        """Value of the model server's flag --platform_chip."""
         return f"tpu{self.generation.chip}"
 
     @property
@@ -156,15 +151,15 @@ _KNOWN = {
 
 
 def slice_of(topology: str, machine_type: str | None = None) -> TpuSlice:
-    """The slice v5e:4x8 of the machines that make it, or of those that are asked for.
+    """Parse a slice such as v5e:4x8; `machine_type` overrides the default machine type.
 
-    Raises InvalidRequest, saying what would be right.
+    Raises InvalidRequest with the nearest valid names.
     """
     found = _SLICE.fullmatch(topology.strip().lower())
     if found is None:
         raise InvalidRequest(
-            f"topology {topology!r} is no name of a slice: write CHIP:SIZE, as v5e:4x8 or "
-            f"v5p:2x2x4; chips of Kubernetes Engine are {', '.join(GENERATIONS)}",
+            f"topology {topology!r} is not a slice: write CHIP:SIZE, e.g. v5e:4x8 or "
+            f"v5p:2x2x4; Kubernetes Engine has {', '.join(GENERATIONS)}",
             param="topology",
         )
     generation = _generation(found[1])
@@ -179,7 +174,6 @@ def slice_of(topology: str, machine_type: str | None = None) -> TpuSlice:
 
 
 def machine_types() -> list[str]:
-    """Every machine type that is known here."""
     return [machine.name for each in GENERATIONS.values() for machine in each.machines]
 
 
@@ -188,7 +182,7 @@ def _generation(word: str) -> Generation:
         return found
     raise InvalidRequest(
         f"Kubernetes Engine has no TPU {word!r}; nearest: "
-        f"{', '.join(nearest(word, _KNOWN)) or 'v5e'}; there are {', '.join(GENERATIONS)}",
+        f"{', '.join(nearest(word, _KNOWN)) or 'v5e'}; available: {', '.join(GENERATIONS)}",
         param="topology",
     )
 
@@ -197,8 +191,7 @@ def _machine(generation: Generation, size: str, wanted: str | None) -> Machine:
     chips = _chips(size)
     fitting = sorted(
         (machine for machine in generation.machines if machine.makes(chips)),
-        # Of two that would do, the one that also makes larger slices: it is what the compiler
-        # takes a slice to be made of.
+        # Of two that fit, prefer the one that also makes larger slices: the compiler assumes it.
         key=lambda machine: machine.chips != _PER_HOST,
     )
     if wanted is None:
@@ -218,7 +211,7 @@ def _unfit(generation: Generation, size: str, wanted: str, fitting: list[Machine
         if wanted in machine_types():
             return f"{wanted} has no {generation.chip} chips: {remedy}"
         near = ", ".join(nearest(wanted, machine_types())) or ", ".join(machine_types())
-        return f"no TPU machine type is called {wanted!r}; nearest: {near}; {remedy}"
+        return f"there is no TPU machine type {wanted!r}; nearest: {near}; {remedy}"
     sizes = [each for each in generation.sizes if theirs.makes(_chips(each))]
     made = f"makes {', '.join(sizes)} only" if len(sizes) < 5 else f"makes {sizes[0]} and larger"
     return (

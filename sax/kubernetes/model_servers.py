@@ -1,7 +1,7 @@
-"""The JobSets or the LeaderWorkerSet of model servers for an order.
+"""Renders the JobSets or the LeaderWorkerSet of model servers for an order.
 
-All kinds have the pod of the packaged JobSet: what differs is who makes the pods and tells them
-their place.
+All kinds use the pod of the packaged JobSet; they differ in which controller creates the pods and
+tells them their ordinals.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 _EXCLUSIVE_GROUPS = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 _FLEX_START = "cloud.google.com/gke-flex-start"
 _SPOT = "cloud.google.com/gke-spot"
-# A LeaderWorkerSet's controller tells its pods these itself.
+# The controller of a LeaderWorkerSet sets these in its pods itself.
 _OF_A_JOBSET = {"SAX_HOSTS", "JOBSET_NAME", "REPLICATED_JOB_NAME", "JOB_INDEX", "SAX_PRIMARY"}
 _MAY_LOCK = "SYS_RESOURCE"
-_MOST_CPUS = 0.5  # of a machine's, for the request
+_MOST_CPUS = 0.5  # largest share of a machine's CPUs to request
 
 
 def model_servers(order: Order, placed: Placement, model_id: ModelId) -> list[Object]:
-    """One JobSet for each replica, one for all, or a LeaderWorkerSet."""
+    """Render one JobSet per replica, one JobSet for all replicas, or a LeaderWorkerSet."""
     packaged = model_server_set()
     sets = [_jobset(packaged, name, order, placed, model_id) for name in order.set_names]
     if order.kind == "leaderworkerset":
@@ -54,7 +54,7 @@ def _jobset(
     _place(template["spec"], order, placed.there)
     container = template["spec"]["containers"][0]
     _size(container, placed)
-    if placed.there.generation.locks_memory:  # as k8s/components/memlock: the entry point uses it
+    if placed.there.generation.locks_memory:  # as in k8s/components/memlock, for the entry point
         container["securityContext"]["capabilities"]["add"] = [_MAY_LOCK]
     container["args"] = _arguments(container["args"], name, order, placed.there, model_id)
     _set_variable(container, "SAX_HOSTS", str(hosts))
@@ -62,7 +62,7 @@ def _jobset(
 
 
 def _share_pools(workload: Object) -> None:
-    """A pool of single hosts has a slice on each node: replicas need no pool of their own."""
+    """Allow replicas to share a node pool: with single hosts every node is its own slice."""
     annotations = workload["metadata"].get("annotations", {})
     for each in (_EXCLUSIVE, _EXCLUSIVE_GROUPS):
         annotations.pop(each, None)
@@ -71,7 +71,6 @@ def _share_pools(workload: Object) -> None:
 
 
 def _place(pod: Object, order: Order, there: TpuSlice) -> None:
-    """On which nodes."""
     selector = pod.setdefault("nodeSelector", {})
     selector |= there.node_selector
     if order.flex_start:
@@ -123,11 +122,10 @@ def _set_variable(container: Object, name: str, value: str) -> None:
 
 
 def _leader_worker_set(packaged: Object, jobset: Object, order: Order, there: TpuSlice) -> Object:
-    """The same pods, made and told their places by another controller."""
     made = copy.deepcopy(packaged)
     template = template_of(jobset)
     pod = template["spec"]
-    pod["restartPolicy"] = "Always"  # its pods are of StatefulSets, which know no other
+    pod["restartPolicy"] = "Always"  # the only policy that StatefulSets, which own them, accept
     container = pod["containers"][0]
     container["env"] = [each for each in container["env"] if each["name"] not in _OF_A_JOBSET]
     made["metadata"]["name"] = order.name

@@ -1,7 +1,6 @@
-"""Names of Kubernetes objects, and how long they may be once its controllers have added to them.
+"""Checks names of Kubernetes objects, including the suffixes that controllers append. Pure.
 
-A name is refused here, before a cluster does so (or, worse, before its pods never come). Pure;
-knows nothing of manifests.
+Rejects a bad name early: a cluster would refuse it or, worse, accept it and never create pods.
 """
 
 from __future__ import annotations
@@ -13,23 +12,26 @@ from sax.errors import InvalidName
 LONGEST = 63  # a DNS label, and the value of a label
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SERVICE = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_SUFFIX = 6  # -x7k2p, by which the pods of a Job differ
-_REVISION = 11  # -5d4f8c7b9d, of a StatefulSet, in a label of its pods
+_SUFFIX = 6  # -x7k2p, random suffix of a Job's pods
+_REVISION = 11  # -5d4f8c7b9d, a StatefulSet's revision in a label of its pods
 
 
 def check_label(text: str, what: str, param: str | None = None) -> str:
-    """A DNS label unchanged. Raises InvalidName."""
+    """Return a DNS label unchanged. Raises InvalidName."""
     if len(text) <= LONGEST and _LABEL.fullmatch(text):
         return text
     raise InvalidName(
-        f"{what} {_shown(text)}: write 1 to {LONGEST} lower-case letters, digits and '-', "
-        "a letter or digit first and last",
+        f"{what} {_shown(text)}: use 1 to {LONGEST} lower-case letters, digits and '-', "
+        "starting and ending with a letter or digit",
         param=param,
     )
 
 
 def check_service(text: str, what: str, param: str | None = None) -> str:
-    """The name of what becomes a Service: a label that begins with a letter. Raises InvalidName."""
+    """Return the name of a future Service unchanged: it must start with a letter.
+
+    Raises InvalidName.
+    """
     check_label(text, what, param)
     if _SERVICE.fullmatch(text):
         return text
@@ -48,39 +50,36 @@ def check_jobset(
     has_coordinator: bool = False,
     param: str | None = None,
 ) -> None:
-    """Whether everything that a JobSet's controller makes of these names is a name.
+    """Check every name that a JobSet's controller derives from these. Raises InvalidName.
 
-    job: of its replicatedJob; replicas: of that; pods: of each. Raises InvalidName.
+    job: name of its replicatedJob; replicas: replicas of that job; pods: pods of each replica.
     """
     check_service(name, "JobSet", param)
     check_label(job, "replicatedJob")
     pod = f"{name}-{job}-{replicas - 1}-{pods - 1}"
     _check_length(name, len(pod) + _SUFFIX, f"its pods {pod}-xxxxx", 1, param)
-    if has_coordinator:  # then every pod has a label that names it
+    if has_coordinator:  # every pod then has a label with its name
         coordinator = f"{name}-{job}-0-0.{name}"
         _check_length(name, len(coordinator), f"its coordinator {coordinator}", 2, param)
 
 
 def check_leader_worker_set(name: str, *, replicas: int, param: str | None = None) -> None:
-    """Whether everything that a LeaderWorkerSet's controller makes of it is a name.
-
-    Raises InvalidName.
-    """
+    """Check every name that a LeaderWorkerSet's controller derives. Raises InvalidName."""
     check_service(name, "LeaderWorkerSet", param)
-    workers = f"{name}-{replicas - 1}"  # a StatefulSet of its own for each group
+    workers = f"{name}-{replicas - 1}"  # one StatefulSet per group
     _check_length(
         name, len(workers) + _REVISION, f"the label of its pods {workers}-xxxxxxxxxx", 1, param
     )
 
 
 def slug(text: str, longest: int = LONGEST) -> str:
-    """A DNS label made of any text; "" if nothing of it can be kept."""
+    """Make a DNS label from any text; "" if no character can be kept."""
     kept = re.sub(r"[^a-z0-9]+", "-", text.lower())
     return kept.strip("-")[:longest].strip("-")
 
 
 def _check_length(name: str, length: int, made: str, times: int, param: str | None) -> None:
-    """Refuse what is too long once expanded, where the name stands `times` times in it."""
+    """Reject a name whose expansion is too long; it occurs `times` times in the expansion."""
     if length <= LONGEST:
         return
     over = -(-(length - LONGEST) // times)

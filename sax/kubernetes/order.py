@@ -1,4 +1,4 @@
-"""What manifests are asked for: every word of `sax k8s render`, checked. Pure."""
+"""The checked options of `sax k8s render`. Pure."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ _EMAIL = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Manifests for replicas of one model. Raises InvalidRequest for what no cluster would take."""
+    """Options for the manifests of one model. Raises InvalidRequest if they cannot work."""
 
-    model: str  # as it was asked for
+    model: str  # as given
     bucket: Bucket
     replicas: int = 1
     kind: str = "jobset"
     part: str = "all"
     name: str = SET_NAME
     cell: CellId = field(default_factory=lambda: CellId("test"))
-    model_id: ModelId | None = None  # None: made of the model's name
-    model_path: str | None = None  # of the registry, where not as the checkpoint says
+    model_id: ModelId | None = None  # None: derived from the model's name
+    model_path: str | None = None  # registered path; None: as the checkpoint says
     overrides: Mapping[str, str] = field(default_factory=dict[str, str])
-    namespace: str | None = None  # None: the one that kubectl uses
+    namespace: str | None = None  # None: kubectl's
     images: ImageSource = ImageSource()
     service_account_email: str | None = None
     slots: int | None = None
     max_context: int | None = None
     flex_start: bool = False
     spot: bool = False
-    is_reserved: bool = False  # for the model alone
+    is_reserved: bool = False  # servers take this model only
 
     def __post_init__(self) -> None:
         _check_text(self.model, "MODEL")
@@ -68,7 +68,7 @@ class Order:
     def _check_capacity(self) -> None:
         if self.flex_start and self.spot:
             raise InvalidRequest(
-                "--flex-start and --spot are two ways to pay for nodes: leave one out",
+                "--flex-start and --spot are two ways to pay for nodes: give only one",
                 param="spot",
             )
 
@@ -82,18 +82,17 @@ class Order:
 
     @property
     def set_names(self) -> list[str]:
-        """Of the JobSets, or of the one JobSet or LeaderWorkerSet."""
+        """Names of the JobSets, or of the one JobSet or LeaderWorkerSet."""
         if self.kind != "jobset":
             return [self.name]
         return [f"{self.name}-{index}" for index in range(self.replicas)]
 
     @property
     def jobs(self) -> int:
-        """Replicas in one JobSet."""
         return self.replicas if self.kind == "one-jobset" else 1
 
     def check_names(self, hosts: int) -> None:
-        """Whether every name is still one with so many hosts in a replica. Raises InvalidName."""
+        """Check all derived names for replicas of `hosts` hosts. Raises InvalidName."""
         if self.kind == "leaderworkerset":
             return check_leader_worker_set(self.name, replicas=self.replicas, param="name")
         longest = max(self.set_names, key=len)
@@ -103,10 +102,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """On what it runs."""
+    """The slice of each replica."""
 
     there: TpuSlice
-    planned: Planned | None = None  # None: nobody asked whether it fits
+    planned: Planned | None = None  # None: not planned
 
 
 def _check_choice(value: str, choices: tuple[str, ...], option: str) -> None:
@@ -128,20 +127,20 @@ def _check_replicas(count: int) -> None:
 def _check_counts(counts: Mapping[str, int | None]) -> None:
     for option, count in counts.items():
         if count is not None and not 1 <= count <= 2**31 - 1:
-            raise InvalidRequest(f"--{option} {count}: give a number above 0", param=option)
+            raise InvalidRequest(f"--{option} {count}: it must be above 0", param=option)
 
 
 def _check_email(email: str | None) -> None:
     if email is not None and not _EMAIL.fullmatch(email):
         raise InvalidRequest(
-            f"--service-account-email {email!r}: write the e-mail of a Google service account, as "
-            "in sax@my-project.iam.gserviceaccount.com",
+            f"--service-account-email {email!r}: give the e-mail of a Google service account, e.g. "
+            "sax@my-project.iam.gserviceaccount.com",
             param="service_account_email",
         )
 
 
 def _check_text(text: str, what: str) -> None:
-    """Of what ends in comments and commands: one line of letters that can be seen."""
+    """Require one printable line: the text ends up in comments and shell commands."""
     if not text or not text.isprintable():
         raise InvalidRequest(
             f"{what} {json.dumps(text)}: write one line without control characters",

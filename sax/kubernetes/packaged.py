@@ -1,7 +1,7 @@
-"""The manifests that come with sax (the folder k8s), as objects. Reads files and nothing else.
+"""Loads the manifests packaged with sax (the folder k8s) as objects.
 
-Of kustomize only a list of resources is understood here: what the ground of the overlays is made
-of. Anything more is an error, so that kustomize and `sax k8s render` never tell different things.
+Supports only the list of resources in a kustomization, which is all the base of the overlays uses.
+Anything more is an error, so that kustomize and `sax k8s render` never disagree.
 """
 
 from __future__ import annotations
@@ -19,36 +19,35 @@ _UNDERSTOOD = {"apiVersion", "kind", "resources"}
 
 
 def control_plane() -> list[Object]:
-    """Admin servers, gateways, and what both need."""
+    """Load admin servers, gateways, and the objects both need."""
     return list(objects_in(files("k8s").joinpath("control")))
 
 
 def model_server_set() -> Object:
-    """The JobSet of model servers."""
     return _only(_documents(files("k8s").joinpath("base", "model-server-set.yaml")))
 
 
 def leader_worker_set() -> Object:
-    """The LeaderWorkerSet of model servers, without its pods: they are those of the JobSet."""
+    """Load the LeaderWorkerSet of model servers, without pods: it uses those of the JobSet."""
     folder = files("k8s").joinpath("components", "parts", "leader-worker-set", "pod")
     return _only(_documents(folder.joinpath("leader-worker-set.yaml")))
 
 
 def objects_in(folder: Traversable) -> Iterator[Object]:
-    """Everything that a kustomization lists. Raises Internal if it does more than that."""
+    """Yield the objects a kustomization lists. Raises Internal if it does more than list."""
     listing = _only(_documents(folder.joinpath("kustomization.yaml")))
     if strange := set(listing) - _UNDERSTOOD:
-        raise Internal(f"k8s/{folder.name}: {', '.join(sorted(strange))} is not understood here")
+        raise Internal(f"k8s/{folder.name}: {', '.join(sorted(strange))} is not supported here")
     for name in listing["resources"]:
         yield from _documents(folder.joinpath(name))
 
 
 def _documents(file: Traversable) -> list[Object]:
-    import yaml  # here: it takes long, and most commands do without
+    import yaml  # slow to import, and most commands do not need it
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, if it is there
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where available
     found = yaml.load_all(file.read_text(encoding="utf-8"), loader)
-    # What an anchor names twice is one object: changed in one place it would change in both.
+    # Copy: nodes shared through a YAML anchor are one object, so one change would show in both.
     return [json.loads(json.dumps(each)) for each in found if each is not None]
 
 

@@ -1,4 +1,4 @@
-"""What `sax plan --json` said of a model on a slice, as far as manifests need it. Pure."""
+"""The parts of `sax plan --json` that manifests need. Pure."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Planned:
     """A plan that fits."""
 
     topology: str  # v5e:4x8
-    path: str  # of the registry; auto: as the checkpoint's config.json says
+    path: str  # model path; auto: as the checkpoint's config.json says
     hosts: int
-    weights: int  # bytes of one device
-    used: int  # bytes of one device, of everything
-    limit: int  # bytes of one device
+    weights: int  # bytes per device
+    used: int  # bytes per device, in total
+    limit: int  # bytes per device
     devices: int  # of the slice
-    kv_tokens: int  # that the page pool holds
+    kv_tokens: int  # tokens that the page pool holds
 
     @property
     def weights_of_slice(self) -> int:
-        """Bytes that all devices hold of weights, those that several hold counted for each."""
+        """Bytes of weights on all devices; replicated weights count once per device."""
         return self.weights * self.devices
 
     def __str__(self) -> str:
@@ -38,10 +38,10 @@ class Planned:
 
 
 def read_plan(text: str) -> Planned:
-    """Read the plan's JSON.
+    """Parse the plan's JSON.
 
-    Raises MemoryPlanError with the plan's words if the model does not fit, Unavailable for what is
-    no plan.
+    Raises MemoryPlanError with the plan's message if the model does not fit, Unavailable if the
+    text is not a plan.
     """
     try:
         made = json.loads(text)
@@ -60,8 +60,7 @@ def read_plan(text: str) -> Planned:
         )
     except (ValueError, KeyError, TypeError) as exc:
         raise Unavailable(
-            "the plan of the model came to nothing: see what it said above; --no-plan renders "
-            "without a plan"
+            "planning the model failed: see the output above; --no-plan renders without a plan"
         ) from exc
 
 
@@ -69,7 +68,7 @@ def _refusal(made: dict[str, Any]) -> str:
     advice: list[str] = made.get("advice") or []
     hints = "".join(f"\n  {line}" for line in advice)
     problem = made.get("problem") or f"{made['model']} does not fit {made['slice']['topology']}"
-    return f"{problem}\nwith any of these it would:{hints}" if hints else str(problem)
+    return f"{problem}\nit would fit with any of these:{hints}" if hints else str(problem)
 
 
 def _gib(count: int) -> str:

@@ -1,4 +1,4 @@
-"""How the model of an order is published once its servers are there: what to type. Pure."""
+"""The commands that publish an order's model once its servers run. Pure."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from sax.kubernetes.order import Order
 from sax.kubernetes.planned import Planned
 from sax.names import NO_CHECKPOINT, ModelId
 
-AUTO = "auto"  # the model path that means: as the checkpoint's config.json says
+AUTO = "auto"  # the model path for "as the checkpoint's config.json says"
 _CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """The words of `sax publish`."""
+    """The arguments of `sax publish`."""
 
     model_id: ModelId
     model_path: str
     checkpoint: str
     replicas: int
     overrides: dict[str, str] = field(default_factory=dict[str, str])
-    is_upload: bool = False  # the checkpoint must be put there first
+    is_upload: bool = False  # the checkpoint must be uploaded first
 
     @property
     def command(self) -> str:
@@ -43,7 +43,7 @@ class Publication:
             "replicas": self.replicas,
         }
         if self.overrides:
-            body["overrides"] = self.overrides  # JSON text each, as Saxml has it
+            body["overrides"] = self.overrides  # values are JSON text, as in Saxml
         data = shlex.quote(json.dumps(body))
         return (
             'curl --request POST --header "Content-type: application/json" -s '
@@ -52,7 +52,7 @@ class Publication:
 
 
 def publication_of(order: Order, planned: Planned | None) -> Publication:
-    """What publishes the model that was asked for, on these servers."""
+    """Return the publication of an order's model on its servers."""
     is_registered = _is_registered(order, planned)
     model_id = model_id_of(order)
     path = order.model_path or (planned.path if planned else None)
@@ -67,7 +67,10 @@ def publication_of(order: Order, planned: Planned | None) -> Publication:
 
 
 def model_id_of(order: Order) -> ModelId:
-    """As asked, or made of the model's name. Raises InvalidRequest where nothing can be."""
+    """Return the given model id, or derive it from the model's name.
+
+    Raises InvalidRequest if the name has no usable characters.
+    """
     if order.model_id is not None:
         return order.model_id
     last = re.split(r"[/\\]", order.model.rstrip("/\\"))[-1]
@@ -76,14 +79,14 @@ def model_id_of(order: Order) -> ModelId:
     word = slug(last)
     if not word:
         raise InvalidRequest(
-            f"no name can be made of {order.model!r}: give --publish-as {order.cell}/NAME",
+            f"cannot derive a name from {order.model!r}: give --publish-as {order.cell}/NAME",
             param="publish_as",
         )
     return ModelId(order.cell.cell, word if word[0].isalpha() else f"m-{word}")
 
 
 def _is_registered(order: Order, planned: Planned | None) -> bool:
-    """Whether MODEL is a model path with sizes of its own, in no need of a checkpoint."""
+    """Return True if MODEL is a model path that fixes its sizes and needs no checkpoint."""
     if order.model_path is not None:
         return False
     if planned is not None:

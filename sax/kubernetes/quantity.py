@@ -1,4 +1,4 @@
-"""Quantities as Kubernetes writes them: 500m, 32Gi, 2k. Pure."""
+"""Parser for Kubernetes quantities: 500m, 32Gi, 2k. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS = {
 
 
 def parse_quantity(text: str) -> float | None:
-    """The number; None for what is none."""
+    """Return the number; None if the text is not a quantity."""
     found = _NUMBER.fullmatch(text.strip())
     if found is None:
         return None

@@ -1,6 +1,6 @@
-"""Everything that `sax k8s render` prints: objects, their text, and the comment before them.
+"""Output of `sax k8s render`: the objects, their YAML, and the comment that heads it.
 
-The same order gives the same bytes. Values become YAML by a dumper alone, never by pasting.
+The same order gives the same bytes. Only a YAML dumper writes values; no text is pasted in.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CONTROL_FILE, SERVERS_FILE, LIST_FILE = (
 class Rendered:
     """Manifests of an order."""
 
-    heading: str  # comments
+    heading: str  # comment lines
     control: tuple[Object, ...]
     servers: tuple[Object, ...]
 
@@ -38,11 +38,10 @@ class Rendered:
         return self.control + self.servers
 
     def as_text(self) -> str:
-        """One stream of YAML."""
         return self.heading + _dump(self.objects)
 
     def as_files(self) -> dict[str, str]:
-        """A folder for kustomize: its files by name."""
+        """Return the files of a kustomize folder by name."""
         parts = {CONTROL_FILE: self.control, SERVERS_FILE: self.servers}
         files = {name: self.heading + _dump(part) for name, part in parts.items() if part}
         listing = {
@@ -54,7 +53,7 @@ class Rendered:
 
 
 def render(order: Order, placed: Placement, command: str) -> Rendered:
-    """The manifests of an order; `command`: with which it was given. Raises InvalidRequest."""
+    """Render an order given with `command`. Raises InvalidRequest."""
     order.check_names(placed.there.hosts)
     published = publication_of(order, placed.planned)
     control = control_plane_of(control_plane(), order) if order.part != "servers" else []
@@ -68,7 +67,7 @@ def render(order: Order, placed: Placement, command: str) -> Rendered:
 
 
 def _dump(objects: Sequence[Object]) -> str:
-    import yaml  # here: it takes long, and most commands do without
+    import yaml  # slow to import, and most commands do not need it
 
     return "".join("---\n" + yaml.safe_dump(each, sort_keys=False, width=100) for each in objects)
 
@@ -100,8 +99,7 @@ def _what(order: Order, placed: Placement) -> list[str]:
         lines.append("They are one JobSet, as in Google's tutorial: a lost host restarts them all.")
     if placed.planned is None:
         lines.append(
-            "Not planned (--no-plan): nothing here says that the model fits this slice. Ask "
-            "`sax plan`."
+            "Not planned (--no-plan): the model may not fit this slice. Check with `sax plan`."
         )
         return lines
     lines.append(f"Planned: {placed.planned}.")
@@ -116,14 +114,16 @@ def _steps(order: Order, placed: Placement, published: Publication) -> list[str]
         lines.append(f"  {kubectl('create', 'namespace', order.namespace)}")
     lines.append("  kubectl apply --server-side -f THIS_FILE      # a folder of it: -k FOLDER")
     if order.images.registry is None:
-        lines.append("  (Images have no registry: nodes must have them, or give --image-registry.)")
+        lines.append(
+            "  (The images name no registry: load them on the nodes or give --image-registry.)"
+        )
     if order.part == "control":
         return lines
     if published.is_upload:
         lines.append(f"Copy the checkpoint of {order.model} to {published.checkpoint}, then")
     return [
         *lines,
-        "Publish the model, by the CLI or over HTTP:",
+        "Publish the model, with the CLI or over HTTP:",
         f"  {published.command}",
         f"  LB_IP=$({_address(order)})",
         f"  {published.curl}",
@@ -136,12 +136,11 @@ def _address(order: Order) -> str:
 
 
 def _before(order: Order, placed: Placement) -> list[str]:
-    """What a cluster must have first."""
     lines: list[str] = []
     if order.part != "control":
         controller = "LeaderWorkerSet" if order.kind == "leaderworkerset" else "JobSet"
         pools = "node pools" if order.replicas > 1 else "a node pool"
-        lines.append(f"Needs the {controller} controller with its webhooks, and {pools}, as by")
+        lines.append(f"Needs the {controller} controller with its webhooks, and {pools}, e.g.")
         pool = f"{order.name}-0"[:40].rstrip("-")
         lines.append(
             "  "
@@ -158,13 +157,13 @@ def _rights(order: Order) -> list[str]:
     where = order.namespace or "default"
     if order.service_account_email:
         return [
-            "Needs the right to act as this account, as by",
+            "Needs permission to act as this account, e.g.",
             f"  gcloud iam service-accounts add-iam-policy-binding {order.service_account_email} "
             "--role=roles/iam.workloadIdentityUser "
             f'--member="serviceAccount:PROJECT_ID.svc.id.goog[{where}/sax-sa]"',
         ]
     return [
-        "Needs the right to use the bucket, as by",
+        "Needs permission to use the bucket, e.g.",
         f"  gcloud storage buckets add-iam-policy-binding gs://{order.bucket.name} "
         "--role=roles/storage.objectUser --member=principal://iam.googleapis.com/projects/"
         "PROJECT_NUMBER/locations/global/workloadIdentityPools/PROJECT_ID.svc.id.goog/subject/ns/"
@@ -173,5 +172,5 @@ def _rights(order: Order) -> list[str]:
 
 
 def _one_line(text: str) -> str:
-    """Nothing of a comment ends it early."""
+    """Replace unprintable characters, so that no text can end a comment early."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)

@@ -1,4 +1,4 @@
-"""The pods inside of what makes pods: Deployments, Jobs, JobSets, LeaderWorkerSets. Pure."""
+"""Pod templates inside Deployments, Jobs, JobSets and LeaderWorkerSets. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sax.kubernetes.fields import Object, number, part, parts
 
 
 def template_of(thing: Object) -> Object:
-    """The pod's template, to look at or to change; {} if there is none."""
+    """Return the pod template, by reference; {} if there is none."""
     spec = part(thing, "spec")
     for job in parts(spec, "replicatedJobs"):
         return part(job, "template", "spec", "template")
@@ -14,12 +14,12 @@ def template_of(thing: Object) -> Object:
 
 
 def pod_of(thing: Object) -> Object:
-    """The pod's spec; of a pod its own."""
+    """Return the spec of its pods, or of the pod itself."""
     return part(template_of(thing), "spec") or part(thing, "spec")
 
 
 def replicas_of(thing: Object) -> int:
-    """How many replicas of a model it makes, one if it does not say."""
+    """Return the number of model replicas; one if the object does not say."""
     jobs = parts(thing, "spec", "replicatedJobs")
     return sum(map(_count, jobs)) if jobs else _count(part(thing, "spec"))
 

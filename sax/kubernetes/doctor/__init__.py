@@ -1,1 +1,1 @@
-"""What is wrong with a live cluster: `sax k8s doctor`."""
+"""Diagnosis of a live cluster: `sax k8s doctor`."""

@@ -1,4 +1,4 @@
-"""What the cell's admin server says of itself, through the API server. Pure."""
+"""Checks the admin server's own status, read through the API server. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ABOUT = "admin server"
 
 
 def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
-    """Who leads, whether it can write, and how its models are."""
+    """Report the leader, whether it can write its state, and its models."""
     where = f"kubectl -n {snapshot.namespace}"
     if snapshot.admin is None:
         if snapshot.admin_trouble:
@@ -24,7 +24,7 @@ def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
         yield Finding(
             PROBLEM,
             _ABOUT,
-            f"no admin server leads ({text(told, 'leadership') or 'it does not say why'}): can it "
+            f"no admin server leads ({text(told, 'leadership') or 'no reason given'}): can it "
             "write to the bucket?",
             f"{where} logs deployment/sax-admin-server --tail=50",
         )
@@ -34,7 +34,7 @@ def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
         yield Finding(
             PROBLEM,
             _ABOUT,
-            f"it cannot write its state: {trouble}",
+            f"cannot write its state: {trouble}",
             "gcloud storage buckets get-iam-policy gs://BUCKET",
         )
     if told.get("leading"):
@@ -45,7 +45,7 @@ def _out_of_reach(trouble: str, where: str) -> Finding:
     return Finding(
         WARNING,
         _ABOUT,
-        f"its status is not reachable through the API server: {trouble}",
+        f"its status cannot be read through the API server: {trouble}",
         f"{where} port-forward deployment/sax-admin-server 10002, then "
         "curl localhost:10002/status.json",
     )
@@ -55,7 +55,7 @@ def _totals(totals: Object, where: str) -> Finding:
     models, ready = number(totals, "models"), number(totals, "ready_replicas")
     wanted, servers = number(totals, "wanted_replicas"), number(totals, "servers")
     told = (
-        f"{models} models published, {ready} of {wanted} wanted replicas ready, on {servers} "
+        f"{models} models published; {ready} of {wanted} wanted replicas ready; {servers} "
         f"model servers, {number(totals, 'servers_in_trouble')} of them in trouble"
     )
     if ready >= wanted and not number(totals, "servers_in_trouble"):

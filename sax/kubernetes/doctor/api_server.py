@@ -1,4 +1,4 @@
-"""The API server: its version, and what it would not let us see. Pure."""
+"""Checks the API server: its version, and the lists that it denied. Pure."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from sax.kubernetes.doctor.finding import OK, WARNING, Finding
 from sax.kubernetes.doctor.snapshot import LOOKS, Look, Snapshot, Wanted
 
 _ABOUT = "API server"
-_LEAST = (1, 30)  # the sleep before a gateway stops
+_LEAST = (1, 30)  # for the sleep before a gateway stops
 
 
 def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
-    """Of the server itself, and of each look that came to nothing."""
+    """Report the server's version and each list that could not be read."""
     found = re.match(r"v?(\d+)\.(\d+)", snapshot.version)
     least = ".".join(map(str, _LEAST))
     if found and (int(found[1]), int(found[2])) < _LEAST:
         yield Finding(
             WARNING,
             _ABOUT,
-            f"Kubernetes {snapshot.version} is older than the manifests expect, {least}",
+            f"Kubernetes {snapshot.version} is too old: the manifests need {least}",
             "gcloud container clusters upgrade CLUSTER --location=LOCATION --master",
         )
     else:
-        yield Finding(OK, _ABOUT, f"answers, Kubernetes {snapshot.version or '(no version told)'}")
+        yield Finding(
+            OK, _ABOUT, f"reachable, Kubernetes {snapshot.version or '(unknown version)'}"
+        )
     for look in LOOKS:
         if look.name in snapshot.forbidden:
             yield _forbidden(look, snapshot.namespace)
@@ -32,7 +34,7 @@ def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
             yield Finding(
                 WARNING,
                 _ABOUT,
-                f"{look.resource} could not be seen: {snapshot.failed[look.name]}",
+                f"{look.resource} could not be listed: {snapshot.failed[look.name]}",
                 "run the doctor again",
             )
 
@@ -44,8 +46,8 @@ def _forbidden(look: Look, namespace: str) -> Finding:
         WARNING,
         "rights",
         f"you may not list {look.resource}"
-        + (f" in namespace {namespace}" if look.is_namespaced else " of the cluster")
-        + ", so nothing is said of them",
+        + (f" in namespace {namespace}" if look.is_namespaced else " in the cluster")
+        + ", so they were not checked",
         f"kubectl auth can-i list {look.resource} {where} must say yes: ask for a {kind} with "
         f"verb list on {look.resource}",
     )

@@ -1,7 +1,7 @@
-"""A live cluster, looked at through its API server. The only file that needs lightkube.
+"""Reads a live cluster through its API server. The only file that needs lightkube.
 
-Reads, never writes. One list after the other; what may not be seen, or fails, is noted and the rest
-is looked at all the same.
+Never writes. Reads one list after another; records a list that is forbidden or fails and continues
+with the rest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sax.kubernetes.doctor.snapshot import LOOKS, Look, Snapshot
 from sax.kubernetes.fields import Object, part, parts, text
 
 _TIMEOUT_S = 10.0
-_PAGE = 500  # objects in one answer
+_PAGE = 500  # objects per response
 _MOST_PAGES = 200
 _ADMIN = "/api/v1/namespaces/{}/services/sax-admin-server:status/proxy/status.json"
 _LACKING = "the Kubernetes client is not installed: pip install 'lightkube>=1,<2'"
@@ -45,7 +45,7 @@ class Cluster:
         self.namespace = namespace
 
     def look(self) -> Snapshot:
-        """Everything at once. Raises Unavailable, Unauthenticated if nothing answers."""
+        """Read all lists. Raises Unavailable, Unauthenticated if the API server cannot be read."""
         version = text(self._get("/version"), "gitVersion")
         seen: dict[str, list[Object]] = {}
         forbidden: set[str] = set()
@@ -69,7 +69,7 @@ class Cluster:
         )
 
     def _list(self, look: Look) -> list[Object]:
-        """All pages of it; nothing of a kind that the cluster does not know."""
+        """Read all pages of a list; a kind that the cluster does not know gives an empty list."""
         path, _, query = look.path.format(namespace=self.namespace).partition("?")
         params = {"limit": str(_PAGE)}
         if query:
@@ -90,12 +90,11 @@ class Cluster:
         try:
             return self._get(_ADMIN.format(self.namespace)), ""
         except _Absent:
-            return None, ""  # there is none, which its Deployment tells
+            return None, ""  # not running: the check of its Deployment reports that
         except SaxError as exc:
             return None, exc.text
 
     def _get(self, path: str, params: dict[str, str] | None = None) -> Object:
-        """One answer. Raises Unavailable, Unauthenticated, and ours for 403 and 404."""
         try:
             answer = self._http.get(path, params=params)
         except self._failures as exc:
@@ -103,7 +102,7 @@ class Cluster:
         body = _object(answer.content)
         said = text(body, "message") or f"HTTP {answer.status_code}"
         if answer.status_code == 401:
-            raise Unauthenticated(f"the API server does not know you: {said}")
+            raise Unauthenticated(f"the API server rejected your credentials: {said}")
         if answer.status_code == 403:
             raise _Forbidden(said)
         if answer.status_code == 404:
@@ -125,9 +124,9 @@ class _Absent(Unavailable):
 def open_cluster(
     kubeconfig: str | None = None, context: str | None = None, namespace: str | None = None
 ) -> Generator[Cluster]:
-    """The cluster that kubectl would speak to, or that of a file and a context.
+    """Open kubectl's current cluster, or that of a kubeconfig file and context.
 
-    Raises Unavailable without a client for it, InvalidRequest for a configuration that is wrong.
+    Raises Unavailable if lightkube is not installed, InvalidRequest if the kubeconfig is wrong.
     """
     adapter, config = _client_of(kubeconfig, context)
     failures = (adapter.httpx.HTTPError, adapter.ConfigError, OSError, ValueError)
@@ -135,14 +134,13 @@ def open_cluster(
         params = adapter.ConnectionParams(timeout=adapter.httpx.Timeout(_TIMEOUT_S))
         http = adapter.Client(config, params)
     except (*failures, AssertionError) as exc:
-        raise InvalidRequest(f"the kubeconfig cannot be used: {exc}") from exc
+        raise InvalidRequest(f"the kubeconfig is not usable: {exc}") from exc
     with http:
-        failures += (subprocess.SubprocessError,)  # of a program that makes tokens
+        failures += (subprocess.SubprocessError,)  # from a credential plugin
         yield Cluster(cast(_Http, http), failures, namespace or config.namespace or "default")
 
 
 def _client_of(kubeconfig: str | None, context: str | None) -> tuple[Any, Any]:
-    """lightkube's connections, and the cluster to connect to."""
     try:
         adapter = import_module("lightkube.config.client_adapter")
         files = import_module("lightkube.config.kubeconfig")
@@ -152,15 +150,16 @@ def _client_of(kubeconfig: str | None, context: str | None) -> tuple[Any, Any]:
     try:
         found = files.KubeConfig.from_file(file) if file else files.KubeConfig.from_env()
         return adapter, found.get(context)
-    except Exception as exc:  # a file that is no kubeconfig ends in whatever it trips over
+    except Exception as exc:  # lightkube raises anything for a file that is not a kubeconfig
         raise InvalidRequest(
-            f"no cluster is known here ({exc or type(exc).__name__}): gcloud container clusters "
-            "get-credentials CLUSTER --location=LOCATION, or give --kubeconfig and --context"
+            f"no cluster is configured ({exc or type(exc).__name__}): run gcloud container "
+            "clusters get-credentials CLUSTER --location=LOCATION, or give --kubeconfig and "
+            "--context"
         ) from exc
 
 
 def _first_of(paths: str) -> str:
-    """The first file of several that is there, as kubectl would merge them."""
+    """Return the first existing file of a $KUBECONFIG list; kubectl would merge them."""
     given = [path for path in paths.split(os.pathsep) if path]
     return next((path for path in given if os.path.isfile(path)), given[0] if given else "")
 

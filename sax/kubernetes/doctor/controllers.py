@@ -1,7 +1,7 @@
-"""The kinds that the manifests use beside Kubernetes' own, and whether somebody acts on them. Pure.
+"""Checks the custom kinds that the manifests use: definitions, controllers, webhooks. Pure.
 
-A kind without its controller is accepted and never becomes a pod; without its webhooks replicas of
-a JobSet share node pools.
+Without its controller a kind is accepted but never becomes a pod; without its webhooks the replicas
+of a JobSet share node pools.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _ABOUT = "controllers"
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """A kind that does not come with Kubernetes."""
+    """A kind that is not part of Kubernetes."""
 
     kind: str
     definition: str
-    version: str  # that our manifests are written in
+    version: str  # that our manifests use
     install: str
-    controller: str = ""  # its Deployment; "": anybody's
-    webhook: str = ""  # a word of its name; "": none is needed
+    controller: str = ""  # its Deployment; "": any
+    webhook: str = ""  # part of its name; "": none needed
 
     @property
     def plural(self) -> str:
@@ -84,7 +84,7 @@ ADDITIONS = {
 
 
 def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
-    """Of each addition that is asked for or in use."""
+    """Check each kind that is asked for or in use."""
     for use in _in_use(snapshot, wanted):
         addition = ADDITIONS[use]
         missing = _definition(addition, snapshot)
@@ -98,7 +98,7 @@ def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
 
 def _in_use(snapshot: Snapshot, wanted: Wanted) -> list[str]:
     found = {use for use in ADDITIONS if snapshot.of(ADDITIONS[use].plural)}
-    # Nothing there yet and nothing said: the recommended shape is made of JobSets.
+    # Default if nothing is deployed or asked for: the recommended setup uses JobSets.
     asked = {*found, *wanted.uses} or {"jobset"}
     # A PathwaysJob becomes a JobSet.
     return [use for use in ADDITIONS if use in asked or (use == "jobset" and "pathways" in asked)]
@@ -106,24 +106,22 @@ def _in_use(snapshot: Snapshot, wanted: Wanted) -> list[str]:
 
 def _definition(addition: Addition, snapshot: Snapshot) -> Finding | None:
     if not snapshot.knows("customresourcedefinitions"):
-        return None  # what may not be seen is told elsewhere
+        return None  # api_server reports lists that could not be read
     definitions = {name_of(each): each for each in snapshot.of("customresourcedefinitions")}
     found = definitions.get(addition.definition)
     if found is None:
-        return Finding(
-            PROBLEM, _ABOUT, f"the cluster does not know {addition.kind}", addition.install
-        )
+        return Finding(PROBLEM, _ABOUT, f"{addition.kind} is not installed", addition.install)
     versions = parts(found, "spec", "versions")
     served = [text(each, "name") for each in versions if is_set(each, "served")]
     if addition.version not in served:
         return Finding(
             PROBLEM,
             _ABOUT,
-            f"{addition.kind} is served as {', '.join(served) or 'nothing'}, and the manifests "
-            f"are written in {addition.version}",
+            f"{addition.kind} is served as {', '.join(served) or 'nothing'}, but the manifests "
+            f"use {addition.version}",
             addition.install,
         )
-    return Finding(OK, _ABOUT, f"{addition.kind} is known, served as {', '.join(served)}")
+    return Finding(OK, _ABOUT, f"{addition.kind} is installed, served as {', '.join(served)}")
 
 
 def _controller(addition: Addition, snapshot: Snapshot) -> Iterator[Finding]:
@@ -134,8 +132,8 @@ def _controller(addition: Addition, snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             WARNING,
             _ABOUT,
-            f"no Deployment is called {addition.controller}: whoever acts on {addition.kind} "
-            "here is not to be seen",
+            f"there is no Deployment {addition.controller}: cannot tell what handles "
+            f"{addition.kind} here",
             addition.install,
         )
         return
@@ -147,7 +145,7 @@ def _controller(addition: Addition, snapshot: Snapshot) -> Iterator[Finding]:
     yield Finding(
         PROBLEM,
         _ABOUT,
-        f"{addition.controller} has no ready pod: nothing happens to a {addition.kind}",
+        f"{addition.controller} has no ready pod: nothing handles {addition.kind}",
         f"kubectl -n {where} describe deployment {addition.controller}",
     )
 
@@ -161,7 +159,7 @@ def _webhook(addition: Addition, snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             PROBLEM,
             _ABOUT,
-            f"{addition.kind} has no webhooks: they give each replica a node pool of its own",
+            f"{addition.kind} has no webhooks, which give each replica its own node pool",
             addition.install,
         )
         return
@@ -171,7 +169,7 @@ def _webhook(addition: Addition, snapshot: Snapshot) -> Iterator[Finding]:
                 PROBLEM,
                 _ABOUT,
                 f"webhook {text(bare[0], 'name')} has no certificate yet: every "
-                f"{addition.kind} is refused",
+                f"{addition.kind} is rejected",
                 f"kubectl rollout restart deployment {addition.controller} --namespace NAMESPACE",
             )
 

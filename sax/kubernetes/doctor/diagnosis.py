@@ -1,6 +1,6 @@
-"""What is well and what is not in a cluster, from a snapshot of it. Pure.
+"""Diagnoses a cluster from a snapshot of it. Pure.
 
-Each noun has its own file; this one puts them in the order in which one would mend things.
+Each area has its own file; this one runs them in the order in which one would fix problems.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OF_A_CELL = (
 
 
 def diagnose(snapshot: Snapshot, wanted: Wanted) -> list[Finding]:
-    """Everything there is to say."""
+    """Return all findings: first the cluster's, then the cell's if one is deployed."""
     found = [finding for look in _OF_THE_CLUSTER for finding in look(snapshot, wanted)]
     if snapshot.is_deployed:
         found += [finding for look in _OF_A_CELL for finding in look(snapshot, wanted)]
@@ -44,7 +44,7 @@ def diagnose(snapshot: Snapshot, wanted: Wanted) -> list[Finding]:
             Finding(
                 WARNING,
                 "cell",
-                f"nothing of sax is in namespace {snapshot.namespace} yet",
+                f"sax is not deployed in namespace {snapshot.namespace} yet",
                 "sax k8s render MODEL --topology SLICE --bucket gs://BUCKET | kubectl apply "
                 "--server-side -f -",
             )

@@ -1,4 +1,4 @@
-"""One thing that was looked at in a cluster, how it is, and what to do about it. Pure."""
+"""A finding about a cluster: its level, and how to fix it. Pure."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What `sax k8s doctor` says."""
+    """One line of `sax k8s doctor`."""
 
     level: str  # ok, warning, problem
-    about: str  # the noun: nodes, identity, ...
+    about: str  # the area: nodes, identity, ...
     text: str
-    remedy: str = ""  # a command where there is one, else what to do
+    remedy: str = ""  # a command if there is one, else advice
 
     def as_json(self) -> dict[str, str]:
         return {name: getattr(self, name) for name in ("level", "about", "text", "remedy")}
 
 
 def worst(findings: Iterable[Finding]) -> str:
-    """The highest level of them."""
     levels = {finding.level for finding in findings}
     return next((level for level in (PROBLEM, WARNING) if level in levels), OK)
 
 
 def some(names: Sequence[str]) -> str:
-    """A few of many names."""
+    """Format the first three names and the number of others."""
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""Whom the bucket sees: service account, workload identity of the nodes, and the bucket. Pure."""
+"""Checks access to the bucket: ServiceAccount, workload identity of nodes, bucket name. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PLACEHOLDERS = ("BUCKET_NAME", "PROJECT_ID", "SAX_GSA", "PROJECT_NUMBER")
 
 
 def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
-    """Of the account, the nodes and the bucket."""
+    """Check the ServiceAccount, the bucket and the nodes."""
     if snapshot.knows("serviceaccounts"):
         yield _account(snapshot)
     bucket: Object = {}
@@ -37,7 +37,7 @@ def _account(snapshot: Snapshot) -> Finding:
         return Finding(
             PROBLEM,
             _ABOUT,
-            f"there is no ServiceAccount {_ACCOUNT} in namespace {where}: no pod of sax starts",
+            f"there is no ServiceAccount {_ACCOUNT} in namespace {where}: no sax pod can start",
             "sax k8s render MODEL ... --only control | kubectl apply --server-side -f -",
         )
     email = text(found[0], "metadata", "annotations", _ANNOTATION)
@@ -65,19 +65,19 @@ def _bucket(config: Object, namespace: str) -> Finding:
         return Finding(
             PROBLEM,
             "bucket",
-            f"there is no ConfigMap {_CONFIG}: no pod of sax starts",
+            f"there is no ConfigMap {_CONFIG}: no sax pod can start",
             "sax k8s render MODEL ... --only control | kubectl apply --server-side -f -",
         )
     if not bucket or _placeholder(bucket):
         return Finding(
             PROBLEM,
             "bucket",
-            f"GSBUCKET in ConfigMap {_CONFIG} is {bucket!r}, and no bucket",
+            f"GSBUCKET in ConfigMap {_CONFIG} is {bucket!r}, which is not a bucket",
             f"kubectl -n {namespace} patch configmap {_CONFIG} --type=merge -p "
             '\'{"data":{"GSBUCKET":"MY-BUCKET"}}\' && '
             f"kubectl -n {namespace} rollout restart deployment",
         )
-    return Finding(OK, "bucket", f"state is kept in {bucket}")
+    return Finding(OK, "bucket", f"state is stored in {bucket}")
 
 
 def _is_googles(config: Object) -> bool:
@@ -91,7 +91,7 @@ def _nodes(snapshot: Snapshot) -> Iterator[Finding]:
     if not snapshot.of("nodes"):
         return
     if not pools:
-        yield Finding(OK, _ABOUT, "every node has the metadata server of workload identity")
+        yield Finding(OK, _ABOUT, "every node has workload identity's metadata server")
         return
     all_of_them = len(without) == len(snapshot.of("nodes"))
     yield Finding(

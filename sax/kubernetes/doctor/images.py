@@ -1,4 +1,4 @@
-"""Images of our pods: named so that a node can find them, and pulled. Pure."""
+"""Checks the images of sax pods: whether their names can be pulled, and failed pulls. Pure."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ _RENDER = "sax k8s render ... --image-registry REGION-docker.pkg.dev/PROJECT/REP
 
 
 def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
-    """Of names first, then of pulls."""
     images = _images(snapshot)
     wrong = {image: why for image in images if (why := _wrong(image, snapshot.is_on_gke))}
     for image, why in sorted(wrong.items()):
-        yield Finding(PROBLEM, _ABOUT, f"{image} of {some(images[image])}: {why}", _RENDER)
+        yield Finding(PROBLEM, _ABOUT, f"{image} in {some(images[image])}: {why}", _RENDER)
     pulls = _pulls(snapshot)
     for (image, reason), pods in sorted(pulls.items()):
         message = _message(pods[0])
         yield Finding(
             PROBLEM,
             _ABOUT,
-            f"{some([name_of(pod) for pod in pods])}: {reason} of {image}: {message}",
+            f"{some([name_of(pod) for pod in pods])}: {reason} for {image}: {message}",
             _remedy(message, image, name_of(pods[0]), snapshot.namespace),
         )
     if images and not wrong and not pulls:
@@ -37,7 +36,7 @@ def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _images(snapshot: Snapshot) -> dict[str, list[str]]:
-    """Every image, and what wants it."""
+    """Return each image with the names of the objects that use it."""
     found: dict[str, list[str]] = defaultdict(list)
     for kind in ("deployments", "jobsets", "leaderworkersets"):
         for thing in snapshot.of(kind):
@@ -51,7 +50,7 @@ def _wrong(image: str, on_gke: bool) -> str:
         return f"{found[0]} was never replaced"
     host = image.partition("/")[0]
     if on_gke and ("/" not in image or not re.search(r"[.:]", host)):
-        return "it names no registry, and nodes of Kubernetes Engine do not have it"
+        return "it names no registry, and nodes of Kubernetes Engine lack it"
     return ""
 
 
@@ -67,7 +66,7 @@ def _pulls(snapshot: Snapshot) -> dict[tuple[str, str], list[Object]]:
 
 def _message(pod: Object) -> str:
     told = (text(status, "state", "waiting", "message") for status in _statuses(pod))
-    return next(filter(None, told), "the kubelet does not say why")
+    return next(filter(None, told), "the kubelet gives no reason")
 
 
 def _statuses(pod: Object) -> list[Object]:

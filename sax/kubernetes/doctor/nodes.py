@@ -1,4 +1,4 @@
-"""TPU nodes: which slices are there, whole, and free of trouble. Pure.
+"""Checks TPU nodes: which slices exist, are complete and usable. Pure.
 
 On Kubernetes Engine a node pool of several hosts is one slice; in a pool of single hosts every
 node is one.
@@ -20,11 +20,10 @@ from sax.kubernetes.workload import pod_of, replicas_of
 
 _ABOUT = "nodes"
 _TOLERATED = {TPU, "cloud.google.com/gke-spot", "cloud.google.com/gke-queued"}
-_OF_ITS_STATE = "node.kubernetes.io/"  # taints that tell what the conditions tell
+_OF_ITS_STATE = "node.kubernetes.io/"  # taints that repeat the node's conditions
 
 
 def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
-    """Of each kind of slice that is wanted."""
     if not snapshot.knows("nodes"):
         return
     if not snapshot.of("nodes"):
@@ -40,15 +39,15 @@ def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
         yield Finding(
             OK,
             _ABOUT,
-            f"{len(snapshot.of('nodes'))} nodes; no TPU slice is asked for "
-            "(--topology says which to look for)",
+            f"{len(snapshot.of('nodes'))} nodes; no TPU slice is wanted "
+            "(give --topology to check one)",
         )
     for there, replicas in slices.items():
         yield from _of_slice(there, replicas, snapshot)
 
 
 def wanted_slices(snapshot: Snapshot, wanted: Wanted) -> Mapping[TpuSlice, int]:
-    """How many of each; where nothing is said, what the sets of model servers ask for."""
+    """Return the number of each slice wanted, by default what the deployed sets ask for."""
     if wanted.there is not None:
         return {wanted.there: wanted.replicas}
     slices: Counter[TpuSlice] = Counter()
@@ -69,7 +68,7 @@ def _asked_by(thing: Object) -> TpuSlice | None:
             if each.accelerator == accelerator and str(machine.chips) in limits:
                 try:
                     return slice_of(f"{each.chip}:{size}", machine.name)
-                except InvalidRequest:  # no such slice: its pods will say that they wait
+                except InvalidRequest:  # no such slice: its pods are reported as pending
                     return None
     return None
 
@@ -101,14 +100,14 @@ def _none(there: TpuSlice, replicas: int, snapshot: Snapshot) -> Finding:
         return Finding(
             WARNING,
             _ABOUT,
-            f"no node has {told} yet; the autoscaler is bringing some",
+            f"no node has {told} yet; the autoscaler is adding some",
             f"kubectl get events --field-selector reason=TriggeredScaleUp -n {snapshot.namespace}",
         )
     return Finding(
         PROBLEM,
         _ABOUT,
         f"no node has {told}: {replicas} x {there} of {there.hosts} {there.machine.name} "
-        "wanted (an autoscaled pool shows its nodes only once pods wait for them)",
+        "wanted (an autoscaled pool creates nodes only once pods wait for them)",
         node_pool_command(there, "sax-0"),
     )
 
@@ -122,14 +121,14 @@ def _by_trouble(nodes: Sequence[Object], there: TpuSlice) -> Mapping[str, list[s
 
 
 def _troubles(node: Object, there: TpuSlice) -> list[str]:
-    """Why no pod of ours would start on a node."""
+    """Return why no sax pod would start on a node."""
     found: list[str] = []
     if not holds(node, "Ready"):
         found.append("not ready")
     if is_set(node, "spec", "unschedulable"):
         found.append("cordoned")
     found += [
-        f"taint {text(taint, 'key')}={text(taint, 'value')}:{text(taint, 'effect')}, which our "
+        f"taint {text(taint, 'key')}={text(taint, 'value')}:{text(taint, 'effect')}, which sax "
         "pods do not tolerate"
         for taint in parts(node, "spec", "taints")
         if _repels(taint)
@@ -138,7 +137,7 @@ def _troubles(node: Object, there: TpuSlice) -> list[str]:
     if chips == 0:
         found.append(f"offers no {TPU}")
     elif chips != there.chips_per_host:
-        found.append(f"offers {chips} {TPU}, and a host of {there} needs {there.chips_per_host}")
+        found.append(f"offers {chips} {TPU}, but a host of {there} needs {there.chips_per_host}")
     return found
 
 
@@ -171,9 +170,9 @@ def _incomplete(there: TpuSlice, pools: Mapping[str, list[Object]]) -> Iterator[
             yield Finding(
                 PROBLEM,
                 _ABOUT,
-                f"node pool {pool} has {len(nodes)} nodes, and {there} has {there.hosts} hosts",
+                f"node pool {pool} has {len(nodes)} nodes, but {there} has {there.hosts} hosts",
                 f"gcloud container node-pools describe {pool} --cluster=CLUSTER "
-                "--location=LOCATION   (its status tells why)",
+                "--location=LOCATION   (its status says why)",
             )
 
 

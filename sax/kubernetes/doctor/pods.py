@@ -1,4 +1,4 @@
-"""Our pods: which do not run, and what their exit codes mean. Pure."""
+"""Checks sax pods: which do not run, and what their exit codes mean. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from sax.kubernetes.fields import Object, condition, holds, name_of, number, par
 _ABOUT = "pods"
 _MEANINGS = {
     1: "it failed: the last line of its log says why",
-    2: "it refused its flags or its environment: the last line of its log says which",
-    75: "its replica lost a host and starts again as a whole; the log of host 0 names the host",
-    134: "it was aborted: by the runtime of the TPU, as a rule; its log has the trace",
-    137: "it was killed: out of memory, or it did not end in time",
-    143: "it was told to end",
+    2: "it rejected its flags or its environment: the last line of its log says which",
+    75: "its replica lost a host and restarts as a whole; the log of host 0 names the host",
+    134: "it was aborted, usually by the TPU runtime; its log has the trace",
+    137: "it was killed: out of memory, or it did not stop in time",
+    143: "it was told to stop",
 }
 _Trouble = tuple[str, str, str]  # level, what, kind of remedy
 
 
 def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
-    """Of pods in trouble, those in the same trouble together."""
+    """Report pods with problems, grouped by problem."""
     if not snapshot.knows("pods"):
         return
     by_trouble: dict[_Trouble, list[str]] = defaultdict(list)
@@ -56,18 +56,18 @@ def _troubles(pod: Object) -> Iterator[_Trouble]:
 
 
 def _story(status: Object) -> Iterator[_Trouble]:
-    """What a container has been through."""
+    """Report why a container is waiting, ended or was restarted."""
     ended = _ended(status)
     waiting = text(status, "state", "waiting", "reason")
     restarts = number(status, "restartCount")
     why = _why(ended)
     if waiting == "CrashLoopBackOff":
-        yield PROBLEM, f"ends again and again ({restarts} times): {why}", "logs {pod} --previous"
+        yield PROBLEM, f"keeps crashing ({restarts} restarts): {why}", "logs {pod} --previous"
     elif waiting in ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"):
         told = text(status, "state", "waiting", "message")
         yield PROBLEM, f"{waiting}: {told}", "describe pod {pod}"
     elif text(status, "state", "terminated", "exitCode") not in ("", "0"):
-        # 75 is the way in which a replica asks to be started again.
+        # A replica exits with 75 to be restarted.
         lost = number(ended, "exitCode") in (75, 143)
         yield WARNING if lost else PROBLEM, why, "logs {pod} --tail=50"
     elif restarts:
@@ -75,22 +75,21 @@ def _story(status: Object) -> Iterator[_Trouble]:
 
 
 def _ended(status: Object) -> Object:
-    """How it ended last, {} if it never did."""
     now, before = part(status, "state", "terminated"), part(status, "lastState", "terminated")
     return now or before
 
 
 def _why(ended: Object) -> str:
     if not ended:
-        return "how it ended is not known"
+        return "it is not known how it ended"
     code = number(ended, "exitCode")
     if text(ended, "reason") == "OOMKilled":
-        return "it was killed: it had no more memory than its limit (exit code 137)"
+        return "it was killed: it needed more memory than its limit (exit code 137)"
     meaning = _MEANINGS.get(code, text(ended, "message") or text(ended, "reason") or "it ended")
     return f"{meaning} (exit code {code})"
 
 
 def _is_pulling(statuses: list[Object]) -> bool:
-    """Told elsewhere, with the kubelet's words."""
+    """Return True for image problems, which `images` reports."""
     reasons = {text(status, "state", "waiting", "reason") for status in statuses}
     return any("Image" in reason for reason in reasons)

@@ -1,4 +1,4 @@
-"""Room: quota of the namespace, and events that tell of quota or of machines that are out. Pure."""
+"""Checks capacity: the namespace's quota, and events about quota or missing machines. Pure."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _COMPUTE = (
     "IAM & Admin, Quotas)"
 )
 _OTHERS = (
-    "wait, try another zone (--node-locations), or ask for machines that come when there are some: "
+    "wait, try another zone (--node-locations), or use machines that start once some are free: "
     "sax k8s render ... --flex-start"
 )
-_KINDS = (  # the first that matches says what kind of trouble an event tells of
+_KINDS = (  # the first match classifies an event
     (re.compile(r"exceeded quota", re.I), "the namespace's quota is full", "{describe}"),
-    (re.compile(r"quota", re.I), "quota of the project is used up", _COMPUTE),
+    (re.compile(r"quota", re.I), "the quota of the project is used up", _COMPUTE),
     (
         re.compile(r"out.of.resources|stockout|POOL_EXHAUSTED|not enough resources", re.I),
-        "there are no such machines in the zone now",
+        "the zone has no such machines now",
         _OTHERS,
     ),
     (re.compile(r""), "", "{describe}"),
@@ -37,7 +37,7 @@ _REASONS = {"FailedScheduling", "FailedCreate", "FailedScaleUp", "NotTriggerScal
 
 
 def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
-    """Of the namespace and of what its events say of the project."""
+    """Check the namespace's quotas, and its events for signs of missing capacity."""
     for quota in snapshot.of("resourcequotas"):
         yield from _of_quota(quota, snapshot, wanted)
     if not snapshot.knows("events"):
@@ -46,7 +46,7 @@ def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
     for (reason, what), messages in sorted(told.items()):
         yield _of_events(reason, what, messages, snapshot)
     if not told:
-        yield Finding(OK, _ABOUT, "no event tells of missing room")
+        yield Finding(OK, _ABOUT, "no events about missing capacity")
 
 
 def _of_quota(quota: Object, snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
@@ -60,7 +60,7 @@ def _of_quota(quota: Object, snapshot: Snapshot, wanted: Wanted) -> Iterator[Fin
         if limit is None:
             continue
         if resource == f"requests.{TPU}" and limit < chips:
-            told = f"allows {most} {TPU}, and {chips} chips are wanted"
+            told = f"allows {most} {TPU}, but {chips} chips are wanted"
             yield Finding(PROBLEM, _ABOUT, f"ResourceQuota {name} {told}", remedy)
         elif (parse_quantity(there) or 0) >= limit:
             told = f"is full: {resource} {there} of {most}"
@@ -68,7 +68,7 @@ def _of_quota(quota: Object, snapshot: Snapshot, wanted: Wanted) -> Iterator[Fin
 
 
 def _events(snapshot: Snapshot) -> dict[tuple[str, str], list[Object]]:
-    """Events that still mean something, by what they tell of."""
+    """Return the events that still matter, by reason and kind."""
     placed = {name_of(pod) for pod in snapshot.of("pods") if text(pod, "spec", "nodeName")}
     gone = snapshot.knows("pods")
     there = {name_of(pod) for pod in snapshot.of("pods")}
@@ -104,7 +104,7 @@ def _of_events(reason: str, what: str, events: list[Object], snapshot: Snapshot)
     if times > 1:
         told += f" ({times} times)"
     return Finding(
-        # The autoscaler's refusal alone may be about pools that were never meant.
+        # The autoscaler's refusal alone may concern pools that were never candidates.
         WARNING if reason == "NotTriggerScaleUp" and not what else PROBLEM,
         _ABOUT if what else "scheduling",
         f"{some(names)}: {reason}: {told}",

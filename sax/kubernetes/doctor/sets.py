@@ -1,4 +1,4 @@
-"""What makes our pods and what they hang on: Deployments, JobSets, Services, volumes. Pure."""
+"""Checks what creates sax pods and what they use: Deployments, JobSets, Services, volumes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from sax.kubernetes.workload import replicas_of
 
 
 def findings(snapshot: Snapshot, wanted: Wanted) -> Iterator[Finding]:
-    """Of each that is ours."""
     where = snapshot.namespace
     for kind, look in (
         ("deployments", _deployment),
@@ -35,7 +34,7 @@ def _deployment(thing: Object, where: str) -> Iterator[Finding]:
     failure = condition(thing, "ReplicaFailure")
     if text(failure, "status") == "True":
         told += f": {text(failure, 'message')}"
-    # One that answers is enough to serve: the other is for when it does not.
+    # One ready pod is enough to serve; the other is a standby.
     level = WARNING if ready else PROBLEM
     yield Finding(level, "deployments", told, f"kubectl -n {where} describe deployment {name}")
 
@@ -48,9 +47,9 @@ def _jobset(thing: Object, where: str) -> Iterator[Finding]:
         yield Finding(
             PROBLEM,
             "jobsets",
-            f"{name} has failed for good ({text(failed, 'message') or text(failed, 'reason')}): "
+            f"{name} has failed permanently ({text(failed, 'message') or text(failed, 'reason')}): "
             "its pods will not come back",
-            f"kubectl -n {where} delete jobset {name}   and apply it again",
+            f"kubectl -n {where} delete jobset {name}   and apply its manifest again",
         )
         return
     if is_set(thing, "spec", "suspend"):
@@ -63,7 +62,7 @@ def _jobset(thing: Object, where: str) -> Iterator[Finding]:
     if ready >= wanted:
         yield Finding(OK, "jobsets", f"{name} has all hosts of {_counted(wanted)} ready")
     else:
-        told = f"{name} has all hosts of {ready} replicas ready, of {wanted}"
+        told = f"{name} has all hosts ready in {ready} of {wanted} replicas"
         yield Finding(WARNING, "jobsets", told, describe)
 
 
@@ -71,7 +70,7 @@ def _suspended(name: str, where: str) -> Finding:
     return Finding(
         WARNING,
         "jobsets",
-        f"{name} is suspended: a queue of Kueue holds it, or somebody stopped it",
+        f"{name} is suspended: a Kueue queue holds it, or someone suspended it",
         f"kubectl -n {where} get workloads   or: kubectl -n {where} patch jobset {name} "
         '--type=merge -p \'{"spec":{"suspend":false}}\'',
     )
@@ -80,7 +79,7 @@ def _suspended(name: str, where: str) -> Finding:
 def _group_set(thing: Object, where: str) -> Iterator[Finding]:
     name, wanted = name_of(thing), replicas_of(thing)
     ready = number(thing, "status", "readyReplicas")
-    told = f"{name} has all hosts of {ready} replicas ready, of {wanted}"
+    told = f"{name} has all hosts ready in {ready} of {wanted} replicas"
     if ready >= wanted or holds(thing, "Available"):
         yield Finding(OK, "leaderworkersets", told)
         return
@@ -101,7 +100,7 @@ def _service(thing: Object, where: str) -> Iterator[Finding]:
     yield Finding(
         PROBLEM,
         "address",
-        f"{name} has no address yet; a cloud gives one within minutes, kind and minikube none",
+        f"{name} has no address yet; clouds assign one within minutes, kind and minikube do not",
         f"kubectl -n {where} describe service {name}   or meanwhile: kubectl -n {where} "
         f"port-forward service/{name} {port}",
     )

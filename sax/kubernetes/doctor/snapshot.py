@@ -1,4 +1,4 @@
-"""What was seen of a cluster at one moment, and what is wanted of it. Pure values."""
+"""A snapshot of a cluster, and what is wanted of it. Pure values."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ USES = ("jobset", "leaderworkerset", "pathways", "inference-gateway", "kueue", "
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One list that is asked for."""
+    """A list to request from the API server."""
 
     name: str
-    path: str  # of the API, {namespace} in it where it is of one
-    resource: str  # as `kubectl auth can-i list` takes it
+    path: str  # API path, with {namespace} if namespaced
+    resource: str  # name for `kubectl auth can-i list`
 
     @property
     def is_namespaced(self) -> bool:
@@ -63,27 +63,27 @@ LOOKS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Every list that was seen, and why others were not."""
+    """The lists that were read, and why others were not."""
 
     namespace: str
     version: str = ""  # of the API server
     seen: Mapping[str, Sequence[Object]] = field(default_factory=dict[str, Sequence[Object]])
     forbidden: frozenset[str] = frozenset()  # names of looks
-    failed: Mapping[str, str] = field(default_factory=dict[str, str])  # why a look came to nothing
+    failed: Mapping[str, str] = field(default_factory=dict[str, str])  # look -> reason
     admin: Mapping[str, Any] | None = None  # /status.json of an admin server
-    admin_trouble: str = ""  # why it was not reached
+    admin_trouble: str = ""  # why it could not be read
 
     def of(self, name: str) -> Sequence[Object]:
-        """All objects of a look, none if it was not seen."""
+        """Return all objects of a look; none if it was not read."""
         return self.seen.get(name, ())
 
     def knows(self, name: str) -> bool:
-        """Whether the look was answered: an empty list means something then."""
+        """Return True if the look was read, so that an empty list means there are none."""
         return name in self.seen
 
     @property
     def our_pods(self) -> list[Object]:
-        """That are not on their way out."""
+        """Pods of sax that are not being deleted."""
         return [
             pod
             for pod in self.of("pods")
@@ -97,20 +97,20 @@ class Snapshot:
 
     @property
     def is_deployed(self) -> bool:
-        """Whether anything of sax was applied in the namespace."""
+        """True if any object of sax exists in the namespace."""
         kinds = ("deployments", "jobsets", "leaderworkersets", "pods")
         return any(is_ours(thing) for kind in kinds for thing in self.of(kind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the cluster should be able to do."""
+    """What the cluster should support."""
 
-    there: TpuSlice | None = None  # None: what the pods that are there ask for
+    there: TpuSlice | None = None  # None: what the deployed pods ask for
     replicas: int = 1
-    uses: tuple[str, ...] = ()  # besides what is found in use
+    uses: tuple[str, ...] = ()  # in addition to what is in use
 
 
 def is_ours(thing: Object) -> bool:
-    """By its labels."""
+    """Return True if the labels say that the object belongs to sax."""
     return label(thing, "app.kubernetes.io/part-of") == "sax" or label(thing, "app") in OUR_APPS

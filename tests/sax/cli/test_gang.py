@@ -107,7 +107,7 @@ async def test_a_host_that_is_refused_ends_the_cell_with_the_end_of_its_log(modu
     children = (child(modules, "one"), *hosts(modules, HOSTS, refused=1))
     patience = Patience(drain_s=20, gang_s=0.5, last_s=0.5)
     async with supervised(children, said.append, patience) as supervisor:
-        text = r"the gang host 1 does not start: it refused its flags(.|\n)*has other devices"
+        text = r"the gang host 1 does not start: it rejected its flags(.|\n)*has other devices"
         with pytest.raises(Unavailable, match=text):
             await supervisor.failed()
         await until(lambda: bool(pids(modules, "one")))
@@ -134,7 +134,7 @@ async def test_a_frozen_secondary_does_not_hold_the_drain_up(modules: Path) -> N
     async with supervised(hosts(modules, HOSTS), said.append, patience):
         await until_they_beat(modules, 1)
         os.kill(pids(modules, "host 2")[0], signal.SIGSTOP)
-    assert said[1:] == ["gang host 2 did not end within 0.5 s: killing it"]
+    assert said[1:] == ["gang host 2 did not stop within 0.5 s; killing it"]
     assert not any(map(alive, every_pid(modules)))
 
 

@@ -43,12 +43,12 @@ def sax(cell: FakeCell) -> Sax:
 
 def test_a_rollback_says_where_it_went(cell: FakeCell, sax: Sax) -> None:
     result = sax("rollback", MODEL, OLD)
-    assert (result.exit_code, result.stdout) == (0, f"{MODEL} goes back to version {OLD}\n")
+    assert (result.exit_code, result.stdout) == (0, f"{MODEL} rolls back to version {OLD}\n")
     assert json.loads(sax("rollback", MODEL, "--json").stdout) == {"model": MODEL, "version": OLD}
 
 
 def test_a_version_may_be_named_by_how_it_begins(cell: FakeCell, sax: Sax) -> None:
-    assert sax("rollback", MODEL, "aa").stdout == f"{MODEL} goes back to version {OLD}\n"
+    assert sax("rollback", MODEL, "aa").stdout == f"{MODEL} rolls back to version {OLD}\n"
     cell.versions[MODEL].append(Version(version="ab" * 16, checkpoint="/three"))
     result = sax("rollback", MODEL, "a")
     assert (result.exit_code, result.stdout) == (1, "")
@@ -94,7 +94,7 @@ def test_events_go_back_page_by_page(sax: Sax) -> None:
 
 def test_no_events_are_told_in_words(cell: FakeCell, sax: Sax) -> None:
     cell.events = []
-    assert sax("events").stdout == "nothing was changed yet\n"
+    assert sax("events").stdout == "no changes yet\n"
 
 
 def test_following_goes_on_with_every_new_event(

@@ -83,7 +83,7 @@ def test_eight_chips_are_one_machine_or_two() -> None:
         ("v5e:1x1", "ct5lp-hightpu-4t", "makes 2x2 and larger.*ct5lp-hightpu-1t .one of them"),
         ("v5e:4x8", "ct6e-standard-4t", "has no v5e chips.*ct5lp-hightpu-4t"),
         ("v5e:4x8", "ct5lp-highcpu-4t", "nearest: .*ct5lp-hightpu-4t"),
-        ("v5e:4x8", "x" * 300, "no TPU machine type is called"),
+        ("v5e:4x8", "x" * 300, "there is no TPU machine type"),
     ],
 )
 def test_a_machine_that_cannot_make_the_slice_is_refused_with_one_that_can(

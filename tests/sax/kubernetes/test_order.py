@@ -32,7 +32,7 @@ from tests.sax.kubernetes.orders import order
         ({"max_context": -5}, "--max-context -5"),
         ({"service_account_email": "me@example.com"}, "Google service account"),
         ({"service_account_email": "me@x.iam.gserviceaccount.com\n"}, "Google service account"),
-        ({"flex_start": True, "spot": True}, "leave one out"),
+        ({"flex_start": True, "spot": True}, "give only one"),
         ({"model_id": ModelId("other", "m")}, "in another cell.*--cell /sax/other"),
     ],
 )

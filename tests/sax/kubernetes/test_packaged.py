@@ -33,5 +33,5 @@ def test_more_than_a_list_of_resources_is_an_error_and_not_ignored(tmp_path: Pat
     listing.write_text("kind: Kustomization\nresources: [one.yaml]\n")
     assert [each["kind"] for each in objects_in(tmp_path)] == ["One", "Two"]
     listing.write_text("kind: Kustomization\nresources: [one.yaml]\nnamePrefix: a-\n")
-    with pytest.raises(Internal, match="namePrefix is not understood"):
+    with pytest.raises(Internal, match="namePrefix is not supported"):
         list(objects_in(tmp_path))

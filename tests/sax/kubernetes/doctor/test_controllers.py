@@ -17,7 +17,7 @@ from tests.sax.kubernetes.doctor.snapshots import (
 
 def test_an_unknown_kind_is_a_problem_with_the_command_that_installs_it() -> None:
     found = only(well(customresourcedefinitions=[]))
-    assert (found.level, found.text) == (PROBLEM, "the cluster does not know JobSet")
+    assert (found.level, found.text) == (PROBLEM, "JobSet is not installed")
     assert "kubernetes-sigs/jobset/releases/latest" in found.remedy
 
 
@@ -45,12 +45,12 @@ def test_missing_webhooks_are_a_problem_for_node_pools() -> None:
     [
         ("pathways", "PathwaysJob"),
         ("inference-gateway", "InferencePool"),
-        ("kueue", "ClusterQueue"),
-        ("keda", "ScaledObject"),
+        ("kueue", "ClusterQueue of Kueue"),
+        ("keda", "ScaledObject of KEDA"),
     ],
 )
 def test_what_is_asked_for_is_looked_for(use: str, kind: str) -> None:
-    assert f"does not know {kind}" in only(well(), Wanted(uses=(use,))).text
+    assert only(well(), Wanted(uses=(use,))).text == f"{kind} is not installed"
 
 
 def test_a_leader_worker_set_in_use_needs_its_controller() -> None:

@@ -21,7 +21,7 @@ def test_placeholders_of_the_manifests_are_problems() -> None:
     config = applied()["configmaps"][0]
     config["data"]["GSBUCKET"] = "BUCKET_NAME"
     found = only(well(configmaps=[config]))
-    assert "'BUCKET_NAME', and no bucket" in found.text
+    assert "'BUCKET_NAME', which is not a bucket" in found.text
     assert "patch configmap sax-cell" in found.remedy
 
 

@@ -74,7 +74,7 @@ def test_taints_that_our_pods_tolerate_or_that_repel_nobody_are_no_trouble() -> 
 
 def test_a_pool_that_lacks_hosts_is_named() -> None:
     texts = [each.text for each in troubles(well(nodes=[*pool("p0"), *pool("p1", 5)]))]
-    assert "node pool p1 has 5 nodes, and v5e:4x8 has 8 hosts" in texts
+    assert "node pool p1 has 5 nodes, but v5e:4x8 has 8 hosts" in texts
 
 
 def test_every_node_of_a_pool_of_single_hosts_is_a_slice() -> None:

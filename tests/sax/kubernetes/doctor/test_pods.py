@@ -17,7 +17,7 @@ from tests.sax.kubernetes.doctor.snapshots import (
 
 @pytest.mark.parametrize(
     ("code", "meaning"),
-    [(75, "lost a host"), (2, "refused its flags"), (137, "killed"), (1, "log says why")],
+    [(75, "lost a host"), (2, "rejected its flags"), (137, "killed"), (1, "log says why")],
 )
 def test_exit_codes_are_told_in_words(code: int, meaning: str) -> None:
     loop = waiting("CrashLoopBackOff", restartCount=4, lastState=exited(code))
@@ -45,7 +45,7 @@ def test_a_pod_that_ended_to_be_started_again_is_a_warning() -> None:
 def test_out_of_memory_is_called_so() -> None:
     ended = [container(state=exited(137, reason="OOMKilled"))]
     found = only(well(pods=[pod("w", phase="Failed", conditions=[], containerStatuses=ended)]))
-    assert "no more memory than its limit" in found.text
+    assert "needed more memory than its limit" in found.text
 
 
 def test_pods_in_the_same_trouble_are_told_together() -> None:

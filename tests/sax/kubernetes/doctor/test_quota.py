@@ -23,7 +23,7 @@ def test_a_quota_below_what_is_wanted_is_a_problem() -> None:
     small = quota({"requests.google.com/tpu": "32"}, {"requests.google.com/tpu": "0"})
     found = only(well(resourcequotas=[small]))
     assert found.level == PROBLEM
-    assert "allows 32 google.com/tpu, and 64 chips are wanted" in found.text
+    assert "allows 32 google.com/tpu, but 64 chips are wanted" in found.text
 
 
 def test_a_full_quota_is_a_warning_whatever_its_unit() -> None:

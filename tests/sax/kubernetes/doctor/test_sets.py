@@ -27,7 +27,7 @@ def test_a_jobset_that_waits_restarts_or_lacks_hosts_is_a_warning() -> None:
     texts = [each.text for each in troubles(well(jobsets=things))]
     assert any("suspended" in text for text in texts)
     assert "sax-model-server-set-1 was restarted 3 times" in texts
-    assert any("all hosts of 0 replicas ready, of 1" in text for text in texts)
+    assert any("all hosts ready in 0 of 1 replicas" in text for text in texts)
 
 
 def test_a_deployment_says_why_it_has_no_pods() -> None:
