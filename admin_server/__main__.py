@@ -63,7 +63,7 @@ async def _serve(config: AdminConfig) -> None:
 
 
 def parse(arguments: list[str]) -> AdminConfig:
-    """The configuration that these flags make; exits with a message for bad ones."""
+    """Parse the flags; exits with a message if they are invalid."""
     parser = _parser()
     flags = parser.parse_args(arguments)
     try:

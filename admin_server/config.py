@@ -1,4 +1,4 @@
-"""What one admin server process was told: built once from its flags, never changed."""
+"""Configuration of one admin server process: built once from its flags, never changed."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class AdminConfig:
     host: str = "127.0.0.1"
     port: int = ADMIN_PORT  # 0: any free one
     status_port: int = ADMIN_STATUS_PORT  # 0: any free one; -1: no status page
-    fs_root: str = ".sax"  # where the records are: a folder or a URL
+    fs_root: str = ".sax"  # where the log is stored: a folder or a URL
     sax_root: str | None = None  # where location.proto is written
-    advertise: str | None = None  # the host that others reach this one by
+    advertise: str | None = None  # host under which others reach this server
     snapshot_every: int = 100  # records
-    beat_s: float = 1.0  # between two signs of life of the leader
-    store_timeout_s: float = TIMEOUT_S  # a change that the store holds up longer is refused
+    beat_s: float = 1.0  # between two beats of the leader
+    store_timeout_s: float = TIMEOUT_S  # a change the store delays longer is refused
     scaling: ScalingTiming = ScalingTiming()
     security: Security = OPEN_TO_ALL
-    kubernetes: str | None = None  # the folder of templates of model servers; None: no Kubernetes
-    kubernetes_namespace: str | None = None  # None: the one that this process is in
-    kubernetes_limit: int = 64  # objects of this cell at a time
+    kubernetes: str | None = None  # folder of model server templates; None: no Kubernetes
+    kubernetes_namespace: str | None = None  # None: the namespace of this process
+    kubernetes_limit: int = 64  # maximum objects of this cell
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
