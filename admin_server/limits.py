@@ -1,7 +1,7 @@
-"""How large a spec may be, and which of its numbers make sense.
+"""Limits on the size of a spec and the range of its numbers. Pure.
 
-Every spec is in every snapshot and in the memory of every admin server of the cell, and is sent
-to whoever lists: one bad client must not make that slow for all. Pure.
+Every spec is in every snapshot and in the memory of every admin server of the cell, and is sent to
+everyone who lists: one bad client must not slow that down for all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from sax.errors import InvalidRequest
 from sax.types import Autoscaling, ModelSpec, Placement, ServerInfo
 
-MODEL_ID_BYTES = 200  # it is part of file names, labels and every line of a log
+MODEL_ID_BYTES = 200  # part of file names, labels and every log line
 MODEL_PATH_BYTES = 400
 CHECKPOINT_BYTES = 4096  # PATH_MAX; a URL is shorter
 OVERRIDES = 256
@@ -25,7 +25,7 @@ _MOST_DEVICES = 1_000_000
 
 
 def check_limits(spec: ModelSpec) -> None:
-    """Raises InvalidRequest naming the field that is too large or not a sensible number."""
+    """Raises InvalidRequest naming the field that is too large or out of range."""
     _check_bytes(spec.model_id, MODEL_ID_BYTES, "model")
     _check_bytes(spec.model_path, MODEL_PATH_BYTES, "model_path")
     _check_bytes(spec.checkpoint, CHECKPOINT_BYTES, "checkpoint")
@@ -49,7 +49,7 @@ def check_limits(spec: ModelSpec) -> None:
 
 
 def check_server(info: ServerInfo) -> None:
-    """Raises InvalidRequest for a server that says of itself what cannot be."""
+    """Raises InvalidRequest if a server reports impossible figures about itself."""
     if not 0 <= info.devices <= _MOST_DEVICES:
         raise InvalidRequest(f"a server of {info.devices} devices", param="devices")
     if info.memory_total < 0:
@@ -95,7 +95,7 @@ def _check_placement(place: Placement) -> None:
 
 
 def _check_autoscaling(scaling: Autoscaling) -> None:
-    # JSON has no such number: the record could be written and never read again.
+    # JSON has no such number: the record could be written but never read again.
     if not math.isfinite(scaling.target_queue):
         raise InvalidRequest(
             f"a target queue of {scaling.target_queue}: write how many requests may wait",

@@ -1,4 +1,4 @@
-"""The figures of a cell for Prometheus, read from the cell at each scrape."""
+"""Prometheus metrics of a cell, read from the cell at each scrape."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CellCollector(Collector):
         self._seat = seat
 
     def collect(self) -> Iterator[Metric]:
-        """One family after the other; of a cell that is led elsewhere only that it is."""
+        """All metric families; a follower only reports that it does not lead."""
         cell = self._seat.cell
         yield GaugeMetricFamily(
             "sax_admin_leading", "1 while this admin server leads the cell", float(bool(cell))
@@ -38,7 +38,7 @@ class CellCollector(Collector):
                 yield from self._objects(cell.provisioner)
 
     def _objects(self, provisioner: Provisioner) -> Iterator[Metric]:
-        """What was asked of Kubernetes."""
+        """Objects requested from Kubernetes."""
         objects = GaugeMetricFamily(
             "sax_admin_kubernetes_objects",
             "JobSets and LeaderWorkerSets, by the model they are for",
@@ -94,7 +94,7 @@ class CellCollector(Collector):
         yield from self._requests(cell)
 
     def _requests(self, cell: Cell) -> Iterator[Metric]:
-        """What the autoscaler goes by."""
+        """The figures the autoscaler uses."""
         queued, running = Counter[str](), Counter[str]()
         for server in cell.servers():
             for servable in server.servables:
@@ -136,7 +136,7 @@ class CellCollector(Collector):
 
 
 def registry_of(seat: Seat) -> CollectorRegistry:
-    """A registry of this admin server alone."""
+    """A registry for this admin server alone."""
     registry = CollectorRegistry()
     registry.register(CellCollector(seat))
     return registry

@@ -1,7 +1,4 @@
-"""What has become of each model: its replicas, and in words why one is not ready.
-
-Describes what the assigner chose and what is seen; decides nothing.
-"""
+"""Reports on each model: its replicas, and why one is not ready."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ from sax.types import ModelSpec, Progress, ReplicaStatus, ServableStatus
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """What has become of one model."""
+    """The state of one model."""
 
-    version: str  # the published one that this is about
+    version: str  # the published version it describes
     replicas: tuple[ReplicaStatus, ...]
     ready: frozenset[str]  # addresses that clients may use
     current: int  # how many of them have this version
@@ -30,11 +27,11 @@ class ModelReport:
 class Awaited:
     """Servers that may hold replicas of a model and have not answered yet."""
 
-    replicas: int  # that are not looked for elsewhere because of it
+    replicas: int  # not placed elsewhere meanwhile
     servers: Sequence[str]
 
     def reason(self, seen: Seen) -> str:
-        """What a replica waits for."""
+        """The text for replicas that wait for these servers."""
         one = len(self.servers) == 1
         trouble = seen.servers[self.servers[0]].trouble if one else ""
         return (
@@ -54,7 +51,7 @@ class Intent:
 
     @cached_property
     def leaving_models(self) -> frozenset[str]:
-        """The models that lose a replica now."""
+        """Models that lose a replica now."""
         return frozenset(model_id for _, model_id in self.leaving)
 
 
@@ -79,7 +76,7 @@ def report(spec: ModelSpec, intent: Intent, seen: Seen, now: float) -> ModelRepo
 
 
 def report_ready(spec: ModelSpec, addresses: Sequence[str]) -> ModelReport:
-    """Describe a model with which all is as it should be."""
+    """Describe a model that needs nothing."""
     replicas = tuple([ReplicaStatus(address, ServableStatus.LOADED) for address in addresses])
     return ModelReport(spec.version, replicas, frozenset(addresses), len(replicas))
 
@@ -87,7 +84,7 @@ def report_ready(spec: ModelSpec, addresses: Sequence[str]) -> ModelReport:
 def with_notes(
     replicas: Sequence[ReplicaStatus], notes: Sequence[str]
 ) -> tuple[ReplicaStatus, ...]:
-    """The same, each one without a server told one note more."""
+    """Append one note to each replica that has no server."""
     left = iter(notes)
     return tuple(
         replica
@@ -111,7 +108,7 @@ def _missing(spec: ModelSpec, intent: Intent, seen: Seen) -> list[ReplicaStatus]
 
 
 def _what_else(seen: Seen) -> str:
-    """What is known about servers that could help."""
+    """Servers that may help once they answer or come back."""
     return "; ".join([*seen.silent, *seen.gone])
 
 
@@ -138,7 +135,7 @@ def _replica(
     if status is ServableStatus.LOADING or model.load(address):
         return ReplicaStatus(address, ServableStatus.LOADING, _describe(progress), progress)
     if failure is not None and waits(failure, now):
-        if failure.need is not None:  # the model is in order
+        if failure.need is not None:  # the model itself is fine
             return ReplicaStatus(address, ServableStatus.NONE, _describe_refusal(failure))
         return ReplicaStatus(address, ServableStatus.FAILED, _describe_failure(failure))
     if status is ServableStatus.FAILED and servable is not None and servable.need is None:
@@ -149,7 +146,7 @@ def _replica(
 def _leaving(address: str, unload: Unload | None, failure: Failure | None) -> ReplicaStatus:
     why = f"unloading: {unload.why}" if unload else "unloading before it is loaded again"
     if failure is not None:
-        # A retry begins with an unload; what went wrong stays the news until it goes right.
+        # A retry begins with an unload; keep showing the failure until a load succeeds.
         why = f"{why}; the last load failed: {failure.reason}"
     return ReplicaStatus(address, ServableStatus.UNLOADING, why)
 
@@ -175,7 +172,7 @@ def _why_outdated(spec: ModelSpec, model: SeenModel, assigned: Sequence[str], st
 
 
 def _why_old_acls(spec: ModelSpec, model: SeenModel, address: str) -> str:
-    """What keeps a ready replica from having the access control lists of its spec; "" if it has."""
+    """Why a ready replica lacks the ACLs of its spec; "" if it has them."""
     push = model.pushes.get(address)
     if push is None or not model.has_stale_acls(address, spec):
         return ""
