@@ -1,4 +1,4 @@
-"""What autoscaling may be asked for. Knows nothing of what it does."""
+"""Validation of autoscaling settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sax.types import Autoscaling
 
 
 def check_autoscaling(autoscaling: Autoscaling | None, most_replicas: int) -> None:
-    """Raises InvalidRequest that names the field at fault."""
+    """Raises InvalidRequest naming the field at fault."""
     if autoscaling is None:
         return
     least, most = autoscaling.min_replicas, autoscaling.max_replicas

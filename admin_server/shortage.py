@@ -1,7 +1,6 @@
-"""Why a replica has no server, in words that say what would help.
+"""Explain why a replica has no server, and what would help.
 
-Looks at kinds of servers rather than at servers, so that a full cell costs no more to explain than
-an empty one to fill. Decides nothing.
+Works on kinds of servers, so that explaining a full cell costs no more than filling an empty one.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from sax.types import ModelSpec
 def why_short(
     spec: ModelSpec, demand: Demand, fleet: Fleet, needs: Needs, chosen: Collection[str]
 ) -> str:
-    """Why the model has no server beyond those that were chosen."""
+    """Why the model has no server beyond those chosen."""
     if not fleet.rooms:
         return "no model server has joined this cell"
     on_path = [kind for kind in fleet.open_to(spec.model_id) if demand.path in kind.paths]
@@ -72,7 +71,7 @@ def _no_devices(demand: Demand, kinds: list[Kind]) -> str:
 
 
 def _too_small(demand: Demand, need: Need, kinds: list[Kind]) -> str:
-    """No server has the devices that a server which refused the model said it needs."""
+    """No server has the devices that a server which refused the model reported as needed."""
     servers = [room.server.info for kind in kinds for room in kind.rooms.values()]
     largest = max(servers, key=lambda info: (devices_of(info), info.memory_total))
     silent = sum(not devices_of(info) for info in servers)
@@ -119,6 +118,6 @@ def _no_memory(spec: ModelSpec, able: list[Kind], chosen: Collection[str], needs
 
 
 def _beside(room: Room) -> str:
-    """The models that take a server's room, the largest first."""
+    """The models on the server, largest first."""
     order = sorted(room.models, key=lambda model_id: (-room.models[model_id], model_id))
     return f" beside {listing(order)}" if order else ""

@@ -1,7 +1,4 @@
-"""Which template serves a model: the smallest whose servers would satisfy it.
-
-Decides by what templates and models say, and by what servers learned; knows nothing of objects.
-"""
+"""Choose the template for a model: the smallest whose servers would satisfy it."""
 
 from __future__ import annotations
 
@@ -20,10 +17,10 @@ def choose_template(
     templates: Sequence[Template],
     too_small: Collection[str] = (),
 ) -> Template | str:
-    """The one with the fewest devices, then the first by name; or in words why none does.
+    """The fitting template with the fewest devices, then by name; or text on why none fits.
 
-    `need` is what servers without the room said, and servers of the templates named by
-    `too_small` were among them.
+    `need` is what servers with too little memory reported; servers of the templates in `too_small`
+    were among them.
     """
     unfit: dict[str, str] = {}
     for template in sorted(templates, key=lambda each: (each.devices, each.name)):

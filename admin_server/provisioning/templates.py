@@ -1,7 +1,7 @@
 """Templates of model servers: manifests of a JobSet or LeaderWorkerSet with one replica each.
 
-From the text of a manifest comes what its servers will have (hosts, devices, tags), and from a
-template and a model the object that serves it. Knows nothing of files, clusters or decisions.
+Parses from a manifest what its servers will have (hosts, devices, tags), and renders from a
+template and a model the object that serves it.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ from sax.names import CellId
 CONTAINER = "sax-model-server"
 _CHIPS = ("google.com/tpu", "nvidia.com/gpu", "amd.com/gpu")
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_SHORTEST = 24  # letters: some of the template's name, some of the model's, and what numbers need
+_SHORTEST = 24  # letters: parts of the template's and the model's name, and the numbers
 _UNITS = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-# A StatefulSet's name and the hash of its revision are one label, and that of the hosts is -0.
+# A StatefulSet's name plus its revision hash is one label; the hosts' StatefulSet adds -0.
 _LONGEST_LEADER_WORKER_SET = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What its file says, checked."""
+    """A parsed and checked template."""
 
     name: str
     kind: ObjectKind
-    devices: int  # of one replica, all hosts together
+    devices: int  # of one replica, over all hosts
     tags: frozenset[str]
-    patterns: tuple[str, ...]  # of model ids; empty: any
-    memory: int  # bytes of all devices together; 0: not known
-    longest: int  # letters of an object's name
+    patterns: tuple[str, ...]  # for model ids; empty: any
+    memory: int  # total bytes of all devices; 0: unknown
+    longest: int  # characters of an object's name
     body: Body
     hash: str
 
     def is_for(self, model_id: str) -> bool:
-        """Do its patterns let this model in?"""
+        """True if its patterns admit this model."""
         return not self.patterns or any(fnmatchcase(model_id, each) for each in self.patterns)
 
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """Some pods of a replica that are alike."""
+    """A group of identical pods of a replica."""
 
     count: int
     spec: dict[str, Any]
@@ -117,7 +117,7 @@ def object_for(template: Template, model_id: str, name: str, cell: CellId) -> di
 
 
 class _Wrong(Exception):
-    """What is wrong with a manifest."""
+    """A manifest is invalid."""
 
 
 def _bad(file: str, why: str) -> InvalidRequest:
@@ -156,7 +156,7 @@ def _read(body: dict[str, Any]) -> Template:
 
 
 def _checked_tags(pods: Sequence[Pods]) -> frozenset[str]:
-    """Of its servers, of which there is one at least."""
+    """Tags of its servers; there must be at least one server."""
     servers = [server for some in pods for server in some.servers]
     if not servers:
         raise _Wrong(f"has no container named {CONTAINER}: that is the one that gets the tags")
@@ -176,7 +176,7 @@ def _kind_of(body: Body) -> ObjectKind:
 
 
 def _check_replicas(kind: ObjectKind, body: Body) -> None:
-    """One object is one replica: it comes and goes as one."""
+    """One object must be one replica, because it is created and deleted as a whole."""
     spec = part(body, "spec")
     if kind is not JOBSET:
         if _count(spec.get("replicas")) != 1:
@@ -197,7 +197,7 @@ def _check_replicas(kind: ObjectKind, body: Body) -> None:
 
 
 def pods_of(kind: ObjectKind, body: Body) -> Iterator[Pods]:
-    """The pods that an object is to have."""
+    """The pods that an object will have."""
     spec = part(body, "spec")
     if kind is JOBSET:
         for job in parts(spec, "replicatedJobs"):
@@ -212,7 +212,7 @@ def pods_of(kind: ObjectKind, body: Body) -> Iterator[Pods]:
 
 
 def _longest_name(kind: ObjectKind, body: Body) -> int:
-    """With room for what is appended to it."""
+    """The longest object name that leaves space for what is appended."""
     spec = part(body, "spec")
     if kind is not JOBSET:
         return _LONGEST_LEADER_WORKER_SET
@@ -221,7 +221,7 @@ def _longest_name(kind: ObjectKind, body: Body) -> int:
         last_job = _count(job.get("replicas")) - 1
         host = f"-{job['name']}-{last_job}-{_hosts_of(_job(job)) - 1}"
         room = min(room, LONGEST - len(f"{host}-xxxxx"))
-        if spec.get("coordinator"):  # a label says HOST.NAME, and a host begins with NAME
+        if spec.get("coordinator"):  # one label is HOST.NAME, where HOST starts with NAME
             room = min(room, (LONGEST - len(f"{host}.")) // 2)
     return room
 
@@ -239,7 +239,7 @@ def _hosts_of(job: Body) -> int:
 
 
 def _count(value: Any) -> int:
-    """A number of pods; what is left out is 1."""
+    """A number of pods; omitted means 1."""
     number = 1 if value is None else int(value)
     if number < 1:
         raise _Wrong(f"wants {number} pods somewhere: write 1 or more")
@@ -259,7 +259,7 @@ def _bytes(text: str) -> int:
     return int(found[1]) * _UNITS[found[2]]
 
 
-# The flag --tags, in one word or in two
+# The flag --tags, as one word or two
 
 
 def _tags_of(container: Body) -> list[str]:
@@ -283,7 +283,7 @@ def _add_tags(container: dict[str, Any], more: str) -> None:
 
 
 def _place_of_tags(line: list[str]) -> int | None:
-    """Of the last word that tells the tags: it is the one that counts."""
+    """Index of the word holding the tags; the last --tags counts."""
     for place in range(len(line) - 1, -1, -1):
         if line[place].startswith("--tags="):
             return place
