@@ -119,7 +119,7 @@ def _choose(
     """The count wanted from now on, and why if it changes."""
     within = _clamp(bounds, seen.wanted)
     if within != seen.wanted:
-        return within, f"it is to have {bounds.min_replicas} to {bounds.max_replicas}"
+        return within, f"its bounds are {bounds.min_replicas} to {bounds.max_replicas} replicas"
     if seen.wanted == 0 and seen.idle_s is None:
         return 1, _who_asks(traffic)
     if bounds.min_replicas == 0 and _over(seen.idle_s, timing.idle_s):
@@ -129,7 +129,7 @@ def _choose(
         return more, f"{_too_long(bounds, traffic)} for {timing.up_s:g} s"
     if _over(seen.under_s, timing.down_s):
         queue = f"a queue of {traffic.queued} with {traffic.running} running"
-        return seen.wanted - 1, f"one less would do for {queue} for {timing.down_s:g} s"
+        return seen.wanted - 1, f"one fewer was enough for {queue} for {timing.down_s:g} s"
     return seen.wanted, ""
 
 
@@ -165,7 +165,7 @@ def _limit(bounds: Autoscaling, seen: Scaling, traffic: Traffic) -> str:
         return ""
     if _asks(bounds, traffic) <= seen.wanted:
         return ""
-    return f"{_too_long(bounds, traffic)}, but it is to have {bounds.max_replicas} at most"
+    return f"{_too_long(bounds, traffic)}, but max_replicas is {bounds.max_replicas}"
 
 
 def _asks(bounds: Autoscaling, traffic: Traffic) -> int:
@@ -199,4 +199,4 @@ def _too_long(bounds: Autoscaling, traffic: Traffic) -> str:
 def _who_asks(traffic: Traffic) -> str:
     if traffic.held:
         return f"{traffic.held} request{'s are' if traffic.held != 1 else ' is'} held at gateways"
-    return "it was asked for while it was being unloaded"
+    return "requests arrived while it was being unloaded"

@@ -94,9 +94,7 @@ class Cell:
         self._plan = Plan((), {})
         self._seen = Seen()
         self._dismissed = False
-        self.provisioner: Provisioner | None = (
-            None  # requests machines from Kubernetes, if configured
-        )
+        self.provisioner: Provisioner | None = None  # requests machines from Kubernetes
         self._watched = WatchSets()
         restored, settled_at_s = frozenset(ledger.state.models), clock() + timing.settle_s
         self._recovery = Recovery(restored, settled_at_s)
@@ -268,7 +266,7 @@ class Cell:
             if self._ready(self.ledger.state.models[model_id]) >= replicas:
                 return
             await event.wait()
-        raise Cancelled(f"{model_id} was unpublished while its replicas were waited for")
+        raise Cancelled(f"{model_id} was unpublished while waiting for its replicas")
 
     def demand(self, model_id: str, waiting: int, caller: str) -> Prospect:
         """A caller reports how many requests of a model it holds for lack of a replica.
@@ -299,7 +297,7 @@ class Cell:
     def _check_leading(self) -> None:
         if self._dismissed:
             raise NotLeading(
-                f"this admin server does not lead {self.ledger.state.cell} any more: ask again",
+                f"this admin server no longer leads {self.ledger.state.cell}; retry",
                 param="",
             )
 

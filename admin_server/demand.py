@@ -40,13 +40,13 @@ class Demand:
         """Replace the caller's last report. Raises InvalidRequest naming the field."""
         if not 0 < len(caller) <= _LONGEST_CALLER:
             raise InvalidRequest(
-                f"caller has {len(caller)} letters: send an id of your own of 1 to "
+                f"caller has {len(caller)} characters: send an id of your own of 1 to "
                 f"{_LONGEST_CALLER}",
                 param="caller",
             )
         if not 0 <= waiting <= _MOST_WAITING:
             raise InvalidRequest(
-                f"{waiting} requests cannot wait: send 0 to {_MOST_WAITING}", param="waiting"
+                f"waiting is {waiting}: send 0 to {_MOST_WAITING}", param="waiting"
             )
         self._told.get(model_id, {}).pop(caller, None)
         if waiting:
@@ -77,7 +77,7 @@ def prospect(spec: ModelSpec, wanted: int, report: ModelReport | None) -> Prospe
     if spec.autoscaling is None:
         return Prospect(False, "")
     if report is None or not report.replicas or wanted == 0:
-        return Prospect(True, "its first replica is asked for")
+        return Prospect(True, "its first replica has been requested")
     if report.ready:
         return Prospect(True, "a replica is ready")
     coming = [replica for replica in report.replicas if _is_coming(replica)]

@@ -194,7 +194,7 @@ class _Led:
             servers=servers,
         )
         loop = asyncio.create_task(cell.reconciler.run())
-        # A cell that is not reconciled must not look led.
+        # Step down: a cell without a reconciler must not look as if it were led.
         loop.add_done_callback(lambda task: ledger.deposed.set())
         location = asyncio.create_task(self._tell_location())
         try:

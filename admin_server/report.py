@@ -35,7 +35,7 @@ class Awaited:
         one = len(self.servers) == 1
         trouble = seen.servers[self.servers[0]].trouble if one else ""
         return (
-            f"waits for {listing(self.servers)}, which may have served it before and "
+            f"waiting for {listing(self.servers)}, which may still hold it but "
             f"{'has' if one else 'have'} not answered yet{f' ({trouble})' if trouble else ''}"
         )
 
@@ -66,7 +66,7 @@ def report(spec: ModelSpec, intent: Intent, seen: Seen, now: float) -> ModelRepo
     outdated = _why_outdated(spec, model, assigned, len(ready) - current)
     replicas = [_replica(spec, model, a, intent, seen, now, outdated) for a in assigned]
     replicas += [
-        ReplicaStatus(a, ServableStatus.LOADED, "serves until a replica elsewhere is ready")
+        ReplicaStatus(a, ServableStatus.LOADED, "keeps serving until a replica elsewhere is ready")
         for a in sorted(ready)
         if a not in assigned
     ]
@@ -144,7 +144,7 @@ def _replica(
 
 
 def _leaving(address: str, unload: Unload | None, failure: Failure | None) -> ReplicaStatus:
-    why = f"unloading: {unload.why}" if unload else "unloading before it is loaded again"
+    why = f"unloading: {unload.why}" if unload else "unloading before a reload"
     if failure is not None:
         # A retry begins with an unload; keep showing the failure until a load succeeds.
         why = f"{why}; the last load failed: {failure.reason}"
@@ -159,13 +159,13 @@ def _why_outdated(spec: ModelSpec, model: SeenModel, assigned: Sequence[str], st
         if model.failures and (failure := model.failure(address, spec)) is not None
     ]
     if not failures or not staying:
-        return "serves the version before the last update until its turn comes"
+        return "still serves the previous version until its turn in the update"
     _, address, failure = max(failures, key=lambda failure: failure[:2])
     why, until = f"the new version failed to load on {address}", "a retry works"
     if failure.need is not None:
-        why, until = f"{address} has too little room for the new version", "there is more"
+        why, until = f"{address} has too little memory for the new version", "there is more"
     return (
-        f"serves the version before the last update: the update stopped, because {why} "
+        f"still serves the previous version: the update stopped because {why} "
         f"({failure.reason}); {count(staying, 'replica')} {'stay' if staying > 1 else 'stays'} on "
         f"the old version until {until}, and `sax rollback {spec.model_id}` goes back to it"
     )
@@ -176,9 +176,9 @@ def _why_old_acls(spec: ModelSpec, model: SeenModel, address: str) -> str:
     push = model.pushes.get(address)
     if push is None or not model.has_stale_acls(address, spec):
         return ""
-    why = push.reason or "its server took them but does not report them"
+    why = push.reason or "its server accepted the new ones but does not report them"
     return (
-        f"ready, but with access control lists from before the last update: {why}; "
+        f"ready, but with the previous access control lists: {why}; "
         f"try {push.count + 1} at {clock_time(push.next_try_s)}"
     )
 
@@ -199,13 +199,13 @@ def _describe_failure(failure: Failure) -> str:
 
 
 def _describe_refusal(failure: Failure) -> str:
-    return f"had no room: {failure.reason}; asked again at {clock_time(failure.next_try_s)}"
+    return f"too little memory: {failure.reason}; retry at {clock_time(failure.next_try_s)}"
 
 
 def _why_not_loading(place: Place, intent: Intent, seen: Seen) -> str:
     address, _ = place
     if place in intent.crowded:
-        return f"waits until {address} has room: {intent.crowded[place]} must go first"
+        return f"waiting for memory on {address}: {intent.crowded[place]} must be unloaded first"
     if others := seen.under_way(address):
-        return f"waits until {address} is done with {listing(others)}"
+        return f"waiting for {address} to finish with {listing(others)}"
     return "about to be loaded"

@@ -36,7 +36,7 @@ def unloads(
         places = _held(model)
         spec = wanted.models.get(model_id)
         if spec is None:
-            going += [Unload(a, model_id, "it is not published any more") for a in places]
+            going += [Unload(a, model_id, "it is no longer published") for a in places]
             continue
         assigned = assignment.addresses[model_id]
         rolled = _next_to_roll(spec, seen, assigned) if model_id not in awaited else None
@@ -65,7 +65,7 @@ def _why_reload(
     """Why a replica that stays must be reloaded; "" if it need not, or must wait."""
     servable, load = model.held.get(address), model.load(address)
     if load is not None:
-        return "" if load.spec.version == spec.version else "it was updated while it was loading"
+        return "" if load.spec.version == spec.version else "it was updated while loading"
     if servable is None:
         return ""
     if servable.status is ServableStatus.LOADED:
@@ -73,7 +73,11 @@ def _why_reload(
     if not is_current(servable, spec):
         return "it was updated"
     failed = servable.status is ServableStatus.FAILED
-    return "it is tried again" if failed and not waits(model.failure(address, spec), now) else ""
+    return (
+        "to retry the load that failed"
+        if failed and not waits(model.failure(address, spec), now)
+        else ""
+    )
 
 
 def _next_to_roll(spec: ModelSpec, seen: Seen, assigned: Sequence[str]) -> str | None:
@@ -100,5 +104,5 @@ def _why_leave(model: SeenModel, address: str, assigned: Sequence[str]) -> str:
     if assigned and not ready and model.is_ready(address):
         return ""
     if (servable := model.held.get(address)) is not None and servable.need is not None:
-        return "this server has too little room for it"
-    return "it is not wanted on this server any more"
+        return "this server has too little memory for it"
+    return "it is no longer wanted on this server"

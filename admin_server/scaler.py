@@ -158,7 +158,7 @@ class Scaler:
 
 
 def _begin(spec: ModelSpec, bounds: Autoscaling, now: float) -> Scaling:
-    return start(bounds, spec.replicas, f"published to begin with {spec.replicas}", now)
+    return start(bounds, spec.replicas, f"published with {spec.replicas}", now)
 
 
 def _with_counts(state: CellState, counts: Mapping[str, int]) -> CellState:

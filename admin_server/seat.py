@@ -25,7 +25,7 @@ class Seat:
         self.cell: Cell | None = None  # set while this server leads
         self.term = 0  # our term while we lead
         self.leader = ""  # host:port of the leader, "" if unknown
-        self.trouble = "it has just started"  # why there is no leader yet
+        self.trouble = "it has just started"  # why the leader is unknown
 
     def take(self, cell: Cell, term: int, address: str) -> None:
         """This server leads from now on."""

@@ -207,7 +207,7 @@ class Seen:
             for address in silent[:_NAMED]
         ]
         more = len(silent) - len(told)
-        return [*told, f"and {count(more, 'other server')} likewise"] if more else told
+        return [*told, f"and so have {count(more, 'other server')}"] if more else told
 
     @cached_property
     def has_answers(self) -> bool:

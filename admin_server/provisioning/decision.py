@@ -60,7 +60,7 @@ class Situation:
     # Templates whose servers lacked the memory for the published version.
     too_small: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     setbacks: Mapping[str, Setback] = field(default_factory=dict[str, Setback])
-    taken: Collection[str] = ()  # names of objects that are not ours
+    taken: Collection[str] = ()  # names taken by objects that are not ours
     may_create: bool = True
     may_delete: bool = True
 
