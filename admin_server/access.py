@@ -23,8 +23,8 @@ class Access:
         """Raises PermissionDenied unless the principal may change the cell, e.g. publish."""
         if self.enforced and not self.admins.allows(principal):
             raise PermissionDenied(
-                f"{_who(principal)} may not {doing} in {self.cell}: that is for {self.admins} "
-                "(--admin_acl of its admin server); ask one of them"
+                f"{_who(principal)} may not {doing} in {self.cell}: only {self.admins} may "
+                "(--admin_acl of its admin server)"
             )
 
     def check_model(self, principal: Principal, spec: ModelSpec | None, doing: str) -> None:
@@ -37,8 +37,8 @@ class Access:
         owners = parse_acl(spec.admin_acl, "admin_acl")
         if not owners.allows(principal):
             raise PermissionDenied(
-                f"{_who(principal)} may not {doing} {spec.model_id}: that is for {owners} (its "
-                f"admin_acl) and {self.admins} (--admin_acl of the admin server); ask one of them"
+                f"{_who(principal)} may not {doing} {spec.model_id}: only {owners} (its "
+                f"admin_acl) and {self.admins} (--admin_acl of the admin server) may"
             )
 
     def check_enforceable(self, spec: ModelSpec) -> None:
@@ -47,7 +47,7 @@ class Access:
             return
         param = "admin_acl" if spec.admin_acl else "acls"
         raise UnsupportedParameter(
-            f"{param} cannot be enforced: nobody proves who they are to this admin server; start "
+            f"{param} cannot be enforced: this admin server does not authenticate callers; start "
             "every server of the cell with --tokens or --tls_ca, or leave it empty",
             param=param,
         )
@@ -57,4 +57,4 @@ EVERYONE_MAY = Access()
 
 
 def _who(principal: Principal) -> str:
-    return principal.name or "someone who proved nothing"
+    return principal.name or "an unauthenticated caller"

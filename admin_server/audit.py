@@ -28,10 +28,10 @@ def check_page(before: int, limit: int) -> int:
     """The number of events to return. Raises InvalidRequest naming the bad number."""
     if before < 0:
         raise InvalidRequest(
-            f"before {before}: write the number of an event, or 0 for the newest", param="before"
+            f"before {before}: use the number of an event, or 0 for the newest", param="before"
         )
     if not 0 <= limit <= _MOST_EVENTS:
         raise InvalidRequest(
-            f"limit {limit}: write 1 to {_MOST_EVENTS}, or 0 for {USUAL_EVENTS}", param="limit"
+            f"limit {limit}: use 1 to {_MOST_EVENTS}, or 0 for {USUAL_EVENTS}", param="limit"
         )
     return limit or USUAL_EVENTS

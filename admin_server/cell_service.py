@@ -37,7 +37,7 @@ class CellService(cell_pb2_grpc.CellServicer):
         self._access.check_model(caller(), spec, "roll back")
         if len(request.uuid) not in (0, _UUID_BYTES):
             raise InvalidRequest(
-                f"a version of {len(request.uuid)} bytes: send {_UUID_BYTES} bytes, or none for "
+                f"the version has {len(request.uuid)} bytes: send {_UUID_BYTES} bytes, or none for "
                 "the one before the current",
                 param="version",
             )

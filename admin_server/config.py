@@ -38,30 +38,28 @@ class AdminConfig:
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
-            raise ValueError(f"--port {self.port}: write 0 (any free port) to 65535")
+            raise ValueError(f"--port {self.port}: use 0 (any free port) to 65535")
         if not NO_STATUS_PAGE <= self.status_port < 65536:
             raise ValueError(
-                f"--status_port {self.status_port}: write -1 (none), 0 (any free port) to 65535"
+                f"--status_port {self.status_port}: use -1 (none), 0 (any free port) to 65535"
             )
         if self.snapshot_every < 1:
-            raise ValueError(f"--snapshot_every {self.snapshot_every}: write 1 or more")
+            raise ValueError(f"--snapshot_every {self.snapshot_every}: use 1 or more")
         if not 0 <= self.kubernetes_limit <= 10_000:
-            raise ValueError(f"--kubernetes_limit {self.kubernetes_limit}: write 0 to 10000")
+            raise ValueError(f"--kubernetes_limit {self.kubernetes_limit}: use 0 to 10000")
         if self.kubernetes is None and self.kubernetes_namespace:
-            raise ValueError("--kubernetes_namespace does nothing without --kubernetes FOLDER")
+            raise ValueError("--kubernetes_namespace has no effect without --kubernetes FOLDER")
         if not 0.05 <= self.beat_s <= 60:
-            raise ValueError(f"--beat_s {self.beat_s:g}: write 0.05 to 60 seconds")
+            raise ValueError(f"--beat_s {self.beat_s:g}: use 0.05 to 60 seconds")
         if not 0.1 <= self.store_timeout_s <= 600:
-            raise ValueError(
-                f"--store_timeout_s {self.store_timeout_s:g}: write seconds from 0.1 to 600"
-            )
+            raise ValueError(f"--store_timeout_s {self.store_timeout_s:g}: use 0.1 to 600 seconds")
         for flag, seconds in (
             ("--scale_up_s", self.scaling.up_s),
             ("--scale_down_s", self.scaling.down_s),
             ("--scale_idle_s", self.scaling.idle_s),
         ):
             if not (math.isfinite(seconds) and seconds >= 0):
-                raise ValueError(f"{flag} {seconds:g}: write seconds, 0 or more")
+                raise ValueError(f"{flag} {seconds:g}: use 0 seconds or more")
 
     @property
     def advertised_host(self) -> str:

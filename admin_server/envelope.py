@@ -68,19 +68,21 @@ def unwrap(cell: CellId, kind: str, number: int, data: bytes) -> tuple[str, byte
         body = msgspec.json.decode(data, type=Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise CorruptLog(
-            f"{name} is torn or is no record of ours ({len(data)} bytes; {exc}): "
-            "bring it back from a backup"
+            f"{name} is torn or not a valid record ({len(data)} bytes; {exc}): "
+            "restore it from a backup"
         ) from exc
     if body.format != _FORMAT:
-        raise CorruptLog(f"{name} is in format {body.format}: a newer sax wrote it, start that one")
+        raise CorruptLog(
+            f"{name} is in format {body.format}: a newer sax wrote it, run that version"
+        )
     if (body.cell, body.kind, body.sequence) != (str(cell), kind, number):
         raise CorruptLog(
-            f"{name} is foreign: it says it is number {body.sequence} of the {body.kind} of "
-            f"{body.cell}; bring the right one back from a backup"
+            f"{name} is foreign: it claims to be number {body.sequence} of the {body.kind} of "
+            f"{body.cell}; restore the right one from a backup"
         )
     text = bytes(body.text)
     if body.checksum != _checksum(cell, kind, number, body.writer, text):
-        raise CorruptLog(f"{name} does not match its checksum: bring it back from a backup")
+        raise CorruptLog(f"{name} does not match its checksum: restore it from a backup")
     return body.writer, text
 
 

@@ -172,7 +172,9 @@ class Leadership:
         try:
             return decode_roster(newest[1]) if newest else ()
         except msgspec.DecodeError as exc:
-            _log.error("the roster of %s makes no sense (%s)", self._seat.cell_id, exc)
+            _log.error(
+                "the stored list of model servers of %s is invalid (%s)", self._seat.cell_id, exc
+            )
             return ()
 
 
@@ -180,5 +182,5 @@ def _read_beat(text: bytes) -> Beat | None:
     try:
         return msgspec.json.decode(text, type=Beat)
     except msgspec.DecodeError as exc:
-        _log.error("the leader's last beat makes no sense (%s)", exc)
+        _log.error("the leader's last beat is invalid (%s)", exc)
         return None

@@ -180,7 +180,7 @@ class Ledger:
         except TimeoutError as exc:
             raise self._refusal(f"the store took more than {self._patience_s:g} s") from exc
         if self.deposed.is_set():
-            raise NotLeading("another admin server leads this cell now; ask again", param="")
+            raise NotLeading("another admin server leads this cell now; retry", param="")
 
     async def _look(self) -> None:
         try:
@@ -197,7 +197,7 @@ class Ledger:
                 await self._one_change.acquire()
         except TimeoutError as exc:
             raise AdminUnavailable(
-                "the changes before it still wait for the store; nothing was written, try again"
+                "earlier changes are still waiting for the store; nothing was written, try again"
             ) from exc
         try:
             yield
@@ -216,7 +216,7 @@ class Ledger:
             self._step_down(exc)
             if exc.unsure:
                 raise _unconfirmed(exc.text) from exc
-            raise NotLeading(f"{exc.text}; ask again", param="") from exc
+            raise NotLeading(f"{exc.text}; retry", param="") from exc
         except StoreUnavailable as exc:
             raise self._refusal(exc.text) from exc
         except TimeoutError as exc:
@@ -267,6 +267,6 @@ class Ledger:
 
 def _unconfirmed(why: str) -> AdminUnavailable:
     return AdminUnavailable(
-        f"the change could not be confirmed as durable: {why}. It was not acknowledged, "
-        "and is either made whole or not at all: look, then try again"
+        f"the change could not be confirmed as durable: {why}. It may still take effect, "
+        "as a whole or not at all: check, then try again"
     )

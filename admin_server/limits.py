@@ -37,12 +37,13 @@ def check_limits(spec: ModelSpec) -> None:
         _check_autoscaling(spec.autoscaling)
     if spec.version and len(spec.version) != 32:
         raise InvalidRequest(
-            f"a uuid of {len(spec.version) // 2} bytes: send 16 bytes or none", param="uuid"
+            f"a uuid of {len(spec.version) // 2} bytes is invalid: send 16 bytes or none",
+            param="uuid",
         )
     size = _size(spec)
     if size > SPEC_BYTES:
         raise InvalidRequest(
-            f"the whole spec has {size} bytes, more than {SPEC_BYTES}: keep what is large in "
+            f"the whole spec has {size} bytes, more than {SPEC_BYTES}: move large values to "
             "the checkpoint",
             param="model",
         )
@@ -51,10 +52,10 @@ def check_limits(spec: ModelSpec) -> None:
 def check_server(info: ServerInfo) -> None:
     """Raises InvalidRequest if a server reports impossible figures about itself."""
     if not 0 <= info.devices <= _MOST_DEVICES:
-        raise InvalidRequest(f"a server of {info.devices} devices", param="devices")
+        raise InvalidRequest(f"a server cannot have {info.devices} devices", param="devices")
     if info.memory_total < 0:
         raise InvalidRequest(
-            f"a server of {info.memory_total} bytes of memory", param="memory_total_bytes"
+            f"a server cannot have {info.memory_total} bytes of memory", param="memory_total_bytes"
         )
 
 
@@ -69,7 +70,7 @@ def _check_bytes(text: str, most: int, param: str) -> None:
 
 def _check_map(items: Mapping[str, str], most: int, param: str) -> None:
     if len(items) > most:
-        raise InvalidRequest(f"{len(items)} {param}: write at most {most}", param=param)
+        raise InvalidRequest(f"{len(items)} {param}: use at most {most}", param=param)
     for key, text in items.items():
         _check_bytes(key, CHECKPOINT_BYTES, param)
         _check_bytes(text, OVERRIDE_BYTES, param)
@@ -77,19 +78,17 @@ def _check_map(items: Mapping[str, str], most: int, param: str) -> None:
 
 def _check_placement(place: Placement) -> None:
     if len(place.tags) > TAGS:
-        raise InvalidRequest(
-            f"{len(place.tags)} tags: write at most {TAGS}", param="placement.tags"
-        )
+        raise InvalidRequest(f"{len(place.tags)} tags: use at most {TAGS}", param="placement.tags")
     for tag in place.tags:
         _check_bytes(tag, TAG_BYTES, "placement.tags")
     if not 0 <= place.devices <= _MOST_DEVICES:
         raise InvalidRequest(
-            f"{place.devices} devices: write 1 or more, or 0 for any number",
+            f"{place.devices} devices: use 1 or more, or 0 for any number",
             param="placement.devices",
         )
     if place.memory < 0:
         raise InvalidRequest(
-            f"{place.memory} bytes of memory: write how many a server must have, or 0",
+            f"{place.memory} bytes of memory: give the bytes a server must have, or 0",
             param="placement.memory_bytes",
         )
 
@@ -98,7 +97,7 @@ def _check_autoscaling(scaling: Autoscaling) -> None:
     # JSON has no such number: the record could be written but never read again.
     if not math.isfinite(scaling.target_queue):
         raise InvalidRequest(
-            f"a target queue of {scaling.target_queue}: write how many requests may wait",
+            f"target_queue {scaling.target_queue}: give the number of requests that may wait",
             param="autoscaling.target_queue",
         )
 

@@ -123,7 +123,7 @@ class RemoteStore:
             async with self._mapped(name):
                 yield
         except ObjectMissing as exc:
-            raise self._failure(name, "its bucket or folder is not there") from exc
+            raise self._failure(name, "its bucket or folder does not exist") from exc
 
     @contextlib.asynccontextmanager
     async def _mapped(self, name: str) -> AsyncGenerator[None]:
@@ -181,8 +181,8 @@ def open_store(
         return RemoteStore(_backend(location, scheme, timeout_s), location, timeout_s)
     except (BaseError, OSError, ValueError) as exc:
         raise InvalidRequest(
-            f"cannot write to {location!r} ({first_line(exc)}): give a folder that can be "
-            "written, or a URL that starts with file://, s3://, gs://, az:// or memory://",
+            f"cannot write to {location!r} ({first_line(exc)}): give a writable folder, or a URL "
+            "that starts with file://, s3://, gs://, az:// or memory://",
             param=param,
         ) from exc
 
@@ -196,7 +196,7 @@ def _backend(location: str, scheme: str, timeout_s: float) -> Backend:
     if scheme == "memory":
         return from_url("memory:///")
     if scheme not in _REMOTE:
-        raise ValueError(f"{scheme}:// is no storage scheme")
+        raise ValueError(f"{scheme}:// is not a supported storage scheme")
     return from_url(
         location,
         client_options={

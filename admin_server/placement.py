@@ -79,25 +79,25 @@ def check_placement(spec: ModelSpec) -> None:
     for tag in spec.placement.tags:
         if not tag.strip() or "," in tag or tag != tag.strip():
             raise InvalidRequest(
-                f"{tag!r} is no tag: write a word without commas or blanks at its ends, as "
-                "servers have them in --tags",
+                f"{tag!r} is not a valid tag: use a word without commas or surrounding spaces, "
+                "as in the --tags of servers",
                 param="placement",
             )
     for name, number in (("devices", spec.placement.devices), ("memory", spec.placement.memory)):
         if not 0 <= number <= _MOST:
             raise InvalidRequest(
-                f"{number} {name} cannot be asked for: write 0 (any) or more", param="placement"
+                f"{number} {name} is out of range: use 0 (any) or more", param="placement"
             )
     for key, text in spec.overrides.items():
         if key == _CONSTRAINTS and _tags(text) is _UNREADABLE:
             raise InvalidRequest(
-                f"override {key}={text} is no list of tags: write them in one JSON string, with "
-                'commas between them, as in "a100,fast"',
+                f"override {key}={text} is not a list of tags: use one JSON string with "
+                'commas between the tags, as in "a100,fast"',
                 param="overrides",
             )
         if key != _CONSTRAINTS and _OURS.fullmatch(key) and _bytes(text) is None:
             raise InvalidRequest(
-                f"override {key}={text} is no number of bytes: write what one device needs, "
+                f"override {key}={text} is not a number of bytes: give what one device needs, "
                 "as in 16000000000",
                 param="overrides",
             )

@@ -128,7 +128,7 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
         await _cancel(stopping)
         if admin.life.done():
             await admin.life
-        _log.info("stopping: calls under way get %g s to end", _GRACE_S)
+        _log.info("stopping: calls in progress have %g s to finish", _GRACE_S)
 
 
 class _LedgerOpener:
@@ -223,7 +223,7 @@ class _Led:
             try:
                 return await write_location(root, self._config.cell, self._address)
             except SaxError as exc:
-                _log.error("clients do not find this leader below %s: %s", root, exc.text)
+                _log.error("clients cannot find this leader below %s: %s", root, exc.text)
                 await asyncio.sleep(_LOCATION_RETRY_S)
 
 
@@ -248,15 +248,15 @@ def tell_of_security(config: AdminConfig) -> None:
         _log.warning("%s", warning)
     if closed and config.status_port != NO_STATUS_PAGE and not is_loopback(config.host):
         _log.warning(
-            "the status page and the metrics ask nobody who they are: whoever reaches port %d sees "
-            "which models and servers there are; --status_port -1 closes it",
+            "the status page and metrics are open to everyone: whoever reaches port %d can list "
+            "models and servers; --status_port -1 closes it",
             config.status_port,
         )
     if closed and not Credentials.ours().given:
         _log.warning(
-            "this admin server has nothing to show to model servers, and those that ask who calls "
-            "will refuse it: set SAX_TOKEN, SAX_TOKEN_FILE or SAX_TLS_CERT to what their "
-            "--admin_acl names"
+            "this admin server has no credentials for model servers, and those that authenticate "
+            "callers will refuse it: set SAX_TOKEN, SAX_TOKEN_FILE or SAX_TLS_CERT to those of a "
+            "principal in their --admin_acl"
         )
 
 

@@ -183,7 +183,7 @@ class Reconciler:
         elif isinstance(action, Unload):
             kind, text = "unloaded", f"{model_id} was unloaded from {address}: {action.why}"
         else:
-            kind, text = "acls-changed", f"{address} enforces new access lists of {model_id}"
+            kind, text = "acls-changed", f"{address} enforces the new ACLs of {model_id}"
         self._happenings.note(kind, text, server=address, model_id=model_id)
 
     async def _poll(self, address: str) -> None:
@@ -204,12 +204,12 @@ class Reconciler:
             self._servers.missed(address, exc.text)
             return
         except Exception as exc:  # a bad answer must not end the polling
-            _log.exception("GetStatus of %s gave nonsense", address)
-            self._servers.missed(address, f"its answer made no sense: {exc!r}")
+            _log.exception("GetStatus of %s gave an invalid answer", address)
+            self._servers.missed(address, f"its answer is invalid: {exc!r}")
             return
         if self._servers.saw(address, status, asked_at_s, self._clock()):
-            _log.info("model server %s was started anew: %s", address, status.incarnation)
-            self._happenings.note("restarted", f"{address} was started anew", server=address)
+            _log.info("model server %s was restarted: %s", address, status.incarnation)
+            self._happenings.note("restarted", f"{address} was restarted", server=address)
             self._drop_calls(address)
 
     def _note_refusal(self, exc: SaxError) -> None:

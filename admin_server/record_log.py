@@ -89,7 +89,7 @@ class RecordLog:
                 _log.info("the log changed while it was read (try %d): %s", attempt + 1, exc)
         raise CorruptLog(
             f"the log of {self._cell} loses objects faster than they can be read: "
-            "find out who else writes there"
+            "find out what else writes there"
         )
 
     async def _read(self) -> History:
@@ -227,8 +227,8 @@ def _check_gapless(cell: CellId, last: int, numbers: Sequence[int]) -> None:
     for expected, number in enumerate(numbers, start=last + 1):
         if number != expected:
             raise CorruptLog(
-                f"{name_of(cell, 'records', expected)} is missing (the next one there is "
-                f"{name_of(cell, 'records', number)}): bring it back from a backup"
+                f"{name_of(cell, 'records', expected)} is missing (the next existing one is "
+                f"{name_of(cell, 'records', number)}): restore it from a backup"
             )
 
 

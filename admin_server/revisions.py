@@ -31,7 +31,7 @@ def completed(spec: ModelSpec, old: ModelSpec) -> ModelSpec:
 def check_revision(old: ModelSpec, revision: int) -> None:
     if revision < 0:
         raise InvalidRequest(
-            f"revision {revision}: write the one that was read, or 0 for any", param="revision"
+            f"revision {revision}: use the one that was read, or 0 for any", param="revision"
         )
     if revision not in (0, old.revision):
         raise StaleRevision(

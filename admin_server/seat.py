@@ -44,7 +44,7 @@ class Seat:
     def require(self) -> Cell:
         """The cell. Raises NotLeading, with the leader's address if known."""
         if self.cell is None:
-            raise NotLeading(f"{self.describe()}: ask the one that leads", param=self.leader)
+            raise NotLeading(f"{self.describe()}: ask the leader", param=self.leader)
         return self.cell
 
     def describe(self) -> str:
@@ -53,7 +53,7 @@ class Seat:
             return f"leads {self.cell_id} since record {self.term}"
         if self.leader:
             return f"follows the admin server of {self.cell_id} at {self.leader}"
-        return f"waits for a leader of {self.cell_id}" + (
+        return f"waiting for a leader of {self.cell_id}" + (
             f" ({self.trouble})" if self.trouble else ""
         )
 

@@ -126,7 +126,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         """Waits until the client's deadline, when gRPC cancels the call."""
         if request.num_replicas < 0:
             raise InvalidRequest(
-                f"{request.num_replicas} replicas cannot be waited for: write 0 or more",
+                f"num_replicas is {request.num_replicas}: use 0 or more",
                 param="num_replicas",
             )
         await self._cell.wait_for_ready(request.model_id, request.num_replicas)
@@ -197,7 +197,7 @@ class AdminServer:
             bound = self._security.listen(self._server, f"{host}:{port}")
         except RuntimeError as exc:
             raise InvalidRequest(
-                f"cannot listen on {host}:{port}: is another process there? "
+                f"cannot listen on {host}:{port}: another process may be using it; "
                 "give another --port, or 0 for any free one",
                 param="port",
             ) from exc

@@ -112,8 +112,8 @@ def _no_memory(spec: ModelSpec, able: list[Kind], chosen: Collection[str], needs
     need = max(needs.of(spec, kind.devices) or 0, learned.memory)
     return (
         f"{_needs(replace(learned, memory=need))}; the server with the most free memory, "
-        f"{best.address}, has {human_bytes(best.free)} of {human_bytes(best.server.info.memory_total)} "
-        f"free{_beside(best)}"
+        f"{best.address}, has {human_bytes(best.free)} of "
+        f"{human_bytes(best.server.info.memory_total)} free{_beside(best)}"
     )
 
 

@@ -73,12 +73,12 @@ def publish_record(
     _check_settings(spec)
     if spec.revision:
         raise InvalidRequest(
-            f"a publish makes a new model, which was at no revision {spec.revision}: leave it out",
+            f"a new model has no revision, but the spec has {spec.revision}: omit it",
             param="revision",
         )
     if spec.model_id in state.models:
         raise ModelExists(
-            f"{spec.model_id} is published already: update it, or unpublish it first",
+            f"{spec.model_id} is already published: update it, or unpublish it first",
             param="model",
         )
     return Publish(replace(spec, version=version), at_s, by, describe_publish(spec))
@@ -142,7 +142,7 @@ def check_cell(state: CellState, cell: str) -> None:
     """Raises InvalidName for a malformed cell, NotFound for a cell other than this one."""
     if str(names.CellId.parse(cell)) != state.cell:
         raise NotFound(
-            f"this admin server is of cell {state.cell} and knows nothing of {cell}: "
+            f"this admin server is for cell {state.cell}, not {cell}: "
             f"name a model of {state.cell}, or ask the admin server of {cell}",
             param="model",
         )
@@ -195,8 +195,7 @@ def _check_settings(spec: ModelSpec) -> None:
     names.check_checkpoint(spec.checkpoint)
     if not 0 <= spec.replicas <= _MOST_REPLICAS:
         raise InvalidRequest(
-            f"{spec.replicas} replicas: write 0 (published, but loaded nowhere) "
-            f"to {_MOST_REPLICAS}",
+            f"{spec.replicas} replicas: use 0 (published, but loaded nowhere) to {_MOST_REPLICAS}",
             param="replicas",
         )
     check_autoscaling(spec.autoscaling, _MOST_REPLICAS)
@@ -213,8 +212,8 @@ def _check_override(key: str, text: str) -> None:
     except (msgspec.DecodeError, RecursionError) as exc:
         shown = text if len(text) <= 200 else text[:197] + "..."
         raise InvalidRequest(
-            f"override {key}={shown!r} is not JSON text ({exc}): write numbers and true or false "
-            'bare, and strings in double quotes, as in "bfloat16"',
+            f"override {key}={shown!r} is not JSON text ({exc}): leave numbers and booleans "
+            'unquoted and put strings in double quotes, as in "bfloat16"',
             param="overrides",
         ) from exc
 

@@ -35,12 +35,12 @@ def parse_view(query: Mapping[str, str]) -> View:
             values[name] = _number(name, text)
         else:
             known = ", ".join(["models", "servers", *_NUMBERS])
-            raise InvalidRequest(f"there is no field {name}: use {known}", param=name)
+            raise InvalidRequest(f"unknown field {name}: use {known}", param=name)
     return View(**values)
 
 
 def _number(name: str, text: str) -> int:
     digits = text.isascii() and text.isdigit() and len(text) < 12
     if not digits or int(text) > _NUMBERS[name]:
-        raise InvalidRequest(f"{name} is {text[:40]!r}: write 0 to {_NUMBERS[name]}", param=name)
+        raise InvalidRequest(f"{name} is {text[:40]!r}: use 0 to {_NUMBERS[name]}", param=name)
     return int(text)

@@ -25,12 +25,12 @@ async def check_creates_once(store: ObjectStore, cell: CellId) -> None:
         await store.delete([name])
     except StoreUnavailable as exc:
         # Harmless: a few bytes stay. If deletes fail for good, compaction will report it.
-        _log.warning("%s stays there: %s", name, exc.text)
+        _log.warning("could not delete %s: %s", name, exc.text)
     if twice:
         raise InvalidRequest(
-            "the store of --fs_root ignores create-if-absent (If-None-Match: *): it wrote the "
-            f"object {name} twice, so it cannot keep two admin servers apart and would lose what "
-            "was published; give one that honours it, such as Amazon S3, Google Cloud Storage, "
+            "the store of --fs_root ignores create-if-absent (If-None-Match: *): it created "
+            f"the object {name} twice, so it cannot keep two admin servers apart and would lose "
+            "published models; use one that honours it, such as Amazon S3, Google Cloud Storage, "
             "Azure, MinIO, SeaweedFS or a local folder",
             param="fs_root",
         )

@@ -37,6 +37,6 @@ class StoreHealth:
         self.failures += 1
         self.trouble = why
         if self.since_s is None:
-            _log.warning("no change can be made durable: %s", why)
+            _log.warning("changes cannot be made durable: %s", why)
             self.since_s = self._clock()
             self.changed.post()

@@ -71,7 +71,7 @@ class StoreThreads:
     def _begin(self) -> None:
         with self._lock:
             if self._under_way >= self._limit:
-                raise TooManyCalls(f"{self._under_way} calls to it have not come back")
+                raise TooManyCalls(f"{self._under_way} calls to it have not returned")
             self._under_way += 1
 
     def _end(self) -> None:

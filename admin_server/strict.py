@@ -63,7 +63,7 @@ def _reading(parse: Callable[[bytes], Message], path: str) -> Callable[[bytes], 
         try:
             return parse(data)
         except DecodeError as exc:
-            text = f"{len(data)} bytes to {path} are not its request message: {exc}"
+            text = f"the {len(data)} bytes sent to {path} are not a valid request message: {exc}"
             return Refused(InvalidRequest(text, param="request"))
 
     return read
@@ -84,8 +84,8 @@ def check_known(message: Message) -> None:
     """Raises InvalidRequest naming the first unknown field."""
     for path in unknown_fields(message):
         raise InvalidRequest(
-            f"{message.DESCRIPTOR.name} has no field {path}: a newer client than this admin "
-            "server? update the admin server first, or leave the field out",
+            f"{message.DESCRIPTOR.name} has no field {path}; it may come from a newer client than "
+            "this admin server: update the admin server first, or omit the field",
             param=path,
         )
 

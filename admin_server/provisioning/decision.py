@@ -104,7 +104,7 @@ def decide(situation: Situation) -> Decision:
     deletes = [delete for model in models.values() for delete in model.deletes]
     for model_id in sorted(objects.keys() - situation.models.keys()):
         gone = [p for p in _staying(objects[model_id]) if _is_free(situation, p)]
-        deletes += [Delete(p, "its model is not published any more") for p in gone]
+        deletes += [Delete(p, "its model is no longer published") for p in gone]
     delayed = {model_id for model_id, model in models.items() if model.delayed}
     there = frozenset(m for m, model in models.items() if model.short and model.well)
     return Decision(
@@ -118,14 +118,14 @@ def decide(situation: Situation) -> Decision:
 def _decide_model(situation: Situation, spec: ModelSpec, objects: Sequence[Present]) -> _Model:
     model = _sort(situation, spec, objects)
     model.deletes += [
-        Delete(p, "its server has too little room for the model", outgrown=True)
+        Delete(p, "its server has too little memory for the model", outgrown=True)
         for p in model.outgrown
     ]
     surplus = len(model.well) - model.short
     if surplus > 0:  # first those that never joined, newest first
         free = [p for p in model.well if _is_free(situation, p)]
         going = sorted(free, key=lambda p: _value(situation, p))[:surplus]
-        model.deletes += [Delete(p, "no replica waits for it any more") for p in going]
+        model.deletes += [Delete(p, "no replica needs it any longer") for p in going]
         model.well = [p for p in model.well if p not in going]
     model.notes += [_describe(situation, p) for p in model.well]
     model.missing = max(0, model.short - len(model.well))
@@ -160,7 +160,7 @@ def _describe(situation: Situation, present: Present) -> str:
     if not servers.addresses:
         return present.describe(situation.now)
     told = "has just joined" if servers.unheard else "has joined but was not chosen"
-    return f"{present.title} is there; its server {', '.join(servers.addresses)} {told}"
+    return f"{present.title} exists; its server {', '.join(servers.addresses)} {told}"
 
 
 def _is_outgrown(
@@ -197,9 +197,9 @@ def _think_of_failed(situation: Situation, spec: ModelSpec, model: _Model) -> No
     waits = setback is not None and situation.now < setback.next_try_s
     for number, present in enumerate(model.failed):
         if number >= model.missing:
-            model.deletes.append(Delete(present, f"{present.failure}, and nobody needs it"))
+            model.deletes.append(Delete(present, f"{present.failure}, and it is no longer needed"))
         elif not waits:
-            model.deletes.append(Delete(present, f"{present.failure}, and is made again"))
+            model.deletes.append(Delete(present, f"{present.failure}, and will be replaced"))
 
 
 def _choose(situation: Situation, spec: ModelSpec, model: _Model) -> None:
@@ -218,7 +218,7 @@ def _choose(situation: Situation, spec: ModelSpec, model: _Model) -> None:
         model.notes += [chosen] * model.missing
         model.missing = 0
     elif not situation.may_create:
-        model.notes += ["this admin server began to lead just now and waits"] * model.missing
+        model.notes += ["this admin server has just become the leader and waits"] * model.missing
         model.missing, model.delayed = 0, True
     else:
         model.template = chosen
@@ -242,12 +242,12 @@ def _creates(
         name = _free_name(model.template, model_id, names)
         names.add(name)
         creates.append(Create(model_id, name, model.template))
-        model.notes.append(f"{model.template.kind.kind} {name} is about to be asked for")
+        model.notes.append(f"{model.template.kind.kind} {name} is about to be created")
     for _, model_id in wanted[room:]:
         there = count(len(situation.present), "object")
         models[model_id].notes.append(
-            f"no more machines are asked for: {there} of this cell "
-            f"{'is' if len(situation.present) == 1 else 'are'} there, and --kubernetes_limit "
+            f"no more machines are requested: {there} of this cell "
+            f"{'exists' if len(situation.present) == 1 else 'exist'}, and --kubernetes_limit "
             f"is {situation.limit}"
         )
     return creates

@@ -52,7 +52,7 @@ def connect(namespace: str | None, timeout_s: float = _TIMEOUT_S) -> Kubernetes:
     except Exception as exc:  # a bad kubeconfig can make lightkube raise anything
         raise InvalidRequest(
             f"--kubernetes finds no cluster ({exc or type(exc).__name__}): run in a pod with a "
-            "service account's token, or name a kubeconfig in KUBECONFIG",
+            "service account token, or set KUBECONFIG to a kubeconfig",
             param="kubernetes",
         ) from exc
     # KeyError: an error response without a content type.
@@ -125,7 +125,7 @@ class Kubernetes:
             words = str(exc) or type(exc).__name__
             raise ClusterTrouble(f"Kubernetes does not answer ({what}: {words})") from exc
         except msgspec.DecodeError as exc:
-            raise ClusterTrouble(f"Kubernetes answers nonsense ({what}: {exc})") from exc
+            raise ClusterTrouble(f"Kubernetes gave an invalid answer ({what}: {exc})") from exc
 
 
 def _trouble(code: int | None, message: str, what: str) -> ClusterTrouble:
@@ -133,7 +133,7 @@ def _trouble(code: int | None, message: str, what: str) -> ClusterTrouble:
     if code == 409:
         return NameTaken(text)
     if code == 404:
-        has_none = "; if the cluster does not have this kind, install its controller"
+        has_none = "; if the cluster lacks this kind, install its controller"
         return NotServed(text + (has_none if what.startswith("list") else ""))
     if code == 403:
         return NotServed(text) if what.startswith("list") else Refused(text)

@@ -58,7 +58,7 @@ class Present:
 
     def describe(self, now: float) -> str:
         """The note for a replica that waits for it."""
-        age = f"was asked for {_duration(now - self.made_at_s)} ago"
+        age = f"was created {_duration(now - self.made_at_s)} ago"
         if self.held_up:
             return f"{self.title} {age} and {self.held_up}"
         told = "all its pods are ready" if self.ready else "its pods are not all ready"
@@ -112,7 +112,7 @@ def _failure(kind: ObjectKind, body: Body) -> str:
         return ""
     for condition in _conditions(body):
         if condition.get("type") in ("Failed", "Completed"):
-            why = condition.get("message") or condition.get("reason") or "without a word"
+            why = condition.get("message") or condition.get("reason") or "no reason given"
             return f"it {str(condition['type']).lower()}: {why}"
     state = str(part(body, "status").get("terminalState") or "")
     return f"it {state.lower()}" if state else ""
@@ -121,7 +121,7 @@ def _failure(kind: ObjectKind, body: Body) -> str:
 def _held_up(body: Body) -> str:
     suspended = any(condition.get("type") == "Suspended" for condition in _conditions(body))
     if suspended or part(body, "spec").get("suspend"):
-        return "is suspended: it waits in a queue for its machines"
+        return "is suspended: it is queued for machines"
     return ""
 
 

@@ -109,7 +109,7 @@ class Provisioner:
         """Notes for replicas without a server, one each."""
         notes = list(self._decide().notes.get(model_id, ()))
         for trouble in filter(None, (self.trouble, self._folder.trouble)):
-            notes = [f"{note}; {trouble}" for note in notes or ["machines cannot be asked for"]]
+            notes = [f"{note}; {trouble}" for note in notes or ["machines cannot be requested"]]
         return notes
 
     def is_coming(self, model_id: str) -> bool:
@@ -137,8 +137,8 @@ class Provisioner:
             except (ClusterTrouble, Unavailable) as exc:
                 self._tell_trouble(exc.text)
             except Exception as exc:  # a bad answer from the cluster must not end the loop
-                _log.exception("a look at the cluster gave nonsense")
-                self._tell_trouble(f"what Kubernetes told makes no sense: {exc!r}")
+                _log.exception("reading the cluster failed")
+                self._tell_trouble(f"Kubernetes gave an invalid answer: {exc!r}")
             if self.trouble:
                 self.failures += 1
                 pause = min(_LONGEST_PAUSE_S, 2 * pause)
@@ -157,7 +157,7 @@ class Provisioner:
     async def _round(self) -> bool:
         """Look once and act; False if this admin server no longer leads."""
         if self._folder.refresh() and not self._folder.trouble:
-            _log.info("read the templates of model servers again")
+            _log.info("reloaded the templates of model servers")
         kinds = {template.kind for template in self._folder.templates}
         kinds |= {present.kind for present in self._present.values()}
         self._take(await look(self._cluster, self._cell, kinds))
@@ -178,13 +178,13 @@ class Provisioner:
         for uid, present in before.items():
             now = self._present.get(uid)
             if not present.leaving and (now is None or now.leaving):
-                self._set_back(present.model_id, f"{present.title} was deleted by somebody else")
+                self._set_back(present.model_id, f"{present.title} was deleted by someone else")
         self._failed &= self._present.keys()
         for present in found:
             if present.failure and present.uid not in self._failed and not present.leaving:
                 self._failed.add(present.uid)
                 self._set_back(
-                    present.model_id, f"{present.title} will not come: {present.failure}"
+                    present.model_id, f"{present.title} will not start: {present.failure}"
                 )
         self._looked = True
 
@@ -224,7 +224,7 @@ class Provisioner:
 
     def _losses(self, now: float) -> dict[str, Setback]:
         """Models whose server just fell silent: a network pause must not rent machines."""
-        why = "a server of it fell silent and may come back"
+        why = "its server fell silent and may come back"
         return {
             model_id: Setback(0, why, at_s + self._timing.lost_s)
             for model_id, at_s in self._lost_at_s.items()
@@ -258,7 +258,7 @@ class Provisioner:
         if present is not None:
             self._present[present.uid] = present
         title = f"{create.template.kind.kind} {create.name}"
-        self._happen("asked-for", f"{title} was asked for", create.model_id)
+        self._happen("asked-for", f"{title} was created", create.model_id)
 
     async def _delete(self, delete: Delete) -> None:
         present = delete.present

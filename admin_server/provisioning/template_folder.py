@@ -36,7 +36,7 @@ class TemplateFolder:
             self.templates, self.trouble = self._read(), ""
         except InvalidRequest as exc:
             if self.trouble != exc.text:
-                _log.error("%s; the templates from before stay in use", exc.text)
+                _log.error("%s; still using the previous templates", exc.text)
             self.trouble = exc.text
         return True
 
@@ -73,7 +73,7 @@ class TemplateFolder:
         if not templates:
             raise InvalidRequest(
                 f"there is no template (*.yaml) in {self._folder}: put a JobSet or a "
-                "LeaderWorkerSet there, one a file",
+                "LeaderWorkerSet there, one per file",
                 param="kubernetes",
             )
         return tuple(templates)
@@ -81,7 +81,7 @@ class TemplateFolder:
 
 def _unreadable(folder: Path, exc: Exception) -> InvalidRequest:
     return InvalidRequest(
-        f"the templates of model servers in {folder} cannot be read ({exc}): name a folder of "
-        "them in --kubernetes",
+        f"the templates of model servers in {folder} cannot be read ({exc}): set --kubernetes "
+        "to a folder of templates",
         param="kubernetes",
     )

@@ -87,14 +87,14 @@ def parse_template(text: str, file: str) -> Template:
     try:
         documents = [each for each in yaml.safe_load_all(text) if each is not None]
         if len(documents) != 1 or not isinstance(documents[0], dict):
-            raise _Wrong("is not one YAML document with one object: write one object a file")
+            raise _Wrong("is not one YAML document with one object: use one object per file")
         return _read(cast("dict[str, Any]", documents[0]))
     except yaml.YAMLError as exc:
-        raise _bad(file, f"is no YAML: {' '.join(str(exc).split())}") from exc
+        raise _bad(file, f"is not valid YAML: {' '.join(str(exc).split())}") from exc
     except _Wrong as exc:
         raise _bad(file, str(exc)) from exc
     except (TypeError, ValueError, KeyError) as exc:
-        raise _bad(file, f"is not built as its kind is: {exc}") from exc
+        raise _bad(file, f"does not have the structure of its kind: {exc}") from exc
 
 
 def object_for(template: Template, model_id: str, name: str, cell: CellId) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def _read(body: dict[str, Any]) -> Template:
     kind, name = _kind_of(body), str(part(body, "metadata").get("name", ""))
     if not _LABEL.fullmatch(name):
         raise _Wrong(
-            f"has the metadata.name {name!r}: write lower-case letters, digits and dashes, a "
+            f"has the metadata.name {name!r}: use lower-case letters, digits and dashes, a "
             "letter first; objects are named after it"
         )
     _check_replicas(kind, body)
@@ -136,8 +136,8 @@ def _read(body: dict[str, Any]) -> Template:
     tags, longest = _checked_tags(pods), _longest_name(kind, body)
     if longest < _SHORTEST:
         raise _Wrong(
-            f"leaves {longest} letters for the name of an object: give its replicatedJobs shorter "
-            "names; the names of pods have 63 letters in all"
+            f"leaves {longest} characters for the name of an object: give its replicatedJobs "
+            "shorter names; pod names are limited to 63 characters"
         )
     annotations = annotations_of(body)
     patterns = str(annotations.get(MODELS, "")).split(",")
@@ -159,10 +159,10 @@ def _checked_tags(pods: Sequence[Pods]) -> frozenset[str]:
     """Tags of its servers; there must be at least one server."""
     servers = [server for some in pods for server in some.servers]
     if not servers:
-        raise _Wrong(f"has no container named {CONTAINER}: that is the one that gets the tags")
+        raise _Wrong(f"has no container named {CONTAINER}, which is the one that gets the tags")
     tags = frozenset(tag for server in servers for tag in _tags_of(server))
     if ours := sorted(tag for tag in tags if tag.startswith((MODEL_TAG, SET_TAG))):
-        raise _Wrong(f"has the tag {ours[0]}: the admin server adds it to every object itself")
+        raise _Wrong(f"has the tag {ours[0]}: the admin server itself adds it to every object")
     return tags
 
 
@@ -172,7 +172,7 @@ def _kind_of(body: Body) -> ObjectKind:
         if said == (kind.api_version, kind.kind):
             return kind
     known = " or ".join(f"{kind.api_version} {kind.kind}" for kind in KINDS)
-    raise _Wrong(f"is a {said[0]} {said[1]}: write a {known}")
+    raise _Wrong(f"is a {said[0]} {said[1]}: use a {known}")
 
 
 def _check_replicas(kind: ObjectKind, body: Body) -> None:
@@ -181,18 +181,18 @@ def _check_replicas(kind: ObjectKind, body: Body) -> None:
     if kind is not JOBSET:
         if _count(spec.get("replicas")) != 1:
             raise _Wrong(
-                f"has spec.replicas {spec['replicas']}: write 1; the admin server makes one "
-                "object for each replica"
+                f"has spec.replicas {spec['replicas']}: use 1; the admin server creates one "
+                "object per replica"
             )
         return
     if part(spec, "network").get("subdomain"):
-        raise _Wrong("names spec.network.subdomain: leave it out, each JobSet has its own")
+        raise _Wrong("sets spec.network.subdomain: leave it out, each JobSet has its own")
     jobs = parts(spec, "replicatedJobs")
     serving = [job for job in jobs if Pods(1, _pod_spec(_job(job))).servers]
     if len(serving) > 1 or any(_count(job.get("replicas")) != 1 for job in serving):
         raise _Wrong(
-            f"has more than one Job with a container {CONTAINER}: write one replicatedJob with "
-            "replicas 1; the admin server makes one JobSet for each replica"
+            f"has more than one Job with a container {CONTAINER}: use one replicatedJob with "
+            "replicas 1; the admin server creates one JobSet per replica"
         )
 
 
@@ -242,7 +242,7 @@ def _count(value: Any) -> int:
     """A number of pods; omitted means 1."""
     number = 1 if value is None else int(value)
     if number < 1:
-        raise _Wrong(f"wants {number} pods somewhere: write 1 or more")
+        raise _Wrong(f"asks for {number} pods somewhere: use 1 or more")
     return number
 
 
@@ -255,7 +255,7 @@ def _chips_of(container: Body) -> int:
 def _bytes(text: str) -> int:
     found = re.fullmatch(r"([0-9]{1,15})(Ki|Mi|Gi|Ti|)", text.strip())
     if not found:
-        raise _Wrong(f"has the annotation {MEMORY} {text!r}: write bytes, as in 512Gi")
+        raise _Wrong(f"has the annotation {MEMORY} {text!r}: use bytes, as in 512Gi")
     return int(found[1]) * _UNITS[found[2]]
 
 
