@@ -334,7 +334,7 @@ def test_the_status_of_a_leader_worker_set_is_understood(ready, state):
 def test_a_queue_that_holds_it_up_is_told():
     read = read_present(JOBSET, made(conditions=[{"type": "Suspended", "status": "True"}]), CELL)
     assert read is not None
-    assert "waits in a queue" in read.describe(1000.0)
+    assert "is queued for machines" in read.describe(1000.0)
 
 
 # Patience

@@ -142,7 +142,7 @@ async def test_the_smallest_template_that_satisfies_the_placement_is_taken(
         (name,) = api.names(LEADER_WORKER_SETS)
         assert name.startswith("big-m-")
         await eventually(
-            lambda: "slice has 8 devices, and 17 are" in reasons(admin, "/sax/test/huge")
+            lambda: "slice has 8 devices, but 17 are" in reasons(admin, "/sax/test/huge")
         )
         assert not api.names(JOBSETS)
 
