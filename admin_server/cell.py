@@ -71,7 +71,7 @@ class Stats:
 
 
 class Cell:
-    """Lives on the event loop."""
+    """The cell as its leader runs it. Lives on the event loop."""
 
     def __init__(
         self,

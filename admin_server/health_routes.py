@@ -21,8 +21,6 @@ _FRESH = {"Cache-Control": "no-store"}
 
 
 def health_routes(seat: Seat, clock: Callable[[], float]) -> list[Route]:
-    """`/healthz` and `/readyz`."""
-
     async def healthz(request: Request) -> Response:
         return JSONResponse(describe_health(seat, clock()), headers=_FRESH)
 

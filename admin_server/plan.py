@@ -117,7 +117,7 @@ def _done(specs: Sequence[ModelSpec], seen: Seen, before: Mapping[str, Done]) ->
     return done
 
 
-# Where things should be
+# Placement
 
 
 def _assign(
@@ -216,7 +216,7 @@ def _failed(spec: ModelSpec, model: SeenModel, now: float) -> frozenset[str]:
     )
 
 
-# What to do about it
+# Actions
 
 
 def _loads(

@@ -110,7 +110,6 @@ class Reconciler:
         self._stir.set()
 
     async def run(self) -> None:
-        """Reconcile until cancelled."""
         while True:
             self._stir.clear()
             self._step()

@@ -56,7 +56,6 @@ class Intent:
 
 
 def report(spec: ModelSpec, intent: Intent, seen: Seen, now: float) -> ModelReport:
-    """Describe one model."""
     model_id, model = spec.model_id, seen.model(spec.model_id)
     assigned = intent.assignment.addresses[model_id]
     ready = model.ready()
@@ -95,7 +94,6 @@ def with_notes(
 
 
 def _missing(spec: ModelSpec, intent: Intent, seen: Seen) -> list[ReplicaStatus]:
-    """The replicas that have no server."""
     assigned = intent.assignment.addresses[spec.model_id]
     missing = max(0, spec.replicas - len(assigned))
     awaited = intent.awaited.get(spec.model_id)

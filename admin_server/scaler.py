@@ -48,7 +48,7 @@ class _Known:
 
 
 class Scaler:
-    """Lives on the event loop."""
+    """The autoscaling state of a cell. Lives on the event loop."""
 
     def __init__(
         self, timing: ScalingTiming, restored: Iterable[str] = (), adopts_until_s: float = 0.0

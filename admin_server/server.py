@@ -96,7 +96,6 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     async def Stats(
         self, request: admin_pb2.StatsRequest, context: Context
     ) -> admin_pb2.StatsResponse:
-        """Servers by type and by model path."""
         stats = self._cell.stats(request.model_id)
         return admin_pb2.StatsResponse(
             model_server_type_stats=[

@@ -26,14 +26,13 @@ class StoreHealth:
         return self.since_s is not None
 
     def succeeded(self) -> None:
-        """A write is durable."""
         if self.since_s is not None:
             _log.warning("the store works again after %.1f s", self._clock() - self.since_s)
             self.trouble, self.since_s = "", None
             self.changed.post()
 
     def failed(self, why: str) -> None:
-        """A write failed, or its outcome is unknown."""
+        """Record a failed write, or one with unknown outcome."""
         self.failures += 1
         self.trouble = why
         if self.since_s is None:

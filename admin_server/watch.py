@@ -38,7 +38,6 @@ class WatchSet:
 
     @property
     def seqno(self) -> int:
-        """The number of the newest change."""
         return self.base + len(self.changes)
 
     def become(self, values: Iterable[str]) -> WatchSet:
