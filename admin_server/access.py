@@ -23,7 +23,7 @@ class Access:
         """Raises PermissionDenied unless the principal may change the cell, e.g. publish."""
         if self.enforced and not self.admins.allows(principal):
             raise PermissionDenied(
-                f"{_who(principal)} may not {doing} in {self.cell}: only {self.admins} may "
+                f"{_who(principal)} may not {doing} in {self.cell}; allowed: {self.admins} "
                 "(--admin_acl of its admin server)"
             )
 
@@ -37,8 +37,8 @@ class Access:
         owners = parse_acl(spec.admin_acl, "admin_acl")
         if not owners.allows(principal):
             raise PermissionDenied(
-                f"{_who(principal)} may not {doing} {spec.model_id}: only {owners} (its "
-                f"admin_acl) and {self.admins} (--admin_acl of the admin server) may"
+                f"{_who(principal)} may not {doing} {spec.model_id}; allowed: {owners} (its "
+                f"admin_acl) and {self.admins} (--admin_acl of the admin server)"
             )
 
     def check_enforceable(self, spec: ModelSpec) -> None:
