@@ -19,7 +19,7 @@ from sax.types import Autoscaling
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingTiming:
-    """How long a condition must hold before the count changes, in seconds."""
+    """Time a condition must hold before the count changes, in seconds."""
 
     up_s: float = 10.0  # queue too long
     down_s: float = 60.0  # one replica fewer would be enough

@@ -289,7 +289,7 @@ class Cell:
         return self.scaler.demand.all_held(self._clock())
 
     def outlook(self) -> Outlook:
-        """What is wanted, planned and seen now."""
+        """The wanted, planned and seen state now."""
         return Outlook(self.ledger.state, self._plan, self._seen)
 
     # Internals

@@ -18,7 +18,7 @@ _MOST_WAITING = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """Whether held requests should keep waiting, and why."""
+    """Tells whether held requests should keep waiting, and why."""
 
     starting: bool
     reason: str

@@ -39,7 +39,7 @@ StartCell = Callable[[Ledger, int, Sequence[ServerInfo]], AbstractAsyncContextMa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeadTiming:
-    """How fast leadership changes, in seconds."""
+    """Intervals of leader election, in seconds."""
 
     beat_s: float = 1.0  # between two beats of the leader
     patience_s: float = 3.0  # silence after which the leader counts as gone

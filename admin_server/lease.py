@@ -25,7 +25,7 @@ class Beat(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What is observed of a leader; any change of it is a sign of life."""
+    """A leader as observed; any change of it is a sign of life."""
 
     term: int  # of the newest leader in the log
     place: Position | None = None  # of the newest beat
@@ -34,7 +34,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What a follower has observed of the leader, in the follower's own time."""
+    """A follower's observations of the leader, in the follower's own time."""
 
     patience_s: float  # silence after which the leader counts as gone
     life: Life | None = None  # None: not looked yet

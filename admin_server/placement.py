@@ -1,4 +1,4 @@
-"""What a model requires of the server that holds it.
+"""Requirements of a model on the server that holds it.
 
 Read from the spec (its path, its `placement`, and the overrides by which Saxml's operators say the
 same: `constraints` for tags; `ram` and `ram<devices>` for bytes per device), and from what servers

@@ -33,7 +33,7 @@ _VERBS = {Load: "load", Unload: "unload", UpdateAcls: "update of the ACLs"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How fast the loop runs, in seconds."""
+    """Intervals of the loop, in seconds."""
 
     poll_s: float = 1.0  # between two GetStatus calls to one server
     silence_s: float = 10.0  # after which a silent server is dropped

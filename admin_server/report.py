@@ -42,7 +42,7 @@ class Awaited:
 
 @dataclass(frozen=True)
 class Intent:
-    """What the plan is about to do, and what it waits for."""
+    """Pending actions of the plan, and servers it waits for."""
 
     assignment: Assignment
     leaving: Mapping[Place, Unload]  # about to be unloaded

@@ -142,7 +142,7 @@ class SeenModel:
         return failure if failure is not None and failure.version in ("", spec.version) else None
 
     def refusal(self, address: str, spec: ModelSpec) -> Need | None:
-        """What the published version needs there, if the server lacked it at the last try."""
+        """The published version's need there, if the server lacked it at the last try."""
         failure = self.failure(address, spec)
         return failure.need if failure is not None and not failure.retrying else None
 
@@ -229,7 +229,7 @@ class Seen:
         return self.models.get(model_id, _UNHEARD_OF)
 
     def need(self, spec: ModelSpec) -> Need | None:
-        """What servers that were too small or too full reported for the published version."""
+        """Need of the published version, reported by servers that were too small or too full."""
         version, need = self.needs.get(spec.model_id, ("", None))
         return need if version == spec.version else None
 

@@ -38,7 +38,7 @@ _NOTHING = Decision((), {}, frozenset(), frozenset())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvisioningTiming:
-    """How fast the loop runs, in seconds."""
+    """Intervals of the loop, in seconds."""
 
     poll_s: float = 5.0  # between two looks at the cluster
     gap_s: float = 0.5  # minimum pause, however much there is to do

@@ -28,7 +28,7 @@ class Setbacks:
         self._by_model: dict[str, Setback] = {}
 
     def all(self) -> Mapping[str, Setback]:
-        """Those that have not recovered."""
+        """All that have not recovered."""
         return dict(self._by_model)
 
     def note(self, model_id: str, reason: str, now: float) -> Setback:
