@@ -21,20 +21,20 @@ _log = logging.getLogger("admin_server")
 _EXAMPLES = """\
 examples:
   python -m admin_server --sax_cell /sax/test --fs_root ./state
-      a cell on this machine; what is published is kept below ./state
+      a cell on this machine, with its state in ./state
   python -m admin_server --sax_cell /sax/test --fs_root s3://bucket/prefix --host 0.0.0.0
-      state in object storage (also gs://, az://), reachable from other machines; start it on
-      two: one leads, the other follows and takes over within seconds of its death
+      state in object storage (also gs://, az://), reachable from other machines; run it twice
+      and the second follows the first, taking over within seconds if it dies
 
-Object storage is reached with what the environment says, besides a machine's own role:
-  s3://  AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, and for another
-         S3 server AWS_ENDPOINT_URL (http:// is taken as it is)
+Credentials for object storage come from the machine's own role or the environment:
+  s3://  AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, and for
+         other S3 servers AWS_ENDPOINT_URL (may be http://)
   gs://  GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT (a key file), or
          GOOGLE_BEARER_TOKEN; GOOGLE_BASE_URL for another endpoint
   az://  AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN;
          AZURE_STORAGE_ENDPOINT for another endpoint
-A store that ignores create-if-absent is refused at the start. While the store fails, changes are
-refused, reads go on, and /readyz, /healthz and the metric sax_admin_store_failing say so.
+A store that ignores create-if-absent is refused at startup. While the store fails, changes are
+refused and reads continue; /readyz, /healthz and the metric sax_admin_store_failing report it.
 
 Model servers join with --admin HOST:PORT. The status page shows why a replica is not ready.
 """
@@ -63,7 +63,7 @@ async def _serve(config: AdminConfig) -> None:
 
 
 def parse(arguments: list[str]) -> AdminConfig:
-    """The configuration that these flags make; exits with a message for bad ones."""
+    """Parse the flags; exits with a message if they are invalid."""
     parser = _parser()
     flags = parser.parse_args(arguments)
     try:
@@ -95,77 +95,89 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m admin_server",
         description="The control plane of one cell: keeps what is published, tells model servers "
-        "what to load, and tells clients which replicas are ready. It is never on the way of a "
-        "request.",
+        "what to load, and tells clients which replicas are ready. Requests do not pass through "
+        "it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--sax_cell", default=str(default.cell), help="cell name (default %(default)s)")
     add("--host", default=default.host, help="address to listen on (default %(default)s)")
-    add("--port", type=int, default=default.port, help="gRPC; 0: any (default %(default)s)")
+    add("--port", type=int, default=default.port, help="gRPC port; 0 for any (default %(default)s)")
     add(
         "--status_port",
         type=int,
         default=default.status_port,
-        help="status page, /status.json, /healthz, /readyz and /metrics on HTTP; 0: any, -1: none "
-        "(default %(default)s)",
+        help="HTTP port of the status page, /status.json, /healthz, /readyz and /metrics; 0 for "
+        "any, -1 for none (default %(default)s)",
     )
     add(
         "--fs_root",
         default=default.fs_root,
-        help="folder or URL (file://, s3://, gs://, az://, memory://) that holds the state; keep "
-        "it, and nothing that was acknowledged is lost (default %(default)s)",
+        help="folder or URL (file://, s3://, gs://, az://, memory://) for the durable "
+        "state; as long as it survives, no acknowledged change is lost (default %(default)s)",
     )
     add(
         "--sax_root",
-        help="folder or URL (the same kinds) below which sax/<cell>/location.proto tells clients "
-        "this server's address: what they have in SAX_ROOT",
+        help="folder or URL (as for --fs_root) where sax/<cell>/location.proto is written, to tell "
+        "clients this server's address; set the clients' SAX_ROOT to the same",
     )
     add("--advertise", help="host in location.proto (default: --host, or this machine's address)")
     add(
         "--snapshot_every",
         type=int,
         default=default.snapshot_every,
-        help="records between two snapshots of the state (default %(default)s)",
+        help="records between snapshots of the state (default %(default)s)",
     )
     add(
         "--beat_s",
         type=float,
         default=default.beat_s,
-        help="seconds between the leader's signs of life in the store; the others take over after "
-        "three without one; give all the same (default %(default)g)",
+        help="seconds between the leader's beats in the store; another server takes over after "
+        "three missed beats; use the same value on all (default %(default)g)",
     )
     add(
         "--store_timeout_s",
         type=float,
         default=default.store_timeout_s,
-        help="a change that the store of --fs_root holds up for longer is refused "
+        help="refuse a change that takes the --fs_root store longer than this many seconds "
         "(default %(default)g)",
     )
     scaling = default.scaling
     for flag, seconds, text in (
-        ("--scale_up_s", scaling.up_s, "seconds of a queue above its target before replicas come"),
-        ("--scale_down_s", scaling.down_s, "seconds in which one less would do before it goes"),
-        ("--scale_idle_s", scaling.idle_s, "seconds without a request before the last one goes"),
+        (
+            "--scale_up_s",
+            scaling.up_s,
+            "seconds the queue must exceed its target before adding replicas",
+        ),
+        (
+            "--scale_down_s",
+            scaling.down_s,
+            "seconds one replica fewer must be enough before removing it",
+        ),
+        (
+            "--scale_idle_s",
+            scaling.idle_s,
+            "seconds without requests before removing the last replica",
+        ),
     ):
         add(flag, type=float, default=seconds, help=f"{text} (default %(default)s)")
     add(
         "--kubernetes",
         metavar="FOLDER",
-        help="ask Kubernetes for the model servers that are missing, and give them back: a folder "
-        "of templates (a JobSet or LeaderWorkerSet with one replica in each *.yaml); needs the "
-        "extra sax[kubernetes], and rights on these kinds (default: no Kubernetes)",
+        help="create missing model servers in Kubernetes and delete them when unused: a folder of "
+        "templates (one JobSet or LeaderWorkerSet with one replica per *.yaml); needs the extra "
+        "sax[kubernetes] and permissions on these kinds (default: no Kubernetes)",
     )
     add(
         "--kubernetes_namespace",
-        help="where those objects are made (default: the namespace of this pod, or default)",
+        help="namespace of those objects (default: that of this pod, or default)",
     )
     add(
         "--kubernetes_limit",
         type=int,
         default=default.kubernetes_limit,
-        help="most objects of this cell at a time, whatever is published (default %(default)s)",
+        help="maximum number of those objects, whatever is published (default %(default)s)",
     )
     add_security_flags(
         parser,

@@ -1,13 +1,12 @@
-"""Which servers should serve which models: a pure, deterministic choice.
+"""The assigner: chooses servers for models, deterministically and without side effects.
 
-Keeps what is there, gives every model its first replica before any gets a second, and places large
-models before small ones, each where it fits tightest; where bytes are not known, where the fewest
-models are. A server holds at most one replica of a model, any number of models (but no other than
-those it is reserved for), and no more bytes than it has, as far as they are known. Knows nothing of
-time, versions, RPCs or how a model gets loaded; its report says in words why a replica has no
-server.
+Replicas stay where they are, every model gets its first replica before any gets a second, and
+large models are placed before small ones, each on its tightest fit; where bytes are unknown, on
+the server with the fewest models. A server holds at most one replica of a model, any number of
+models (if reserved, only those it is reserved for), and no more bytes than it has, as far as they
+are known. Every replica without a server gets a reason.
 
-Costs time in proportion to servers + models + replicas, never to their products.
+Cost is proportional to servers + models + replicas, never to their products.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ _NOWHERE: frozenset[str] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Where each model should be, and why it is not in more places."""
+    """Servers for each model, and the reason for each missing replica."""
 
-    addresses: Mapping[str, tuple[str, ...]]  # by model, the kept ones first
+    addresses: Mapping[str, tuple[str, ...]]  # by model, kept servers first
     reasons: Mapping[str, tuple[str, ...]]  # by model, one for each missing replica
     needs: Needs
-    looks: int  # how many servers were looked at to find places: what it cost
+    looks: int  # servers examined: the cost of the search
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Settled:
 
     spec: ModelSpec
     addresses: Sequence[str]
-    told_bytes: int  # 0: not known
+    told_bytes: int  # 0: unknown
 
 
 def assign(
@@ -56,11 +55,11 @@ def assign(
 ) -> Assignment:
     """Choose servers for every spec.
 
-    `current` names where each model is or is on its way to, best replica first: when there are too
-    many the last ones go. `failed` names servers that could not load it: the last resort.
-    `told_bytes` is what servers told of the models, if it is known already, and `settled` are other
-    models, which only take their room. `learned` is what servers without the room for a model said
-    that it needs, and `refused` by model which servers those are, and what it needs on each.
+    `current` names where each model is or is being loaded, best replica first: surplus replicas are
+    dropped from the end. `failed` names servers that could not load it: a last resort. `told_bytes`
+    is the memory of each model as servers reported it, if already known. `settled` are other models
+    that only occupy memory. `learned` is what a model needs according to servers that refused it
+    for lack of memory; `refused` names those servers by model, with the need on each.
     """
     told = _told(specs, servers) if told_bytes is None else told_bytes
     filling = _Filling(specs, servers, failed or {}, Needs(told, learned), refused or {})
@@ -77,7 +76,7 @@ def assign(
 
 
 def _told(specs: Sequence[ModelSpec], servers: Sequence[JoinedServer]) -> dict[str, int]:
-    """What servers told of these versions."""
+    """The memory of these versions as servers report it."""
     versions = {spec.model_id: ("", spec.version) for spec in specs}
     told: dict[str, int] = {}
     for servable in (servable for server in servers for servable in server.servables):
@@ -87,7 +86,7 @@ def _told(specs: Sequence[ModelSpec], servers: Sequence[JoinedServer]) -> dict[s
 
 
 class _Filling:
-    """The servers as they fill up, and what was chosen so far."""
+    """The servers as they fill up, and the addresses chosen so far."""
 
     def __init__(
         self,
@@ -100,7 +99,7 @@ class _Filling:
         self._failed = failed
         self._refused = refused
         self._demands = {spec.model_id: demand_of(spec, needs.learned(spec)) for spec in specs}
-        # What is loaded stays, whatever its next version needs.
+        # A loaded replica stays, whatever its next version needs.
         self._stated = {spec.model_id: demand_of(spec) for spec in specs}
         self.fleet = Fleet(servers, [*self._demands.values(), *self._stated.values()])
         self.needs = needs
@@ -111,7 +110,7 @@ class _Filling:
         self.chosen: dict[str, list[str]] = {spec.model_id: [] for spec in specs}
 
     def occupy(self, settled: Iterable[Settled]) -> None:
-        """The room of models about which there is nothing to decide."""
+        """Reserve the memory of models that need no decision."""
         for one in settled:
             for address in one.addresses:
                 kind = self.fleet.kind_at[address]
@@ -119,7 +118,7 @@ class _Filling:
                 kind.give(kind.rooms[address], one.spec.model_id, need)
 
     def keep(self, current: Mapping[str, Sequence[str]]) -> None:
-        """Let replicas stay where they are: first those that hold their memory already."""
+        """Keep replicas where they are, starting with those already in memory."""
         rooms = self.fleet.rooms
         rest: list[tuple[ModelSpec, list[Room]]] = []
         for spec in self._order:
@@ -133,7 +132,7 @@ class _Filling:
             self._keep(spec, fitting, self._demands[spec.model_id])
 
     def place(self) -> None:
-        """One replica for each model that has the fewest, and so on until nothing more fits."""
+        """Place one replica at a time, fewest replicas first, until nothing more fits."""
         place_of = {spec.model_id: number for number, spec in enumerate(self._order)}
         short: dict[int, list[ModelSpec]] = {}
         for spec in self._order:
@@ -142,12 +141,12 @@ class _Filling:
         while short:
             have = min(short)
             for spec in sorted(short.pop(have), key=lambda spec: place_of[spec.model_id]):
-                # What found no server now finds none later: they only fill up.
+                # Servers only fill up: a model that fits nowhere now will not fit later.
                 if self._place(spec) and have + 1 < spec.replicas:
                     short.setdefault(have + 1, []).append(spec)
 
     def reasons(self, spec: ModelSpec) -> tuple[str, ...]:
-        """One for each replica that has no server."""
+        """One reason for each replica without a server."""
         missing = spec.replicas - len(self.chosen[spec.model_id])
         if missing <= 0:
             return ()
@@ -155,7 +154,7 @@ class _Filling:
         return (why_short(spec, demand, self.fleet, self.needs, chosen),) * missing
 
     def _keep(self, spec: ModelSpec, rooms: Sequence[Room], demand: Demand) -> None:
-        """Those of these servers that still do, and not more than are wanted."""
+        """Keep servers that still qualify, up to the wanted count."""
         if not rooms:
             return
         chosen, able = self.chosen[spec.model_id], self.fleet.able(demand)
@@ -173,7 +172,7 @@ class _Filling:
         return self.needs.of(spec, devices)
 
     def _place(self, spec: ModelSpec) -> bool:
-        """One more replica of the model, if any server can take it."""
+        """Place one more replica; False if no server can take it."""
         chosen, failed = self.chosen[spec.model_id], self._failed.get(spec.model_id)
         options = self._options_of(spec)
         closed = {*chosen, *self._too_full(spec)} if spec.model_id in self._refused else chosen
@@ -187,14 +186,14 @@ class _Filling:
         return True
 
     def _too_full(self, spec: ModelSpec) -> Iterator[str]:
-        """The servers that said what the model needs there, and do not have it free."""
+        """Servers that refused the model and still lack the memory it needs there."""
         for address, need in self._refused[spec.model_id].items():
             room = self.fleet.rooms.get(address)
             if room is not None and not room.fits(need.memory):
                 yield address
 
     def _options_of(self, spec: ModelSpec) -> list[tuple[Kind, int | None]]:
-        """The kinds of servers that do, and the bytes that the model takes there."""
+        """Kinds of servers that qualify, with the bytes the model takes on each."""
         options = self._options.get(spec.model_id)
         if options is None:
             able = self.fleet.able(self._demands[spec.model_id])
@@ -206,14 +205,14 @@ class _Filling:
 def _best(
     options: Sequence[tuple[Kind, int | None]], taken: Collection[str]
 ) -> tuple[Kind, Room, int | None] | None:
-    """The best server of all kinds but for those taken."""
+    """The best server over all kinds, except those taken."""
     winner: tuple[Kind, Room, int | None] | None = None
     least: tuple[bool, tuple[int, int, int, str]] | None = None
     for kind, need in options:
         best = kind.best(need, taken)
         if best is None:
             continue
-        # Its own servers first: nobody else can use them.
+        # Reserved servers first: no other model can use them.
         rank = (not kind.reserved, best[0])
         if least is None or rank < least:
             least, winner = rank, (kind, best[1], need)

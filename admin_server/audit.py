@@ -1,7 +1,4 @@
-"""The log of a cell as an auditor reads it: who changed what and when.
-
-Pure: entries become events. Knows nothing of storage or the wire.
-"""
+"""The audit log: records of the log as events (who changed what, and when)."""
 
 from __future__ import annotations
 
@@ -11,11 +8,10 @@ from sax.errors import InvalidRequest
 from sax.types import Event
 
 USUAL_EVENTS = 100
-_MOST_EVENTS = 1000  # one answer; `before` gives the next page
+_MOST_EVENTS = 1000  # per response; `before` pages further back
 
 
 def event_of(entry: Entry) -> Event:
-    """One record of the log."""
     record = entry.record
     return Event(
         sequence=entry.sequence,
@@ -29,13 +25,13 @@ def event_of(entry: Entry) -> Event:
 
 
 def check_page(before: int, limit: int) -> int:
-    """How many events to give. Raises InvalidRequest naming the number that makes no sense."""
+    """The number of events to return. Raises InvalidRequest naming the bad number."""
     if before < 0:
         raise InvalidRequest(
-            f"before {before}: write the number of an event, or 0 for the newest", param="before"
+            f"before {before}: use the number of an event, or 0 for the newest", param="before"
         )
     if not 0 <= limit <= _MOST_EVENTS:
         raise InvalidRequest(
-            f"limit {limit}: write 1 to {_MOST_EVENTS}, or 0 for {USUAL_EVENTS}", param="limit"
+            f"limit {limit}: use 1 to {_MOST_EVENTS}, or 0 for {USUAL_EVENTS}", param="limit"
         )
     return limit or USUAL_EVENTS

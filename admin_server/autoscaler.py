@@ -1,13 +1,12 @@
-"""How many replicas a model should have now: the autoscaler's decision, as a pure function.
+"""The autoscaler: how many replicas a model should have now, as a pure function.
 
-From the bounds that an operator set, what asks for the model, and what was decided before, comes
-the next decision with its reason in words. Knows nothing of servers, clocks or how it is carried
-out.
+The operator's bounds, the current traffic and the previous decision give the next decision and its
+reason.
 
-It goes up after the queue was too long for a while, by as many as the queue asks for; down one at
-a time, after one less would have been enough for a longer while; and to none after nothing was
-asked for longer still. Under a constant load it comes to rest: no step down is one that the same
-load would take back.
+Scales up after the queue has been too long for a while, by as many replicas as the queue calls for;
+down one at a time, after one fewer would have been enough for a longer while; and to zero after an
+even longer time without requests. It settles under constant load: no step down is one that the same
+load would undo.
 """
 
 from __future__ import annotations
@@ -20,56 +19,56 @@ from sax.types import Autoscaling
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingTiming:
-    """How long something must be so before the count is moved, in seconds."""
+    """Time a condition must hold before the count changes, in seconds."""
 
-    up_s: float = 10.0  # the queue is too long
-    down_s: float = 60.0  # one replica less would do
-    idle_s: float = 300.0  # nobody asks, where none at all may be wanted
-    # A longer gap between two looks counts as this much: a clock that jumps, or a process that was
-    # stopped for an hour, has not seen an hour.
+    up_s: float = 10.0  # queue too long
+    down_s: float = 60.0  # one replica fewer would be enough
+    idle_s: float = 300.0  # no requests; applies if min_replicas is 0
+    # A longer gap between two observations counts as this much: a clock that jumped, or a process
+    # that was stopped for an hour, has not observed an hour.
     step_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """What asks for a model now."""
+    """Current load of one model."""
 
-    ready: int = 0  # replicas that the next three figures are of, together
-    queued: int = 0  # requests that wait for a slot
+    ready: int = 0  # replicas that the next three figures are summed over
+    queued: int = 0  # requests waiting for a slot
     running: int = 0
-    arrived: int = 0  # requests so far: tells of those that came and went between two looks
-    held: int = 0  # requests that wait at gateways for want of a replica
+    arrived: int = 0  # requests so far: shows those that came and went between two observations
+    held: int = 0  # requests held at gateways until a replica is ready
 
     @property
     def some(self) -> bool:
-        """Is anything asked for at this moment?"""
+        """True while requests are queued, running or held."""
         return bool(self.queued or self.running or self.held)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """What was decided for one model, and what the next decision must remember."""
+    """The last decision for one model, and the state for the next one."""
 
     wanted: int
-    cause: str  # why it is that many, in words
-    at_s: float  # when
-    limit: str = ""  # why it is not more, while the queue asks for more
+    cause: str  # why this many
+    at_s: float  # time of the decision
+    limit: str = ""  # why not more, while the queue calls for more
     arrived: int = 0
-    peak: float = 0.0  # the most requests that a replica was seen to run at once
-    # For how long it has been so; None: it is not.
-    over_s: float | None = None  # the queue asks for `asked` at least
-    under_s: float | None = None  # one replica less would do
-    idle_s: float | None = None  # nothing is asked for
+    peak: float = 0.0  # the most requests seen running per replica
+    # How long each condition has held; None: it does not hold.
+    over_s: float | None = None  # the queue calls for at least `asked`
+    under_s: float | None = None  # one replica fewer would be enough
+    idle_s: float | None = None  # no requests
     asked: int = 0
 
     @property
     def reason(self) -> str:
-        """What operators are shown."""
+        """The text shown to operators."""
         return self.limit or self.cause
 
 
 def start(bounds: Autoscaling, replicas: int, cause: str, now: float) -> Scaling:
-    """The first decision: so many, within the bounds."""
+    """The first decision: `replicas`, clamped to the bounds."""
     wanted = _clamp(bounds, replicas)
     return Scaling(wanted=wanted, cause=f"{cause}: {wanted} wanted", at_s=now)
 
@@ -77,7 +76,7 @@ def start(bounds: Autoscaling, replicas: int, cause: str, now: float) -> Scaling
 def decide(
     bounds: Autoscaling, before: Scaling, traffic: Traffic, now: float, timing: ScalingTiming
 ) -> Scaling:
-    """The next decision. Total: any bounds, traffic and time will do."""
+    """The next decision. Total: accepts any bounds, traffic and time."""
     seen = _look(bounds, before, traffic, now, timing)
     wanted, why = _choose(bounds, seen, traffic, timing)
     if wanted != seen.wanted:
@@ -89,7 +88,7 @@ def decide(
 def _look(
     bounds: Autoscaling, before: Scaling, traffic: Traffic, now: float, timing: ScalingTiming
 ) -> Scaling:
-    """What is known now, before anything is decided."""
+    """Update the observations; decides nothing."""
     step_s = min(max(0.0, now - before.at_s), timing.step_s)
     peak = max(before.peak, _each(traffic.running, traffic))
     busy = traffic.some or traffic.arrived > before.arrived
@@ -98,7 +97,7 @@ def _look(
     under = before.wanted > max(1, bounds.min_replicas) and _would_do(
         bounds, traffic, peak, before.wanted - 1
     )
-    # Not `replace`, which takes three times as long: this is done for every model in every round.
+    # Not `replace`, which takes three times as long: this runs for every model in every round.
     return Scaling(
         wanted=before.wanted,
         cause=before.cause,
@@ -109,7 +108,7 @@ def _look(
         over_s=_lasted(before.over_s, over, step_s),
         under_s=_lasted(before.under_s, under, step_s),
         idle_s=_lasted(before.idle_s, not busy, step_s),
-        # A burst at the end of the window asks for nothing: it has not lasted.
+        # The minimum over the window, so that a burst at its end does not count.
         asked=min(asks, before.asked) if before.over_s is not None else asks,
     )
 
@@ -117,10 +116,10 @@ def _look(
 def _choose(
     bounds: Autoscaling, seen: Scaling, traffic: Traffic, timing: ScalingTiming
 ) -> tuple[int, str]:
-    """The count wanted from now on, and why if it is another one."""
+    """The count wanted from now on, and why if it changes."""
     within = _clamp(bounds, seen.wanted)
     if within != seen.wanted:
-        return within, f"it is to have {bounds.min_replicas} to {bounds.max_replicas}"
+        return within, f"its bounds are {bounds.min_replicas} to {bounds.max_replicas} replicas"
     if seen.wanted == 0 and seen.idle_s is None:
         return 1, _who_asks(traffic)
     if bounds.min_replicas == 0 and _over(seen.idle_s, timing.idle_s):
@@ -130,12 +129,12 @@ def _choose(
         return more, f"{_too_long(bounds, traffic)} for {timing.up_s:g} s"
     if _over(seen.under_s, timing.down_s):
         queue = f"a queue of {traffic.queued} with {traffic.running} running"
-        return seen.wanted - 1, f"one less would do for {queue} for {timing.down_s:g} s"
+        return seen.wanted - 1, f"one fewer was enough for {queue} for {timing.down_s:g} s"
     return seen.wanted, ""
 
 
 def _moved(seen: Scaling, wanted: int, cause: str, traffic: Traffic) -> Scaling:
-    """The count has changed: every window starts anew."""
+    """The count changed: restart every window."""
     up = wanted > seen.wanted
     return replace(
         seen,
@@ -145,13 +144,13 @@ def _moved(seen: Scaling, wanted: int, cause: str, traffic: Traffic) -> Scaling:
         under_s=None,
         idle_s=None,
         asked=0,
-        # Where the queue is too long, replicas run what they can: no more than now, it seems.
+        # With a queue, replicas already run all they can: the current load is the peak.
         peak=_each(traffic.running, traffic) if up else seen.peak,
     )
 
 
 def _would_do(bounds: Autoscaling, traffic: Traffic, peak: float, replicas: int) -> bool:
-    """Would so many replicas keep the queue short? What they cannot run is counted as queued."""
+    """True if so many replicas keep the queue short; what they cannot run counts as queued."""
     serving = min(replicas, traffic.ready)
     if not serving:
         return not traffic.some
@@ -166,11 +165,11 @@ def _limit(bounds: Autoscaling, seen: Scaling, traffic: Traffic) -> str:
         return ""
     if _asks(bounds, traffic) <= seen.wanted:
         return ""
-    return f"{_too_long(bounds, traffic)}, but it is to have {bounds.max_replicas} at most"
+    return f"{_too_long(bounds, traffic)}, but max_replicas is {bounds.max_replicas}"
 
 
 def _asks(bounds: Autoscaling, traffic: Traffic) -> int:
-    """The count that would bring the queue to its target."""
+    """The replica count that would bring the queue to its target."""
     return math.ceil(min(traffic.queued / bounds.target_queue, float(bounds.max_replicas + 1)))
 
 
@@ -200,4 +199,4 @@ def _too_long(bounds: Autoscaling, traffic: Traffic) -> str:
 def _who_asks(traffic: Traffic) -> str:
     if traffic.held:
         return f"{traffic.held} request{'s are' if traffic.held != 1 else ' is'} held at gateways"
-    return "it was asked for while it was being unloaded"
+    return "requests arrived while it was being unloaded"

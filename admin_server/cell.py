@@ -1,6 +1,6 @@
-"""One cell: what operators ask for, what servers report, and what clients are told.
+"""One cell: requests of operators, reports of servers, and answers to clients.
 
-Joins the ledger, the reconciler and the watch sets. Knows nothing of the wire.
+Connects the ledger, the reconciler and the watch sets.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """How many servers of each type there are, and how many serve each model path."""
+    """Number of servers of each type, and of servers for each model path."""
 
     by_type: Mapping[tuple[str, str], int]  # chip type, chip topology
     by_path: Mapping[str, int]
 
 
 class Cell:
-    """Lives on the event loop."""
+    """The cell as its leader runs it. Lives on the event loop."""
 
     def __init__(
         self,
@@ -84,21 +84,21 @@ class Cell:
         jitter: random.Random | None = None,
         servers: Sequence[ServerInfo] = (),
     ) -> None:
-        """`servers` are those that the leader before knew."""
+        """`servers` are those known to the previous leader."""
         timing = timing or Timing()
         self.ledger = ledger
-        self.id = uuid.uuid4().hex  # a client that knows another id knows nothing of ours
+        self.id = uuid.uuid4().hex  # a client that knows another id starts from the full set
         self.happenings = Happenings(clock)
         self._clock = clock
         self._notice = Notice()
         self._plan = Plan((), {})
         self._seen = Seen()
         self._dismissed = False
-        self.provisioner: Provisioner | None = None  # where machines are asked for
+        self.provisioner: Provisioner | None = None  # requests machines from Kubernetes
         self._watched = WatchSets()
         restored, settled_at_s = frozenset(ledger.state.models), clock() + timing.settle_s
         self._recovery = Recovery(restored, settled_at_s)
-        # A server that was away for as long as it may be still brings its replicas.
+        # A server that was away for as long as allowed still brings its replicas.
         adopts_until_s = settled_at_s + timing.silence_s
         self.scaler = Scaler(scaling or ScalingTiming(), restored, adopts_until_s)
         self.reconciler = Reconciler(
@@ -115,14 +115,14 @@ class Cell:
         self.reconciler.restore(servers)
 
     def dismiss(self) -> None:
-        """This cell is led elsewhere: whoever waits here hears it now."""
+        """Another server leads this cell: wake everyone waiting here with that news."""
         self._dismissed = True
         self._notice.post_all()
 
-    # What operators ask for; durable on return. `by` is who asks, for the audit log
+    # Operators change; durable on return. `by` is the caller's name, for the audit log
 
     async def publish(self, spec: ModelSpec, *, by: str = "") -> None:
-        """Raises InvalidRequest and its kin, ModelExists, ModelPathNotFound, AdminUnavailable."""
+        """Raises InvalidRequest or a subclass, ModelExists, ModelPathNotFound, AdminUnavailable."""
         version, at_s = uuid.uuid4().hex, self._clock()
 
         def make(state: CellState) -> Record:
@@ -133,16 +133,16 @@ class Cell:
         await self._commit(make)
 
     async def update(self, spec: ModelSpec, *, by: str = "") -> None:
-        """Raises InvalidRequest and its kin, ModelNotFound, StaleRevision, AdminUnavailable."""
+        """Raises InvalidRequest or a subclass, ModelNotFound, StaleRevision, AdminUnavailable."""
         version, at_s = uuid.uuid4().hex, self._clock()
         await self._commit(
             lambda state: update_record(state, spec, version=version, at_s=at_s, by=by)
         )
 
     async def rollback(self, model_id: str, version: str = "", *, by: str = "") -> str:
-        """Go back to a version, "" being the one before the current; gives the one wanted now.
+        """Go back to a version ("": the one before the current); returns the version now wanted.
 
-        Raises InvalidRequest and its kin, ModelNotFound, NotFound, AdminUnavailable.
+        Raises InvalidRequest and its subclasses, ModelNotFound, NotFound, AdminUnavailable.
         """
         at_s, wanted = self._clock(), ""
 
@@ -160,15 +160,15 @@ class Cell:
         at_s = self._clock()
         await self._commit(lambda state: unpublish_record(state, model_id, at_s=at_s, by=by))
 
-    # What operators read
+    # Operators read
 
     def versions(self, model_id: str) -> tuple[Version, ...]:
-        """What the model can go back to, the newest first. Raises InvalidName, ModelNotFound."""
+        """Versions the model can go back to, newest first. Raises InvalidName, ModelNotFound."""
         state = self.ledger.state
         return versions.listed(state.versions.get(model_id, ()), state.find(model_id))
 
     async def events(self, model_id: str = "", before: int = 0, limit: int = 0) -> list[Event]:
-        """The log, the newest first; of a model that is not published any more too.
+        """The audit log, newest first; also of a model that is no longer published.
 
         Raises InvalidName, NotFound for another cell, InvalidRequest for a bad page.
         """
@@ -177,17 +177,17 @@ class Cell:
         entries = await self.ledger.entries(before, check_page(before, limit), model_id)
         return [event_of(entry) for entry in entries]
 
-    # What servers report
+    # Servers report
 
     def join(self, info: ServerInfo) -> None:
-        """A server has joined or beats. Raises InvalidRequest for what cannot be."""
+        """A server joins or sends a heartbeat. Raises InvalidRequest for impossible values."""
         check_address(info.address, "address")
         if info.data_address:
             check_address(info.data_address, "data_address")
         check_server(info)
         self.reconciler.join(info)
 
-    # What clients are told
+    # Clients read
 
     def find(self, model_id: str) -> PublishedModel:
         """One model and its replicas. Raises InvalidName, ModelNotFound."""
@@ -199,7 +199,7 @@ class Cell:
         return [self._describe(spec) for _, spec in sorted(self.ledger.state.models.items())]
 
     def infos(self) -> tuple[ServerInfo, ...]:
-        """What every joined server said of itself, by address."""
+        """Every joined server's own description, by address."""
         return self.reconciler.infos()
 
     def servers(self) -> list[JoinedServer]:
@@ -211,12 +211,12 @@ class Cell:
         return {a: server.trouble for a, server in self._seen.servers.items() if server.trouble}
 
     def check_name(self, name: str) -> None:
-        """Is this cell meant, by its name or ""? Raises InvalidName, NotFound."""
+        """Raises InvalidName, NotFound unless the name is "" or this cell's."""
         if name:
             check_cell(self.ledger.state, name)
 
     def stats(self, model_id: str) -> Stats:
-        """Of all servers ("" or this cell), or of those where this model is ready."""
+        """Stats of all servers ("" or this cell), or of those where this model is ready."""
         servers = self.servers()
         if model_id.count("/") == 2:
             check_cell(self.ledger.state, model_id)
@@ -234,7 +234,7 @@ class Cell:
     async def watch(
         self, model_id: str, admin_server_id: str, seqno: int, timeout_s: float
     ) -> Delta:
-        """What changed among the ready replicas since; nothing if nothing does in the time.
+        """Changes of the ready replicas since `seqno`; empty if there are none within the timeout.
 
         Raises InvalidName, ModelNotFound.
         """
@@ -255,9 +255,9 @@ class Cell:
                 return delta
 
     async def wait_for_ready(self, model_id: str, replicas: int) -> None:
-        """Return once so many replicas of what is published now are ready.
+        """Return once this many replicas of the currently published version are ready.
 
-        Raises InvalidName, ModelNotFound, or Cancelled when the model is unpublished meanwhile.
+        Raises InvalidName, ModelNotFound, or Cancelled if the model is unpublished meanwhile.
         """
         self.ledger.state.find(model_id)
         while model_id in self.ledger.state.models:
@@ -266,12 +266,12 @@ class Cell:
             if self._ready(self.ledger.state.models[model_id]) >= replicas:
                 return
             await event.wait()
-        raise Cancelled(f"{model_id} was unpublished while its replicas were waited for")
+        raise Cancelled(f"{model_id} was unpublished while waiting for its replicas")
 
     def demand(self, model_id: str, waiting: int, caller: str) -> Prospect:
-        """A caller holds so many requests of a model for want of a replica.
+        """A caller reports how many requests of a model it holds for lack of a replica.
 
-        Raises InvalidRequest and its kin, ModelNotFound.
+        Raises InvalidRequest and its subclasses, ModelNotFound.
         """
         spec = self.ledger.state.find(model_id)
         self.scaler.tell(spec, caller, waiting, self._clock())
@@ -285,19 +285,19 @@ class Cell:
         return Prospect(self.provisioner.is_coming(model_id), "; ".join([told.reason, *notes[:1]]))
 
     def held(self) -> dict[str, int]:
-        """By model, how many requests wait at clients for want of a replica."""
+        """By model, requests waiting at clients for lack of a replica."""
         return self.scaler.demand.all_held(self._clock())
 
     def outlook(self) -> Outlook:
-        """What is wanted, planned and seen now."""
+        """The wanted, planned and seen state now."""
         return Outlook(self.ledger.state, self._plan, self._seen)
 
-    # How it fits together
+    # Internals
 
     def _check_leading(self) -> None:
         if self._dismissed:
             raise NotLeading(
-                f"this admin server does not lead {self.ledger.state.cell} any more: ask again",
+                f"this admin server no longer leads {self.ledger.state.cell}; retry",
                 param="",
             )
 
@@ -308,7 +308,7 @@ class Cell:
         self._notice.post_all()
 
     def _check_path(self, model_path: str) -> None:
-        """Refuse what no server here can serve; with no server there is nothing to go by."""
+        """Refuse a path no server here serves; without servers any path is accepted."""
         infos = self.reconciler.infos()
         paths = known_paths(infos)
         if not infos or bare(model_path) in map(bare, paths):
@@ -320,7 +320,7 @@ class Cell:
         )
 
     def _on_plan(self, plan: Plan, seen: Seen) -> None:
-        """Tell who watches what changed, before the plan is carried out."""
+        """Notify watchers of changes, before the plan is carried out."""
         changed = self._watched.take(plan, self._plan, seen.servers)
         self._plan, self._seen = plan, seen
         self._notice.post(changed)
@@ -331,11 +331,11 @@ class Cell:
             self._notice.post_all()
 
     def _is_found(self, model_id: str) -> bool:
-        """Are all replicas of the model ready?"""
+        """True if all replicas of the model are ready."""
         spec = self.ledger.state.models.get(model_id)
         if spec is None:
             return True
-        # An autoscaled model may have none; that is known when its servers have had their time.
+        # An autoscaled model may have none, which is only certain after the settle time.
         least = 1 if spec.autoscaling else 0
         return self._ready(spec) >= max(self.scaler.wanted(spec), least)
 
@@ -355,6 +355,6 @@ class Cell:
         return PublishedModel(spec, replicas, self._methods(spec.model_id), wanted, why)
 
     def _methods(self, model_id: str) -> tuple[str, ...]:
-        """What the servers that have loaded the model say it serves."""
+        """Methods of the model, as reported by servers that have loaded it."""
         held = self._seen.model(model_id).held.values()
         return tuple(sorted({name for servable in held for name in servable.methods}))

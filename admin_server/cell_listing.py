@@ -1,7 +1,7 @@
-"""The listing of a whole cell as it goes over the wire, made once for all who ask at about a time.
+"""The wire listing of a whole cell, built once and shared by callers for a moment.
 
-Every gateway asks each second, and a cell of thousands takes a tenth of a second to describe: the
-answer is shared for a moment, but never beyond a change that was acknowledged.
+Every gateway polls each second, and a cell of thousands takes a tenth of a second to describe. The
+shared response is never older than an acknowledged change.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _FRESH_S = 0.25
 
 
 class CellListing:
-    """The last answer, and what it was an answer to."""
+    """The last response and the state it was built from."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._of: tuple[str, int] | None = None  # the cell as led by this leader, and its record
+        self._of: tuple[str, int] | None = None  # cell id (new with each leader) and last record
         self._made_s = 0.0
         self._answer = admin_pb2.ListResponse()
 
     def answer(self, cell: Cell, name: str) -> admin_pb2.ListResponse:
-        """All models and servers. Raises InvalidName, NotFound for a name of another cell."""
+        """All models and servers. Raises InvalidName, NotFound for another cell's name."""
         cell.check_name(name)
         now, of = self._clock(), (cell.id, cell.ledger.sequence)
         if self._of != of or now - self._made_s >= _FRESH_S:

@@ -1,7 +1,4 @@
-"""The Cell service on gRPC, what operators have beyond Saxml: decode, call the cell, encode.
-
-Knows the wire; decides nothing.
-"""
+"""The Cell service on gRPC: operator calls beyond Saxml's API. Decode, call the cell, encode."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
 
 
 class CellService(cell_pb2_grpc.CellServicer):
-    """One line of meaning per method."""
+    """gRPC handlers; the cell does the work."""
 
     def __init__(self, seat: Seat, access: Access = EVERYONE_MAY) -> None:
         self._seat = seat
@@ -40,7 +37,7 @@ class CellService(cell_pb2_grpc.CellServicer):
         self._access.check_model(caller(), spec, "roll back")
         if len(request.uuid) not in (0, _UUID_BYTES):
             raise InvalidRequest(
-                f"a version of {len(request.uuid)} bytes: send {_UUID_BYTES} bytes, or none for "
+                f"the version has {len(request.uuid)} bytes: send {_UUID_BYTES} bytes, or none for "
                 "the one before the current",
                 param="version",
             )
@@ -50,20 +47,20 @@ class CellService(cell_pb2_grpc.CellServicer):
     async def Versions(
         self, request: cell_pb2.VersionsRequest, context: Context
     ) -> cell_pb2.VersionsResponse:
-        """The newest first."""
+        """Newest first."""
         versions = self._cell.versions(request.model_id)
         return cell_pb2.VersionsResponse(versions=map(codec.encode_version, versions))
 
     async def Events(
         self, request: cell_pb2.EventsRequest, context: Context
     ) -> cell_pb2.EventsResponse:
-        """The newest first."""
+        """Newest first."""
         events = await self._cell.events(request.model_id, request.before, request.limit)
         return cell_pb2.EventsResponse(events=map(codec.encode_event, events))
 
     async def Demand(
         self, request: cell_pb2.DemandRequest, context: Context
     ) -> cell_pb2.DemandResponse:
-        """A client holds requests for want of a replica."""
+        """A client reports requests held for lack of a replica."""
         told = self._cell.demand(request.model_id, request.waiting, request.caller)
         return cell_pb2.DemandResponse(starting=told.starting, reason=told.reason)

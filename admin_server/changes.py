@@ -1,7 +1,4 @@
-"""What a change of a spec is, in words: the notes of the audit log.
-
-Knows nothing of records or of what may be changed.
-"""
+"""Describe changes of a spec in words, for the notes of the audit log."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Mapping
 
 from sax.types import Autoscaling, ModelSpec, Placement
 
-_LONGEST = 200  # of one value: a note tells what changed, the record itself holds all of it
+_LONGEST = 200  # per value: a note summarizes, the record holds the full spec
 
 
 def describe_publish(spec: ModelSpec) -> str:

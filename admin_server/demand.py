@@ -1,7 +1,6 @@
-"""Who holds requests for want of a replica, and what they are told.
+"""Requests held by callers until a replica is ready, and what those callers are told.
 
-A caller says it about once a second; what it said last counts until it has been silent for a
-while. Knows nothing of RPCs or of how a replica comes about.
+A caller reports about once a second; its last report counts until it has been silent for a while.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _MOST_WAITING = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """Whether held requests are worth holding on, and why."""
+    """Tells whether held requests should keep waiting, and why."""
 
     starting: bool
     reason: str
@@ -32,33 +31,33 @@ class _Told:
 
 
 class Demand:
-    """The held requests of every model, by caller."""
+    """Held requests of every model, by caller."""
 
     def __init__(self) -> None:
         self._told: dict[str, dict[str, _Told]] = {}
 
     def tell(self, model_id: str, caller: str, waiting: int, now: float) -> None:
-        """What a caller says replaces what it said before. Raises InvalidRequest by field."""
+        """Replace the caller's last report. Raises InvalidRequest naming the field."""
         if not 0 < len(caller) <= _LONGEST_CALLER:
             raise InvalidRequest(
-                f"caller has {len(caller)} letters: send an id of your own of 1 to "
+                f"caller has {len(caller)} characters: send an id of your own of 1 to "
                 f"{_LONGEST_CALLER}",
                 param="caller",
             )
         if not 0 <= waiting <= _MOST_WAITING:
             raise InvalidRequest(
-                f"{waiting} requests cannot wait: send 0 to {_MOST_WAITING}", param="waiting"
+                f"waiting is {waiting}: send 0 to {_MOST_WAITING}", param="waiting"
             )
         self._told.get(model_id, {}).pop(caller, None)
         if waiting:
             self._told.setdefault(model_id, {})[caller] = _Told(waiting, now)
 
     def held(self, model_id: str, now: float) -> int:
-        """How many requests of a model wait now, at all callers together."""
+        """Requests of a model waiting now, over all callers."""
         callers = self._told.get(model_id)
         if not callers:
             return 0
-        # The one that was told first is the first: each word of a caller puts it last.
+        # Oldest report first: each new report moves its caller to the end.
         while callers and now - next(iter(callers.values())).at_s >= SILENCE_S:
             del callers[next(iter(callers))]
         if not callers:
@@ -66,20 +65,19 @@ class Demand:
         return sum(told.waiting for told in callers.values())
 
     def all_held(self, now: float) -> dict[str, int]:
-        """The same of every model with any."""
+        """Held requests of every model that has any."""
         return {model_id: self.held(model_id, now) for model_id in list(self._told)}
 
     def forget(self, model_id: str) -> None:
-        """The model is gone."""
         self._told.pop(model_id, None)
 
 
 def prospect(spec: ModelSpec, wanted: int, report: ModelReport | None) -> Prospect:
-    """What someone who holds requests of this model is told."""
+    """Tell a caller that holds requests of this model whether to keep waiting."""
     if spec.autoscaling is None:
         return Prospect(False, "")
     if report is None or not report.replicas or wanted == 0:
-        return Prospect(True, "its first replica is asked for")
+        return Prospect(True, "its first replica has been requested")
     if report.ready:
         return Prospect(True, "a replica is ready")
     coming = [replica for replica in report.replicas if _is_coming(replica)]
@@ -89,5 +87,5 @@ def prospect(spec: ModelSpec, wanted: int, report: ModelReport | None) -> Prospe
 
 
 def _is_coming(replica: ReplicaStatus) -> bool:
-    """Does a server have it, without having failed?"""
+    """True if a server is assigned and has not failed."""
     return bool(replica.address) and replica.status is not ServableStatus.FAILED

@@ -1,8 +1,8 @@
-"""Files that are whole and on the disk once the call returns, or not there at all.
+"""Files that are complete and on disk when the call returns, or not there at all.
 
-Written to a staging file, synced, and only then linked or renamed to their name, so that no crash
-leaves half a file under a real name; then the folder is synced, so that the name itself survives.
-Knows nothing of what is in them. Own code because no library of ours syncs (see object_store).
+A file is written to a staging file, synced, and only then linked or renamed to its name, so that
+no crash leaves half a file under a real name; then the folder is synced, so the name survives too.
+Our own code because no library we use calls fsync (see object_store).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 _STAGING = "staging"
-_ABANDONED_S = 600.0  # a write takes fractions of a second
+_ABANDONED_S = 600.0  # a write takes a fraction of a second
 
 
 def prepare_folder(root: Path) -> None:
-    """Make the root and clear away what writers that died left half-written."""
+    """Create the root and remove files left half-written by writers that died."""
     _make_folder(root)
     for staged in (root / _STAGING).glob("*"):
-        # Not those of now: another admin server may be writing here. A living writer that loses
-        # its staging file, after a clock was set, sees its write fail, which is safe.
+        # Recent files stay: another admin server may be writing here. A live writer that loses its
+        # staging file, after a clock change, sees its write fail, which is safe.
         with contextlib.suppress(FileNotFoundError):
             if time.time() - staged.stat().st_mtime > _ABANDONED_S:
                 staged.unlink()
@@ -35,7 +35,7 @@ def create_file(root: Path, path: Path, data: bytes) -> None:
 
 
 def replace_file(root: Path, path: Path, data: bytes) -> None:
-    """Create or replace a file below root in one step."""
+    """Create or replace a file below root atomically."""
     _write(root, path, data, os.replace)
 
 
@@ -51,7 +51,7 @@ def _write(root: Path, path: Path, data: bytes, settle: Callable[[Path, Path], N
         settle(staged, path)
     finally:
         staged.unlink(missing_ok=True)
-    # Up to the root: who made a folder may have died before its name was on the disk.
+    # Up to the root: a process that made a folder may have died before syncing its name.
     folder = path.parent
     while folder.is_relative_to(root):
         _sync_folder(folder)
@@ -63,7 +63,7 @@ def _make_folder(folder: Path) -> None:
         _make_folder(folder.parent)
         try:
             folder.mkdir(exist_ok=True)
-        except FileExistsError as exc:  # a file: not the FileExistsError that we promise
+        except FileExistsError as exc:  # it is a file: not the FileExistsError we document
             raise NotADirectoryError(f"{folder} is not a folder") from exc
         _sync_folder(folder.parent)
 

@@ -1,8 +1,7 @@
-"""What every object of a cell in the store looks like: numbered, named, and checked.
+"""Format of every object of a cell in the store: numbered, named and checksummed.
 
-Every object carries its cell, kind, number and writer, and a checksum over all of it, so that one
-that is torn or foreign is found out by whoever reads it. Knows nothing of stores, or of what is in
-an object: a JSON text.
+Each object carries its cell, kind, number and writer, and a checksum over all of it and its JSON
+text, so that a reader detects one that is torn or foreign.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ class CorruptLog(SaxError):
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """What an object holds."""
-
     format: int
     cell: str
     kind: str
@@ -47,7 +44,7 @@ def name_of(cell: CellId, kind: str, number: int) -> str:
 
 
 def numbers_of(names: Sequence[str]) -> list[int]:
-    """The numbers of listed names, in order. Raises CorruptLog for a name that is no number."""
+    """The numbers of listed names, sorted. Raises CorruptLog for a name without one."""
     numbers: list[int] = []
     for name in names:
         tail = name.rpartition("/")[2]
@@ -58,32 +55,34 @@ def numbers_of(names: Sequence[str]) -> list[int]:
 
 
 def wrap(cell: CellId, kind: str, number: int, writer: str, text: bytes) -> bytes:
-    """The object of this name around a JSON text."""
+    """Build the object of this name around a JSON text."""
     checksum = _checksum(cell, kind, number, writer, text)
     body = Envelope(_FORMAT, str(cell), kind, number, writer, checksum, msgspec.Raw(text))
     return msgspec.json.encode(body)
 
 
 def unwrap(cell: CellId, kind: str, number: int, data: bytes) -> tuple[str, bytes]:
-    """Writer and text of an object, proven to be the one of this name. Raises CorruptLog."""
+    """Writer and text of an object, verified to belong to this name. Raises CorruptLog."""
     name = name_of(cell, kind, number)
     try:
         body = msgspec.json.decode(data, type=Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise CorruptLog(
-            f"{name} is torn or is no record of ours ({len(data)} bytes; {exc}): "
-            "bring it back from a backup"
+            f"{name} is torn or not a valid record ({len(data)} bytes; {exc}): "
+            "restore it from a backup"
         ) from exc
     if body.format != _FORMAT:
-        raise CorruptLog(f"{name} is in format {body.format}: a newer sax wrote it, start that one")
+        raise CorruptLog(
+            f"{name} is in format {body.format}: a newer sax wrote it, run that version"
+        )
     if (body.cell, body.kind, body.sequence) != (str(cell), kind, number):
         raise CorruptLog(
-            f"{name} is foreign: it says it is number {body.sequence} of the {body.kind} of "
-            f"{body.cell}; bring the right one back from a backup"
+            f"{name} is foreign: it claims to be number {body.sequence} of the {body.kind} of "
+            f"{body.cell}; restore the right one from a backup"
         )
     text = bytes(body.text)
     if body.checksum != _checksum(cell, kind, number, body.writer, text):
-        raise CorruptLog(f"{name} does not match its checksum: bring it back from a backup")
+        raise CorruptLog(f"{name} does not match its checksum: restore it from a backup")
     return body.writer, text
 
 

@@ -1,7 +1,4 @@
-"""What went wrong with servers and models, and when each thing is tried again.
-
-Plain bookkeeping, told what happened and when. Knows nothing of RPCs, servers, specs or decisions.
-"""
+"""Failed loads and ACL updates, and when each is retried. Plain bookkeeping."""
 
 from __future__ import annotations
 
@@ -15,20 +12,19 @@ from sax.need import Need
 
 _FIRST_RETRY_S = 1.0
 _LONGEST_RETRY_S = 60.0
-# Of one model, the newest: a checkpoint that is broken fails on one server after the other.
+# Per model, the newest: a broken checkpoint fails on one server after another.
 _KEPT = 32
 
 
 class Failures:
-    """Loads that failed, by model and by address."""
+    """Failed loads, by model and address."""
 
     def __init__(self, jitter: random.Random) -> None:
         self._jitter = jitter
         self._by_model: dict[str, dict[str, Failure]] = {}
-        self._needs: dict[str, tuple[str, Need]] = {}  # by model: of which version, what
+        self._needs: dict[str, tuple[str, Need]] = {}  # by model: version and need
 
     def all(self) -> Mapping[Place, Failure]:
-        """All of them, by place."""
         return {
             (address, model_id): failure
             for model_id, failures in self._by_model.items()
@@ -36,15 +32,15 @@ class Failures:
         }
 
     def needs(self) -> Mapping[str, tuple[str, Need]]:
-        """By model, of which version it was learned what a server must have, and what."""
+        """By model, the version it was learned for and what a server must have to load it."""
         return dict(self._needs)
 
     def fail(
         self, place: Place, version: str, reason: str, now: float, need: Need | None = None
     ) -> None:
-        """Count a failure once, however often it is seen before the next try.
+        """Record a failure once, however often it is seen before the next try.
 
-        With a need it is no fault of the model, and holds for every server as well as for this.
+        With a `need` the model is not at fault, and the need holds for every server.
         """
         address, model_id = place
         if need is not None:
@@ -58,7 +54,7 @@ class Failures:
         if known is not None and known.version == version and not known.retrying:
             failures[address] = known
             return
-        # A server that lacks the room says nothing of how it will go on another one.
+        # Lack of memory on one server says nothing about a load on another.
         others = [known] if need is not None else [known, *failures.values()]
         tries = [f.count for f in others if f is not None and f.version == version]
         count = 1 + max(tries, default=0)
@@ -68,25 +64,24 @@ class Failures:
             del failures[next(iter(failures))]
 
     def retry(self, place: Place) -> None:
-        """The next try begins."""
+        """Mark the next try as under way."""
         address, model_id = place
         failures = self._by_model.get(model_id, {})
         if address in failures:
             failures[address] = replace(failures[address], retrying=True)
 
     def heal(self, place: Place) -> None:
-        """It works."""
         address, model_id = place
         if model_id in self._by_model:
             self._by_model[model_id].pop(address, None)
 
     def forget(self, address: str) -> None:
-        """Nothing known of the server holds any longer."""
+        """Drop everything known of the server."""
         for failures in self._by_model.values():
             failures.pop(address, None)
 
     def keep_wanted(self, wanted: CellState) -> None:
-        """Drop what is known of failed loads that nobody wants any more."""
+        """Drop failures of models or versions that are no longer wanted."""
         kept = {
             model_id: {
                 address: failure
@@ -105,14 +100,13 @@ class Failures:
 
 
 class AclPushes:
-    """Access control lists that were sent to a server which does not report them yet."""
+    """ACLs sent to a server that does not report them yet."""
 
     def __init__(self, jitter: random.Random) -> None:
         self._jitter = jitter
         self._by_address: dict[str, dict[str, AclPush]] = {}
 
     def all(self) -> Mapping[Place, AclPush]:
-        """All of them, by place."""
         return {
             (address, model_id): push
             for address, pushes in self._by_address.items()
@@ -120,7 +114,7 @@ class AclPushes:
         }
 
     def sent(self, place: Place, acls: Mapping[str, str], error: str | None, now: float) -> None:
-        """The server took them, or refused; either way, not again before a while has passed."""
+        """Record that the server accepted or refused them; not resent before a while has passed."""
         address, model_id = place
         pushes = self._by_address.setdefault(address, {})
         known = pushes.get(model_id)
@@ -129,7 +123,7 @@ class AclPushes:
         pushes[model_id] = AclPush(acls, count, error or "", now + delay)
 
     def reported(self, address: str, reported: Mapping[str, Mapping[str, str]]) -> None:
-        """The server has these models loaded and reports these lists, if any."""
+        """Drop pushes that the server's reported ACLs confirm or that no longer apply."""
         pushes = self._by_address.get(address)
         if not pushes:
             return
@@ -141,10 +135,10 @@ class AclPushes:
         self._by_address[address] = kept
 
     def forget(self, address: str) -> None:
-        """Nothing known of the server holds any longer."""
+        """Drop everything known of the server."""
         self._by_address.pop(address, None)
 
 
 def backoff_s(count: int, jitter: float) -> float:
-    """How long to wait after the count-th failure."""
+    """Seconds to wait after the count-th failure."""
     return min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2 ** min(count - 1, 16)) * jitter

@@ -1,21 +1,21 @@
-"""How seldom this process looks for reference cycles.
+"""Run the cyclic garbage collector less often.
 
-A full look touches every value that is alive, which in a cell of 1,000 servers costs more than
-several rounds, and finds nothing: what rounds leave behind is in no cycle (a test holds that). A
-few cycles come from error traces and connections, so that it cannot be left out altogether.
+A full collection visits every live object, which in a cell of 1,000 servers costs more than several
+rounds and finds nothing: rounds leave no cycles behind (a test holds that). A few cycles come from
+tracebacks and connections, so the collector cannot be switched off altogether.
 """
 
 from __future__ import annotations
 
 import gc
 
-_YOUNG = 50_000  # values made and still alive; about those of one large round
+_YOUNG = 50_000  # new live objects; about those of one large round
 _MIDDLE = 20
 _FULL = 200
 
 
 def collect_seldom() -> None:
-    """For the whole process, once it is set up."""
+    """Set the thresholds for the whole process; call once it is set up."""
     gc.collect()
-    gc.freeze()  # modules stay for ever
+    gc.freeze()  # modules are never freed
     gc.set_threshold(_YOUNG, _MIDDLE, _FULL)

@@ -1,7 +1,6 @@
-"""What happened in a cell lately that no record tells of: servers came and went, loads failed.
+"""Recent events of a cell that are not in the log: servers came and went, loads failed.
 
-Kept in memory, bounded, and gone with the process: the log of records is what lasts. Knows nothing
-of who tells or who reads.
+Kept in memory, bounded, and gone with the process; only the log of records is durable.
 """
 
 from __future__ import annotations
@@ -15,18 +14,16 @@ _KEPT = 500
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """One thing that happened."""
-
     number: int  # counts up from 1
     at_s: float  # seconds since the epoch
     kind: str  # joined, dropped, restarted, ready, load-failed, unloaded, asked-for, ...
-    text: str  # in words
+    text: str  # for people
     server: str = ""
     model_id: str = ""
 
 
 class Happenings:
-    """The last of them."""
+    """The most recent ones."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -34,11 +31,11 @@ class Happenings:
         self._number = 0
 
     def note(self, kind: str, text: str, *, server: str = "", model_id: str = "") -> None:
-        """It happened now."""
+        """Record one that happened now."""
         self._number += 1
         self._kept.append(Happening(self._number, self._clock(), kind, text, server, model_id))
 
     def newest(self, limit: int, model_id: str = "") -> list[Happening]:
-        """At most so many, of one model or of all, the newest first."""
+        """At most `limit`, newest first; of one model if named."""
         matching = (h for h in reversed(self._kept) if not model_id or h.model_id == model_id)
         return [happening for happening, _ in zip(matching, range(limit), strict=False)]

@@ -1,9 +1,9 @@
-"""What the admin says of itself to probes on HTTP.
+"""Health endpoints of the admin server on HTTP.
 
-While the store fails the process is alive and answers reads, so `/healthz` stays 200 and only tells
-the trouble: a restart would cure nothing and lose the view of the servers. `/readyz` is 503 then,
-for who wants to know whether a change would be accepted. It is 503 as well on an admin server that
-follows another: of several behind one address, only the one that leads is ready.
+While the store fails the process is alive and answers reads, so `/healthz` stays 200 and only
+reports the problem: a restart would fix nothing and lose the view of the servers. `/readyz` is 503
+then, since changes are refused. It is 503 on a follower too: of several admin servers behind one
+address, only the leader is ready.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ _FRESH = {"Cache-Control": "no-store"}
 
 
 def health_routes(seat: Seat, clock: Callable[[], float]) -> list[Route]:
-    """`/healthz` and `/readyz`."""
-
     async def healthz(request: Request) -> Response:
         return JSONResponse(describe_health(seat, clock()), headers=_FRESH)
 
@@ -34,7 +32,7 @@ def health_routes(seat: Seat, clock: Callable[[], float]) -> list[Route]:
 
 
 def describe_health(seat: Seat, now: float) -> dict[str, Any]:
-    """Of the process: its role, what it can do now, and what not, in words."""
+    """Health as JSON: the role, whether reads and writes work, and why not."""
     health, leading = seat.health, seat.cell is not None
     told = {
         "status": "degraded" if health.failing else "ok",

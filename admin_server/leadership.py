@@ -1,8 +1,8 @@
-"""How one admin server comes to lead its cell, and how it stops.
+"""Leader election and leadership of one admin server.
 
-It follows the log until the leader is silent, writes the next record to say that it leads now, and
-then beats until another one has written after it. Any number of admin servers may run: the log lets
-one of them through. What leading means is not known here; it is passed in.
+It follows the log until the leader falls silent, writes the next record to claim the lead, and then
+beats until another server has written after it. Any number of admin servers may run: the log lets
+only one through. What leading entails is passed in.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from sax.errors import AdminUnavailable, NotLeading
 from sax.types import ServerInfo
 
 _log = logging.getLogger(__name__)
-_FAREWELL_S = 2.0  # for the last word of a leader that stops
+_FAREWELL_S = 2.0  # for the last beat of a leader that stops
 
-# Raises StoreUnavailable, and what no waiting cures.
+# Raises StoreUnavailable, and errors that waiting does not fix.
 OpenLedger = Callable[[], Awaitable[Ledger]]
-# Starts to lead: the restored ledger, the term, and the servers that the leader before knew.
+# Start to lead: the restored ledger, the term, and the servers known to the previous leader.
 StartCell = Callable[[Ledger, int, Sequence[ServerInfo]], AbstractAsyncContextManager[Cell]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeadTiming:
-    """How fast leaders change, in seconds."""
+    """Intervals of leader election, in seconds."""
 
     beat_s: float = 1.0  # between two beats of the leader
-    patience_s: float = 3.0  # a leader silent for so long is followed no more
+    patience_s: float = 3.0  # silence after which the leader counts as gone
 
     @property
     def look_s(self) -> float:
-        """Between two looks of a follower."""
+        """Time between two looks of a follower."""
         return self.beat_s / 2
 
 
 class Leadership:
-    """The life of one admin server in its cell."""
+    """Runs one admin server as follower or leader of its cell."""
 
     def __init__(
         self,
@@ -77,17 +77,17 @@ class Leadership:
         self._rosters = Series(store, seat.cell_id, "roster")
 
     async def run(self) -> None:
-        """Follow and lead until cancelled. Raises CorruptLog, and what ends a cell that is led."""
+        """Follow and lead until cancelled. Raises CorruptLog, and whatever ends a led cell."""
         while True:
             try:
                 ledger = await self._follow_until_vacant()
                 term = await ledger.take_lead(self.admin, self._address, self._clock())
                 servers = await self._read_roster()
-            except NotLeading as exc:  # another one was faster
+            except NotLeading as exc:  # another server was faster
                 self._seat.wait(exc.text)
                 continue
             except (StoreUnavailable, AdminUnavailable) as exc:
-                # A record of ours that may have landed is followed as if it were another's.
+                # A record of ours that landed after all is followed like anyone else's.
                 self._seat.health.failed(exc.text)
                 self._seat.wait(exc.text)
                 await asyncio.sleep(self._timing.look_s)
@@ -102,7 +102,7 @@ class Leadership:
         while True:
             vacant = await self._look(ledger)
             if vacant:
-                # Somebody may have taken the lead a moment ago, and not have beaten yet.
+                # Another server may have just taken the lead and not have beaten yet.
                 await ledger.follow()
                 if await self._look(ledger):
                     return ledger
@@ -111,7 +111,7 @@ class Leadership:
             await asyncio.sleep(self._timing.look_s)
 
     async def _look(self, ledger: Ledger) -> bool:
-        """Note what the leader last said and follow the log; whether nobody leads."""
+        """Read the leader's last beat and follow the log; True if nobody leads."""
         newest = await self._beats.newest()
         place, beat = (newest[0], _read_beat(newest[1])) if newest else (None, None)
         if beat is not None and beat.sequence > ledger.sequence:
@@ -152,13 +152,13 @@ class Leadership:
                     await ledger.deposed.wait()
 
     async def _beat(self, ledger: Ledger, term: int) -> None:
-        """Give a sign of life, and look for a leader after us. Raises StoreUnavailable."""
+        """Write a beat and check for a newer leader. Raises StoreUnavailable."""
         if await self._beats.write(term, self._word(ledger)) > term:
             ledger.deposed.set()
         await ledger.check()
 
     async def _resign(self, ledger: Ledger, term: int) -> None:
-        """Let the next one lead at once; without this it waits until it is sure."""
+        """Let the next server lead at once instead of waiting out the silence."""
         with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(_FAREWELL_S):
                 await self._beats.write(term, self._word(ledger, resigned=True))
@@ -172,7 +172,9 @@ class Leadership:
         try:
             return decode_roster(newest[1]) if newest else ()
         except msgspec.DecodeError as exc:
-            _log.error("the roster of %s makes no sense (%s)", self._seat.cell_id, exc)
+            _log.error(
+                "the stored list of model servers of %s is invalid (%s)", self._seat.cell_id, exc
+            )
             return ()
 
 
@@ -180,5 +182,5 @@ def _read_beat(text: bytes) -> Beat | None:
     try:
         return msgspec.json.decode(text, type=Beat)
     except msgspec.DecodeError as exc:
-        _log.error("the leader's last beat makes no sense (%s)", exc)
+        _log.error("the leader's last beat is invalid (%s)", exc)
         return None

@@ -1,7 +1,7 @@
-"""Whether a cell has a living leader, judged by a follower from the leader's beats.
+"""Decide, from the leader's beats, whether a cell has a live leader.
 
-Pure, and by the follower's own clock alone: two machines need not agree on the time. A wrong
-judgement costs a needless change of leaders and nothing else, because the log is the fence.
+Pure, and by the follower's own clock alone: the clocks of two machines need not agree. A wrong
+decision only costs a needless change of leader, because the log is the fence.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from admin_server.series import Position
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """What a leader says about once a second."""
+    """A leader's heartbeat, written about once a second."""
 
     admin: str  # its id
     address: str  # where it listens
     sequence: int  # the last record it wrote
     process: str = ""  # its mark (see process_mark)
-    resigned: bool = False  # its last word: anyone may lead now
+    resigned: bool = False  # its last beat: anyone may lead now
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What a leader is seen by; any change of it is a sign of life."""
+    """A leader as observed; any change of it is a sign of life."""
 
     term: int  # of the newest leader in the log
     place: Position | None = None  # of the newest beat
@@ -34,29 +34,29 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What a follower has seen of the leader, in its own seconds."""
+    """A follower's observations of the leader, in the follower's own time."""
 
-    patience_s: float  # without a sign of life
-    life: Life | None = None  # None: never looked
-    since_s: float = 0.0  # when it was first seen like this, in an unbroken watch
+    patience_s: float  # silence after which the leader counts as gone
+    life: Life | None = None  # None: not looked yet
+    since_s: float = 0.0  # when `life` was first seen, in unbroken observation
     looked_s: float = 0.0
 
     def look(self, life: Life, now: float) -> Lease:
-        """After a successful look into the store."""
-        # Who could not look for a while (a store that stalled for us may have stalled for the
-        # leader too) knows nothing of what happened meanwhile, and starts to watch anew.
+        """The lease after a successful look into the store."""
+        # After a gap without looks (a store that stalled for us may have stalled for the leader
+        # too) nothing is known of what happened meanwhile: start observing anew.
         broken = now - self.looked_s > self.patience_s / 2
         if self.life != life or broken:
             return replace(self, life=life, since_s=now, looked_s=now)
         return replace(self, looked_s=now)
 
     def vacant(self, now: float) -> bool:
-        """May somebody else lead? At once where nobody ever did or the leader resigned."""
+        """True if another server may lead: at once if nobody ever led or the leader resigned."""
         if self.life is None:
             return False
         beat, place = self.life.beat, self.life.place
         if place is None or beat is None:
-            # A leader that has not beaten yet is in the log already.
+            # A new leader is in the log before its first beat.
             return self.life.term == 0 or self._silent(now)
         if beat.resigned and place[0] >= self.life.term:
             return True
@@ -64,7 +64,7 @@ class Lease:
 
     @property
     def leader(self) -> str:
-        """Where the leader listens, "" if that is not known."""
+        """Address of the leader, "" if unknown."""
         beat = self.life.beat if self.life else None
         return beat.address if beat is not None and not beat.resigned else ""
 

@@ -1,7 +1,6 @@
-"""The published state of a cell and its log, kept as one: nothing is true before it is durable.
+"""The published state of a cell and its log: a change takes effect once it is durable.
 
-One change at a time. Who does not lead reads on (`follow`) and changes nothing. Knows nothing of
-servers, clients or the wire.
+One change at a time. A follower only reads (`follow`) and changes nothing.
 """
 
 from __future__ import annotations
@@ -26,14 +25,12 @@ from sax.names import CellId
 
 _log = logging.getLogger(__name__)
 _RECENT = 50
-# What is told of the state, and a lie if the state is old.
+# Refusals that depend on the state, and may be wrong if the state is old.
 _REFUSALS = (ModelExists, NotFound, StaleRevision)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record and its number."""
-
     sequence: int
     record: Record
 
@@ -50,7 +47,7 @@ class Ledger:
         health: StoreHealth | None = None,
         patience_s: float = TIMEOUT_S,
     ) -> None:
-        """A change waits for its turn, and then for the store, no longer than the patience."""
+        """A change waits at most `patience_s` for its turn, and again for the store."""
         self._log = log
         self._snapshot_every = snapshot_every
         self._one_change = asyncio.Lock()
@@ -59,7 +56,7 @@ class Ledger:
         self.recent: deque[Entry] = deque(maxlen=_RECENT)
         self._patience_s = patience_s
         self.store_health = health or StoreHealth(time.time)
-        self.deposed = asyncio.Event()  # another admin leads: nothing can be written any more
+        self.deposed = asyncio.Event()  # another admin leads: no more writes
 
     @classmethod
     async def open(
@@ -78,11 +75,11 @@ class Ledger:
         return ledger
 
     async def follow(self) -> None:
-        """Take in what the leader wrote since. Raises CorruptLog, StoreUnavailable."""
+        """Apply what the leader has written since. Raises CorruptLog, StoreUnavailable."""
         self._read(await self._log.catch_up())
 
     async def check(self) -> None:
-        """Find out whether another admin leads, and whether a write that failed had landed.
+        """Check whether another admin leads, and whether a write that failed had landed.
 
         Sets `deposed`. Raises StoreUnavailable.
         """
@@ -90,9 +87,9 @@ class Ledger:
             await self._look()
 
     async def entries(self, before: int, limit: int, model_id: str = "") -> list[Entry]:
-        """At most so many records before this number, the newest first; of one model if named.
+        """At most `limit` records before the number `before`, newest first; of one model if named.
 
-        0 is no number: up to the newest. Reads back through what was archived.
+        `before` 0 means up to the newest. Reads back through the archives.
 
         Raises CorruptLog, StoreUnavailable.
         """
@@ -119,30 +116,29 @@ class Ledger:
 
     @property
     def sequence(self) -> int:
-        """The number of the last record."""
         return self._log.sequence
 
     async def take_lead(self, admin: str, address: str, at_s: float) -> int:
-        """Become the leader, and tell the term. Raises NotLeading if another one was faster.
+        """Become the leader; returns the term. Raises NotLeading if another server was faster.
 
-        The log is not read for this: what came after the last look is what refuses us.
+        Does not read the log first: anything written since the last look makes the write fail.
         Raises AdminUnavailable.
         """
         await self.commit(lambda state: Lead(admin, at_s, address, "leads from here on"))
         return self.state.term
 
     async def commit(self, make: Callable[[CellState], Record | None]) -> None:
-        """Make a record from the state as it is, and return once it is durable and applied.
+        """Make a record from the current state, and return once it is durable and applied.
 
-        What `make` raises goes to the caller. Raises NotLeading where the change was certainly not
-        made, AdminUnavailable where the store fails: the state is unchanged, but a record that was
-        not confirmed may come to light later.
+        Errors raised by `make` reach the caller. Raises NotLeading if the change was certainly not
+        made, AdminUnavailable if the store fails: the state is unchanged, but an unconfirmed record
+        may turn out to have landed.
         """
-        # A caller that goes away must not leave a record that is written but not applied.
+        # A cancelled caller must not leave a record that is written but not applied.
         await asyncio.shield(asyncio.ensure_future(self._commit(make)))
 
     async def close(self) -> None:
-        """Wait until nothing is being written."""
+        """Wait for writes in progress."""
         async with self._one_change:
             if self._compaction is not None:
                 await asyncio.wait([self._compaction])
@@ -155,9 +151,9 @@ class Ledger:
         self._compact_if_due()
 
     async def _make(self, make: Callable[[CellState], Record | None]) -> Record | None:
-        """What `make` says to a state that is still the newest, if it is not a record.
+        """Call `make`; if it gives no record, only trust that on the newest state.
 
-        A record needs no look: the log refuses the ones that come from an old state.
+        A record needs no such check: the log refuses records made from an old state.
         """
         while True:
             state = self.state
@@ -175,7 +171,7 @@ class Ledger:
         return None
 
     async def _check_newest(self) -> None:
-        """Raises NotLeading where another admin has changed the state since, AdminUnavailable."""
+        """Raises NotLeading if another admin has changed the state since, AdminUnavailable."""
         try:
             async with asyncio.timeout(self._patience_s):
                 await self._look()
@@ -184,7 +180,7 @@ class Ledger:
         except TimeoutError as exc:
             raise self._refusal(f"the store took more than {self._patience_s:g} s") from exc
         if self.deposed.is_set():
-            raise NotLeading("another admin server leads this cell now; ask again", param="")
+            raise NotLeading("another admin server leads this cell now; retry", param="")
 
     async def _look(self) -> None:
         try:
@@ -201,7 +197,7 @@ class Ledger:
                 await self._one_change.acquire()
         except TimeoutError as exc:
             raise AdminUnavailable(
-                "the changes before it still wait for the store; nothing was written, try again"
+                "earlier changes are still waiting for the store; nothing was written, try again"
             ) from exc
         try:
             yield
@@ -209,7 +205,7 @@ class Ledger:
             self._one_change.release()
 
     async def _append(self, record: Record) -> bool:
-        """Write and apply one record; False if an earlier one came to light instead."""
+        """Write and apply one record; False if an earlier one turned out to have landed."""
         try:
             async with asyncio.timeout(self._patience_s):
                 sequence = await self._log.append(encode_record(record))
@@ -220,7 +216,7 @@ class Ledger:
             self._step_down(exc)
             if exc.unsure:
                 raise _unconfirmed(exc.text) from exc
-            raise NotLeading(f"{exc.text}; ask again", param="") from exc
+            raise NotLeading(f"{exc.text}; retry", param="") from exc
         except StoreUnavailable as exc:
             raise self._refusal(exc.text) from exc
         except TimeoutError as exc:
@@ -265,12 +261,12 @@ class Ledger:
         except Deposed as exc:
             self._step_down(exc)
         except (StoreUnavailable, CorruptLog) as exc:
-            # Nothing is lost: the records are still there, and the next change tries again.
+            # Nothing is lost: the records remain, and the next change tries again.
             _log.warning("no snapshot of record %d yet: %s", sequence, exc.text)
 
 
 def _unconfirmed(why: str) -> AdminUnavailable:
     return AdminUnavailable(
-        f"the change could not be confirmed as durable: {why}. It was not acknowledged, "
-        "and is either made whole or not at all: look, then try again"
+        f"the change could not be confirmed as durable: {why}. It may still take effect, "
+        "as a whole or not at all: check, then try again"
     )

@@ -1,7 +1,7 @@
-"""How large a spec may be, and which of its numbers make sense.
+"""Limits on the size of a spec and the range of its numbers. Pure.
 
-Every spec is in every snapshot and in the memory of every admin server of the cell, and is sent
-to whoever lists: one bad client must not make that slow for all. Pure.
+Every spec is in every snapshot and in the memory of every admin server of the cell, and is sent to
+everyone who lists: one bad client must not slow that down for all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from sax.errors import InvalidRequest
 from sax.types import Autoscaling, ModelSpec, Placement, ServerInfo
 
-MODEL_ID_BYTES = 200  # it is part of file names, labels and every line of a log
+MODEL_ID_BYTES = 200  # part of file names, labels and every log line
 MODEL_PATH_BYTES = 400
 CHECKPOINT_BYTES = 4096  # PATH_MAX; a URL is shorter
 OVERRIDES = 256
@@ -25,7 +25,7 @@ _MOST_DEVICES = 1_000_000
 
 
 def check_limits(spec: ModelSpec) -> None:
-    """Raises InvalidRequest naming the field that is too large or not a sensible number."""
+    """Raises InvalidRequest naming the field that is too large or out of range."""
     _check_bytes(spec.model_id, MODEL_ID_BYTES, "model")
     _check_bytes(spec.model_path, MODEL_PATH_BYTES, "model_path")
     _check_bytes(spec.checkpoint, CHECKPOINT_BYTES, "checkpoint")
@@ -37,24 +37,25 @@ def check_limits(spec: ModelSpec) -> None:
         _check_autoscaling(spec.autoscaling)
     if spec.version and len(spec.version) != 32:
         raise InvalidRequest(
-            f"a uuid of {len(spec.version) // 2} bytes: send 16 bytes or none", param="uuid"
+            f"a uuid of {len(spec.version) // 2} bytes is invalid: send 16 bytes or none",
+            param="uuid",
         )
     size = _size(spec)
     if size > SPEC_BYTES:
         raise InvalidRequest(
-            f"the whole spec has {size} bytes, more than {SPEC_BYTES}: keep what is large in "
+            f"the whole spec has {size} bytes, more than {SPEC_BYTES}: move large values to "
             "the checkpoint",
             param="model",
         )
 
 
 def check_server(info: ServerInfo) -> None:
-    """Raises InvalidRequest for a server that says of itself what cannot be."""
+    """Raises InvalidRequest if a server reports impossible figures about itself."""
     if not 0 <= info.devices <= _MOST_DEVICES:
-        raise InvalidRequest(f"a server of {info.devices} devices", param="devices")
+        raise InvalidRequest(f"a server cannot have {info.devices} devices", param="devices")
     if info.memory_total < 0:
         raise InvalidRequest(
-            f"a server of {info.memory_total} bytes of memory", param="memory_total_bytes"
+            f"a server cannot have {info.memory_total} bytes of memory", param="memory_total_bytes"
         )
 
 
@@ -69,7 +70,7 @@ def _check_bytes(text: str, most: int, param: str) -> None:
 
 def _check_map(items: Mapping[str, str], most: int, param: str) -> None:
     if len(items) > most:
-        raise InvalidRequest(f"{len(items)} {param}: write at most {most}", param=param)
+        raise InvalidRequest(f"{len(items)} {param}: use at most {most}", param=param)
     for key, text in items.items():
         _check_bytes(key, CHECKPOINT_BYTES, param)
         _check_bytes(text, OVERRIDE_BYTES, param)
@@ -77,28 +78,26 @@ def _check_map(items: Mapping[str, str], most: int, param: str) -> None:
 
 def _check_placement(place: Placement) -> None:
     if len(place.tags) > TAGS:
-        raise InvalidRequest(
-            f"{len(place.tags)} tags: write at most {TAGS}", param="placement.tags"
-        )
+        raise InvalidRequest(f"{len(place.tags)} tags: use at most {TAGS}", param="placement.tags")
     for tag in place.tags:
         _check_bytes(tag, TAG_BYTES, "placement.tags")
     if not 0 <= place.devices <= _MOST_DEVICES:
         raise InvalidRequest(
-            f"{place.devices} devices: write 1 or more, or 0 for any number",
+            f"{place.devices} devices: use 1 or more, or 0 for any number",
             param="placement.devices",
         )
     if place.memory < 0:
         raise InvalidRequest(
-            f"{place.memory} bytes of memory: write how many a server must have, or 0",
+            f"{place.memory} bytes of memory: give the bytes a server must have, or 0",
             param="placement.memory_bytes",
         )
 
 
 def _check_autoscaling(scaling: Autoscaling) -> None:
-    # JSON has no such number: the record could be written and never read again.
+    # JSON has no such number: the record could be written but never read again.
     if not math.isfinite(scaling.target_queue):
         raise InvalidRequest(
-            f"a target queue of {scaling.target_queue}: write how many requests may wait",
+            f"target_queue {scaling.target_queue}: give the number of requests that may wait",
             param="autoscaling.target_queue",
         )
 

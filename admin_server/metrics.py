@@ -1,4 +1,4 @@
-"""The figures of a cell for Prometheus, read from the cell at each scrape."""
+"""Prometheus metrics of a cell, read from the cell at each scrape."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CellCollector(Collector):
         self._seat = seat
 
     def collect(self) -> Iterator[Metric]:
-        """One family after the other; of a cell that is led elsewhere only that it is."""
+        """All metric families; a follower only reports that it does not lead."""
         cell = self._seat.cell
         yield GaugeMetricFamily(
             "sax_admin_leading", "1 while this admin server leads the cell", float(bool(cell))
@@ -38,10 +38,10 @@ class CellCollector(Collector):
                 yield from self._objects(cell.provisioner)
 
     def _objects(self, provisioner: Provisioner) -> Iterator[Metric]:
-        """What was asked of Kubernetes."""
+        """Objects requested from Kubernetes."""
         objects = GaugeMetricFamily(
             "sax_admin_kubernetes_objects",
-            "JobSets and LeaderWorkerSets, by the model they are for",
+            "JobSets and LeaderWorkerSets by model and state",
             labels=["model", "state"],
         )
         for (model_id, state), number in sorted(provisioner.counts().items()):
@@ -49,12 +49,12 @@ class CellCollector(Collector):
         yield objects
         yield CounterMetricFamily(
             "sax_admin_kubernetes_failures",
-            "Looks at the cluster and changes that failed",
+            "Failed reads and changes of the cluster",
             provisioner.failures,
         )
         yield GaugeMetricFamily(
             "sax_admin_kubernetes_failing",
-            "1 while the cluster cannot be asked for model servers",
+            "1 while Kubernetes is unavailable for provisioning",
             float(bool(provisioner.trouble)),
         )
 
@@ -70,7 +70,7 @@ class CellCollector(Collector):
         )
         yield CounterMetricFamily(
             "sax_admin_store_failures",
-            "Writes that failed or were given up",
+            "Writes that failed or timed out",
             cell.ledger.store_health.failures,
         )
         yield CounterMetricFamily("sax_admin_loads", "Loads done", loop.loads)
@@ -80,7 +80,9 @@ class CellCollector(Collector):
         )
 
     def _models(self, cell: Cell) -> Iterator[Metric]:
-        wanted = GaugeMetricFamily("sax_admin_wanted_replicas", "Aimed at now", labels=["model"])
+        wanted = GaugeMetricFamily(
+            "sax_admin_wanted_replicas", "Replicas wanted now", labels=["model"]
+        )
         replicas = GaugeMetricFamily(
             "sax_admin_replicas", "Replicas by status", labels=["model", "status"]
         )
@@ -94,16 +96,20 @@ class CellCollector(Collector):
         yield from self._requests(cell)
 
     def _requests(self, cell: Cell) -> Iterator[Metric]:
-        """What the autoscaler goes by."""
+        """The figures the autoscaler uses."""
         queued, running = Counter[str](), Counter[str]()
         for server in cell.servers():
             for servable in server.servables:
                 queued[servable.model_id] += servable.queued
                 running[servable.model_id] += servable.running
         for name, text, counts in (
-            ("sax_admin_queued_requests", "Requests that wait at model servers", queued),
-            ("sax_admin_running_requests", "Requests that model servers compute", running),
-            ("sax_admin_held_requests", "Requests held for want of a replica", cell.held()),
+            ("sax_admin_queued_requests", "Requests queued at model servers", queued),
+            ("sax_admin_running_requests", "Requests running on model servers", running),
+            (
+                "sax_admin_held_requests",
+                "Requests held by clients until a replica is ready",
+                cell.held(),
+            ),
         ):
             family = GaugeMetricFamily(name, text, labels=["model"])
             for model_id in sorted(cell.ledger.state.models):
@@ -112,17 +118,17 @@ class CellCollector(Collector):
 
     def _servers(self, cell: Cell) -> Iterator[Metric]:
         used = GaugeMetricFamily(
-            "sax_admin_server_memory_used_bytes", "As the server tells", labels=["server"]
+            "sax_admin_server_memory_used_bytes", "As reported by the server", labels=["server"]
         )
         total = GaugeMetricFamily(
-            "sax_admin_server_memory_total_bytes", "As the server tells", labels=["server"]
+            "sax_admin_server_memory_total_bytes", "As reported by the server", labels=["server"]
         )
         pending = GaugeMetricFamily(
-            "sax_admin_server_pending_requests", "Not answered yet", labels=["server"]
+            "sax_admin_server_pending_requests", "Requests not answered yet", labels=["server"]
         )
         rate = GaugeMetricFamily(
             "sax_admin_server_requests_per_second",
-            "In the last minute, by how they ended",
+            "In the last minute, by outcome",
             labels=["server", "outcome"],
         )
         for server in cell.servers():
@@ -136,7 +142,7 @@ class CellCollector(Collector):
 
 
 def registry_of(seat: Seat) -> CollectorRegistry:
-    """A registry of this admin server alone."""
+    """A registry for this admin server alone."""
     registry = CollectorRegistry()
     registry.register(CellCollector(seat))
     return registry

@@ -1,7 +1,7 @@
-"""What is seen of each model, kept up to date as servers answer.
+"""Index by model of what servers hold, updated as servers answer.
 
-A model of which nothing changed is the very same value at every look, so that a planner can tell
-at a glance what it need not think about again. How busy a server is counts as no change.
+A model that did not change is the very same object in every view, so the planner can skip it
+cheaply. How busy a server is does not count as a change.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ from sax.types import ServableInfo, ServableStatus
 
 
 class ModelIndex:
-    """Told what each server holds; gives what is known of each model."""
-
     def __init__(self) -> None:
         self._by_address: dict[str, dict[str, ServableInfo]] = {}
-        self._held: dict[str, dict[str, ServableInfo]] = {}  # the same by model
-        self._changed: set[str] = set()  # models, since the last view
-        self._busy: set[str] = set()  # models with more to them than what is held, at that view
+        self._held: dict[str, dict[str, ServableInfo]] = {}  # same, by model
+        self._changed: set[str] = set()  # models changed since the last view
+        self._busy: set[str] = set()  # models with actions, failures or pushes in that view
         self._models: dict[str, SeenModel] = {}
 
     def put(self, address: str, servables: Iterable[ServableInfo]) -> bool:
-        """The server holds these now; True if a plan may come out differently for it."""
+        """Record what the server holds now; True if a plan may come out differently."""
         before = self._by_address.setdefault(address, {})
         after: dict[str, ServableInfo] = {}
         for servable in servables:
@@ -45,11 +43,10 @@ class ModelIndex:
         return bool(news or gone)
 
     def touch(self, address: str) -> None:
-        """The server itself is another than before: think again of what it holds."""
+        """The server itself changed: reconsider the models it holds."""
         self._changed.update(self._by_address.get(address, ()))
 
     def drop(self, address: str) -> None:
-        """The server is gone."""
         self.put(address, ())
         del self._by_address[address]
 
@@ -59,7 +56,7 @@ class ModelIndex:
         failures: Mapping[Place, Failure],
         pushes: Mapping[Place, AclPush],
     ) -> Mapping[str, SeenModel]:
-        """What is known of every model, with what is under way and what went wrong."""
+        """Every known model, with actions under way and failures."""
         busy = by_model({}, pending, failures, pushes)
         for model_id in self._changed | self._busy | busy.keys():
             held = self._held.get(model_id)
@@ -77,7 +74,7 @@ class ModelIndex:
 
 
 def _differ(one: ServableInfo, other: ServableInfo) -> bool:
-    """All but how busy the servable is."""
+    """Compare everything except how busy the servable is."""
     return (
         one.status is not other.status
         or one.version != other.version

@@ -1,7 +1,4 @@
-"""Calls to the model servers of a cell, over one connection to each.
-
-Knows the Modelet service and nothing of why it is called.
-"""
+"""gRPC calls to the model servers of a cell, over one connection to each."""
 
 from __future__ import annotations
 
@@ -25,43 +22,43 @@ _log = logging.getLogger(__name__)
 
 _STATUS_TIMEOUT_S = 5.0
 _ACLS_TIMEOUT_S = 30.0
-# Rates are of the last minute, and percentiles cost the server a sort for every method.
+# Rates cover the last minute, and percentiles cost the server a sort per method.
 _POLLS_PER_TRAFFIC = 10
 
 
 class Modelets(Protocol):
-    """What the reconciler asks of model servers. All but `close` raise SaxError."""
+    """Calls the reconciler makes to model servers. All but `close` raise SaxError."""
 
     async def status(self, address: str) -> ServerStatus:
-        """What the server holds."""
+        """The models the server holds."""
         ...
 
     async def carry_out(self, action: Action) -> None:
-        """Return once the model is loaded, is gone or has its access control lists."""
+        """Return once the model is loaded, unloaded or has its new ACLs."""
         ...
 
     async def close(self, address: str) -> None:
-        """Hang up."""
+        """Close the connection."""
         ...
 
 
 class GrpcModelets:
-    """Modelets over gRPC; a connection opens at the first call to a server.
+    """Modelets over gRPC; a connection opens on the first call to a server.
 
-    Every call tells the term of this leader: servers obey none that is older than they have seen.
+    Every call carries this leader's term: servers refuse terms older than one they have seen.
     """
 
     def __init__(self, term: int = 0) -> None:
         self._term = term
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._traffic: dict[str, tuple[int, Traffic]] = {}  # polls since it was asked for
+        self._traffic: dict[str, tuple[int, Traffic]] = {}  # polls since it was last fetched
         self._refused_by: set[str] = set()
 
     async def status(self, address: str) -> ServerStatus:
         try:
             status = await self._status(address)
         except (Unauthenticated, PermissionDenied) as exc:
-            if address not in self._refused_by:  # this does not pass by itself: say it once
+            if address not in self._refused_by:  # does not go away by itself: log it once
                 _log.warning("%s", exc.text)
             self._refused_by.add(address)
             raise
@@ -91,8 +88,8 @@ class GrpcModelets:
 
     async def carry_out(self, action: Action) -> None:
         channel, peer = self._channel(action.address), f"the model server {action.address}"
-        # No deadline: a large model loads for many minutes. A server that dies breaks the
-        # connection, and one that hangs falls silent to GetStatus and is dropped.
+        # No deadline: a large model takes many minutes to load. A server that dies breaks the
+        # connection, and one that hangs stops answering GetStatus and is dropped.
         if isinstance(action, UpdateAcls):
             acls = _update_loaded(action.spec)
             acls.term = self._term
@@ -102,7 +99,7 @@ class GrpcModelets:
             )
             return
         if isinstance(action, Load):
-            # Where it is placed is this admin server's business, and a server would refuse it.
+            # Placement overrides are for this admin server; a model server would refuse them.
             ours = loaded_overrides(action.spec.overrides)
             load = codec.encode_load(replace(action.spec, overrides=ours))
             load.term = self._term
@@ -111,7 +108,7 @@ class GrpcModelets:
             return
         unload = modelet_pb2.UnloadRequest(model_key=action.model_id, term=self._term)
         gone = modelet_pb2.UnloadResponse
-        with contextlib.suppress(NotFound, NotLoaded):  # gone already
+        with contextlib.suppress(NotFound, NotLoaded):  # already unloaded
             await call(channel, "/sax.Modelet/Unload", unload, gone, peer=peer, timeout_s=None)
 
     async def close(self, address: str) -> None:
@@ -127,7 +124,7 @@ class GrpcModelets:
 
 
 def _update_loaded(spec: ModelSpec) -> modelet_pb2.UpdateLoadedRequest:
-    # Without a checkpoint: a server loads nothing for this, whatever version it has.
+    # Without a checkpoint the server reloads nothing, whatever version it has.
     acls = common_pb2.AccessControlLists(items=spec.acls)
     return modelet_pb2.UpdateLoadedRequest(model_key=spec.model_id, acls=acls)
 
@@ -135,7 +132,7 @@ def _update_loaded(spec: ModelSpec) -> modelet_pb2.UpdateLoadedRequest:
 async def call(
     channel: grpc.aio.Channel, path: str, request: Any, reply: type[Reply], **settings: Any
 ) -> Reply:
-    """One call, and in plain words that a server does not take this admin server for one."""
+    """Make one call; explain an authentication failure in plain words."""
     try:
         return await call_once(channel, path, request, reply, **settings)
     except (Unauthenticated, PermissionDenied) as exc:

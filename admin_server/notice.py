@@ -1,4 +1,4 @@
-"""Waiting for a change of one name, without missing one."""
+"""Wait for a change of a name without missing one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 
 class Notice:
-    """Wakes those who wait for a name. Take `next()` before you look, await it after.
+    """Wakes waiters for a name. Call `next()` before checking the state, await the event after.
 
-    Where there is only one thing to wait for it needs no name.
+    The name may be omitted if there is only one thing to wait for.
     """
 
     def __init__(self) -> None:
         self._events: dict[str, asyncio.Event] = {}
-        self.woken = 0  # names that were posted while somebody may have waited
+        self.woken = 0  # names posted while someone may have been waiting
 
     def next(self, name: str = "") -> asyncio.Event:
         """The event of the name's next change."""
@@ -23,7 +23,7 @@ class Notice:
         return self._events[name]
 
     def post(self, names: Iterable[str] = ("",)) -> None:
-        """These changed."""
+        """Wake the waiters of these names."""
         for name in names:
             event = self._events.pop(name, None)
             if event is not None:
@@ -31,5 +31,5 @@ class Notice:
                 event.set()
 
     def post_all(self) -> None:
-        """Any may have changed."""
+        """Wake all waiters."""
         self.post(list(self._events))

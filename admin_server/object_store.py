@@ -1,8 +1,7 @@
-"""Named objects that are created once and never changed: the little we ask of object storage.
+"""Object storage for the log: named objects, created once and never changed.
 
-One face for a local folder, memory, S3, GCS and Azure, by way of obstore. The only conditional
-write is create-if-absent, because it is the one that every backend has. Knows nothing of records,
-cells or leaders.
+One interface for a local folder, memory, S3, GCS and Azure, via obstore. The only conditional write
+is create-if-absent, because every backend has it.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from admin_server.store_threads import StoreThreads
 from sax.errors import InvalidRequest, Unavailable
 
 _log = logging.getLogger(__name__)
-# Below the deadline of a client's change, so that the client hears why it was refused.
+# Shorter than a client's deadline for a change, so that it hears why the change was refused.
 TIMEOUT_S = 8.0
-# Reading a log takes 16 at once. More than these are under way only if some never come back.
+# Reading a log takes 16 at once. Only calls that never return bring it to this limit.
 _CALLS_AT_ONCE = 64
 _REMOTE = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "https")
 
@@ -61,19 +60,19 @@ class ObjectStore(Protocol):
         ...
 
     async def names(self, prefix: str) -> list[str]:
-        """The names below the prefix, in order."""
+        """The names below the prefix, sorted."""
         ...
 
     async def delete(self, names: Sequence[str]) -> None:
-        """A name that is not there is no error."""
+        """Missing names are not an error."""
         ...
 
 
 class RemoteStore:
-    """An ObjectStore over any obstore backend whose writes are durable when they return.
+    """An ObjectStore over any obstore backend whose writes are durable on return.
 
-    Calls obstore's blocking functions on threads. Its async ones end in a callback from a thread
-    of its own, and a process that exits at that moment is aborted (seen: one exit in four).
+    Calls obstore's blocking functions on threads. Its async ones end in a callback from a thread of
+    its own, and a process that exits at that moment aborts (seen: one exit in four).
     """
 
     def __init__(self, backend: Backend, where: str, timeout_s: float = TIMEOUT_S) -> None:
@@ -119,16 +118,16 @@ class RemoteStore:
 
     @contextlib.asynccontextmanager
     async def _in_place(self, name: str) -> AsyncGenerator[None]:
-        """A write or a listing needs no object: what is missing is the bucket or folder."""
+        """Map ObjectMissing: for a write or listing it means a missing bucket or folder."""
         try:
             async with self._mapped(name):
                 yield
         except ObjectMissing as exc:
-            raise self._failure(name, "its bucket or folder is not there") from exc
+            raise self._failure(name, "its bucket or folder does not exist") from exc
 
     @contextlib.asynccontextmanager
     async def _mapped(self, name: str) -> AsyncGenerator[None]:
-        """Map every way in which a backend fails, once."""
+        """Map every backend failure to our errors."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 yield
@@ -142,16 +141,16 @@ class RemoteStore:
             raise self._failure(name, first_line(exc)) from exc
 
     def _failure(self, name: str, why: str) -> StoreUnavailable:
-        _log.debug("the store %s failed at %s: %s", self._where, name, why)  # the caller tells
+        _log.debug("the store %s failed at %s: %s", self._where, name, why)  # the caller reports it
         return StoreUnavailable(f"the store {self._where} failed at {name}: {why}")
 
 
 class FolderStore(RemoteStore):
-    """An ObjectStore in a local folder, durable against a loss of power.
+    """An ObjectStore in a local folder, durable against power loss.
 
-    obstore's LocalStore never calls fsync (seen with strace: open, write, link, unlink), so what
-    it wrote may be gone, or be there with no bytes in it, after a crash of the machine. Writes
-    are therefore our own; reads, lists and deletes are obstore's.
+    obstore's LocalStore never calls fsync (seen with strace: open, write, link, unlink), so what it
+    wrote may be gone, or be empty, after the machine crashes. Writes are therefore our own; reads,
+    lists and deletes are obstore's.
     """
 
     def __init__(self, root: Path, timeout_s: float = TIMEOUT_S) -> None:
@@ -171,7 +170,7 @@ def open_store(
 ) -> ObjectStore:
     """The store of a URL or a plain folder. Raises InvalidRequest if it names no store.
 
-    No operation takes longer than the timeout; it fails then, and may have been done or not.
+    An operation that takes longer than the timeout fails; it may have been done or not.
     """
     scheme = urlsplit(location).scheme
     try:
@@ -182,14 +181,14 @@ def open_store(
         return RemoteStore(_backend(location, scheme, timeout_s), location, timeout_s)
     except (BaseError, OSError, ValueError) as exc:
         raise InvalidRequest(
-            f"cannot write to {location!r} ({first_line(exc)}): give a folder that can be "
-            "written, or a URL that starts with file://, s3://, gs://, az:// or memory://",
+            f"cannot write to {location!r} ({first_line(exc)}): give a writable folder, or a URL "
+            "that starts with file://, s3://, gs://, az:// or memory://",
             param=param,
         ) from exc
 
 
 def first_line(exc: BaseException) -> str:
-    """What went wrong without obstore's pages of debug output."""
+    """The error text without obstore's pages of debug output."""
     return str(exc).partition("\n")[0] or type(exc).__name__
 
 
@@ -197,16 +196,16 @@ def _backend(location: str, scheme: str, timeout_s: float) -> Backend:
     if scheme == "memory":
         return from_url("memory:///")
     if scheme not in _REMOTE:
-        raise ValueError(f"{scheme}:// is no storage scheme")
+        raise ValueError(f"{scheme}:// is not a supported storage scheme")
     return from_url(
         location,
         client_options={
             "timeout": timedelta(seconds=timeout_s * 3 / 4),
             "connect_timeout": timedelta(seconds=timeout_s / 4),
-            # Plain HTTP is used only where the operator names such an endpoint; without this
-            # an S3 server on the same machine cannot be reached.
+            # Plain HTTP is only used if the operator names such an endpoint, e.g. an S3 server
+            # on the same machine.
             "allow_http": True,
         },
-        # So a thread of ours comes back by itself soon after its caller was refused.
+        # So our thread returns soon after its caller was refused.
         retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=timeout_s * 3 / 4)},
     )

@@ -1,4 +1,4 @@
-"""A cell as it is now: what is wanted, planned and seen, for whoever decides beside the planner."""
+"""A snapshot of a cell (wanted, planned, seen) for deciders other than the planner."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from admin_server.state import CellState
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The plan is the last one, of a moment ago; the state is the newest."""
+    """The state is the newest; plan and seen are from the last round."""
 
     state: CellState
     plan: Plan

@@ -1,9 +1,9 @@
-"""What a model asks of the server that is to hold it.
+"""Requirements of a model on the server that holds it.
 
-Read from a spec: its path, its `placement`, and the overrides by which Saxml's operators say the
-same (`constraints`: tags; `ram`, `ram<devices>`: bytes for each device); and from what servers said
-that were too small for it. Those overrides are for this admin server alone: no model server gets
-them. Knows nothing of what servers hold.
+Read from the spec (its path, its `placement`, and the overrides by which Saxml's operators say the
+same: `constraints` for tags; `ram` and `ram<devices>` for bytes per device), and from what servers
+that were too small for it reported. Those overrides are for this admin server alone: no model
+server gets them.
 """
 
 from __future__ import annotations
@@ -24,34 +24,35 @@ _SAXML_PREFIX = "saxml.server."
 _CONSTRAINTS = "constraints"
 _RAM = "ram"
 _OURS = re.compile(rf"{_CONSTRAINTS}|{_RAM}\d*")
-MODEL_TAG = "model:"  # and a model's name: a server with this tag is for that model alone
-_MOST = 2**62  # bytes or devices: what a record and the wire can hold
+MODEL_TAG = "model:"  # plus a model's name: a server with this tag is reserved for that model
+_MOST = 2**62  # bytes or devices: fits in a record and on the wire
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a server must have to be given a replica, whatever it holds already."""
+    """Requirements on a server for a replica, whatever it already holds."""
 
     path: str  # bare
-    tags: tuple[str, ...]  # all of them, in order
+    tags: tuple[str, ...]  # all required, sorted
     devices: int
     model_id: str = ""
 
     def met_by_server(self, info: ServerInfo) -> bool:
-        """Does this server do?"""
         reserved = reserved_for(info.tags)
         open_to_us = not reserved or self.model_id in reserved
         paths, tags = _bare_paths(info.model_paths), frozenset(info.tags)
         return open_to_us and self.met_by(paths, tags, devices_of(info))
 
     def met_by(self, paths: frozenset[str], tags: frozenset[str], devices: int) -> bool:
-        """Does a server with these bare paths, tags and devices do? 0 devices: not known."""
+        """True if bare paths, tags and devices suffice. 0 devices: unknown."""
         return self.path in paths and devices >= self.devices and tags.issuperset(self.tags)
 
 
 def demand_of(spec: ModelSpec, need: Need | None = None) -> Demand:
-    """Of a spec, and of what servers said it needs. Total: a record in the log was checked when it
-    was made."""
+    """The demand of a spec and of what servers said it needs.
+
+    Total: a record in the log was checked when it was made.
+    """
     tags = spec.placement.tags
     if _CONSTRAINTS in spec.overrides:
         tags = (*tags, *_tags(spec.overrides[_CONSTRAINTS]))
@@ -60,7 +61,7 @@ def demand_of(spec: ModelSpec, need: Need | None = None) -> Demand:
 
 
 def stated_bytes(spec: ModelSpec, devices: int) -> int | None:
-    """What the operator says one replica takes on a server with so many devices (0: not known)."""
+    """Bytes the operator states for one replica on this many devices (0: unknown)."""
     if spec.placement.memory:
         return spec.placement.memory
     text = spec.overrides.get(f"{_RAM}{devices}", spec.overrides.get(_RAM))
@@ -69,7 +70,7 @@ def stated_bytes(spec: ModelSpec, devices: int) -> int | None:
 
 
 def loaded_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
-    """The overrides that a model server gets: a change of the others loads nothing anew."""
+    """The overrides a model server gets; changing any other reloads nothing."""
     return {key: text for key, text in overrides.items() if not _OURS.fullmatch(key)}
 
 
@@ -78,43 +79,43 @@ def check_placement(spec: ModelSpec) -> None:
     for tag in spec.placement.tags:
         if not tag.strip() or "," in tag or tag != tag.strip():
             raise InvalidRequest(
-                f"{tag!r} is no tag: write a word without commas or blanks at its ends, as "
-                "servers have them in --tags",
+                f"{tag!r} is not a valid tag: use a word without commas or surrounding spaces, "
+                "as in the --tags of servers",
                 param="placement",
             )
     for name, number in (("devices", spec.placement.devices), ("memory", spec.placement.memory)):
         if not 0 <= number <= _MOST:
             raise InvalidRequest(
-                f"{number} {name} cannot be asked for: write 0 (any) or more", param="placement"
+                f"{number} {name} is out of range: use 0 (any) or more", param="placement"
             )
     for key, text in spec.overrides.items():
         if key == _CONSTRAINTS and _tags(text) is _UNREADABLE:
             raise InvalidRequest(
-                f"override {key}={text} is no list of tags: write them in one JSON string, with "
-                'commas between them, as in "a100,fast"',
+                f"override {key}={text} is not a list of tags: use one JSON string with "
+                'commas between the tags, as in "a100,fast"',
                 param="overrides",
             )
         if key != _CONSTRAINTS and _OURS.fullmatch(key) and _bytes(text) is None:
             raise InvalidRequest(
-                f"override {key}={text} is no number of bytes: write what one device needs, "
+                f"override {key}={text} is not a number of bytes: give what one device needs, "
                 "as in 16000000000",
                 param="overrides",
             )
 
 
 def bare(path: str) -> str:
-    """The path without the prefix that Saxml lets operators leave out."""
+    """The path without the prefix that Saxml lets operators omit."""
     return path.removeprefix(_SAXML_PREFIX)
 
 
 def devices_of(info: ServerInfo) -> int:
-    """The accelerators of a server; 0: not known."""
+    """Number of accelerators of a server; 0: unknown."""
     return info.devices or _devices_in(info.chip_topology)
 
 
 @lru_cache(maxsize=4096)
 def reserved_for(tags: tuple[str, ...]) -> frozenset[str]:
-    """The only models that may be on a server with these tags; empty: any model."""
+    """The only models allowed on a server with these tags; empty: any model."""
     return frozenset(tag.removeprefix(MODEL_TAG) for tag in tags if tag.startswith(MODEL_TAG))
 
 
@@ -145,7 +146,7 @@ def _tags(text: str) -> Iterable[str]:
 
 
 def _bytes(text: str) -> float | None:
-    """The number in a JSON number or string; None if it is none that makes sense."""
+    """The number in a JSON number or string; None if invalid."""
     try:
         number = float(msgspec.json.decode(text, type=str | float))
     except (msgspec.DecodeError, ValueError):

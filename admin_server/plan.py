@@ -1,11 +1,10 @@
-"""What to do so that seen becomes wanted: the reconciler's decisions, as one pure function.
+"""The planner: what to do so that seen becomes wanted, as one pure function.
 
-From the published specs and what is seen of the servers comes a plan: loads, unloads, access
-control lists to bring up to date, and what has become of each model. Knows nothing of RPCs,
-threads, clocks or storage.
+From the published specs and what is seen of the servers it makes a plan: loads, unloads, ACL
+updates, and a report on each model.
 
 A model that may be on a server which has not answered since this admin server began to lead is not
-loaded elsewhere: it would be there twice. Costs time in proportion to servers + models + replicas.
+loaded elsewhere, or it would be loaded twice. Cost is proportional to servers + models + replicas.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _IN_MEMORY = (ServableStatus.LOADING, ServableStatus.LOADED, ServableStatus.UNLO
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A model with which all is as it should be, and what that was seen from."""
+    """A model that needs nothing, and the observation that shows it."""
 
     settled: Settled
     model: SeenModel
@@ -47,23 +46,22 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do, and how things stand."""
+    """Actions to take, and a report on each model."""
 
     actions: tuple[Action, ...]
     models: Mapping[str, ModelReport]
-    looks: int = 0  # how many servers were looked at to find places: what it cost
+    looks: int = 0  # servers examined: the cost of the search
     done: Mapping[str, Done] = field(default_factory=dict[str, Done])
-    # By model, how many replicas no joined server can take, nor any that is still waited for.
+    # By model, the replicas that no joined server can take, nor any server still awaited.
     short: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def plan_actions(
     wanted: CellState, seen: Seen, now: float, *, acting: bool = True, before: Plan | None = None
 ) -> Plan:
-    """Decide. `acting=False` reports only: servers may still be on their way.
+    """Make the plan. `acting=False` only reports: servers may still be on their way.
 
-    `before` changes nothing but the cost: models that were done then, and are seen as they were,
-    are not thought about again.
+    `before` only saves work: models that were done then and look the same now are skipped.
     """
     specs = [wanted.models[model_id] for model_id in sorted(wanted.models)]
     done = _done(specs, seen, before.done if before is not None else {})
@@ -103,14 +101,14 @@ def _short(
 
 
 def _done(specs: Sequence[ModelSpec], seen: Seen, before: Mapping[str, Done]) -> dict[str, Done]:
-    """The models with which all is as it should be: most of a cell, most of the time."""
+    """Models that need nothing: most of a cell, most of the time."""
     done: dict[str, Done] = {}
     for spec in specs:
         model, known = seen.model(spec.model_id), before.get(spec.model_id)
         if known is not None and known.model is model and known.settled.spec is spec:
             done[spec.model_id] = known
         elif len(model.held) == spec.replicas and model.is_at_rest(spec):
-            # Without what was learned of its needs: it is loaded where it is.
+            # Ignores what was learned of its needs: it is already loaded there.
             demand, addresses = demand_of(spec), sorted(model.held)
             servers = [seen.servers[address] for address in addresses]
             if all(s.answered and demand.met_by_server(s.joined.info) for s in servers):
@@ -119,7 +117,7 @@ def _done(specs: Sequence[ModelSpec], seen: Seen, before: Mapping[str, Done]) ->
     return done
 
 
-# Where things should be
+# Placement
 
 
 def _assign(
@@ -151,10 +149,10 @@ def _assign(
 
 
 def _to_place(spec: ModelSpec, model: SeenModel, awaited: Mapping[str, Awaited]) -> ModelSpec:
-    """As many replicas as servers are to be found for now."""
+    """The spec with as many replicas as need a server for now."""
     if spec.model_id in awaited:
         return replace(spec, replicas=spec.replicas - awaited[spec.model_id].replicas)
-    # A lone replica of an older version keeps serving beside the one that will follow it.
+    # A lone replica of an older version keeps serving until its successor is ready.
     ready = model.ready() if spec.replicas == 1 else []
     alone = bool(ready) and not any(model.has_current(address, spec) for address in ready)
     return replace(spec, replicas=2) if alone else spec
@@ -182,7 +180,7 @@ def _awaited(
 
 
 def _current(spec: ModelSpec, model: SeenModel, now: float) -> list[str]:
-    """The servers that have the model or are about to, the ones most worth keeping first."""
+    """The servers that have the model or are about to, those most worth keeping first."""
     ranked = [
         (rank, address)
         for address in {*model.held, *model.pending, *model.failures}
@@ -201,13 +199,13 @@ def _rank(spec: ModelSpec, model: SeenModel, address: str, now: float) -> int | 
     if loading or model.load(address) is not None:
         return 2
     if model.refusal(address, spec) is not None:
-        return None  # it lacked the room: where it goes next is to be thought of anew
+        return None  # not enough memory there: choose a server anew
     held = servable is not None and servable.status in HELD
     return 3 if held or waits(model.failure(address, spec), now) else None
 
 
 def _failed(spec: ModelSpec, model: SeenModel, now: float) -> frozenset[str]:
-    """Where this version failed to load and its next try is not being waited for there."""
+    """Servers where this version failed to load, unless the retry there is being awaited."""
     failures = {address: model.failure(address, spec) for address in model.failures}
     return frozenset(
         address
@@ -218,7 +216,7 @@ def _failed(spec: ModelSpec, model: SeenModel, now: float) -> frozenset[str]:
     )
 
 
-# What to do about it
+# Actions
 
 
 def _loads(
@@ -229,8 +227,8 @@ def _loads(
     now: float,
     going: Sequence[Unload],
 ) -> tuple[list[Load], dict[tuple[str, str], str]]:
-    """What to load now, and in words why the rest of what there is room for must wait."""
-    # One action at a time for a server: what a load may fill depends on what went before it.
+    """The loads to start now, and for loads that must wait, the models in their way."""
+    # One action at a time per server: the memory a load may use depends on those before it.
     busy = {unload.address for unload in going} | {
         address
         for (address, _), actions in seen.pending.items()
@@ -256,7 +254,7 @@ def _loads(
 def _in_the_way(
     spec: ModelSpec, address: str, wanted: CellState, assignment: Assignment, seen: Seen
 ) -> str:
-    """The models whose memory a load would need, while they are on their way out; "" if none."""
+    """Models that must leave memory before this one can be loaded; "" if none."""
     server = seen.servers[address].joined
     devices, total = devices_of(server.info), server.info.memory_total
     need = assignment.needs.of(spec, devices)
@@ -271,7 +269,7 @@ def _in_the_way(
 
 
 def _pushes(specs: Sequence[ModelSpec], seen: Seen, now: float) -> list[UpdateAcls]:
-    """Loaded replicas whose access control lists are not those of their spec."""
+    """ACL updates for loaded replicas whose ACLs differ from their spec's."""
     pushes: list[UpdateAcls] = []
     for spec in specs:
         model = seen.model(spec.model_id)

@@ -1,7 +1,6 @@
 """One admin server process: listen, follow or lead, stop.
 
-Starts in the one right order (who leads must be reachable before it says so) and ends in the
-reverse one. Knows nothing of flags.
+Starts in the one correct order (a leader must be reachable before it says so) and stops in reverse.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _LOCATION_RETRY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """An admin server that answers."""
+    """A running admin server."""
 
     seat: Seat
     port: int
@@ -61,18 +60,17 @@ class Running:
 
     @property
     def cell(self) -> Cell:
-        """What it leads. Raises NotLeading."""
+        """The cell it leads. Raises NotLeading."""
         return self.seat.require()
 
 
 class Clock:
-    """Seconds since the epoch that never jump: no server falls silent because a clock was set."""
+    """Seconds since the epoch, never jumping: setting a clock makes no server look silent."""
 
     def __init__(self) -> None:
         self._offset = time.time() - time.monotonic()
 
     def __call__(self) -> float:
-        """Now."""
         return self._offset + time.monotonic()
 
 
@@ -83,7 +81,7 @@ async def running(
     lead: LeadTiming | None = None,
     provisioning: ProvisioningTiming | None = None,
 ) -> AsyncGenerator[Running]:
-    """An admin server from its first role to its graceful stop. Raises SaxError if it cannot be."""
+    """Run an admin server from its first role to its graceful stop. Raises SaxError."""
     clock = Clock()
     machines = _machines(config, provisioning)
     seat = Seat(config.cell, StoreHealth(clock))
@@ -114,7 +112,7 @@ async def running(
 
 
 def _machines(config: AdminConfig, timing: ProvisioningTiming | None) -> Machines | None:
-    """None, and nothing of it imported, unless it is asked for."""
+    """None, without importing anything, unless --kubernetes is set."""
     if config.kubernetes is None:
         return None
     from admin_server.provisioning.machines import Machines
@@ -130,11 +128,11 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
         await _cancel(stopping)
         if admin.life.done():
             await admin.life
-        _log.info("stopping: calls under way get %g s to end", _GRACE_S)
+        _log.info("stopping: calls in progress have %g s to finish", _GRACE_S)
 
 
 class _LedgerOpener:
-    """Opens the ledger again and again, and trusts the store after one look."""
+    """Opens the ledger as often as needed; checks the store only once."""
 
     def __init__(self, config: AdminConfig, store: ObjectStore, health: StoreHealth) -> None:
         self._config = config
@@ -143,7 +141,7 @@ class _LedgerOpener:
         self._trusted = False
 
     async def open(self) -> Ledger:
-        """Raises InvalidRequest for a store not to be trusted, CorruptLog, StoreUnavailable."""
+        """Raises InvalidRequest for an untrustworthy store, CorruptLog, StoreUnavailable."""
         config = self._config
         if not self._trusted:
             await check_creates_once(self._store, config.cell)
@@ -158,7 +156,7 @@ class _LedgerOpener:
 
 
 class _Led:
-    """What leading means in this process."""
+    """Everything this process runs while it leads."""
 
     def __init__(
         self,
@@ -178,7 +176,7 @@ class _Led:
     async def start(
         self, ledger: Ledger, term: int, servers: Sequence[ServerInfo]
     ) -> AsyncGenerator[Cell]:
-        """A cell that is reconciled. Raises what ended the reconciler."""
+        """Run a reconciled cell. Raises whatever ended the reconciler."""
         _log.info(
             "restored %d models of %s at record %d",
             len(ledger.state.models),
@@ -196,11 +194,11 @@ class _Led:
             servers=servers,
         )
         loop = asyncio.create_task(cell.reconciler.run())
-        # A cell that nobody reconciles must not look as if it were led.
+        # Step down: a cell without a reconciler must not look as if it were led.
         loop.add_done_callback(lambda task: ledger.deposed.set())
         location = asyncio.create_task(self._tell_location())
         try:
-            # Clients that look there find us; but a slow store must not keep us from leading.
+            # Clients find the leader there, but a slow store must not delay leading.
             await asyncio.wait([location], timeout=_LOCATION_S)
             async with self._provisioning(cell):
                 yield cell
@@ -219,18 +217,18 @@ class _Led:
         )
 
     async def _tell_location(self) -> None:
-        """Until it is written: clients that look there would ask the leader before for ever."""
+        """Retry until written: clients that look there would ask the previous leader for ever."""
         root = self._config.sax_root
         while root is not None:
             try:
                 return await write_location(root, self._config.cell, self._address)
             except SaxError as exc:
-                _log.error("clients do not find this leader below %s: %s", root, exc.text)
+                _log.error("clients cannot find this leader below %s: %s", root, exc.text)
                 await asyncio.sleep(_LOCATION_RETRY_S)
 
 
 async def _first_role(seat: Seat, life: asyncio.Task[None]) -> None:
-    """Until this one leads or follows, or waits for a store that fails. Raises what ended it."""
+    """Wait until this server leads, follows, or waits for a failing store. Raises what ended it."""
     settled = asyncio.create_task(seat.settled.wait())
     await asyncio.wait({settled, life}, return_when=asyncio.FIRST_COMPLETED)
     await _cancel(settled)
@@ -239,7 +237,7 @@ async def _first_role(seat: Seat, life: asyncio.Task[None]) -> None:
 
 
 def tell_of_security(config: AdminConfig) -> None:
-    """Log what stands open, and what will be refused elsewhere because of what is missing here."""
+    """Warn of what is open, and of model servers that will refuse this admin server."""
     closed = config.security.authenticates
     if warning := open_warning(
         config.host,
@@ -250,20 +248,20 @@ def tell_of_security(config: AdminConfig) -> None:
         _log.warning("%s", warning)
     if closed and config.status_port != NO_STATUS_PAGE and not is_loopback(config.host):
         _log.warning(
-            "the status page and the metrics ask nobody who they are: whoever reaches port %d sees "
-            "which models and servers there are; --status_port -1 closes it",
+            "the status page and metrics are open to everyone: whoever reaches port %d can list "
+            "models and servers; --status_port -1 closes it",
             config.status_port,
         )
     if closed and not Credentials.ours().given:
         _log.warning(
-            "this admin server has nothing to show to model servers, and those that ask who calls "
-            "will refuse it: set SAX_TOKEN, SAX_TOKEN_FILE or SAX_TLS_CERT to what their "
-            "--admin_acl names"
+            "this admin server has no credentials for model servers, and those that authenticate "
+            "callers will refuse it: set SAX_TOKEN, SAX_TOKEN_FILE or SAX_TLS_CERT to those of a "
+            "principal in their --admin_acl"
         )
 
 
 def tell_of_lists(config: AdminConfig, models: Iterable[ModelSpec]) -> None:
-    """Log which models have access control lists that nobody enforces."""
+    """Warn of models whose access control lists are not enforced."""
     guarded = [spec.model_id for spec in models if any(spec.acls.values())]
     if guarded and not config.security.authenticates:
         _log.warning(
@@ -274,7 +272,7 @@ def tell_of_lists(config: AdminConfig, models: Iterable[ModelSpec]) -> None:
 
 
 async def write_location(root: str, cell: CellId, address: str) -> None:
-    """Tell, below the root, where this cell's admin server is, as Saxml does.
+    """Write this cell's admin server address below the root, as Saxml does.
 
     Raises InvalidRequest naming sax_root, StoreUnavailable.
     """

@@ -1,7 +1,7 @@
-"""A name for this very process on this very machine, by which others here can tell that it is gone.
+"""A mark of this process on this machine, so that others here can tell when it is gone.
 
-Lets an admin server that is started again after a crash lead at once, instead of waiting until the
-silence of its former self is long enough. Only where /proc is; elsewhere nobody is called gone.
+An admin server restarted after a crash can then lead at once instead of waiting out its own
+silence. Needs /proc; elsewhere no process is ever considered gone.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ _PROC = Path("/proc")
 
 
 def own_mark() -> str:
-    """Machine, process namespace, process id and its time of start; "" where that is not told."""
+    """Machine, process namespace, process id and start time; "" if unavailable."""
     machine, pid = _machine(), os.getpid()
     started = _started(pid)
     return f"{machine} {pid} {started}" if machine and started else ""
 
 
 def is_gone(mark: str) -> bool:
-    """Has the process of this mark ended? False if it ran elsewhere: nobody here can tell."""
+    """True if the process has ended; False if it ran elsewhere, where we cannot tell."""
     parts = mark.split(" ")
     if len(parts) != 3 or parts[0] != _machine():
         return False
@@ -30,7 +30,7 @@ def is_gone(mark: str) -> bool:
 
 @functools.cache
 def _machine() -> str:
-    """This start of this machine, and the namespace in which process ids count."""
+    """The boot id of this machine and its process id namespace."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{os.readlink(_PROC / 'self/ns/pid')}"
@@ -39,7 +39,7 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process was started, in ticks; "" if there is none."""
+    """Start time of a process in ticks; "" if there is none."""
     try:
         stat = (_PROC / str(pid) / "stat").read_text()
     except OSError:

@@ -1,7 +1,7 @@
-"""The loop that makes seen equal wanted.
+"""The reconciler: the loop that makes seen equal wanted.
 
-Asks every joined server for its status about once a second, drops the silent ones, and carries out
-what the planner decides. Knows nothing of clients, storage or how to decide.
+Polls every joined server for its status about once a second, drops silent ones, and carries out the
+planner's actions.
 """
 
 from __future__ import annotations
@@ -25,24 +25,27 @@ from sax.need import Need
 from sax.types import ServerInfo
 
 _log = logging.getLogger(__name__)
-# Many servers stir the loop many times a second: one plan answers all that came in meanwhile.
+# Many servers wake the loop many times a second: one plan covers all of it.
 _GAP_S = 0.05
-_GAP_OF_ROUND = 4.0  # however large the cell, rounds leave four fifths of the loop to all else
+_GAP_OF_ROUND = 4.0  # rounds leave four fifths of the event loop to everything else
 _VERBS = {Load: "load", Unload: "unload", UpdateAcls: "update of the ACLs"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How fast the loop runs, in seconds."""
+    """Intervals of the loop, in seconds."""
 
-    poll_s: float = 1.0  # between two GetStatus of one server
+    poll_s: float = 1.0  # between two GetStatus calls to one server
     silence_s: float = 10.0  # after which a silent server is dropped
-    settle_s: float = 3.0  # after a start, in which servers find the new admin
+    settle_s: float = 3.0  # grace after a start, for servers to find the new admin
 
 
 class Reconciler:
-    """Lives on the event loop. `on_plan` hears of every plan before it is carried out, and
-    `on_refused` when a server obeys an admin server of a later term."""
+    """Lives on the event loop.
+
+    `on_plan` is called with every plan before it is carried out, `on_refused` when a server already
+    obeys an admin server of a later term.
+    """
 
     def __init__(
         self,
@@ -66,7 +69,7 @@ class Reconciler:
         self._timing = timing
         self._happenings = happenings or Happenings(clock)
         self._servers = Servers(silence_s=timing.silence_s, jitter=jitter)
-        # A cell that had models before this start waits for their servers before it moves them.
+        # A cell that already has models waits for their servers before moving anything.
         self._acts_at_s = clock() + (timing.settle_s if wanted().models else 0.0)
         self._polls: dict[str, asyncio.Task[None]] = {}
         self._calls: dict[str, set[asyncio.Task[None]]] = {}
@@ -74,11 +77,11 @@ class Reconciler:
         self._stir = asyncio.Event()
         self._plan: Plan | None = None
         self._jitter = jitter
-        self.rounds: deque[float] = deque(maxlen=1000)  # seconds that each of the last ones took
+        self.rounds: deque[float] = deque(maxlen=1000)  # duration of the last ones, in seconds
         self.loads = self.unloads = self.failed_actions = 0  # since the start
 
     def join(self, info: ServerInfo) -> None:
-        """A server has joined, or says that it is still there; it is asked for its status now."""
+        """A server joined or sent a heartbeat; a new one is polled at once."""
         new = self._servers.join(info, self._clock())
         if new:
             _log.info("model server %s joined (incarnation %s)", info.address, info.incarnation)
@@ -88,26 +91,25 @@ class Reconciler:
         self.wake()
 
     def restore(self, infos: Sequence[ServerInfo]) -> None:
-        """Take over these servers without waiting until they join: any model may be on any."""
+        """Take over these servers without waiting for them to join; any may hold any model."""
         if not infos:
             return
         self._servers.restore(infos, self._wanted().models, self._clock())
-        # Who is silent is waited for by name: the others need no pause.
+        # Silent servers are awaited by name, so no general pause is needed.
         self._acts_at_s = self._clock()
         for info in infos:
             self._start_poll(info.address)
         self.wake()
 
     def infos(self) -> tuple[ServerInfo, ...]:
-        """What every joined server said of itself."""
+        """Every joined server's own description."""
         return self._servers.infos()
 
     def wake(self) -> None:
-        """Plan now: something changed."""
+        """Plan again soon: something changed."""
         self._stir.set()
 
     async def run(self) -> None:
-        """Reconcile until cancelled."""
         while True:
             self._stir.clear()
             self._step()
@@ -119,7 +121,7 @@ class Reconciler:
                 continue
 
     async def close(self) -> None:
-        """Hang up on every server; what they are loading, they go on loading."""
+        """Close the connections to all servers; loads in progress there continue."""
         addresses = list(self._polls)
         for address in addresses:
             self._forget(address)
@@ -180,7 +182,7 @@ class Reconciler:
         elif isinstance(action, Unload):
             kind, text = "unloaded", f"{model_id} was unloaded from {address}: {action.why}"
         else:
-            kind, text = "acls-changed", f"{address} enforces new access lists of {model_id}"
+            kind, text = "acls-changed", f"{address} enforces the new ACLs of {model_id}"
         self._happenings.note(kind, text, server=address, model_id=model_id)
 
     async def _poll(self, address: str) -> None:
@@ -189,7 +191,7 @@ class Reconciler:
             await self._ask(address)
             if self._servers.changes != before:
                 self.wake()
-            # Not all at the same moment: they would be, after a start that restored them all.
+            # Jitter: after a start that restored all servers, polls would coincide.
             await asyncio.sleep(self._timing.poll_s * self._jitter.uniform(0.8, 1.2))
 
     async def _ask(self, address: str) -> None:
@@ -200,13 +202,13 @@ class Reconciler:
             self._note_refusal(exc)
             self._servers.missed(address, exc.text)
             return
-        except Exception as exc:  # no answer of a server may end the asking
-            _log.exception("GetStatus of %s gave nonsense", address)
-            self._servers.missed(address, f"its answer made no sense: {exc!r}")
+        except Exception as exc:  # a bad answer must not end the polling
+            _log.exception("GetStatus of %s gave an invalid answer", address)
+            self._servers.missed(address, f"its answer is invalid: {exc!r}")
             return
         if self._servers.saw(address, status, asked_at_s, self._clock()):
-            _log.info("model server %s was started anew: %s", address, status.incarnation)
-            self._happenings.note("restarted", f"{address} was started anew", server=address)
+            _log.info("model server %s was restarted: %s", address, status.incarnation)
+            self._happenings.note("restarted", f"{address} was restarted", server=address)
             self._drop_calls(address)
 
     def _note_refusal(self, exc: SaxError) -> None:
@@ -219,7 +221,7 @@ class Reconciler:
             task.cancel()
 
     def _forget(self, address: str) -> None:
-        """Stop asking a server that is no longer among us."""
+        """Stop polling a server that left."""
         self._drop_calls(address)
         poll = self._polls.pop(address, None)
         if poll is not None:

@@ -1,14 +1,13 @@
 """The log of a cell: create-only numbered records, and snapshots that shorten it.
 
     sax/<cell>/records/000000000042      one record, never changed
-    sax/<cell>/archive/000000000040      the records up to 40 since the archive before: for auditors
+    sax/<cell>/archive/000000000040      records up to 40 since the previous archive, for auditors
     sax/<cell>/snapshots/000000000040    the state after record 40; older records are then deleted
 
-Create-if-absent is the fence. Who finds the next number taken by another writer has been deposed
-and must stop. As a writer that slept through a compaction may find its next number free again,
-every record counts only once no snapshot is at or beyond it. Every object carries its number and
-a checksum, and an object that is torn, foreign or missing is reported by name, never skipped.
-Knows nothing of what is in a record or a snapshot: they are JSON texts.
+Create-if-absent is the fence. A writer that finds the next number taken by another has been deposed
+and must stop. Because a writer that slept through a compaction may find its next number free again,
+a record only counts once no snapshot is at or beyond it. Every object carries its number and a
+checksum, and an object that is torn, foreign or missing is reported by name, never skipped.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ _READ_TRIES = 5
 
 
 class Deposed(Unavailable):
-    """Another admin server writes this cell's log now: this one must step down."""
+    """Another admin server writes this cell's log now; this one must step down."""
 
     def __init__(self, text: str, *, unsure: bool = False) -> None:
         super().__init__(text)
-        self.unsure = unsure  # the record may have counted before the other one took over
+        self.unsure = unsure  # the record may have counted before the takeover
 
 
 class LateRecord(Exception):
-    """A record whose write seemed to fail had landed: apply it, then go on."""
+    """A record whose write seemed to fail had landed: apply it, then continue."""
 
     def __init__(self, sequence: int, text: bytes) -> None:
         super().__init__(sequence)
@@ -50,16 +49,16 @@ class LateRecord(Exception):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What was in the log when it was opened."""
+    """Contents of the log as read."""
 
     snapshot: bytes | None
-    records: tuple[tuple[int, bytes], ...]  # all after the snapshot, in order
+    records: tuple[tuple[int, bytes], ...]  # those after the snapshot, in order
 
 
 class RecordLog:
-    """One process's hold on the log of one cell. One append at a time.
+    """The log of one cell, for one process. One append at a time.
 
-    Who has not appended may read on (`catch_up`) for as long as it likes: that is a follower.
+    A process that never appends may keep reading (`catch_up`): that is a follower.
     """
 
     def __init__(self, store: ObjectStore, cell: CellId) -> None:
@@ -77,26 +76,26 @@ class RecordLog:
         return log, await log.catch_up()
 
     async def catch_up(self) -> History:
-        """What was written since the last look. Raises CorruptLog, StoreUnavailable.
+        """Read what was written since the last call. Raises CorruptLog, StoreUnavailable.
 
-        With a snapshot, which replaces all that was read before, if the log was compacted beyond
-        what this process has.
+        If the log was compacted beyond what this process has, the result has a snapshot that
+        replaces everything read before.
         """
         for attempt in range(_READ_TRIES):
             try:
                 return await self._read()
             except ObjectMissing as exc:
-                # Another admin compacts the log under our eyes: what we listed is gone.
+                # Another admin is compacting the log: objects we listed are gone.
                 _log.info("the log changed while it was read (try %d): %s", attempt + 1, exc)
         raise CorruptLog(
             f"the log of {self._cell} loses objects faster than they can be read: "
-            "find out who else writes there"
+            "find out what else writes there"
         )
 
     async def _read(self) -> History:
         store, cell = self._store, self._cell
         records = numbers_of(await store.names(folder_of(cell, "records")))
-        # In this order: a snapshot of records that we did not list any more is listed for sure.
+        # In this order: if records were compacted before we listed them, their snapshot shows up.
         snapshots = numbers_of(await store.names(folder_of(cell, "snapshots")))
         last = max(snapshots, default=0)
         known = max(self.sequence, last)
@@ -107,15 +106,15 @@ class RecordLog:
         self.sequence, self.snapshot_sequence = known + len(wanted), last
         news = tuple(zip(wanted, texts, strict=True))
         kept = {} if snapshot is not None else self._unarchived
-        # What a snapshot covers was archived before the snapshot was written.
+        # Records that a snapshot covers were archived before it was written.
         self._unarchived = {n: text for n, text in kept.items() if n > last} | dict(news)
         return History(snapshot, news)
 
     async def append(self, text: bytes) -> int:
-        """Write the next record; durable on return, which gives its number.
+        """Write the next record; durable on return. Returns its number.
 
-        Raises StoreUnavailable (it may have landed all the same: see LateRecord), Deposed, or
-        LateRecord for an earlier record, after which the append must be tried anew.
+        Raises StoreUnavailable (it may have landed anyway: see LateRecord), Deposed, or LateRecord
+        for an earlier record, after which the append must be retried.
         """
         number = self.sequence + 1
         data = wrap(self._cell, "records", number, self._writer, text)
@@ -127,21 +126,21 @@ class RecordLog:
         await self._check_not_deposed(number)
         self.sequence = number
         self._unarchived[number] = unwrap(self._cell, "records", number, found)[1]
-        # A backend that retries by itself may meet its own first try: then both are the same.
+        # A backend that retries may find its own first try: then both are equal.
         if found != data:
             raise LateRecord(number, unwrap(self._cell, "records", number, found)[1])
         return number
 
     async def check(self) -> None:
-        """Look whether anyone has written after us.
+        """Check whether anyone has written after us.
 
-        Raises StoreUnavailable, Deposed, or LateRecord for a record of our own that had landed.
+        Raises StoreUnavailable, Deposed, or LateRecord for one of our own records that had landed.
         """
         number = self.sequence + 1
         try:
             await self._store.get(name_of(self._cell, "records", number))
         except ObjectMissing:
-            # There is none yet, or it was written and compacted away while we slept.
+            # Not written yet, or written and compacted away while we slept.
             return await self._check_not_deposed(number)
         found = await self._find_own(number)
         await self._check_not_deposed(number)
@@ -150,7 +149,7 @@ class RecordLog:
         raise LateRecord(number, text)
 
     async def _find_own(self, number: int) -> bytes:
-        """What took the number, if we wrote it ourselves. Raises Deposed if we did not."""
+        """The object that took the number, if we wrote it. Raises Deposed otherwise."""
         name = name_of(self._cell, "records", number)
         try:
             found = await self._store.get(name)
@@ -158,7 +157,7 @@ class RecordLog:
         except ObjectMissing:
             writer, found = "", b""
         if writer != self._writer:
-            # An own first try may have counted, and be compacted away by now.
+            # Our own first try may have counted and been compacted away since.
             await self._check_not_deposed(number)
             raise Deposed(_deposed(self._cell, name))
         return found
@@ -170,10 +169,10 @@ class RecordLog:
             raise Deposed(_deposed(self._cell, newest), unsure=True)
 
     async def compact(self, sequence: int, text: bytes) -> None:
-        """Archive the records up to `sequence`, write the state after it, delete what is needless.
+        """Archive the records up to `sequence`, write the state after it, delete what it replaces.
 
-        May run beside appends. Raises StoreUnavailable (nothing is lost, try again after the
-        next record) or Deposed.
+        May run beside appends. Raises StoreUnavailable (nothing is lost, try again after the next
+        record) or Deposed.
         """
         await self._archive(sequence)
         data = wrap(self._cell, "snapshots", sequence, self._writer, text)
@@ -184,12 +183,12 @@ class RecordLog:
             if await self._store.get(name) != data:
                 raise Deposed(_deposed(self._cell, name)) from None
         self.snapshot_sequence = sequence
-        # Only now: whoever reads the log from here on starts at this snapshot.
+        # Only now: from here on readers of the log start at this snapshot.
         await self._delete_older("records", sequence + 1)
         await self._delete_older("snapshots", sequence)
 
     async def _archive(self, sequence: int) -> None:
-        """Keep for auditors what is about to be deleted, in one object."""
+        """Store the records about to be deleted in one object, for auditors."""
         pages = sorted((n, text) for n, text in self._unarchived.items() if n <= sequence)
         if not pages:
             return
@@ -198,22 +197,22 @@ class RecordLog:
         try:
             await self._store.create(name_of(self._cell, "archive", sequence), data)
         except ObjectExists:
-            # Our own first try, or a leader's before us that archived the same records.
+            # Our own first try, or a previous leader archived the same records.
             await self.archived(sequence)
         for number, _ in pages:
             self._unarchived.pop(number, None)
 
     @property
     def unarchived(self) -> list[tuple[int, bytes]]:
-        """The records that no archive holds yet, in order."""
+        """Records not yet in an archive, in order."""
         return sorted(self._unarchived.items())
 
     async def archives(self) -> list[int]:
-        """The numbers that the archived pages end at, in order."""
+        """The last record number of each archive, in order."""
         return numbers_of(await self._store.names(folder_of(self._cell, "archive")))
 
     async def archived(self, last: int) -> list[tuple[int, bytes]]:
-        """The records of one archived page, in order. Raises CorruptLog, ObjectMissing."""
+        """The records of one archive, in order. Raises CorruptLog, ObjectMissing."""
         text = await _get(self._store, self._cell, "archive", last)
         pages = msgspec.json.decode(text, type=list[tuple[int, msgspec.Raw]])
         return [(number, bytes(record)) for number, record in pages]
@@ -228,8 +227,8 @@ def _check_gapless(cell: CellId, last: int, numbers: Sequence[int]) -> None:
     for expected, number in enumerate(numbers, start=last + 1):
         if number != expected:
             raise CorruptLog(
-                f"{name_of(cell, 'records', expected)} is missing (the next one there is "
-                f"{name_of(cell, 'records', number)}): bring it back from a backup"
+                f"{name_of(cell, 'records', expected)} is missing (the next existing one is "
+                f"{name_of(cell, 'records', number)}): restore it from a backup"
             )
 
 

@@ -1,7 +1,6 @@
-"""The records of a cell's log: what changed, when, by whom.
+"""Records of a cell's log: what changed, when, by whom.
 
-A record in the log is never changed, so every field that came later has a default. Knows nothing
-of what a record does to the state.
+Stored records never change, so every field added later has a default.
 """
 
 from __future__ import annotations
@@ -12,16 +11,14 @@ from sax.types import ModelSpec
 
 
 class Publish(msgspec.Struct, frozen=True, tag="publish"):
-    """A model was published."""
-
     spec: ModelSpec
     at_s: float  # seconds since the epoch
-    by: str = ""  # who asked; "" where nobody proves who they are
-    note: str = ""  # what changed, in words
+    by: str = ""  # the principal; "" without authentication
+    note: str = ""  # what changed, for people
 
 
 class Update(msgspec.Struct, frozen=True, tag="update"):
-    """A published model was given this spec in place of the one before."""
+    """Replaces the spec of a published model."""
 
     spec: ModelSpec
     at_s: float
@@ -30,7 +27,7 @@ class Update(msgspec.Struct, frozen=True, tag="update"):
 
 
 class Rollback(msgspec.Struct, frozen=True, tag="rollback"):
-    """A published model went back to what this version loads."""
+    """Returns a published model to an earlier version."""
 
     model_id: str
     version: str
@@ -40,7 +37,7 @@ class Rollback(msgspec.Struct, frozen=True, tag="rollback"):
 
 
 class Unpublish(msgspec.Struct, frozen=True, tag="unpublish"):
-    """A model was taken back."""
+    """A model was unpublished."""
 
     model_id: str
     at_s: float
@@ -49,7 +46,7 @@ class Unpublish(msgspec.Struct, frozen=True, tag="unpublish"):
 
 
 class Lead(msgspec.Struct, frozen=True, tag="lead"):
-    """An admin server took the lead; the number of this record is its term."""
+    """An admin server became the leader; this record's number is its term."""
 
     admin: str  # its id
     at_s: float
@@ -61,29 +58,28 @@ Record = Publish | Update | Rollback | Unpublish | Lead
 
 
 def kind_of(record: Record) -> str:
-    """The name an auditor reads: publish, update, rollback, unpublish, lead."""
+    """publish, update, rollback, unpublish or lead."""
     return type(record).__name__.lower()
 
 
 def model_of(record: Record) -> str:
-    """The model a record is about, "" if it is about none."""
+    """The model of the record, "" if none."""
     if isinstance(record, Lead):
         return ""
     return record.spec.model_id if isinstance(record, Publish | Update) else record.model_id
 
 
 def version_of(record: Record) -> str:
-    """The version that the record makes current; "" where there is none any more."""
+    """The version the record makes current; "" if none."""
     if isinstance(record, Publish | Update):
         return record.spec.version
     return record.version if isinstance(record, Rollback) else ""
 
 
 def encode_record(record: Record) -> bytes:
-    """The record as JSON text."""
     return msgspec.json.encode(record)
 
 
 def decode_record(data: bytes) -> Record:
-    """The record of a JSON text. Raises msgspec.DecodeError for any other text."""
+    """Raises msgspec.DecodeError for anything but a record."""
     return msgspec.json.decode(data, type=Record)

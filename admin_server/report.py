@@ -1,7 +1,4 @@
-"""What has become of each model: its replicas, and in words why one is not ready.
-
-Describes what the assigner chose and what is seen; decides nothing.
-"""
+"""Reports on each model: its replicas, and why one is not ready."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ from sax.types import ModelSpec, Progress, ReplicaStatus, ServableStatus
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """What has become of one model."""
+    """The state of one model."""
 
-    version: str  # the published one that this is about
+    version: str  # the published version it describes
     replicas: tuple[ReplicaStatus, ...]
     ready: frozenset[str]  # addresses that clients may use
     current: int  # how many of them have this version
@@ -30,22 +27,22 @@ class ModelReport:
 class Awaited:
     """Servers that may hold replicas of a model and have not answered yet."""
 
-    replicas: int  # that are not looked for elsewhere because of it
+    replicas: int  # not placed elsewhere meanwhile
     servers: Sequence[str]
 
     def reason(self, seen: Seen) -> str:
-        """What a replica waits for."""
+        """The text for replicas that wait for these servers."""
         one = len(self.servers) == 1
         trouble = seen.servers[self.servers[0]].trouble if one else ""
         return (
-            f"waits for {listing(self.servers)}, which may have served it before and "
+            f"waiting for {listing(self.servers)}, which may still hold it but "
             f"{'has' if one else 'have'} not answered yet{f' ({trouble})' if trouble else ''}"
         )
 
 
 @dataclass(frozen=True)
 class Intent:
-    """What the plan is about to do, and what it waits for."""
+    """Pending actions of the plan, and servers it waits for."""
 
     assignment: Assignment
     leaving: Mapping[Place, Unload]  # about to be unloaded
@@ -54,12 +51,11 @@ class Intent:
 
     @cached_property
     def leaving_models(self) -> frozenset[str]:
-        """The models that lose a replica now."""
+        """Models that lose a replica now."""
         return frozenset(model_id for _, model_id in self.leaving)
 
 
 def report(spec: ModelSpec, intent: Intent, seen: Seen, now: float) -> ModelReport:
-    """Describe one model."""
     model_id, model = spec.model_id, seen.model(spec.model_id)
     assigned = intent.assignment.addresses[model_id]
     ready = model.ready()
@@ -69,7 +65,7 @@ def report(spec: ModelSpec, intent: Intent, seen: Seen, now: float) -> ModelRepo
     outdated = _why_outdated(spec, model, assigned, len(ready) - current)
     replicas = [_replica(spec, model, a, intent, seen, now, outdated) for a in assigned]
     replicas += [
-        ReplicaStatus(a, ServableStatus.LOADED, "serves until a replica elsewhere is ready")
+        ReplicaStatus(a, ServableStatus.LOADED, "keeps serving until a replica elsewhere is ready")
         for a in sorted(ready)
         if a not in assigned
     ]
@@ -79,7 +75,7 @@ def report(spec: ModelSpec, intent: Intent, seen: Seen, now: float) -> ModelRepo
 
 
 def report_ready(spec: ModelSpec, addresses: Sequence[str]) -> ModelReport:
-    """Describe a model with which all is as it should be."""
+    """Describe a model that needs nothing."""
     replicas = tuple([ReplicaStatus(address, ServableStatus.LOADED) for address in addresses])
     return ModelReport(spec.version, replicas, frozenset(addresses), len(replicas))
 
@@ -87,7 +83,7 @@ def report_ready(spec: ModelSpec, addresses: Sequence[str]) -> ModelReport:
 def with_notes(
     replicas: Sequence[ReplicaStatus], notes: Sequence[str]
 ) -> tuple[ReplicaStatus, ...]:
-    """The same, each one without a server told one note more."""
+    """Append one note to each replica that has no server."""
     left = iter(notes)
     return tuple(
         replica
@@ -98,7 +94,6 @@ def with_notes(
 
 
 def _missing(spec: ModelSpec, intent: Intent, seen: Seen) -> list[ReplicaStatus]:
-    """The replicas that have no server."""
     assigned = intent.assignment.addresses[spec.model_id]
     missing = max(0, spec.replicas - len(assigned))
     awaited = intent.awaited.get(spec.model_id)
@@ -111,7 +106,7 @@ def _missing(spec: ModelSpec, intent: Intent, seen: Seen) -> list[ReplicaStatus]
 
 
 def _what_else(seen: Seen) -> str:
-    """What is known about servers that could help."""
+    """Servers that may help once they answer or come back."""
     return "; ".join([*seen.silent, *seen.gone])
 
 
@@ -138,7 +133,7 @@ def _replica(
     if status is ServableStatus.LOADING or model.load(address):
         return ReplicaStatus(address, ServableStatus.LOADING, _describe(progress), progress)
     if failure is not None and waits(failure, now):
-        if failure.need is not None:  # the model is in order
+        if failure.need is not None:  # the model itself is fine
             return ReplicaStatus(address, ServableStatus.NONE, _describe_refusal(failure))
         return ReplicaStatus(address, ServableStatus.FAILED, _describe_failure(failure))
     if status is ServableStatus.FAILED and servable is not None and servable.need is None:
@@ -147,9 +142,9 @@ def _replica(
 
 
 def _leaving(address: str, unload: Unload | None, failure: Failure | None) -> ReplicaStatus:
-    why = f"unloading: {unload.why}" if unload else "unloading before it is loaded again"
+    why = f"unloading: {unload.why}" if unload else "unloading before a reload"
     if failure is not None:
-        # A retry begins with an unload; what went wrong stays the news until it goes right.
+        # A retry begins with an unload; keep showing the failure until a load succeeds.
         why = f"{why}; the last load failed: {failure.reason}"
     return ReplicaStatus(address, ServableStatus.UNLOADING, why)
 
@@ -162,26 +157,26 @@ def _why_outdated(spec: ModelSpec, model: SeenModel, assigned: Sequence[str], st
         if model.failures and (failure := model.failure(address, spec)) is not None
     ]
     if not failures or not staying:
-        return "serves the version before the last update until its turn comes"
+        return "still serves the previous version until its turn in the update"
     _, address, failure = max(failures, key=lambda failure: failure[:2])
     why, until = f"the new version failed to load on {address}", "a retry works"
     if failure.need is not None:
-        why, until = f"{address} has too little room for the new version", "there is more"
+        why, until = f"{address} has too little memory for the new version", "there is more"
     return (
-        f"serves the version before the last update: the update stopped, because {why} "
+        f"still serves the previous version: the update stopped because {why} "
         f"({failure.reason}); {count(staying, 'replica')} {'stay' if staying > 1 else 'stays'} on "
         f"the old version until {until}, and `sax rollback {spec.model_id}` goes back to it"
     )
 
 
 def _why_old_acls(spec: ModelSpec, model: SeenModel, address: str) -> str:
-    """What keeps a ready replica from having the access control lists of its spec; "" if it has."""
+    """Why a ready replica lacks the ACLs of its spec; "" if it has them."""
     push = model.pushes.get(address)
     if push is None or not model.has_stale_acls(address, spec):
         return ""
-    why = push.reason or "its server took them but does not report them"
+    why = push.reason or "its server accepted the new ones but does not report them"
     return (
-        f"ready, but with access control lists from before the last update: {why}; "
+        f"ready, but with the previous access control lists: {why}; "
         f"try {push.count + 1} at {clock_time(push.next_try_s)}"
     )
 
@@ -202,13 +197,13 @@ def _describe_failure(failure: Failure) -> str:
 
 
 def _describe_refusal(failure: Failure) -> str:
-    return f"had no room: {failure.reason}; asked again at {clock_time(failure.next_try_s)}"
+    return f"too little memory: {failure.reason}; retry at {clock_time(failure.next_try_s)}"
 
 
 def _why_not_loading(place: Place, intent: Intent, seen: Seen) -> str:
     address, _ = place
     if place in intent.crowded:
-        return f"waits until {address} has room: {intent.crowded[place]} must go first"
+        return f"waiting for memory on {address}: {intent.crowded[place]} must be unloaded first"
     if others := seen.under_way(address):
-        return f"waits until {address} is done with {listing(others)}"
+        return f"waiting for {address} to finish with {listing(others)}"
     return "about to be loaded"

@@ -1,7 +1,4 @@
-"""Which state of a model an update was made from, and what it leaves as it was.
-
-Pure. Knows nothing of records or of which changes are good.
-"""
+"""Revision checks for updates, and the fields that an update leaves unchanged. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from sax.types import ANYWHERE, ModelSpec
 
 
 def completed(spec: ModelSpec, old: ModelSpec) -> ModelSpec:
-    """What an update asks for, with what it leaves open as it was."""
+    """The spec of an update, with omitted fields taken from the old one."""
     spec = replace(
         spec,
         model_path=spec.model_path or old.model_path,
@@ -21,8 +18,8 @@ def completed(spec: ModelSpec, old: ModelSpec) -> ModelSpec:
     )
     if spec.revision:
         return spec
-    # Saxml's clients know nothing of revisions, nor of these: they leave them out, and mean no
-    # change. Whoever knows them sends the revision it has read.
+    # Saxml's clients do not know these fields: they omit them and mean no change. Clients that
+    # know them send the revision they have read.
     return replace(
         spec,
         revision=old.revision,
@@ -34,7 +31,7 @@ def completed(spec: ModelSpec, old: ModelSpec) -> ModelSpec:
 def check_revision(old: ModelSpec, revision: int) -> None:
     if revision < 0:
         raise InvalidRequest(
-            f"revision {revision}: write the one that was read, or 0 for any", param="revision"
+            f"revision {revision}: use the one that was read, or 0 for any", param="revision"
         )
     if revision not in (0, old.revision):
         raise StaleRevision(

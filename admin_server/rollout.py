@@ -1,8 +1,8 @@
-"""What has to go: replicas nobody wants, and those that must be loaded anew.
+"""Replicas to unload: those no longer wanted, and those that must be reloaded.
 
 A model whose last update changes what is loaded is rolled: one replica at a time, and never the
-last ready one before another has the new version; only where no second server can take the model
-is it reloaded in place. While the new version fails to load nothing more is taken away.
+last ready one before another has the new version; it is reloaded in place only if no second server
+can take the model. While the new version fails to load, nothing more is unloaded.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def unloads(
     seen: Seen,
     now: float,
 ) -> list[Unload]:
-    """Every replica to take away now, by server.
+    """Every replica to unload now, by server.
 
-    `awaited` models may have more replicas than are seen; with those that are `done` all is well.
+    `awaited` models may have more replicas than are seen; models that are `done` need nothing.
     """
     going: list[Unload] = []
     for model_id, model in seen.models.items():
@@ -36,7 +36,7 @@ def unloads(
         places = _held(model)
         spec = wanted.models.get(model_id)
         if spec is None:
-            going += [Unload(a, model_id, "it is not published any more") for a in places]
+            going += [Unload(a, model_id, "it is no longer published") for a in places]
             continue
         assigned = assignment.addresses[model_id]
         rolled = _next_to_roll(spec, seen, assigned) if model_id not in awaited else None
@@ -51,7 +51,7 @@ def unloads(
 
 
 def _held(model: SeenModel) -> Iterable[str]:
-    """Every server where there is something to undo."""
+    """Every server that has something of the model to unload."""
     held = [address for address, servable in model.held.items() if servable.status in HELD]
     if not model.pending:
         return held
@@ -62,10 +62,10 @@ def _held(model: SeenModel) -> Iterable[str]:
 def _why_reload(
     spec: ModelSpec, model: SeenModel, address: str, rolled: str | None, now: float
 ) -> str:
-    """Why a replica that stays where it is must be loaded anew; "" if it need not or must wait."""
+    """Why a replica that stays must be reloaded; "" if it need not, or must wait."""
     servable, load = model.held.get(address), model.load(address)
     if load is not None:
-        return "" if load.spec.version == spec.version else "it was updated while it was loading"
+        return "" if load.spec.version == spec.version else "it was updated while loading"
     if servable is None:
         return ""
     if servable.status is ServableStatus.LOADED:
@@ -73,14 +73,18 @@ def _why_reload(
     if not is_current(servable, spec):
         return "it was updated"
     failed = servable.status is ServableStatus.FAILED
-    return "it is tried again" if failed and not waits(model.failure(address, spec), now) else ""
+    return (
+        "to retry the load that failed"
+        if failed and not waits(model.failure(address, spec), now)
+        else ""
+    )
 
 
 def _next_to_roll(spec: ModelSpec, seen: Seen, assigned: Sequence[str]) -> str | None:
     """The ready replica to reload for an update: one, and only while all others are ready."""
     model, need = seen.model(spec.model_id), seen.need(spec)
     outdated = [address for address in assigned if not model.has_current(address, spec)]
-    if need is not None:  # once it was refused, nothing is given up for it that cannot hold it
+    if need is not None:  # after a refusal, only reload where the new version fits
         outdated = [a for a in outdated if _has_room(seen.servers[a].joined, spec, need)]
     if not outdated or not all(model.is_ready(address) for address in assigned):
         return None
@@ -88,17 +92,17 @@ def _next_to_roll(spec: ModelSpec, seen: Seen, assigned: Sequence[str]) -> str |
 
 
 def _has_room(server: JoinedServer, spec: ModelSpec, need: Need) -> bool:
-    """Would the server do, with what it holds of this model gone?"""
+    """True if the server could hold the new version once this model's own memory is free."""
     others = sum(s.memory for s in server.servables if s.model_id != spec.model_id)
     total = server.info.memory_total
     return devices_of(server.info) >= need.devices and (not total or total - others >= need.memory)
 
 
 def _why_leave(model: SeenModel, address: str, assigned: Sequence[str]) -> str:
-    """Why a replica goes from a server that is not assigned; "" while it is the last ready one."""
+    """Why a replica leaves an unassigned server; "" while it is the last ready one."""
     ready = any(model.is_ready(other) for other in assigned)
     if assigned and not ready and model.is_ready(address):
         return ""
     if (servable := model.held.get(address)) is not None and servable.need is not None:
-        return "this server has too little room for it"
-    return "it is not wanted on this server any more"
+        return "this server has too little memory for it"
+    return "it is no longer wanted on this server"

@@ -1,8 +1,7 @@
-"""The servers of a cell while they are being filled.
+"""The servers of a cell while models are being placed on them.
 
-Servers that no demand can tell apart are of one kind, and each kind keeps its servers in order, so
-that finding the best server for a replica costs a look at a few of them, never at all. Knows
-nothing of replicas that are there already, of failures or of words.
+Servers that no demand can tell apart are of one kind, and each kind keeps its servers sorted, so
+finding the best server for a replica means looking at a few of them, never at all.
 """
 
 from __future__ import annotations
@@ -23,27 +22,27 @@ _KindKey = tuple[frozenset[str], frozenset[str], int, bool, frozenset[str]]
 
 @dataclass(slots=True, eq=False)
 class Room:
-    """One server. Does not know its kind: a round's rooms would be a task for the collector."""
+    """One server. No reference to its kind: the garbage collector would get a cycle per room."""
 
     server: JoinedServer
     tells_memory: bool
-    free: int  # bytes; 0 where its kind does not tell its memory
-    models: dict[str, int] = field(default_factory=dict[str, int])  # bytes each; 0: not known
+    free: int  # bytes; 0 if its memory is unknown
+    models: dict[str, int] = field(default_factory=dict[str, int])  # bytes each; 0: unknown
 
     @property
     def address(self) -> str:
         return self.server.info.address
 
     def fits(self, need: int | None) -> bool:
-        """Would so many bytes fit, as far as is known?"""
+        """True if so many bytes fit, as far as is known."""
         return need is None or not self.tells_memory or need <= self.free
 
     def has_loaded(self, model_id: str) -> bool:
-        """Is the model in its memory now, in whatever version?"""
+        """True if the model is in memory now, in any version."""
         return self.loaded_bytes(model_id) is not None
 
     def loaded_bytes(self, model_id: str) -> int | None:
-        """What the model takes of its memory now, in whatever version; None: it is not loaded."""
+        """Bytes the model takes now, in any version; None: not loaded."""
         for servable in self.server.servables:
             if servable.model_id == model_id:
                 return servable.memory if servable.status is ServableStatus.LOADED else None
@@ -54,24 +53,24 @@ class Room:
 class Kind:
     """Servers that every demand of this round treats alike."""
 
-    paths: frozenset[str]  # bare, and only those that some demand names
-    tags: frozenset[str]  # only those that some demand names
-    devices: int  # 0: not known
+    paths: frozenset[str]  # bare; only those named by some demand
+    tags: frozenset[str]  # only those named by some demand
+    devices: int  # 0: unknown
     tells_memory: bool
-    reserved: frozenset[str] = frozenset()  # the only models that it takes; empty: any
+    reserved: frozenset[str] = frozenset()  # the only models allowed; empty: any
     rooms: dict[str, Room] = field(default_factory=dict[str, "Room"])  # by address
-    looks: int = 0  # how many servers were looked at: what a round costs
-    # In order only once somebody asks: a round that places nothing sorts nothing.
+    looks: int = 0  # servers examined: the cost of a round
+    # Sorted on first use: a round that places nothing sorts nothing.
     _emptiest: list[_Key] | None = None
     _tightest: list[_Key] | None = None
 
     def best(
         self, need: int | None, taken: Collection[str]
     ) -> tuple[tuple[int, int, int, str], Room] | None:
-        """The best server but for those taken, and how it compares with the best of other kinds.
+        """The best server except those taken, and its rank for comparison with other kinds.
 
-        Where bytes are known it is the tightest fit: what stays free stays in one piece, for a
-        model that needs much. Else it is the server with the fewest models.
+        If bytes are known it is the tightest fit, so that large free blocks stay whole for models
+        that need them. Otherwise it is the server with the fewest models.
         """
         if need is not None and self.tells_memory:
             if self._tightest is None:
@@ -85,7 +84,7 @@ class Kind:
         return ((1, models, minus_free, address), self.rooms[address]) if address else None
 
     def roomiest(self, taken: Collection[str]) -> Room | None:
-        """The server with the most bytes free but for those taken."""
+        """The server with the most free bytes, except those taken."""
         if self._tightest is None:
             self._tightest = sorted(map(_by_free, self.rooms.values()))
         for _, _, address in reversed(self._tightest):
@@ -95,7 +94,7 @@ class Kind:
         return None
 
     def give(self, room: Room, model_id: str, need: int | None) -> None:
-        """Give one of its servers a replica."""
+        """Place a replica on one of its servers."""
         if self._tightest is not None:
             del self._tightest[bisect_left(self._tightest, _by_free(room))]
         if self._emptiest is not None:
@@ -143,36 +142,35 @@ class Fleet:
 
     @property
     def kinds(self) -> Sequence[Kind]:
-        """All of them, the one with the first address first."""
+        """All kinds, ordered by their first address."""
         return list(self._kinds.by_key.values())
 
     @cached_property
     def paths(self) -> frozenset[str]:
-        """Every model path that some server serves, as it writes it."""
+        """Every model path that some server serves, as the server spells it."""
         return frozenset(chain.from_iterable(self._kinds.known_paths))
 
     def is_served(self, path: str) -> bool:
-        """Does any server serve the bare path, be it reserved or not?"""
+        """True if any server serves the bare path, reserved or not."""
         return path in self._kinds.some_serve
 
     @property
     def looks(self) -> int:
-        """How many servers were looked at so far to find a place."""
+        """Servers examined so far."""
         return sum(kind.looks for kind in self._kinds.by_key.values())
 
     @property
     def most_devices(self) -> int:
-        """Of the largest server."""
         return max((kind.devices for kind in self.kinds), default=0)
 
     def open_to(self, model_id: str) -> Sequence[Kind]:
-        """The kinds that are not reserved for other models."""
+        """The kinds not reserved for other models."""
         if self._open is None:
             self._open = [kind for kind in self.kinds if not kind.reserved]
         return [*self._open, *self._kinds.reserved.get(model_id, ())]
 
     def able(self, demand: Demand) -> list[Kind]:
-        """The kinds that a demand admits."""
+        """The kinds that satisfy a demand."""
         demand = self._shared(demand)
         if demand not in self._able:
             self._able[demand] = [
@@ -183,21 +181,21 @@ class Fleet:
         return self._able[demand]
 
     def addresses(self, demand: Demand) -> Sequence[str]:
-        """The servers that a demand admits, in order."""
+        """The servers that satisfy a demand, sorted."""
         demand = self._shared(demand)
         if demand not in self._addresses:
             self._addresses[demand] = sorted(a for kind in self.able(demand) for a in kind.rooms)
         return self._addresses[demand]
 
     def _shared(self, demand: Demand) -> Demand:
-        """Models without servers of their own that ask for the same get the same answer."""
+        """Demands that differ only in the model share results, unless servers are reserved."""
         if demand.model_id in self._kinds.reserved:
             return demand
         return Demand(demand.path, demand.tags, demand.devices)
 
 
 class _Kinds:
-    """The kinds of a round, made as servers turn up."""
+    """The kinds of a round, created as servers are added."""
 
     def __init__(self, paths: set[str], tags: set[str]) -> None:
         self._wanted_paths = paths
@@ -209,7 +207,6 @@ class _Kinds:
         self._by_path: dict[str, list[Kind]] = {}
 
     def of(self, server: JoinedServer) -> Kind:
-        """The server's kind."""
         info = server.info
         paths = self.known_paths.get(info.model_paths)
         if paths is None:
@@ -229,25 +226,28 @@ class _Kinds:
         return kind
 
     def with_path(self, path: str, model_id: str) -> Iterator[Kind]:
-        """Those that serve the bare path and are not reserved for other models."""
+        """Kinds that serve the bare path and are not reserved for other models."""
         yield from self._by_path.get(path, ())
         yield from (kind for kind in self.reserved.get(model_id, ()) if path in kind.paths)
 
 
 class Needs:
-    """How many bytes each model takes: as servers that loaded it told, else as was stated, and no
-    less than its weights, as servers told that had too little room."""
+    """Bytes each model takes.
+
+    As reported by servers that loaded it, otherwise as stated by the operator, but no less than its
+    weights as reported by servers that had too little memory.
+    """
 
     def __init__(self, told: Mapping[str, int], learned: Mapping[str, Need] | None = None) -> None:
-        self._told = told  # by model; 0 or absent: nobody has
+        self._told = told  # by model; 0 or absent: not reported
         self._learned = learned or {}
 
     def learned(self, spec: ModelSpec) -> Need | None:
-        """What servers that had too little room said would be enough."""
+        """The need reported by servers that had too little memory."""
         return self._learned.get(spec.model_id)
 
     def of(self, spec: ModelSpec, devices: int) -> int | None:
-        """Bytes of this version on a server with so many devices; None: not known."""
+        """Bytes of this version on a server with so many devices; None: unknown."""
         if told := self._told.get(spec.model_id):
             return told
         learned = self._learned.get(spec.model_id)
@@ -255,7 +255,7 @@ class Needs:
         return max(stated_bytes(spec, devices) or 0, least) or None
 
     def of_loaded(self, spec: ModelSpec, room: Room, devices: int) -> int | None:
-        """Bytes of what a server has loaded of it, in whatever version."""
+        """Bytes of what a server has loaded of it, in any version."""
         if spec.model_id in self._learned and (loaded := room.loaded_bytes(spec.model_id)):
             return loaded
         return self._told.get(spec.model_id) or stated_bytes(spec, devices)

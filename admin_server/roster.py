@@ -1,7 +1,6 @@
-"""The model servers of a cell as kept in the store, so that the next leader knows whom to ask.
+"""The model servers of a cell as kept in the store, so that the next leader knows whom to poll.
 
-Not needed for anything to be right: a server that is missing here joins by itself within seconds.
-Values in, text out; knows nothing of storage.
+Only an optimization: a server missing here joins by itself within seconds.
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ from sax.types import ServerInfo
 
 
 class Roster(msgspec.Struct, frozen=True):
-    """Servers, with the lists of model paths that many of them share written once."""
+    """Servers, with each shared list of model paths stored once."""
 
     paths: list[tuple[str, ...]]
-    servers: list[tuple[ServerInfo, int]]  # without its model paths, and where those are
+    servers: list[tuple[ServerInfo, int]]  # without model paths, and their index in `paths`
 
 
 def encode_roster(infos: Sequence[ServerInfo]) -> bytes:
-    """The servers as JSON text."""
     numbers: dict[tuple[str, ...], int] = {}
     servers = [
         (replace(info, model_paths=()), numbers.setdefault(info.model_paths, len(numbers)))
@@ -32,6 +30,6 @@ def encode_roster(infos: Sequence[ServerInfo]) -> bytes:
 
 
 def decode_roster(data: bytes) -> list[ServerInfo]:
-    """The servers of a JSON text. Raises msgspec.DecodeError for any other text."""
+    """Raises msgspec.DecodeError for anything but a roster."""
     roster = msgspec.json.decode(data, type=Roster)
     return [replace(info, model_paths=roster.paths[number]) for info, number in roster.servers]

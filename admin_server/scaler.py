@@ -1,8 +1,7 @@
-"""The wanted counts of all autoscaled models, kept from round to round.
+"""Keeps the wanted counts of all autoscaled models from round to round.
 
-Adds up what the servers report and what gateways hold, asks the autoscaler, and puts its counts
-in place of the published ones. Nothing of it is stored: a new leader goes on from the replicas
-that it finds. Knows nothing of RPCs, storage or how replicas are placed.
+Adds up what servers report and gateways hold, calls the autoscaler, and replaces the published
+counts by its own. None of it is stored: a new leader continues from the replicas it finds.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from admin_server.seen import Seen
 from admin_server.state import CellState
 from sax.types import Autoscaling, ModelSpec, ServableInfo, ServableStatus
 
-_LOOK_S = 0.2  # rounds may follow each other faster; what windows of seconds see does not
+_LOOK_S = 0.2  # rounds may be more frequent; windows of seconds need no more
 _THERE = (ServableStatus.LOADED, ServableStatus.LOADING)
 
 
 @dataclass(slots=True)
 class _Sum:
-    """What the servers report of one model."""
+    """Totals for one model over all servers."""
 
     there: int = 0  # replicas loaded or loading
     ready: int = 0
@@ -42,19 +41,19 @@ class _Sum:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A decision, and the published count that it began from."""
+    """A decision, and the published count it started from."""
 
     scaling: Scaling
     replicas: int
 
 
 class Scaler:
-    """Lives on the event loop."""
+    """The autoscaling state of a cell. Lives on the event loop."""
 
     def __init__(
         self, timing: ScalingTiming, restored: Iterable[str] = (), adopts_until_s: float = 0.0
     ) -> None:
-        """Of the `restored` models, replicas that turn up until then are kept."""
+        """Replicas of `restored` models that turn up until `adopts_until_s` are kept."""
         self.demand = Demand()
         self._timing = timing
         self._restored = set(restored)
@@ -67,12 +66,15 @@ class Scaler:
         self._looked_at_s = -math.inf
 
     def scaled(self, state: CellState, seen: Seen, now: float) -> CellState:
-        """The state with the counts wanted now. The very state that was given while no model is
-        autoscaled, and the very one given back before while nothing moved."""
+        """The state with the counts wanted now.
+
+        Returns `state` itself if no model is autoscaled, and the previous result if nothing
+        changed.
+        """
         self._take_up(state)
         if not self._autoscaled:
             return state
-        settled = now >= self._adopts_until_s  # before, a replica that turns up counts at once
+        settled = now >= self._adopts_until_s  # until then, a replica that turns up counts at once
         if self._scaled is not None and settled and 0 <= now - self._looked_at_s < _LOOK_S:
             return self._scaled
         self._looked_at_s = now
@@ -85,13 +87,13 @@ class Scaler:
         return self._scaled
 
     def tell(self, spec: ModelSpec, caller: str, waiting: int, now: float) -> None:
-        """A caller holds so many requests. Raises InvalidRequest by field."""
-        heard = waiting if spec.autoscaling else min(waiting, 0)  # of no use to the others
+        """A caller reports held requests. Raises InvalidRequest naming the field."""
+        heard = waiting if spec.autoscaling else min(waiting, 0)  # other models do not scale
         self.demand.tell(spec.model_id, caller, heard, now)
         self._looked_at_s = -math.inf
 
     def wanted(self, spec: ModelSpec) -> int:
-        """How many replicas of it are aimed at now."""
+        """Replicas wanted now."""
         if spec.autoscaling is None:
             return spec.replicas
         known = self._known.get(spec.model_id)
@@ -101,14 +103,14 @@ class Scaler:
         )
 
     def reason(self, spec: ModelSpec) -> str:
-        """Why it is that many; empty without autoscaling."""
+        """Why that many; empty without autoscaling."""
         known = self._known.get(spec.model_id)
         if spec.autoscaling is None:
             return ""
         return known.scaling.reason if known else _begin(spec, spec.autoscaling, 0.0).reason
 
     def _take_up(self, state: CellState) -> None:
-        """Which models are autoscaled; looked up once for each state."""
+        """Find the autoscaled models, once per state."""
         if state.models is self._from:
             return
         self._from, self._scaled = state.models, None
@@ -133,7 +135,7 @@ class Scaler:
         return sums
 
     def _look(self, spec: ModelSpec, found: _Sum, now: float) -> None:
-        """Decide anew about one model."""
+        """Decide for one model."""
         bounds, known = spec.autoscaling, self._known.get(spec.model_id)
         assert bounds is not None
         traffic = Traffic(
@@ -156,7 +158,7 @@ class Scaler:
 
 
 def _begin(spec: ModelSpec, bounds: Autoscaling, now: float) -> Scaling:
-    return start(bounds, spec.replicas, f"published to begin with {spec.replicas}", now)
+    return start(bounds, spec.replicas, f"published with {spec.replicas}", now)
 
 
 def _with_counts(state: CellState, counts: Mapping[str, int]) -> CellState:

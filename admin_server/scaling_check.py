@@ -1,4 +1,4 @@
-"""What autoscaling may be asked for. Knows nothing of what it does."""
+"""Validation of autoscaling settings."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from sax.types import Autoscaling
 
 
 def check_autoscaling(autoscaling: Autoscaling | None, most_replicas: int) -> None:
-    """Raises InvalidRequest that names the field at fault."""
+    """Raises InvalidRequest naming the field at fault."""
     if autoscaling is None:
         return
     least, most = autoscaling.min_replicas, autoscaling.max_replicas
     if least < 0:
-        raise _refusal("min_replicas", f"{least}: write 0 (none while nobody asks) or more")
+        raise _refusal("min_replicas", f"{least}: use 0 (none while idle) or more")
     if most < 1:
-        raise _refusal("max_replicas", f"{most}: write 1 or more")
+        raise _refusal("max_replicas", f"{most}: use 1 or more")
     if most > most_replicas:
-        raise _refusal("max_replicas", f"{most}: a model has {most_replicas} replicas at most")
+        raise _refusal("max_replicas", f"{most}: a model can have at most {most_replicas} replicas")
     if least > most:
-        raise _refusal("min_replicas", f"{least} is above max_replicas {most}: write up to {most}")
+        raise _refusal("min_replicas", f"{least} is above max_replicas {most}: use at most {most}")
     target = autoscaling.target_queue
     if not (math.isfinite(target) and target > 0):
-        raise _refusal("target_queue", f"{target}: write a number above 0, as in 4")
+        raise _refusal("target_queue", f"{target}: use a number above 0, such as 4")
 
 
 def _refusal(field: str, text: str) -> InvalidRequest:

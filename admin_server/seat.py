@@ -1,7 +1,6 @@
-"""The role of this admin server in its cell: it leads and has the cell, or says who does.
+"""This admin's role: leader (owns the cell) or follower (knows the leader).
 
-Read by every face of the process, written by its leadership alone. Knows nothing of how a role is
-won or lost.
+Written only by the leadership, read by every service of the process.
 """
 
 from __future__ import annotations
@@ -16,45 +15,45 @@ from sax.names import CellId
 
 
 class Seat:
-    """Empty until this admin server leads."""
+    """Has no cell until this admin server leads."""
 
     def __init__(self, cell_id: CellId, health: StoreHealth) -> None:
         self.cell_id = cell_id
         self.health = health
         self.settled = asyncio.Event()  # the first role is known
-        self.changed = Notice()  # when the role changes, or what the store makes of it
-        self.cell: Cell | None = None  # while this one leads
-        self.term = 0  # of this one while it leads
-        self.leader = ""  # host:port of the one that leads, "" if not known
-        self.trouble = "it has just started"  # why there is no role, or none that can write
+        self.changed = Notice()  # posted when the role or its trouble changes
+        self.cell: Cell | None = None  # set while this server leads
+        self.term = 0  # our term while we lead
+        self.leader = ""  # host:port of the leader, "" if unknown
+        self.trouble = "it has just started"  # why the leader is unknown
 
     def take(self, cell: Cell, term: int, address: str) -> None:
-        """This one leads from now on."""
+        """This server leads from now on."""
         self.cell, self.term, self.leader, self.trouble = cell, term, address, ""
         self.settled.set()
         self.changed.post()
 
     def follow(self, leader: str) -> None:
-        """Another one leads."""
+        """Another server leads."""
         self._leave(leader, "")
 
     def wait(self, trouble: str) -> None:
-        """Nobody knows who leads."""
+        """The leader is unknown."""
         self._leave("", trouble)
 
     def require(self) -> Cell:
-        """The cell. Raises NotLeading with the leader's address, if it is known."""
+        """The cell. Raises NotLeading, with the leader's address if known."""
         if self.cell is None:
-            raise NotLeading(f"{self.describe()}: ask the one that leads", param=self.leader)
+            raise NotLeading(f"{self.describe()}: ask the leader", param=self.leader)
         return self.cell
 
     def describe(self) -> str:
-        """The role, in words."""
+        """The role as text."""
         if self.cell is not None:
             return f"leads {self.cell_id} since record {self.term}"
         if self.leader:
             return f"follows the admin server of {self.cell_id} at {self.leader}"
-        return f"waits for a leader of {self.cell_id}" + (
+        return f"waiting for a leader of {self.cell_id}" + (
             f" ({self.trouble})" if self.trouble else ""
         )
 

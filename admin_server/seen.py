@@ -1,7 +1,7 @@
-"""What the reconciler knows of the servers and of what is under way: values, and questions to them.
+"""The reconciler's knowledge of servers and of actions under way, as values with queries.
 
-Kept by model as well as by server, so that a question about one model costs its own replicas and
-not the cell's. Decides nothing; knows nothing of RPCs, clocks or storage.
+Indexed by model as well as by server, so that a query about one model costs its own replicas and
+not the cell's.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from sax.need import Need
 from sax.types import JoinedServer, ModelSpec, ServableInfo, ServableStatus
 
 HELD = (ServableStatus.LOADING, ServableStatus.LOADED, ServableStatus.FAILED)  # can be unloaded
-_NAMED = 4  # how many silent servers a reason lists
+_NAMED = 4  # silent servers listed in a reason
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Tell a server to load a model."""
-
     address: str
     spec: ModelSpec
 
@@ -33,8 +31,6 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Unload:
-    """Tell a server to unload a model."""
-
     address: str
     model_id: str
     why: str
@@ -42,7 +38,7 @@ class Unload:
 
 @dataclass(frozen=True, slots=True)
 class UpdateAcls:
-    """Give a loaded model the access control lists of its spec; nothing is loaded anew."""
+    """Give a loaded model the ACLs of its spec; nothing is reloaded."""
 
     address: str
     spec: ModelSpec
@@ -58,24 +54,24 @@ Place = tuple[str, str]  # address, model id
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A load that failed, and when it is tried again. With a need, the server lacked the room."""
+    """A failed load and when it is retried. With a need, the server lacked the memory."""
 
     version: str
     count: int
     reason: str
     next_try_s: float
     retrying: bool = False  # the next try is under way
-    need: Need | None = None  # what the server said would be enough
+    need: Need | None = None  # what would be enough, as the server reported
 
 
 @dataclass(frozen=True, slots=True)
 class AclPush:
-    """What came of giving a loaded model its access control lists."""
+    """The outcome of sending a loaded model its ACLs."""
 
     acls: Mapping[str, str]
-    count: int  # how often these were sent
-    reason: str  # why the last try failed; "" if the server took them
-    next_try_s: float  # not again before, unless they change
+    count: int  # times these were sent
+    reason: str  # why the last try failed; "" if accepted
+    next_try_s: float  # not retried earlier, unless they change
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +79,14 @@ class SeenServer:
     """A joined server as last seen."""
 
     joined: JoinedServer
-    answered: bool = True  # has it answered GetStatus since it joined?
+    answered: bool = True  # True once GetStatus succeeded since it joined
     trouble: str = ""  # why it does not answer now
-    may_hold: frozenset[str] = frozenset()  # models it may have had before this admin server led
+    may_hold: frozenset[str] = frozenset()  # models it may hold from before this leader
 
 
 @dataclass(frozen=True, slots=True)
 class SeenModel:
-    """What is known of one model, by address."""
+    """Everything known of one model, by address."""
 
     held: dict[str, ServableInfo] = field(default_factory=dict[str, ServableInfo])
     pending: dict[str, tuple[Action, ...]] = field(default_factory=dict[str, tuple[Action, ...]])
@@ -105,12 +101,12 @@ class SeenModel:
         return None
 
     def is_leaving(self, address: str) -> bool:
-        """Is an unload under way there?"""
+        """True while an unload is under way there."""
         actions = self.pending.get(address)
         return actions is not None and any(isinstance(action, Unload) for action in actions)
 
     def is_ready(self, address: str) -> bool:
-        """May clients use this replica?"""
+        """True if clients may use this replica."""
         servable = self.held.get(address)
         loaded = servable is not None and servable.status is ServableStatus.LOADED
         return loaded and not self.is_leaving(address)
@@ -120,12 +116,12 @@ class SeenModel:
         return [address for address in self.held if self.is_ready(address)]
 
     def told_bytes(self, spec: ModelSpec) -> int:
-        """What the published version takes, as servers that loaded it told; 0: none did."""
+        """Bytes of the published version as servers that loaded it report; 0: none did."""
         told = [s.memory for s in self.held.values() if is_current(s, spec)]
         return max(told, default=0)
 
     def is_at_rest(self, spec: ModelSpec) -> bool:
-        """Is every replica that there is ready and current, and nothing under way or wrong?"""
+        """True if all existing replicas are ready and current, with nothing under way or wrong."""
         if self.pending or self.failures or self.pushes:
             return False
         for servable in self.held.values():
@@ -136,44 +132,44 @@ class SeenModel:
         return True
 
     def has_current(self, address: str, spec: ModelSpec) -> bool:
-        """Does the server have the published version, ready or not?"""
+        """True if the server has the published version, ready or not."""
         servable = self.held.get(address)
         return servable is not None and is_current(servable, spec)
 
     def failure(self, address: str, spec: ModelSpec) -> Failure | None:
-        """How the published version failed to load there."""
+        """The failed load of the published version there, if any."""
         failure = self.failures.get(address)
         return failure if failure is not None and failure.version in ("", spec.version) else None
 
     def refusal(self, address: str, spec: ModelSpec) -> Need | None:
-        """What the published version needs there, if that server lacked it when it last tried."""
+        """The published version's need there, if the server lacked it at the last try."""
         failure = self.failure(address, spec)
         return failure.need if failure is not None and not failure.retrying else None
 
     def refusals(self, spec: ModelSpec) -> dict[str, Need]:
-        """Of every server that lacked the room for the published version, by address."""
+        """By address, the needs reported by servers too small for the published version."""
         needs = {address: self.refusal(address, spec) for address in self.failures}
         return {address: need for address, need in needs.items() if need is not None}
 
     def has_stale_acls(self, address: str, spec: ModelSpec) -> bool:
-        """Is the model loaded there with other access control lists than its spec's?"""
+        """True if the model is loaded there with ACLs other than its spec's."""
         servable = self.held.get(address)
         if servable is None or servable.status is not ServableStatus.LOADED:
             return False
         in_force, push = servable.acls, self.pushes.get(address)
         if not servable.version and not in_force and push is not None and not push.reason:
-            in_force = push.acls  # a Saxml server reports none; it has what it took
-        # Of whatever version: whom an update shuts out is shut out of the old replicas as well.
+            in_force = push.acls  # a Saxml server reports none; assume what it accepted
+        # In any version: an update's ACLs apply to replicas of the old version too.
         return _filled(in_force) != _filled(spec.acls)
 
     def push_waits(self, address: str, spec: ModelSpec, now: float) -> bool:
-        """Were these access control lists sent there in vain, and is it too early to try again?"""
+        """True if sending these ACLs failed and it is too early to retry."""
         push = self.pushes.get(address)
         return push is not None and push.acls == spec.acls and now < push.next_try_s
 
 
 def _filled(acls: Mapping[str, str]) -> dict[str, str]:
-    """An empty list is none."""
+    """Drop empty lists: they mean no ACL."""
     return {method: acl for method, acl in acls.items() if acl}
 
 
@@ -182,28 +178,28 @@ _UNHEARD_OF = SeenModel()
 
 @dataclass(frozen=True)
 class Seen:
-    """All the reconciler knows of the servers."""
+    """Everything the reconciler knows of the servers."""
 
     servers: Mapping[str, SeenServer] = field(default_factory=dict[str, SeenServer])
     pending: Mapping[Place, tuple[Action, ...]] = field(
         default_factory=dict[Place, tuple[Action, ...]]
     )
     failures: Mapping[Place, Failure] = field(default_factory=dict[Place, Failure])
-    gone: Sequence[str] = ()  # servers pruned lately, in words
+    gone: Sequence[str] = ()  # texts on servers pruned lately
     pushes: Mapping[Place, AclPush] = field(default_factory=dict[Place, AclPush])
     needs: Mapping[str, tuple[str, Need]] = field(default_factory=dict[str, tuple[str, Need]])
-    indexed: Mapping[str, SeenModel] | None = None  # `models`, where somebody kept it
+    indexed: Mapping[str, SeenModel] | None = None  # precomputed `models`
 
     @cached_property
     def models(self) -> Mapping[str, SeenModel]:
-        """The same by model: every model that a server has or that something is known of."""
+        """The same by model: every model held somewhere or otherwise known."""
         if self.indexed is not None:
             return self.indexed
         return by_model(self.servers, self.pending, self.failures, self.pushes)
 
     @cached_property
     def silent(self) -> Sequence[str]:
-        """The joined servers that have not answered yet, in words."""
+        """Joined servers that have not answered yet, as text."""
         silent = [a for a, server in sorted(self.servers.items()) if not server.answered]
         told = [
             f"{address} has joined but has not answered yet"
@@ -211,11 +207,11 @@ class Seen:
             for address in silent[:_NAMED]
         ]
         more = len(silent) - len(told)
-        return [*told, f"and {count(more, 'other server')} likewise"] if more else told
+        return [*told, f"and so have {count(more, 'other server')}"] if more else told
 
     @cached_property
     def has_answers(self) -> bool:
-        """Has any server answered?"""
+        """True if any server has answered."""
         return any(server.answered for server in self.servers.values())
 
     @cached_property
@@ -226,15 +222,14 @@ class Seen:
         return under_way
 
     def under_way(self, address: str) -> Sequence[str]:
-        """The models for which an action is under way there."""
+        """Models with an action under way there."""
         return self._under_way.get(address, ())
 
     def model(self, model_id: str) -> SeenModel:
-        """What is known of one model."""
         return self.models.get(model_id, _UNHEARD_OF)
 
     def need(self, spec: ModelSpec) -> Need | None:
-        """What servers that were too small, or too full, said of the published version."""
+        """Need of the published version, reported by servers that were too small or too full."""
         version, need = self.needs.get(spec.model_id, ("", None))
         return need if version == spec.version else None
 
@@ -245,7 +240,7 @@ def by_model(
     failures: Mapping[Place, Failure],
     pushes: Mapping[Place, AclPush],
 ) -> dict[str, SeenModel]:
-    """The same, by model."""
+    """Regroup by model."""
     models: dict[str, SeenModel] = defaultdict(SeenModel)
     for address, server in servers.items():
         for servable in server.joined.servables:
@@ -261,10 +256,10 @@ def by_model(
 
 
 def is_current(servable: ServableInfo, spec: ModelSpec) -> bool:
-    """Does the servable hold the published version? Saxml's servers do not tell: then yes."""
+    """True if it is the published version. Saxml's servers report none: assumed current."""
     return servable.version in ("", spec.version)
 
 
 def waits(failure: Failure | None, now: float) -> bool:
-    """Is the next try of a failed load still to come?"""
+    """True while the next try of a failed load is still to come."""
     return failure is not None and not failure.retrying and now < failure.next_try_s

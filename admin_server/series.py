@@ -1,9 +1,8 @@
-"""Objects of which only the newest counts: a leader's beats, and the roster of its servers.
+"""Objects of which only the newest counts: a leader's beats and its list of servers.
 
     sax/<cell>/<kind>/<term>/<number>
 
-Numbered within the term of the leader that writes them; who writes one deletes those before it.
-Knows nothing of what they say.
+Numbered within the term of the leader that writes them; each write deletes the older ones.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Position = tuple[int, int]  # term, number
 
 
 class Series:
-    """One kind of object of one cell, as one process writes and reads it."""
+    """One kind of object of one cell, for one process."""
 
     def __init__(self, store: ObjectStore, cell: CellId, kind: str) -> None:
         self._store = store
@@ -33,28 +32,28 @@ class Series:
         self._number = 0
 
     async def write(self, term: int, text: bytes) -> int:
-        """Write the newest and delete the older ones; the highest term that ever wrote.
+        """Write the newest and delete the older ones. Returns the highest term that ever wrote.
 
         Raises StoreUnavailable.
         """
-        self._number += 1  # also after a failure: what failed may have landed
+        self._number += 1  # even after a failure: the write may have landed
         kind = self._kind_of(term)
         data = wrap(self._cell, kind, self._number, self._writer, text)
-        # Taken already: a backend that retries by itself has met its own first try.
+        # A backend that retries may find its own first try.
         with contextlib.suppress(ObjectExists):
             await self._store.create(name_of(self._cell, kind, self._number), data)
         places = await self._places()
         older = [place for place in places if place < (term, self._number)]
         await self._store.delete([self._name(place) for place in older])
-        return max(places, default=(term, 0))[0]  # none: somebody empties the bucket
+        return max(places, default=(term, 0))[0]  # none: someone is emptying the bucket
 
     async def newest(self) -> tuple[Position, bytes] | None:
-        """The newest one that is whole, and its place. Raises StoreUnavailable."""
+        """The newest intact object and its position. Raises StoreUnavailable."""
         for _ in range(_READ_TRIES):
             places = await self._places()
             try:
                 return await self._newest_of(places)
-            except ObjectMissing:  # a newer one came, and this one went
+            except ObjectMissing:  # replaced by a newer one meanwhile
                 await asyncio.sleep(0)
         return None
 
@@ -68,7 +67,7 @@ class Series:
         return None
 
     async def _places(self) -> list[Position]:
-        """Of all that are there, in order."""
+        """Positions of all objects, sorted."""
         names = await self._store.names(folder_of(self._cell, self._kind))
         places = [_place(name) for name in names]
         for name, place in zip(names, places, strict=True):

@@ -1,7 +1,4 @@
-"""The Admin service on gRPC, and the server of all services: decode, call the cell, encode.
-
-Knows the wire; decides nothing.
-"""
+"""The Admin service on gRPC, and the gRPC server of all services."""
 
 from __future__ import annotations
 
@@ -29,11 +26,11 @@ from sax.rpc import SERVER_OPTIONS, ErrorInterceptor
 from sax.security import OPEN_TO_ALL, Security
 
 SERVICE = "sax.Admin"
-WRITES = "sax.Admin/writes"  # a health service of its own: reads go on while the store fails
+WRITES = "sax.Admin/writes"  # separate health service: reads continue while the store fails
 _SLASHES_OF_A_CELL = 2  # /sax/<cell>; a model has one more
 _LONGEST_WATCH_S = 60.0
-_DEADLINE_MARGIN = 0.9  # of a client's deadline: an empty answer comes before it passes
-_NO_DEADLINE_S = 1e8  # gRPC tells of no deadline as one in some centuries
+_DEADLINE_MARGIN = 0.9  # of the client's deadline: answer before it expires
+_NO_DEADLINE_S = 1e8  # gRPC reports no deadline as one centuries away
 
 _HEALTH: Any = health  # its stubs lack `aio`
 _ADMIN_GRPC: Any = admin_pb2_grpc
@@ -47,7 +44,7 @@ Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
 
 
 class AdminService(admin_pb2_grpc.AdminServicer):
-    """One line of meaning per method."""
+    """gRPC handlers; the cell does the work."""
 
     def __init__(self, seat: Seat, access: Access = EVERYONE_MAY) -> None:
         self._seat = seat
@@ -99,7 +96,6 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     async def Stats(
         self, request: admin_pb2.StatsRequest, context: Context
     ) -> admin_pb2.StatsResponse:
-        """Servers by type and by model path."""
         stats = self._cell.stats(request.model_id)
         return admin_pb2.StatsResponse(
             model_server_type_stats=[
@@ -116,7 +112,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     async def WatchLoc(
         self, request: admin_pb2.WatchLocRequest, context: Context
     ) -> admin_pb2.WatchLocResponse:
-        """A long poll: answers at the next change, or with none after a while."""
+        """Long poll: answers at the next change, or without changes before the deadline."""
         cell = self._cell
         delta = await cell.watch(
             request.model_id, request.admin_server_id, request.seqno, _patience_s(context)
@@ -126,10 +122,10 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     async def WaitForReady(
         self, request: admin_pb2.WaitForReadyRequest, context: Context
     ) -> admin_pb2.WaitForReadyResponse:
-        """As long as the client's deadline lets it: gRPC cancels this call then."""
+        """Waits until the client's deadline, when gRPC cancels the call."""
         if request.num_replicas < 0:
             raise InvalidRequest(
-                f"{request.num_replicas} replicas cannot be waited for: write 0 or more",
+                f"num_replicas is {request.num_replicas}: use 0 or more",
                 param="num_replicas",
             )
         await self._cell.wait_for_ready(request.model_id, request.num_replicas)
@@ -138,7 +134,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     async def Join(
         self, request: admin_pb2.JoinRequest, context: Context
     ) -> admin_pb2.JoinResponse:
-        """A model server says that it is there."""
+        """A model server joins or sends a heartbeat."""
         self._access.check_cell(caller(), "join model servers")
         self._cell.join(codec.decode_join(request))
         return admin_pb2.JoinResponse()
@@ -177,7 +173,7 @@ class AdminServer:
     """The gRPC server of one cell, with health and reflection."""
 
     def __init__(self, seat: Seat, security: Security = OPEN_TO_ALL) -> None:
-        """Raises InvalidRequest for tokens that cannot be read."""
+        """Raises InvalidRequest for unreadable tokens."""
         self._security = security
         interceptors = [ErrorInterceptor(security.authentication()), StrictInterceptor()]
         self._server = grpc.aio.server(interceptors=interceptors, options=_OPTIONS)
@@ -195,22 +191,22 @@ class AdminServer:
         )
 
     async def start(self, host: str, port: int) -> int:
-        """Serve, and give the bound port. Raises InvalidRequest if it cannot be had."""
+        """Start serving; returns the bound port. Raises InvalidRequest if it is unavailable."""
         try:
             bound = self._security.listen(self._server, f"{host}:{port}")
         except RuntimeError as exc:
             raise InvalidRequest(
-                f"cannot listen on {host}:{port}: is another process there? "
+                f"cannot listen on {host}:{port}: another process may be using it; "
                 "give another --port, or 0 for any free one",
                 param="port",
             ) from exc
         await self._server.start()
-        # Of this process; what it serves of its cell follows (see `tell_health`).
+        # The process is up; the health of its services follows (see `tell_health`).
         await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
         return bound
 
     async def tell_health(self) -> None:
-        """Keep the health of the services equal to the role and to the store's, until cancelled."""
+        """Update service health on changes of role or store, until cancelled."""
         status, seat = health_pb2.HealthCheckResponse, self._seat
         while True:
             changed = [asyncio.ensure_future(e.wait()) for e in _changes(seat)]
@@ -225,6 +221,6 @@ class AdminServer:
                     each.cancel()
 
     async def stop(self, grace_s: float) -> None:
-        """Take nothing new; calls under way get the grace, then they are cancelled."""
+        """Accept nothing new; calls in progress get the grace period, then are cancelled."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)

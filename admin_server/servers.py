@@ -1,8 +1,6 @@
-"""The model servers of a cell as last seen, and what is under way with them.
+"""Bookkeeping of a cell's model servers: what each was last seen to hold, and actions under way.
 
-Plain bookkeeping: told what happened and when, it gives what the planner needs. What a server last
-told is made into a value once, not at every look. Knows nothing of RPCs, clocks, specs or
-decisions.
+Each server's last status is converted once, not on every view.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from sax.need import Need
 from sax.types import JoinedServer, ServableStatus, ServerInfo, ServerStatus
 
 _UNLOAD_RETRY_S = 5.0
-_GONE_KEPT = 3  # servers pruned lately that reasons still tell of
+_GONE_KEPT = 3  # servers pruned lately that reasons still mention
 
 
 @dataclass(slots=True)
@@ -33,7 +31,7 @@ class _UnderWay:
     done_at_s: float | None = None
 
     def is_known(self, asked_at_s: float) -> bool:
-        """Does a status that was asked for at this moment know the outcome?"""
+        """True if a status requested at this time reflects the outcome."""
         return self.done_at_s is not None and self.done_at_s < asked_at_s
 
 
@@ -41,15 +39,15 @@ class _UnderWay:
 class _Server:
     info: ServerInfo
     last_seen_s: float
-    may_hold: frozenset[str] = frozenset()  # before it has answered
+    may_hold: frozenset[str] = frozenset()  # until it has answered
     status: ServerStatus | None = None
     trouble: str = ""
     under_way: list[_UnderWay] = field(default_factory=list[_UnderWay])
-    seen: SeenServer | None = None  # what all of the above amounts to; None: changed since
+    seen: SeenServer | None = None  # cached view of the above; None: outdated
 
 
 class Servers:
-    """Who has joined, and what each was last seen to hold."""
+    """The joined servers, and what each was last seen to hold."""
 
     def __init__(self, *, silence_s: float, jitter: random.Random) -> None:
         self._silence_s = silence_s
@@ -65,13 +63,13 @@ class Servers:
         return address in self._servers
 
     def infos(self) -> tuple[ServerInfo, ...]:
-        """What every joined server said of itself, by address."""
+        """Every joined server's own description, by address."""
         return tuple(self._servers[address].info for address in sorted(self._servers))
 
     def restore(self, infos: Iterable[ServerInfo], models: Iterable[str], now: float) -> None:
         """Take over from an admin server that knew these servers and had these models published.
 
-        Until one of them answers, or has been silent for too long, any of the models may be there.
+        Until a server answers or has been silent for too long, it may hold any of the models.
         """
         may_hold = frozenset(models)
         for info in infos:
@@ -80,7 +78,7 @@ class Servers:
         self.changes += 1
 
     def join(self, info: ServerInfo, now: float) -> bool:
-        """Note a join or heartbeat; True if nothing known of the address holds any longer."""
+        """Record a join or heartbeat; True if everything known of the address is void."""
         info = self._sharing(info)
         known = self._servers.get(info.address)
         if known is not None and known.info.incarnation == info.incarnation:
@@ -95,7 +93,7 @@ class Servers:
         return True
 
     def saw(self, address: str, status: ServerStatus, asked_at_s: float, now: float) -> bool:
-        """Note an answer to GetStatus; True if it shows that the server was started anew."""
+        """Record a GetStatus answer; True if it shows that the server was restarted."""
         server = self._servers[address]
         restarted = bool(status.incarnation and server.info.incarnation) and (
             status.incarnation != server.info.incarnation
@@ -116,14 +114,14 @@ class Servers:
         return restarted
 
     def missed(self, address: str, why: str) -> None:
-        """Note that GetStatus failed."""
+        """Record a failed GetStatus."""
         server = self._servers.get(address)
         if server is not None and server.trouble != why:
             server.trouble, server.seen = why, None
             self.changes += 1
 
     def prune(self, now: float) -> list[str]:
-        """Forget the servers that were silent for too long, and tell which."""
+        """Drop servers that were silent too long; returns their addresses."""
         silent = [a for a, s in self._servers.items() if now - s.last_seen_s >= self._silence_s]
         for address in silent:
             trouble = self._servers[address].trouble
@@ -135,7 +133,7 @@ class Servers:
         return silent
 
     def begin(self, action: Action) -> None:
-        """Note that an action's RPC is on its way."""
+        """Record that an action's RPC started."""
         self._servers[action.address].under_way.append(_UnderWay(action))
         if isinstance(action, Load):
             self._failures.retry((action.address, action.model_id))
@@ -143,12 +141,12 @@ class Servers:
     def finish(
         self, action: Action, error: str | None, now: float, need: Need | None = None
     ) -> None:
-        """Note that the RPC ended; what it did counts until a status asked for later comes in."""
+        """Record that the RPC ended; its effect counts until a status requested later arrives."""
         server = self._servers.get(action.address)
         place = (action.address, action.model_id)
         for under_way in server.under_way if server else ():
             if under_way.action is action:
-                # An unload that failed is left alone for a while, then tried again.
+                # A failed unload is retried after a pause.
                 pause = _UNLOAD_RETRY_S if error and isinstance(action, Unload) else 0.0
                 under_way.done_at_s = now + pause
                 if error is not None and isinstance(action, Load):
@@ -158,11 +156,11 @@ class Servers:
         self.changes += 1
 
     def forget_failures(self, wanted: CellState) -> None:
-        """Drop what is known of failed loads that nobody wants any more."""
+        """Drop failed loads that are no longer wanted."""
         self._failures.keep_wanted(wanted)
 
     def view(self) -> Seen:
-        """All of it, for the planner."""
+        """Everything, for the planner."""
         pending, failures, pushes = self._pending(), self._failures.all(), self._pushes.all()
         return Seen(
             servers={address: _seen(server) for address, server in self._servers.items()},
@@ -183,7 +181,7 @@ class Servers:
         return pending
 
     def _note(self, address: str, status: ServerStatus, now: float) -> None:
-        """Loads that failed or went right, and access control lists that are in force."""
+        """Record failed and successful loads, and ACLs in force."""
         loaded: dict[str, Mapping[str, str]] = {}
         for servable in status.servables:
             place = (address, servable.model_id)
@@ -201,7 +199,7 @@ class Servers:
         return any(u.action.model_id == model_id for u in under_way)
 
     def _sharing(self, info: ServerInfo) -> ServerInfo:
-        """With the very tuple of paths that other servers have: they are many, and all alike."""
+        """Reuse the tuple of paths of other servers: the paths are many and alike."""
         if len(self._paths) > len(self._servers) + 1:
             self._paths = {s.info.model_paths: s.info.model_paths for s in self._servers.values()}
         paths = self._paths.setdefault(info.model_paths, info.model_paths)
@@ -217,7 +215,7 @@ class Servers:
 
 def known_paths(infos: Iterable[ServerInfo]) -> list[str]:
     """Every model path that some server serves."""
-    # By way of the distinct tuples: a thousand servers share a few.
+    # Deduplicate tuples first: a thousand servers share a few.
     return sorted(set(chain.from_iterable({info.model_paths for info in infos})))
 
 

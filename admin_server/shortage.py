@@ -1,7 +1,6 @@
-"""Why a replica has no server, in words that say what would help.
+"""Explain why a replica has no server, and what would help.
 
-Looks at kinds of servers rather than at servers, so that a full cell costs no more to explain than
-an empty one to fill. Decides nothing.
+Works on kinds of servers, so that explaining a full cell costs no more than filling an empty one.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from sax.types import ModelSpec
 def why_short(
     spec: ModelSpec, demand: Demand, fleet: Fleet, needs: Needs, chosen: Collection[str]
 ) -> str:
-    """Why the model has no server beyond those that were chosen."""
+    """Why the model has no server beyond those chosen."""
     if not fleet.rooms:
         return "no model server has joined this cell"
     on_path = [kind for kind in fleet.open_to(spec.model_id) if demand.path in kind.paths]
     if not on_path and fleet.is_served(demand.path):
         return (
-            f"every joined server that serves {spec.model_path} is reserved for other models, by "
-            f"a tag {MODEL_TAG}NAME"
+            f"every joined server that serves {spec.model_path} is reserved for other models by "
+            f"a {MODEL_TAG}NAME tag"
         )
     if not on_path:
         return (
@@ -66,23 +65,23 @@ def _no_devices(demand: Demand, kinds: list[Kind]) -> str:
     tagged = f" with the tags {', '.join(demand.tags)}" if demand.tags else ""
     reason = f"needs {count(demand.devices, 'device')} in one slice; "
     if not largest:
-        return f"{reason}no server{tagged} tells how many it has"
+        return f"{reason}no server{tagged} reports how many it has"
     reason += f"the largest free server{tagged} has {largest}"
-    return f"{reason}, and {count(silent, 'server')} did not tell" if silent else reason
+    return f"{reason}; {count(silent, 'server')} did not report theirs" if silent else reason
 
 
 def _too_small(demand: Demand, need: Need, kinds: list[Kind]) -> str:
-    """No server has the devices that a server which refused the model said it needs."""
+    """No server has the devices that a server which refused the model reported as needed."""
     servers = [room.server.info for kind in kinds for room in kind.rooms.values()]
     largest = max(servers, key=lambda info: (devices_of(info), info.memory_total))
     silent = sum(not devices_of(info) for info in servers)
     tagged = f" with the tags {', '.join(demand.tags)}" if demand.tags else ""
     if not (devices := devices_of(largest)):
-        return f"{_needs(need)}; no server{tagged} tells how many devices it has"
+        return f"{_needs(need)}; no server{tagged} reports how many devices it has"
     reason = f"{_needs(need)}; the largest server{tagged} has {count(devices, 'device')}"
     if each := largest.memory_total // devices:
         reason += f" with {human_bytes(each)}{' each' if devices > 1 else ''}"
-    return f"{reason}, and {count(silent, 'server')} did not tell" if silent else reason
+    return f"{reason}; {count(silent, 'server')} did not report theirs" if silent else reason
 
 
 def _needs(need: Need) -> str:
@@ -101,7 +100,7 @@ def _no_more_servers(spec: ModelSpec, demand: Demand, able: int) -> str:
     verbs += [f"{have} the tags {', '.join(demand.tags)}"] if demand.tags else []
     verbs += [f"{have} {count(demand.devices, 'device')}"] if demand.devices else []
     return (
-        f"{spec.replicas} replicas are wanted, one for each server, but only "
+        f"{spec.replicas} replicas are wanted, one per server, but only "
         f"{able} joined server{'' if one else 's'} {' and '.join(verbs)}"
     )
 
@@ -112,13 +111,13 @@ def _no_memory(spec: ModelSpec, able: list[Kind], chosen: Collection[str], needs
     learned = needs.learned(spec) or Need()
     need = max(needs.of(spec, kind.devices) or 0, learned.memory)
     return (
-        f"{_needs(replace(learned, memory=need))}; the server with the most room, {best.address}, "
-        f"has {human_bytes(best.free)} of {human_bytes(best.server.info.memory_total)} "
-        f"free{_beside(best)}"
+        f"{_needs(replace(learned, memory=need))}; the server with the most free memory, "
+        f"{best.address}, has {human_bytes(best.free)} of "
+        f"{human_bytes(best.server.info.memory_total)} free{_beside(best)}"
     )
 
 
 def _beside(room: Room) -> str:
-    """The models that take a server's room, the largest first."""
+    """The models on the server, largest first."""
     order = sorted(room.models, key=lambda model_id: (-room.models[model_id], model_id))
     return f" beside {listing(order)}" if order else ""

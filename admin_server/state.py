@@ -1,7 +1,7 @@
-"""What a cell has been told to serve: published specs, and which record changes them how.
+"""The published state of a cell, and the records that change it.
 
-Every function is pure: it takes a state and gives a record or another state. Knows nothing of
-storage, servers, clocks or the wire; whoever calls brings the time, the new version and who asks.
+Every function is pure: it takes a state and returns a record or another state. The caller supplies
+the time, the new version and the principal.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from sax.acl import parse_acl, parse_acls
 from sax.errors import InvalidRequest, ModelExists, ModelNotFound, NotFound
 from sax.types import ModelSpec, Version
 
-_MOST_REPLICAS = 1000  # every one of them is listed with its reason
+_MOST_REPLICAS = 1000  # each is listed with its reason
 
 
 @dataclass(frozen=True, slots=True)
 class CellState:
-    """All that must survive a restart."""
+    """Everything that must survive a restart."""
 
     cell: str  # /sax/<cell>
     models: Mapping[str, ModelSpec] = field(default_factory=dict[str, ModelSpec])
-    term: int = 0  # of the newest leader; 0: nobody has led yet
-    versions: Mapping[str, History] = field(default_factory=dict[str, History])  # the oldest first
+    term: int = 0  # of the newest leader; 0: none yet
+    versions: Mapping[str, History] = field(default_factory=dict[str, History])  # oldest first
 
     def find(self, model_id: str) -> ModelSpec:
-        """The published spec. Raises InvalidName, NotFound or ModelNotFound with near names."""
+        """The published spec. Raises InvalidName, NotFound, or ModelNotFound with near names."""
         check_model_id(self, model_id)
         if model_id not in self.models:
             raise ModelNotFound(_missing(model_id, self.models), param="model")
@@ -45,7 +45,7 @@ class CellState:
 
 
 def apply(state: CellState, record: Record, sequence: int) -> CellState:
-    """The state after the record of this number. Total: a record was checked when it was made."""
+    """The state after this record. Total: a record was checked when it was made."""
     if isinstance(record, Lead):
         return replace(state, term=sequence)
     models, kept = dict(state.models), dict(state.versions)
@@ -67,18 +67,18 @@ def apply(state: CellState, record: Record, sequence: int) -> CellState:
 def publish_record(
     state: CellState, spec: ModelSpec, *, version: str, at_s: float, by: str = ""
 ) -> Publish:
-    """The record of a good publish. Raises InvalidRequest and its kin, or ModelExists."""
+    """Make the record of a publish. Raises InvalidRequest and its subclasses, or ModelExists."""
     check_model_id(state, spec.model_id)
     names.check_model_path(spec.model_path)
     _check_settings(spec)
     if spec.revision:
         raise InvalidRequest(
-            f"a publish makes a new model, which was at no revision {spec.revision}: leave it out",
+            f"a new model has no revision, but the spec has {spec.revision}: omit it",
             param="revision",
         )
     if spec.model_id in state.models:
         raise ModelExists(
-            f"{spec.model_id} is published already: update it, or unpublish it first",
+            f"{spec.model_id} is already published: update it, or unpublish it first",
             param="model",
         )
     return Publish(replace(spec, version=version), at_s, by, describe_publish(spec))
@@ -87,11 +87,11 @@ def publish_record(
 def update_record(
     state: CellState, spec: ModelSpec, *, version: str, at_s: float, by: str = ""
 ) -> Update | None:
-    """The record of a good update, or None if it changes nothing.
+    """Make the record of an update, or None if it changes nothing.
 
-    The spec replaces the stored one whole; an empty model path or checkpoint keeps the stored one.
-    The version is new only where what servers load changes, never for replicas. Raises
-    StaleRevision for a spec that was made from another revision than the stored one.
+    The spec replaces the stored one as a whole; an empty model path or checkpoint keeps the stored
+    one. The version only changes if what servers load changes, never for replicas. Raises
+    StaleRevision for a spec made from a revision other than the stored one.
     """
     old = state.find(spec.model_id)
     check_revision(old, spec.revision)
@@ -113,7 +113,7 @@ def update_record(
 def rollback_record(
     state: CellState, model_id: str, version: str, *, at_s: float, by: str = ""
 ) -> Rollback | None:
-    """The record of a good rollback, or None where that version is the current one.
+    """Make the record of a rollback, or None if that version is already current.
 
     Without a version: to the one before the current. Replicas, ACLs, placement and autoscaling
     stay. Raises ModelNotFound, NotFound for an unknown version, InvalidRequest if there is none.
@@ -128,7 +128,7 @@ def rollback_record(
 
 
 def unpublish_record(state: CellState, model_id: str, *, at_s: float, by: str = "") -> Unpublish:
-    """The record of a good unpublish. Raises ModelNotFound and its kin."""
+    """Make the record of an unpublish. Raises InvalidName, NotFound, ModelNotFound."""
     spec = state.find(model_id)
     return Unpublish(spec.model_id, at_s, by, f"was {describe_publish(spec)}")
 
@@ -139,22 +139,21 @@ def check_model_id(state: CellState, model_id: str) -> None:
 
 
 def check_cell(state: CellState, cell: str) -> None:
-    """Raises InvalidName for a malformed cell, NotFound for a cell that is not this one."""
+    """Raises InvalidName for a malformed cell, NotFound for a cell other than this one."""
     if str(names.CellId.parse(cell)) != state.cell:
         raise NotFound(
-            f"this admin server is of cell {state.cell} and knows nothing of {cell}: "
+            f"this admin server is for cell {state.cell}, not {cell}: "
             f"name a model of {state.cell}, or ask the admin server of {cell}",
             param="model",
         )
 
 
 def encode_state(state: CellState) -> bytes:
-    """The whole state as JSON text."""
     return msgspec.json.encode(state)
 
 
 def decode_state(data: bytes) -> CellState:
-    """The state of a JSON text. Raises msgspec.DecodeError for any other text."""
+    """Raises msgspec.DecodeError for anything but a state."""
     return msgspec.json.decode(data, type=CellState)
 
 
@@ -178,7 +177,7 @@ def _rolled_back(state: CellState, record: Rollback, sequence: int) -> ModelSpec
 
 
 def _restored(spec: ModelSpec, version: Version) -> ModelSpec:
-    """All that is not loaded stays as it is now."""
+    """Everything that is not loaded stays as it is now."""
     return replace(
         spec,
         version=version.version,
@@ -196,8 +195,7 @@ def _check_settings(spec: ModelSpec) -> None:
     names.check_checkpoint(spec.checkpoint)
     if not 0 <= spec.replicas <= _MOST_REPLICAS:
         raise InvalidRequest(
-            f"{spec.replicas} replicas: write 0 (published, but loaded nowhere) "
-            f"to {_MOST_REPLICAS}",
+            f"{spec.replicas} replicas: use 0 (published, but loaded nowhere) to {_MOST_REPLICAS}",
             param="replicas",
         )
     check_autoscaling(spec.autoscaling, _MOST_REPLICAS)
@@ -214,8 +212,8 @@ def _check_override(key: str, text: str) -> None:
     except (msgspec.DecodeError, RecursionError) as exc:
         shown = text if len(text) <= 200 else text[:197] + "..."
         raise InvalidRequest(
-            f"override {key}={shown!r} is not JSON text ({exc}): write numbers and true or false "
-            'bare, and strings in double quotes, as in "bfloat16"',
+            f"override {key}={shown!r} is not JSON text ({exc}): leave numbers and booleans "
+            'unquoted and put strings in double quotes, as in "bfloat16"',
             param="overrides",
         ) from exc
 

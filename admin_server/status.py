@@ -1,7 +1,7 @@
-"""What the status page shows of a cell, as JSON values: totals, and one page of each list.
+"""Status page data of a cell as JSON values: totals, and one page of each list.
 
-A cell may have thousands of models and servers, and every viewer asks each second: lists are
-filtered and cut here, what is not well comes first. Reads the cell; changes nothing.
+A cell may have thousands of models and servers, and every viewer polls each second: lists are
+filtered and cut here, with problems first. Read-only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 def describe(seat: Seat, now: float, view: View) -> dict[str, Any]:
-    """All that the page shows; of a cell that is led elsewhere, by whom."""
+    """Everything the page shows; on a follower, only the role and the leader."""
     role = {
         "cell": str(seat.cell_id),
         "leading": seat.cell is not None,
@@ -63,7 +63,7 @@ def _cell(cell: Cell, now: float, view: View) -> dict[str, Any]:
     models, servers, troubles = cell.models(), cell.servers(), cell.troubles()
     chosen = [m for m in models if not view.models or view.models in _words(m)]
     found = [s for s in servers if not view.servers or view.servers in _server_words(s)]
-    # Sorting is stable and both lists come by name.
+    # Sorting is stable, and both lists are sorted by name.
     chosen.sort(key=_is_well)
     found.sort(key=lambda server: server.info.address not in troubles)
     return {
@@ -98,7 +98,7 @@ def _totals(
 
 
 def _is_well(model: PublishedModel) -> bool:
-    """Are all wanted replicas ready, and none serving an older version or failing?"""
+    """True if all wanted replicas are ready, and none is outdated or failing."""
     return model.ready_replicas >= model.wanted and not any(r.reason for r in model.replicas)
 
 
@@ -117,7 +117,7 @@ def _server_words(server: JoinedServer) -> str:
 
 def _model(model: PublishedModel) -> dict[str, Any]:
     spec = model.spec
-    # What is not ready comes first: those are the rows that someone came to read.
+    # Replicas that are not ready first: those are what people look for.
     replicas = sorted(model.replicas, key=lambda r: r.status is ServableStatus.LOADED)
     return {
         "model": spec.model_id,

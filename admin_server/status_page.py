@@ -1,8 +1,7 @@
 """The status page of a cell on HTTP: what is wanted, what is seen, and why they differ.
 
-`/` is one static page that reads `/status.json` each second and writes it into text nodes only, so
-nothing that a user or a server names can become markup. Knows nothing of what it shows (see
-`status`); changes nothing.
+`/` is one static page that polls `/status.json` each second and writes it into text nodes only, so
+no name chosen by a user or server can become markup. Read-only.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ _JSON_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff
 
 
 def build_app(seat: Seat, clock: Callable[[], float]) -> Starlette:
-    """The pages of one admin server."""
     page = resources.files(__package__ or "admin_server").joinpath("status_page.html").read_text()
     registry = registry_of(seat)
 
@@ -70,7 +68,7 @@ class StatusServer(uvicorn.Server):
     """uvicorn beside the gRPC server, on the same event loop."""
 
     def __init__(self, app: Starlette, host: str, port: int) -> None:
-        """Binds at once. Raises InvalidRequest if the port cannot be had."""
+        """Binds at once. Raises InvalidRequest if the port is unavailable."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -85,20 +83,18 @@ class StatusServer(uvicorn.Server):
 
     @property
     def port(self) -> int:
-        """Where it listens."""
         return self._socket.getsockname()[1]
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        """The signals are the process's, not this page's."""
+        """No-op: signals belong to the process."""
         yield
 
     async def run_until_stopped(self) -> None:
-        """Serve until `stop`."""
         await self.serve([self._socket])
 
     def stop(self) -> None:
-        """End after the answers under way."""
+        """Stop once the responses in progress are sent."""
         self.should_exit = True
 
 

@@ -1,7 +1,4 @@
-"""Which part of a cell someone looks at: the query string of the status page, checked.
-
-Pure. Knows nothing of what is shown.
-"""
+"""The status page's query string, parsed: which part of the lists to show. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ _MOST = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Which part of the lists someone looks at."""
+    """The part of the lists to show."""
 
     models: str = ""  # only models whose name, path, checkpoint or state contain this
     models_from: int = 0
@@ -29,7 +26,7 @@ _NUMBERS = {"models_from": 10**9, "servers_from": 10**9, "limit": _MOST}
 
 
 def parse_view(query: Mapping[str, str]) -> View:
-    """The view of a query string. Raises InvalidRequest naming the field at fault."""
+    """Parse a query string. Raises InvalidRequest naming the field at fault."""
     values: dict[str, Any] = {}
     for name, text in query.items():
         if name in ("models", "servers"):
@@ -38,12 +35,12 @@ def parse_view(query: Mapping[str, str]) -> View:
             values[name] = _number(name, text)
         else:
             known = ", ".join(["models", "servers", *_NUMBERS])
-            raise InvalidRequest(f"there is no field {name}: use {known}", param=name)
+            raise InvalidRequest(f"unknown field {name}: use {known}", param=name)
     return View(**values)
 
 
 def _number(name: str, text: str) -> int:
     digits = text.isascii() and text.isdigit() and len(text) < 12
     if not digits or int(text) > _NUMBERS[name]:
-        raise InvalidRequest(f"{name} is {text[:40]!r}: write 0 to {_NUMBERS[name]}", param=name)
+        raise InvalidRequest(f"{name} is {text[:40]!r}: use 0 to {_NUMBERS[name]}", param=name)
     return int(text)

@@ -1,8 +1,7 @@
-"""Blocking calls on threads of their own: a store that hangs holds up nobody but its callers.
+"""Run blocking store calls on their own threads, so that a hung store only blocks its callers.
 
-A thread that hangs cannot be ended, so there are at most so many: beyond that a call is refused at
-once. asyncio's own pool is not used, because a few hung calls would starve whoever else needs it.
-Knows nothing of what is called.
+A hung thread cannot be ended, so their number is limited: beyond it calls are refused at once.
+asyncio's own pool is not used, because a few hung calls would starve its other users.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ _started: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 class TooManyCalls(OSError):
-    """So many calls have not come back that no further one is begun."""
+    """Too many calls have not returned; no further one is started."""
 
 
 class StoreThreads:
-    """The threads of one store: one per call, because calls are few and a hung one is lost."""
+    """Threads of one store: one per call, because calls are few and a hung one is lost."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -41,9 +40,9 @@ class StoreThreads:
         *args: Arguments.args,
         **options: Arguments.kwargs,
     ) -> Result:
-        """What the call returns or raises. Raises TooManyCalls.
+        """Return or raise what the call does. Raises TooManyCalls.
 
-        Who is cancelled no longer waits; the call itself runs on, and counts until it ends.
+        A cancelled caller stops waiting; the call itself runs on, and counts until it ends.
         """
         self._begin()
         done: Future[Result] = Future()
@@ -59,11 +58,11 @@ class StoreThreads:
                 self._end()
                 done.set_result(result)
 
-        # A daemon, or a hung call would keep the process from its exit.
+        # A daemon thread, so that a hung call cannot keep the process from exiting.
         thread = threading.Thread(target=work, name="store call", daemon=True)
         try:
             thread.start()
-        except RuntimeError as exc:  # the machine has no thread left
+        except RuntimeError as exc:  # the machine is out of threads
             self._end()
             raise TooManyCalls(str(exc)) from exc
         _started.add(thread)
@@ -72,7 +71,7 @@ class StoreThreads:
     def _begin(self) -> None:
         with self._lock:
             if self._under_way >= self._limit:
-                raise TooManyCalls(f"{self._under_way} calls to it have not come back")
+                raise TooManyCalls(f"{self._under_way} calls to it have not returned")
             self._under_way += 1
 
     def _end(self) -> None:
@@ -82,7 +81,7 @@ class StoreThreads:
 
 @atexit.register
 def _let_calls_end() -> None:
-    """A call that comes back from native code while Python ends would abort the process."""
+    """Wait for calls: one returning from native code during shutdown aborts the process."""
     deadline = time.monotonic() + _EXIT_GRACE_S
     for thread in [*_started]:
         thread.join(max(0.0, deadline - time.monotonic()))

@@ -1,7 +1,7 @@
-"""Requests taken literally: bytes that do not parse and fields nobody knows are refused by name.
+"""Strict requests: bytes that do not parse and unknown fields are refused by name.
 
-A field that this admin server does not know would otherwise be dropped in silence, and a newer
-client would believe it was honoured. Knows nothing of what the requests mean.
+A field unknown to this admin server would otherwise be dropped silently, and a newer client would
+believe it was honoured.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from sax.errors import InvalidRequest
 
-# Beyond every good request (a spec has at most 256 KiB, a join some hundred model paths), below
-# what gRPC itself takes, so that whoever sends too much is told so in our words.
+# Above every valid request (a spec has at most 256 KiB, a join some hundred model paths), below
+# gRPC's own limit, so that an oversized request gets our error text.
 REQUEST_BYTES = 4 * 1024 * 1024
 RECEIVE_BYTES = 16 * 1024 * 1024
 
 _PACKAGE = "/sax."
-# A newer model server beside an older admin server must not lose its place in the cell for what
-# it says of itself beyond what is asked: the admin server can do without.
+# A newer model server must be able to join an older admin server, which ignores whatever else it
+# reports about itself.
 _MAY_SAY_MORE = frozenset({"/sax.Admin/Join"})
 
 
@@ -37,7 +37,7 @@ class Refused:
 
 
 class StrictInterceptor(grpc.aio.ServerInterceptor):
-    """Refuses, with InvalidRequest, unary requests of our services that are not as agreed."""
+    """Refuses malformed unary requests to our services with InvalidRequest."""
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
@@ -54,7 +54,7 @@ class StrictInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _reading(parse: Callable[[bytes], Message], path: str) -> Callable[[bytes], Message | Refused]:
-    """The deserializer, its failure a value: gRPC would end the call with a bare INTERNAL."""
+    """Return parse failures as values: gRPC would end the call with a bare INTERNAL."""
 
     def read(data: bytes) -> Message | Refused:
         if len(data) > REQUEST_BYTES:
@@ -63,7 +63,7 @@ def _reading(parse: Callable[[bytes], Message], path: str) -> Callable[[bytes], 
         try:
             return parse(data)
         except DecodeError as exc:
-            text = f"{len(data)} bytes to {path} are not its request message: {exc}"
+            text = f"the {len(data)} bytes sent to {path} are not a valid request message: {exc}"
             return Refused(InvalidRequest(text, param="request"))
 
     return read
@@ -81,17 +81,17 @@ def _checking(method: Callable[[Any, Any], Awaitable[Any]], *, known_only: bool)
 
 
 def check_known(message: Message) -> None:
-    """Raises InvalidRequest naming the first field that is not in the message's definition."""
+    """Raises InvalidRequest naming the first unknown field."""
     for path in unknown_fields(message):
         raise InvalidRequest(
-            f"{message.DESCRIPTOR.name} has no field {path}: a newer client than this admin "
-            "server? update the admin server first, or leave the field out",
+            f"{message.DESCRIPTOR.name} has no field {path}; it may come from a newer client than "
+            "this admin server: update the admin server first, or omit the field",
             param=path,
         )
 
 
 def unknown_fields(message: Message, path: str = "") -> Iterator[str]:
-    """Where there are unknown fields, as in model.placement.99."""
+    """Paths of unknown fields, as in model.placement.99."""
     for unknown in UnknownFieldSet(message):  # pyright: ignore[reportUnknownVariableType]
         yield f"{path}{unknown.field_number}"
     for field, value in message.ListFields():

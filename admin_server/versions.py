@@ -1,7 +1,6 @@
-"""The versions of one model, the oldest first, as a tuple of values.
+"""The versions of one model, oldest first, as a tuple of values. Pure.
 
-A version names one checkpoint with one set of overrides, for ever. Every function is pure. Knows
-nothing of specs' other fields, records or storage.
+A version names one checkpoint with one set of overrides, for ever.
 """
 
 from __future__ import annotations
@@ -11,23 +10,23 @@ from dataclasses import replace
 from sax.errors import InvalidRequest, NotFound
 from sax.types import ModelSpec, Version
 
-KEPT = 10  # more than anyone goes back; a snapshot holds them all, with their overrides
+KEPT = 10  # further than anyone goes back; every snapshot holds them all, with their overrides
 
 History = tuple[Version, ...]
 
 
 def remember(history: History, old: ModelSpec | None, made: Version) -> History:
-    """The history with a version just made, which follows the one that was current till then.
+    """Append a new version after the one that was current.
 
-    After a rollback the current one is not the last: it moves up, so that the version before the
-    new one is the one that served before it.
+    After a rollback the current version is not the last: it moves up, so that the version before
+    the new one is the one that served before it.
     """
     before = history if old is None else (*_without(history, old.version), of_spec(history, old))
     return (*_without(before, made.version), made)[-KEPT:]
 
 
 def of_spec(history: History, spec: ModelSpec) -> Version:
-    """The current version; a log from before versions were kept has only the spec to tell of it."""
+    """The current version; logs from before versions were kept have only the spec."""
     known = next((one for one in history if one.version == spec.version), None)
     return known or Version(
         version=spec.version, checkpoint=spec.checkpoint, overrides=spec.overrides
@@ -35,7 +34,7 @@ def of_spec(history: History, spec: ModelSpec) -> Version:
 
 
 def listed(history: History, spec: ModelSpec) -> History:
-    """The newest first, the current one marked."""
+    """Newest first, the current one marked."""
     whole = history if _has(history, spec.version) else (*history, of_spec(history, spec))
     return tuple(replace(one, current=one.version == spec.version) for one in reversed(whole))
 
@@ -43,7 +42,7 @@ def listed(history: History, spec: ModelSpec) -> History:
 def go_back(history: History, spec: ModelSpec, version: str) -> Version:
     """The version to restore: the one named, or without a name the one before the current.
 
-    Raises NotFound for a version that is not kept, InvalidRequest with none before the current.
+    Raises NotFound for a version that is not kept, InvalidRequest if none precedes the current.
     """
     if version:
         return _named(history, spec, version)

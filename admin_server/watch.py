@@ -1,8 +1,7 @@
-"""A set that can be watched: its values, a sequence number, and the log of its changes.
+"""A watchable set: its values, a sequence number, and the log of its changes.
 
-Saxml's WatchLoc protocol without the wire: a client names the sequence number it has, and gets
-what changed since, or the full set when the log no longer reaches back that far. Values in,
-values out; knows nothing of waiting, clients, servers or what the values mean.
+Saxml's WatchLoc protocol without the wire: a client names the sequence number it has, and gets the
+changes since, or the full set if the log no longer reaches back that far.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One value that came or went."""
+    """One value added or removed."""
 
     value: str
     added: bool
@@ -21,10 +20,10 @@ class Mutation:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What a client that has some sequence number must do to have the set of `next_seqno`."""
+    """The changes that bring a client to `next_seqno`."""
 
     next_seqno: int
-    full: bool = False  # forget what you have and take `values`
+    full: bool = False  # replace everything by `values`
     values: tuple[str, ...] = ()
     changes: tuple[Mutation, ...] = ()
 
@@ -33,17 +32,16 @@ class Delta:
 class WatchSet:
     """The values at `seqno`, and the changes from `base` (exclusive) to there."""
 
-    base: int  # a client at a number below this one needs the full set
+    base: int  # a client below this number needs the full set
     values: frozenset[str] = frozenset()
     changes: tuple[Mutation, ...] = ()
 
     @property
     def seqno(self) -> int:
-        """The number of the newest change."""
         return self.base + len(self.changes)
 
     def become(self, values: Iterable[str]) -> WatchSet:
-        """The set with these values; the same set if they are no change."""
+        """The set with these values; the same object if nothing changed."""
         new = frozenset(values)
         gone = [Mutation(value, added=False) for value in sorted(self.values - new)]
         come = [Mutation(value, added=True) for value in sorted(new - self.values)]
@@ -52,13 +50,13 @@ class WatchSet:
         return replace(self, values=new, changes=(*self.changes, *come, *gone))._compacted()
 
     def since(self, seqno: int | None) -> Delta:
-        """What changed since; None, or a number this set never gave, asks for the full set."""
+        """Changes since `seqno`; None or an unknown number gets the full set."""
         if seqno is None or not self.base <= seqno <= self.seqno:
             return Delta(self.seqno, full=True, values=tuple(sorted(self.values)))
         return Delta(self.seqno, changes=self.changes[seqno - self.base :])
 
     def _compacted(self) -> WatchSet:
-        # A client pays for the log only while it is about as cheap as the full set.
+        # Keep the log only while it is about as cheap to send as the full set.
         surplus = len(self.changes) - 2 * max(len(self.values), 8)
         if surplus <= 0:
             return self

@@ -1,8 +1,4 @@
-"""The ready replicas of every model, as clients are told of them.
-
-Takes what each plan says and tells which models have news. Knows nothing of waiting, clients or the
-wire.
-"""
+"""The ready replicas of every model as clients see them, updated from each plan."""
 
 from __future__ import annotations
 
@@ -14,22 +10,22 @@ from admin_server.watch import WatchSet
 
 
 class WatchSets:
-    """A watch set for each model."""
+    """A watch set per model."""
 
     def __init__(self) -> None:
         self._sets: dict[str, WatchSet] = {}
         self._shown: dict[str, frozenset[str]] = {}  # by model, the servers in its set
-        self._reach: dict[str, str] = {}  # by server, where requests go
+        self._reach: dict[str, str] = {}  # by server, the address for requests
         self._next_base = 0
 
     def of(self, model_id: str) -> WatchSet:
-        """A model that comes back starts beyond every number that clients may have of it."""
+        """The set of a model; a republished model starts beyond every number clients may have."""
         if model_id not in self._sets:
             self._sets[model_id] = WatchSet(self._next_base)
         return self._sets[model_id]
 
     def take(self, plan: Plan, before: Plan, servers: Mapping[str, SeenServer]) -> list[str]:
-        """Become what the plan says; the models of which anything changed since the one before."""
+        """Update from the plan; returns the models that changed since the previous one."""
         reach = {
             address: server.joined.info.data_address or address
             for address, server in servers.items()
@@ -46,7 +42,7 @@ class WatchSets:
         return changed
 
     def keep(self, published: Container[str]) -> None:
-        """Forget the models that are not among these."""
+        """Drop the models that are not published."""
         for model_id in [model_id for model_id in self._sets if model_id not in published]:
             self._next_base = max(self._next_base, self._sets.pop(model_id).seqno + 1)
             self._shown.pop(model_id, None)

@@ -1,4 +1,4 @@
-"""Figures and lists as people read them. One line each; used by every reason the admin gives."""
+"""Format figures and lists for people, in the reasons the admin server gives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterable
 from itertools import islice
 
-_NAMED = 4  # how many servers, tags or paths a sentence lists
+_NAMED = 4  # items a sentence lists
 
 
 def human_bytes(number: int) -> str:
@@ -20,7 +20,7 @@ def human_bytes(number: int) -> str:
 
 
 def listing(words: Collection[str]) -> str:
-    """The first few, and how many more there are."""
+    """The first few items, and how many more there are."""
     more = len(words) - _NAMED
     return ", ".join([*islice(words, _NAMED), *([f"and {more} more"] if more > 0 else [])])
 
@@ -31,10 +31,10 @@ def count(number: int, noun: str) -> str:
 
 
 def clock_time(seconds: float) -> str:
-    """hh:mm:ss of a moment, in UTC."""
+    """hh:mm:ss in UTC."""
     return time.strftime("%H:%M:%S UTC", time.gmtime(seconds))
 
 
 def describe_paths(paths: Iterable[str]) -> str:
-    """Model paths that servers serve."""
+    """List model paths."""
     return listing(sorted(set(paths))) or "no path at all"

@@ -1,1 +1,1 @@
-"""Machines for models: an admin server that asks Kubernetes for the model servers that it lacks."""
+"""Provisioning: request missing model servers from Kubernetes."""

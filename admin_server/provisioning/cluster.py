@@ -1,6 +1,6 @@
-"""What this admin server asks of a Kubernetes cluster, and the kinds of objects it makes there.
+"""Interface to a Kubernetes cluster, and the kinds of objects created there.
 
-Objects are plain mappings, as YAML and JSON have them. Knows nothing of HTTP or of any client.
+Objects are plain mappings, as in YAML and JSON.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class ObjectKind:
 
     @property
     def api_version(self) -> str:
-        """As it stands in a manifest."""
+        """As in a manifest."""
         return f"{self.group}/{self.version}"
 
     @property
     def resource(self) -> str:
-        """As kubectl and error messages write it."""
+        """As kubectl and error messages spell it."""
         return f"{self.plural}.{self.group}"
 
 
@@ -40,7 +40,7 @@ KINDS = (JOBSET, LEADER_WORKER_SET)
 
 
 class ClusterTrouble(Exception):
-    """The cluster did not answer, or refused; what was asked may or may not have been done."""
+    """The cluster did not answer, or refused; the request may or may not have taken effect."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -48,32 +48,32 @@ class ClusterTrouble(Exception):
 
 
 class NotServed(ClusterTrouble):
-    """The cluster does not have this kind of objects, or we may not see them."""
+    """The cluster lacks this kind of object, or we may not see it."""
 
 
 class Refused(ClusterTrouble):
-    """The cluster answers, but not with what was asked for: asking at once again cannot help."""
+    """The cluster answered but refused: an immediate retry cannot help."""
 
 
 class NameTaken(Refused):
-    """An object of this name is there already."""
+    """An object of this name already exists."""
 
 
 class Cluster(Protocol):
     """One namespace of a cluster. Every call raises ClusterTrouble."""
 
     async def objects(self, kind: ObjectKind, labels: Mapping[str, str]) -> Sequence[Body]:
-        """All that have these labels. Raises NotServed too."""
+        """All objects with these labels. Also raises NotServed."""
         ...
 
     async def create(self, kind: ObjectKind, body: Body) -> Body:
-        """As it was made. Raises NameTaken, Refused too."""
+        """Returns the object as created. Also raises NameTaken, Refused."""
         ...
 
     async def delete(self, kind: ObjectKind, name: str, uid: str) -> None:
-        """This very object with all that belongs to it; no error if it is gone already."""
+        """Delete this very object and its dependents; no error if already gone."""
         ...
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         ...

@@ -1,9 +1,8 @@
-"""Which objects to make in Kubernetes and which to delete: the decisions, as one pure function.
+"""Decides which Kubernetes objects to create and delete, as one pure function.
 
-An object is one replica's machines, for one model alone. One is made for each replica that no
-joined server can take and for which none is on its way yet, and goes when its server has nothing
-of the model and nothing is missing. Nothing is stored: what there is, is read from the cluster.
-Knows nothing of HTTP, clocks or threads.
+An object is the machines of one replica, for one model alone. One is created for each replica that
+no joined server can take and for which none is on its way yet, and deleted once its server holds
+nothing and nothing is missing. No state is stored: it is read from the cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from sax.types import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make an object for one more replica."""
+    """Create an object for one more replica."""
 
     model_id: str
     name: str
@@ -34,7 +33,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Give the machines of an object back."""
+    """Delete an object to release its machines."""
 
     present: Present
     why: str
@@ -47,52 +46,52 @@ class Delete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """All that a decision goes by."""
+    """The inputs of a decision."""
 
     models: Mapping[str, ModelSpec]  # published
-    planned: Collection[str]  # those that the last plan knew
-    short: Mapping[str, int]  # replicas that no joined server can take, nor one that may come back
+    planned: Collection[str]  # those in the last plan
+    short: Mapping[str, int]  # replicas that no joined or returning server can take
     present: Sequence[Present]
     sets: Mapping[str, SetServers]  # by the object's name
     templates: Sequence[Template]
     limit: int
     now: float
     needs: Mapping[str, Need] = field(default_factory=dict[str, Need])
-    # Templates whose servers lacked the room for what is published now.
+    # Templates whose servers lacked the memory for the published version.
     too_small: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     setbacks: Mapping[str, Setback] = field(default_factory=dict[str, Setback])
-    taken: Collection[str] = ()  # names that objects of others have
+    taken: Collection[str] = ()  # names taken by objects that are not ours
     may_create: bool = True
     may_delete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do, and what replicas without a server are told, by model and one for each."""
+    """The actions, and by model one note per replica without a server."""
 
     actions: tuple[Create | Delete, ...]
     notes: Mapping[str, tuple[str, ...]]
-    coming: frozenset[str]  # models for which an object is there or about to be
-    there: frozenset[str]  # models for which one is there already
+    coming: frozenset[str]  # models with an object that exists or is about to
+    there: frozenset[str]  # models with an object that exists
 
 
 @dataclass(slots=True)
 class _Model:
-    """What is to be done about one model."""
+    """The decision for one model."""
 
     short: int
-    well: list[Present]  # on their way, or of use
+    well: list[Present]  # on their way, or useful
     failed: list[Present]
-    outgrown: list[Present]  # their servers lack the room
+    outgrown: list[Present]  # their servers lack the memory
     deletes: list[Delete] = field(default_factory=list[Delete])
     notes: list[str] = field(default_factory=list[str])
     missing: int = 0
     template: Template | None = None
-    delayed: bool = False  # nothing went wrong: it is only not time yet
+    delayed: bool = False  # nothing wrong: just not due yet
 
 
 def decide(situation: Situation) -> Decision:
-    """Decide about every model. The same situation gives the same decision."""
+    """Decide for every model. Deterministic."""
     objects: dict[str, list[Present]] = {}
     for present in situation.present:
         objects.setdefault(present.model_id, []).append(present)
@@ -105,7 +104,7 @@ def decide(situation: Situation) -> Decision:
     deletes = [delete for model in models.values() for delete in model.deletes]
     for model_id in sorted(objects.keys() - situation.models.keys()):
         gone = [p for p in _staying(objects[model_id]) if _is_free(situation, p)]
-        deletes += [Delete(p, "its model is not published any more") for p in gone]
+        deletes += [Delete(p, "its model is no longer published") for p in gone]
     delayed = {model_id for model_id, model in models.items() if model.delayed}
     there = frozenset(m for m, model in models.items() if model.short and model.well)
     return Decision(
@@ -119,14 +118,14 @@ def decide(situation: Situation) -> Decision:
 def _decide_model(situation: Situation, spec: ModelSpec, objects: Sequence[Present]) -> _Model:
     model = _sort(situation, spec, objects)
     model.deletes += [
-        Delete(p, "its server has too little room for the model", outgrown=True)
+        Delete(p, "its server has too little memory for the model", outgrown=True)
         for p in model.outgrown
     ]
     surplus = len(model.well) - model.short
-    if surplus > 0:  # what never came goes first, of it the last that was asked for
+    if surplus > 0:  # first those that never joined, newest first
         free = [p for p in model.well if _is_free(situation, p)]
         going = sorted(free, key=lambda p: _value(situation, p))[:surplus]
-        model.deletes += [Delete(p, "no replica waits for it any more") for p in going]
+        model.deletes += [Delete(p, "no replica needs it any longer") for p in going]
         model.well = [p for p in model.well if p not in going]
     model.notes += [_describe(situation, p) for p in model.well]
     model.missing = max(0, model.short - len(model.well))
@@ -137,14 +136,14 @@ def _decide_model(situation: Situation, spec: ModelSpec, objects: Sequence[Prese
 
 
 def _sort(situation: Situation, spec: ModelSpec, objects: Sequence[Present]) -> _Model:
-    """The objects that count for what is missing, and those that will never be of use."""
+    """Sort the objects into those that count as replicas, failed ones, and those too small."""
     short = situation.short.get(spec.model_id, 0)
     model = _Model(short, well=[], failed=[], outgrown=[])
     for present in _staying(objects):
         servers = situation.sets.get(present.name, NO_SERVERS)
         if not _is_free(situation, present):
             if servers.unheard and short and not present.failure:
-                model.well.append(present)  # its server has joined just now
+                model.well.append(present)  # its server has just joined
         elif present.failure:
             model.failed.append(present)
         else:
@@ -156,18 +155,18 @@ def _sort(situation: Situation, spec: ModelSpec, objects: Sequence[Present]) -> 
 
 
 def _describe(situation: Situation, present: Present) -> str:
-    """What the replica that it was made for is told."""
+    """The note for the replica the object was created for."""
     servers = situation.sets.get(present.name, NO_SERVERS)
     if not servers.addresses:
         return present.describe(situation.now)
     told = "has just joined" if servers.unheard else "has joined but was not chosen"
-    return f"{present.title} is there; its server {', '.join(servers.addresses)} {told}"
+    return f"{present.title} exists; its server {', '.join(servers.addresses)} {told}"
 
 
 def _is_outgrown(
     situation: Situation, model_id: str, present: Present, servers: SetServers
 ) -> bool:
-    """Does its server, idle beside a replica without a place, have too few devices?"""
+    """True if its server, idle while a replica has no place, has too few devices."""
     need = situation.needs.get(model_id)
     return bool(servers.addresses and need and 0 < present.devices < need.devices)
 
@@ -177,13 +176,13 @@ def _staying(objects: Sequence[Present]) -> list[Present]:
 
 
 def _is_free(situation: Situation, present: Present) -> bool:
-    """Has no server of it joined, or one that has nothing to do with any model?"""
+    """True if no server of it has joined, or those that have are idle."""
     servers = situation.sets.get(present.name, NO_SERVERS)
     return not servers.addresses or servers.idle
 
 
 def _value(situation: Situation, present: Present) -> tuple[bool, bool, float, str]:
-    """The least first."""
+    """Sort key, least valuable first."""
     joined = bool(situation.sets.get(present.name, NO_SERVERS).addresses)
     return (joined, present.ready, -present.made_at_s, present.name)
 
@@ -193,18 +192,18 @@ def _by_name(objects: Sequence[Present]) -> list[Present]:
 
 
 def _think_of_failed(situation: Situation, spec: ModelSpec, model: _Model) -> None:
-    """Kept for whoever wants to look while a replica waits for its turn; then made again."""
+    """Keep failed objects for inspection until their replica's next try, then recreate them."""
     setback = situation.setbacks.get(spec.model_id)
     waits = setback is not None and situation.now < setback.next_try_s
     for number, present in enumerate(model.failed):
         if number >= model.missing:
-            model.deletes.append(Delete(present, f"{present.failure}, and nobody needs it"))
+            model.deletes.append(Delete(present, f"{present.failure}, and it is no longer needed"))
         elif not waits:
-            model.deletes.append(Delete(present, f"{present.failure}, and is made again"))
+            model.deletes.append(Delete(present, f"{present.failure}, and will be replaced"))
 
 
 def _choose(situation: Situation, spec: ModelSpec, model: _Model) -> None:
-    """Find a template for what is missing, or say why there is none."""
+    """Choose a template for the missing replicas, or note why there is none."""
     setback = situation.setbacks.get(spec.model_id)
     if setback is not None and situation.now < setback.next_try_s:
         at = clock_time(setback.next_try_s)
@@ -219,7 +218,7 @@ def _choose(situation: Situation, spec: ModelSpec, model: _Model) -> None:
         model.notes += [chosen] * model.missing
         model.missing = 0
     elif not situation.may_create:
-        model.notes += ["this admin server began to lead just now and waits"] * model.missing
+        model.notes += ["this admin server has just become the leader and waits"] * model.missing
         model.missing, model.delayed = 0, True
     else:
         model.template = chosen
@@ -228,7 +227,7 @@ def _choose(situation: Situation, spec: ModelSpec, model: _Model) -> None:
 def _creates(
     situation: Situation, models: Mapping[str, _Model], objects: Mapping[str, Sequence[Present]]
 ) -> list[Create]:
-    """As many as the limit lets through: the models that have the fewest first."""
+    """Create as many as the limit allows, for models with the fewest objects first."""
     wanted = sorted(
         (len(objects.get(model_id, ())) + number, model_id)
         for model_id, model in models.items()
@@ -243,12 +242,12 @@ def _creates(
         name = _free_name(model.template, model_id, names)
         names.add(name)
         creates.append(Create(model_id, name, model.template))
-        model.notes.append(f"{model.template.kind.kind} {name} is about to be asked for")
+        model.notes.append(f"{model.template.kind.kind} {name} is about to be created")
     for _, model_id in wanted[room:]:
         there = count(len(situation.present), "object")
         models[model_id].notes.append(
-            f"no more machines are asked for: {there} of this cell "
-            f"{'is' if len(situation.present) == 1 else 'are'} there, and --kubernetes_limit "
+            f"no more machines are requested: {there} of this cell "
+            f"{'exists' if len(situation.present) == 1 else 'exist'}, and --kubernetes_limit "
             f"is {situation.limit}"
         )
     return creates

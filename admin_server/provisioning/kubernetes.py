@@ -1,8 +1,7 @@
-"""The cluster as lightkube reaches it: from inside a pod, or by a kubeconfig.
+"""Cluster access through lightkube, from inside a pod or by a kubeconfig.
 
-The one file that imports lightkube, and only where somebody asks for it. lightkube finds the
-server, its certificates and who we are, and makes the addresses of resources; objects stay the
-plain mappings that they are. Decides nothing.
+The only file that imports lightkube, and only when used. lightkube finds the server, certificates
+and credentials, and builds resource URLs; objects stay plain mappings.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ _CHUNK = 500  # objects in one answer
 
 
 def connect(namespace: str | None, timeout_s: float = _TIMEOUT_S) -> Kubernetes:
-    """A client of the cluster around us. Raises InvalidRequest where there is none to be found.
+    """A client of the surrounding cluster. Raises InvalidRequest if none is found.
 
-    Without a namespace it is that of the pod, or of the kubeconfig's context, or `default`.
+    The default namespace is that of the pod, or of the kubeconfig's context, or `default`.
     """
     try:
         from lightkube.config.client_adapter import ConnectionParams
@@ -47,16 +46,16 @@ def connect(namespace: str | None, timeout_s: float = _TIMEOUT_S) -> Kubernetes:
         ) from exc
     try:
         config = KubeConfig.from_env().get()
-        httpx = cast("Any", generic_client).httpx  # whichever one lightkube imports
+        httpx = cast("Any", generic_client).httpx  # whichever lightkube imports
         params = ConnectionParams(timeout=httpx.Timeout(timeout_s))
         client = generic_client.GenericAsyncClient(params, config, namespace=namespace)
-    except Exception as exc:  # a kubeconfig can be anything, and lightkube stumbles as it comes
+    except Exception as exc:  # a bad kubeconfig can make lightkube raise anything
         raise InvalidRequest(
             f"--kubernetes finds no cluster ({exc or type(exc).__name__}): run in a pod with a "
-            "service account's token, or name a kubeconfig in KUBECONFIG",
+            "service account token, or set KUBECONFIG to a kubeconfig",
             param="kubernetes",
         ) from exc
-    # A KeyError comes of an error's answer without a content type.
+    # KeyError: an error response without a content type.
     return Kubernetes(client, ApiError, (httpx.HTTPError, ConfigError, OSError, KeyError))
 
 
@@ -66,18 +65,17 @@ class Kubernetes:
     def __init__(
         self, client: Any, refusals: type[ApiError], failures: tuple[type[Exception], ...]
     ) -> None:
-        """lightkube's client, what it raises for a Status, and for no answer at all."""
+        """`refusals` is raised by lightkube for a Status, `failures` without an answer."""
         self._client = client
         self._refusals = refusals
         self._failures = failures
 
     @property
     def namespace(self) -> str:
-        """Where all of it happens."""
         return self._client.namespace
 
     async def objects(self, kind: ObjectKind, labels: Mapping[str, str]) -> Sequence[Body]:
-        """All that have these labels. Raises NotServed too."""
+        """All objects with these labels. Also raises NotServed."""
         selector = ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
         params = {"labelSelector": selector, "limit": str(_CHUNK)}
         items: list[Body] = []
@@ -91,30 +89,29 @@ class Kubernetes:
             params["continue"] = str(following)
 
     async def create(self, kind: ObjectKind, body: Body) -> Body:
-        """As it was made. Raises NameTaken, Refused too."""
+        """Returns the object as created. Also raises NameTaken, Refused."""
         request = self._client.prepare_request("list", _resource(kind))
         request.method, request.data = "POST", body
         request.params["fieldManager"] = "sax-admin-server"
         return await self._send(request, f"create {kind.kind} {body['metadata']['name']}")
 
     async def delete(self, kind: ObjectKind, name: str, uid: str) -> None:
-        """This very object with all that belongs to it; no error if it is gone already."""
+        """Delete this very object and its dependents; no error if already gone."""
         request = self._client.prepare_request("delete", _resource(kind), name=name)
         request.data = {
             "kind": "DeleteOptions",
             "apiVersion": "v1",
             "propagationPolicy": "Foreground",
-            "preconditions": {"uid": uid},  # not another one that has its name by now
+            "preconditions": {"uid": uid},  # not a newer object of the same name
         }
         try:
             await self._send(request, f"delete {kind.kind} {name}")
         except NotServed:
-            return  # it is gone, as it should be
+            return  # already gone
         except NameTaken:
-            return  # another one has its name
+            return  # a newer object has its name
 
     async def close(self) -> None:
-        """Hang up."""
         await self._client.close()
 
     async def _send(self, request: Any, what: str) -> dict[str, Any]:
@@ -128,7 +125,7 @@ class Kubernetes:
             words = str(exc) or type(exc).__name__
             raise ClusterTrouble(f"Kubernetes does not answer ({what}: {words})") from exc
         except msgspec.DecodeError as exc:
-            raise ClusterTrouble(f"Kubernetes answers nonsense ({what}: {exc})") from exc
+            raise ClusterTrouble(f"Kubernetes gave an invalid answer ({what}: {exc})") from exc
 
 
 def _trouble(code: int | None, message: str, what: str) -> ClusterTrouble:
@@ -136,7 +133,7 @@ def _trouble(code: int | None, message: str, what: str) -> ClusterTrouble:
     if code == 409:
         return NameTaken(text)
     if code == 404:
-        has_none = "; if the cluster does not have this kind, install its controller"
+        has_none = "; if the cluster lacks this kind, install its controller"
         return NotServed(text + (has_none if what.startswith("list") else ""))
     if code == 403:
         return NotServed(text) if what.startswith("list") else Refused(text)

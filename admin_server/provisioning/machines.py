@@ -1,7 +1,7 @@
-"""Where an admin server that was told --kubernetes gets its machines, from its start on.
+"""Provisioning for an admin server started with --kubernetes.
 
-Checks folder and cluster before anything is served, and makes a provisioner for each time that this
-process leads. Imports the cluster's client only where it is asked for. Decides nothing.
+Checks folder and cluster before anything is served, and makes a provisioner each time this process
+leads. Imports the cluster client only when used.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from admin_server.reconciler import Timing
 
 
 class Machines:
-    """Of one process."""
+    """Provisioning of one process."""
 
     def __init__(self, config: AdminConfig, timing: ProvisioningTiming | None = None) -> None:
-        """Raises InvalidRequest for bad templates, no cluster, or a client that is not there."""
+        """Raises InvalidRequest for bad templates, no cluster, or a missing client package."""
         from admin_server.provisioning.kubernetes import connect
 
         assert config.kubernetes is not None
         self._config = config
         self._timing = timing
         self._folder = TemplateFolder(config.kubernetes)
-        connect(config.kubernetes_namespace)  # opens nothing yet
+        connect(config.kubernetes_namespace)  # only checks: opens no connection
         self._connect = connect
 
     @asynccontextmanager
     async def serving(
         self, cell: Cell, clock: Callable[[], float], timing: Timing | None
     ) -> AsyncGenerator[None]:
-        """Machines come and go for this cell."""
+        """Run a provisioner for this cell."""
         cluster = self._connect(self._config.kubernetes_namespace)
 
         async def leads() -> bool:
@@ -63,5 +63,5 @@ class Machines:
 
 
 def _slow_enough(timing: Timing) -> ProvisioningTiming:
-    """Nothing is deleted before servers had the time to find a new leader, or to be missed."""
+    """Delete nothing before servers had time to find a new leader, or to be missed."""
     return ProvisioningTiming(settle_s=timing.settle_s + timing.silence_s)

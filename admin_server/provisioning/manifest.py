@@ -1,7 +1,4 @@
-"""Finding one's way in a manifest: parts that may be missing, and are then empty.
-
-Knows nothing of any kind of object.
-"""
+"""Access to parts of a manifest; missing parts are empty."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ Body = Mapping[str, Any]
 
 
 def part(body: Body, name: str) -> dict[str, Any]:
-    """The mapping there. Raises TypeError for anything else."""
+    """The mapping of this name. Raises TypeError for anything else."""
     value = body.get(name)
     if value is None:
         return {}
@@ -22,12 +19,12 @@ def part(body: Body, name: str) -> dict[str, Any]:
 
 
 def parts(body: Body, name: str) -> list[dict[str, Any]]:
-    """The list of mappings there. Raises TypeError for anything else."""
+    """The list of mappings of this name. Raises TypeError for anything else."""
     return cast("list[dict[str, Any]]", _list(body, name, dict, "mappings"))
 
 
 def words(body: Body, name: str) -> list[str]:
-    """The list of words there. Raises TypeError for anything else."""
+    """The list of strings of this name. Raises TypeError for anything else."""
     return cast("list[str]", _list(body, name, str, "words"))
 
 
@@ -43,10 +40,8 @@ def _list(body: Body, name: str, kind: type, called: str) -> list[Any]:
 
 
 def annotations_of(body: Body) -> dict[str, str]:
-    """None is no annotation."""
     return {name: str(text) for name, text in part(part(body, "metadata"), "annotations").items()}
 
 
 def labels_of(body: Body) -> dict[str, str]:
-    """None is no label."""
     return {name: str(text) for name, text in part(part(body, "metadata"), "labels").items()}

@@ -1,7 +1,4 @@
-"""One look at a cluster: the objects of a cell, and what keeps those that are not ready.
-
-Decides nothing.
-"""
+"""List the objects of a cell, and why those that are not ready are not."""
 
 from __future__ import annotations
 
@@ -14,11 +11,11 @@ from admin_server.provisioning.pods import PODS, describe_pods, labels_of_pods
 from admin_server.provisioning.present import Present, read_present
 from sax.names import CellId
 
-_LOOKED_INTO = 4  # objects whose pods are asked for in one look
+_LOOKED_INTO = 4  # objects whose pods are listed in one look
 
 
 async def look(cluster: Cluster, cell: CellId, needed: Collection[ObjectKind]) -> list[Present]:
-    """All that this cell made. Raises ClusterTrouble, and NotServed for a kind that is needed."""
+    """All objects of this cell. Raises ClusterTrouble, and NotServed for a needed kind."""
     found: list[Present] = []
     for kind in KINDS:
         try:
@@ -26,20 +23,20 @@ async def look(cluster: Cluster, cell: CellId, needed: Collection[ObjectKind]) -
         except NotServed:
             if kind in needed:
                 raise
-            continue  # no template asks for it, and nothing of it was there
+            continue  # no template uses it, and none existed
         read = (read_present(kind, body, cell) for body in bodies)
         found += [present for present in read if present is not None]
     return await _with_pods(cluster, found)
 
 
 async def _with_pods(cluster: Cluster, found: Sequence[Present]) -> list[Present]:
-    """What the pods of those that are not ready yet say, where we may see them."""
+    """Add what the pods of unready objects report, if we may see them."""
     told: dict[str, str] = {}
     waiting = [present for present in found if present.state == "waiting" and not present.held_up]
     for present in waiting[:_LOOKED_INTO]:
         try:
             pods = await cluster.objects(PODS, labels_of_pods(present.kind, present.name))
         except NotServed:
-            break  # it is nice to know, and no right that we need
+            break  # optional: we need no right to list pods
         told[present.uid] = describe_pods(pods, present.pods)
     return [replace(present, pods_told=told.get(present.uid, "")) for present in found]

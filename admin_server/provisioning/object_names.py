@@ -1,7 +1,7 @@
-"""Names, labels and annotations of the objects that an admin server makes in Kubernetes.
+"""Names, labels and annotations of the objects created in Kubernetes.
 
-A name must leave room for what Kubernetes appends to it: pods, jobs and hosts have 63 letters.
-Knows nothing of templates or clusters.
+A name must leave space for what Kubernetes appends: pods, jobs and hosts are limited to 63
+characters.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ MODEL = "sax.dev/model"
 TEMPLATE = "sax.dev/template"
 TEMPLATE_HASH = "sax.dev/template-hash"
 DEVICES = "sax.dev/devices"
-MODELS = "sax.dev/models"  # on a template: patterns of the models that it is for
-MEMORY = "sax.dev/memory"  # on a template: bytes of all its devices together
-SET_TAG = "set:"  # and an object's name: of every server in it
+MODELS = "sax.dev/models"  # on a template: patterns of models it is for
+MEMORY = "sax.dev/memory"  # on a template: total bytes of all its devices
+SET_TAG = "set:"  # plus an object's name: tag of every server in it
 
-LONGEST = 63  # letters of a name in DNS, and of a label's value
+LONGEST = 63  # characters of a DNS name or a label value
 _HASH_LETTERS = 4
 
 
 def object_name(template: str, model_id: str, ordinal: int, longest: int) -> str:
-    """v5e-4x8-gemma-2b-kqzw-0: what is cut is before the letters that keep models apart."""
+    """v5e-4x8-gemma-2b-kqzw-0: cut before the letters that keep models apart."""
     end = f"-{_letters(model_id)}-{ordinal}"
     short = dns_label(ModelId.parse(model_id).model)
     return f"{template}-{short}"[: longest - len(end)].rstrip("-") + end
@@ -39,7 +39,7 @@ def dns_label(text: str) -> str:
 
 
 def cell_label(cell: CellId) -> str:
-    """The cell's name as a label may have it; one that is too long is told apart by a hash."""
+    """The cell's name as a label value; too long a name is cut and gets a hash."""
     name = cell.cell.strip("-_")
     if name == cell.cell and len(name) <= LONGEST:
         return name
@@ -47,12 +47,11 @@ def cell_label(cell: CellId) -> str:
 
 
 def cell_labels(cell: CellId) -> dict[str, str]:
-    """What every object of this cell has, and no other."""
+    """Labels of every object of this cell, and of no other."""
     return {MANAGED_BY: OURS, CELL: cell_label(cell)}
 
 
 def content_hash(text: str) -> str:
-    """Tells templates apart."""
     return _digest(text)[:12]
 
 

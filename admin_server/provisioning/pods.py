@@ -1,7 +1,4 @@
-"""The pods of an object that is not ready yet, in words: how many are, and what keeps the others.
-
-Reads what Kubernetes tells of pods. Knows nothing of servers or of what to do.
-"""
+"""Describe the pods of an object that is not ready: how many are, and why others are not."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ from admin_server.provisioning.cluster import JOBSET, ObjectKind
 from admin_server.provisioning.manifest import Body, part, parts
 
 PODS = ObjectKind("", "v1", "Pod", "pods")
-_LONGEST = 200  # letters of what Kubernetes says
+_LONGEST = 200  # characters of a message from Kubernetes
 
 
 def labels_of_pods(kind: ObjectKind, name: str) -> dict[str, str]:
-    """What the pods of this object have, by its controller."""
+    """Labels that the object's controller sets on its pods."""
     if kind is JOBSET:
         return {"jobset.sigs.k8s.io/jobset-name": name}
     return {"leaderworkerset.sigs.k8s.io/name": name}
@@ -35,7 +32,7 @@ def _holds(pod: Body, kind: str) -> bool:
 
 
 def _troubles(pod: Body) -> Iterator[str]:
-    """Why it has no node, or why a container of it does not run."""
+    """Why the pod has no node, or why one of its containers does not run."""
     status = part(pod, "status")
     for condition in parts(status, "conditions"):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":

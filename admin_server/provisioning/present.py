@@ -1,6 +1,6 @@
-"""An object of this cell as Kubernetes tells it: for which model it is, and how far it got.
+"""An object of this cell in Kubernetes: which model it is for, and its state.
 
-Reads the status of JobSets and LeaderWorkerSets. Knows nothing of servers or of what to do.
+Read from the status of JobSets and LeaderWorkerSets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sax.names import CellId, ModelId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """One that this cell made."""
+    """An object created by this cell."""
 
     kind: ObjectKind
     name: str
@@ -35,21 +35,21 @@ class Present:
     template_hash: str = ""
     devices: int = 0
     made_at_s: float = 0.0
-    leaving: bool = False  # somebody deleted it, and parts of it are still there
-    ready: bool = False  # all of its pods are
-    failure: str = ""  # why it will not come any more
-    held_up: str = ""  # why it has not begun
-    pods: int = 0  # that it is to have
-    pods_told: str = ""  # what is known of them
+    leaving: bool = False  # deleted, but not completely gone
+    ready: bool = False  # all of its pods are ready
+    failure: str = ""  # why it will never become ready
+    held_up: str = ""  # why it has not started
+    pods: int = 0  # wanted number of pods
+    pods_told: str = ""  # state of the pods, as text
 
     @property
     def title(self) -> str:
-        """As reasons call it."""
+        """The name used in reasons."""
         return f"{self.kind.kind} {self.name}"
 
     @property
     def state(self) -> str:
-        """In one word, for metrics."""
+        """The state in one word, for metrics."""
         if self.leaving:
             return "leaving"
         if self.failure:
@@ -57,8 +57,8 @@ class Present:
         return "ready" if self.ready else "waiting"
 
     def describe(self, now: float) -> str:
-        """What a replica that waits for it is told."""
-        age = f"was asked for {_duration(now - self.made_at_s)} ago"
+        """The note for a replica that waits for it."""
+        age = f"was created {_duration(now - self.made_at_s)} ago"
         if self.held_up:
             return f"{self.title} {age} and {self.held_up}"
         told = "all its pods are ready" if self.ready else "its pods are not all ready"
@@ -66,7 +66,7 @@ class Present:
 
 
 def read_present(kind: ObjectKind, body: Body, cell: CellId) -> Present | None:
-    """None for an object that this cell's admin servers did not make."""
+    """None for an object that this cell's admin servers did not create."""
     metadata, annotations, labels = part(body, "metadata"), annotations_of(body), labels_of(body)
     if any(labels.get(name) != value for name, value in cell_labels(cell).items()):
         return None
@@ -107,12 +107,12 @@ def _is_ready(kind: ObjectKind, body: Body) -> bool:
 
 
 def _failure(kind: ObjectKind, body: Body) -> str:
-    """Neither a JobSet that failed nor one that is complete starts again by itself."""
+    """A JobSet that failed or completed does not start again by itself."""
     if kind is not JOBSET:
         return ""
     for condition in _conditions(body):
         if condition.get("type") in ("Failed", "Completed"):
-            why = condition.get("message") or condition.get("reason") or "without a word"
+            why = condition.get("message") or condition.get("reason") or "no reason given"
             return f"it {str(condition['type']).lower()}: {why}"
     state = str(part(body, "status").get("terminalState") or "")
     return f"it {state.lower()}" if state else ""
@@ -121,12 +121,12 @@ def _failure(kind: ObjectKind, body: Body) -> str:
 def _held_up(body: Body) -> str:
     suspended = any(condition.get("type") == "Suspended" for condition in _conditions(body))
     if suspended or part(body, "spec").get("suspend"):
-        return "is suspended: it waits in a queue for its machines"
+        return "is suspended: it is queued for machines"
     return ""
 
 
 def _conditions(body: Body) -> Iterator[Body]:
-    """Those that hold."""
+    """Conditions that are True."""
     for condition in parts(part(body, "status"), "conditions"):
         if condition.get("status") == "True":
             yield condition

@@ -1,8 +1,8 @@
-"""The loop that asks Kubernetes for the model servers that a cell lacks, and gives them back.
+"""The provisioner: a loop that requests missing model servers from Kubernetes and releases them.
 
-Looks at the cluster every few seconds and when a plan is short of servers, carries out what
-`provisioning` decides, and keeps its words for whoever waits. Right before each change it finds out
-that this admin server still leads and that the change is still right. Knows nothing of HTTP.
+Looks at the cluster every few seconds and when a plan is short of servers, carries out decisions,
+and keeps notes for waiting replicas. Right before each change it verifies that this admin server
+still leads and that the change is still right.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _NOTHING = Decision((), {}, frozenset(), frozenset())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvisioningTiming:
-    """How fast the loop runs, in seconds."""
+    """Intervals of the loop, in seconds."""
 
     poll_s: float = 5.0  # between two looks at the cluster
-    gap_s: float = 0.5  # and at least, however much there is to do
-    create_s: float = 1.0  # for which an object must be missing
-    delete_s: float = 10.0  # for which an object must be of no use
-    lost_s: float = 30.0  # in which a server that fell silent may come back
-    retry_s: float = 5.0  # before the second try of what failed; more before each further one
-    settle_s: float = 15.0  # after a start, in which servers find the new admin
+    gap_s: float = 0.5  # minimum pause, however much there is to do
+    create_s: float = 1.0  # how long an object must be missing
+    delete_s: float = 10.0  # how long an object must be useless
+    lost_s: float = 30.0  # grace for a silent server to come back
+    retry_s: float = 5.0  # before the first retry; doubles each time
+    settle_s: float = 15.0  # grace after a start, for servers to find the new admin
 
 
 class Provisioner:
@@ -66,7 +66,7 @@ class Provisioner:
         timing: ProvisioningTiming | None = None,
         jitter: random.Random | None = None,
     ) -> None:
-        """`leads` looks in the store whether this admin server still leads; raises Unavailable."""
+        """`leads` checks in the store whether this server still leads; raises Unavailable."""
         self._cell = cell
         self._cluster = cluster
         self._folder = folder
@@ -79,24 +79,24 @@ class Provisioner:
         self._setbacks = Setbacks(jitter or random.Random(), self._timing.retry_s)
         self._steadiness = Steadiness(self._timing.create_s, self._timing.delete_s)
         self._settled_at_s = clock() + self._timing.settle_s
-        # A cell without models has nobody to wait for.
+        # A cell without models has no servers to wait for.
         self._creates_at_s = self._settled_at_s if outlook().state.models else clock()
         self._stir = asyncio.Event()
         self._present: dict[str, Present] = {}  # by uid
         self._looked = False
-        self._failed: set[str] = set()  # by uid: failures that were told
+        self._failed: set[str] = set()  # by uid: failures already reported
         self._taken: set[str] = set()
         self._too_small: dict[str, tuple[str, frozenset[str]]] = {}  # by model: version, templates
         self._decision, self._decided_by = _NOTHING, Plan((), {})
         self._heard = Plan((), {})
-        self._lost_at_s: dict[str, float] = {}  # by model: when a replica of it was last lost
-        self.trouble = ""  # why the cluster cannot be asked now
+        self._lost_at_s: dict[str, float] = {}  # by model: when a replica was last lost
+        self.trouble = ""  # why the cluster is unavailable now
         self.failures = 0  # since the start
 
-    # What others ask and tell
+    # Interface
 
     def hear(self, plan: Plan) -> None:
-        """There is a new plan."""
+        """Take a new plan."""
         lost = {m: at for m, at in self._lost_at_s.items() if m in plan.short}
         for model_id in plan.short:
             if _placed(self._heard, model_id) > _placed(plan, model_id):
@@ -106,27 +106,27 @@ class Provisioner:
         self._lost_at_s, self._heard = lost, plan
 
     def notes(self, model_id: str) -> Sequence[str]:
-        """What replicas without a server are told, one for each."""
+        """Notes for replicas without a server, one each."""
         notes = list(self._decide().notes.get(model_id, ()))
         for trouble in filter(None, (self.trouble, self._folder.trouble)):
-            notes = [f"{note}; {trouble}" for note in notes or ["machines cannot be asked for"]]
+            notes = [f"{note}; {trouble}" for note in notes or ["machines cannot be requested"]]
         return notes
 
     def is_coming(self, model_id: str) -> bool:
-        """Are there machines on their way for it, as far as is known?"""
+        """True if machines for the model are on their way, as far as is known."""
         if not self._looked and not self.trouble:
             return True
         decision = self._decide()
         return model_id in (decision.there if self.trouble else decision.coming)
 
     def counts(self) -> Counter[tuple[str, str]]:
-        """How many objects there are, by model and state."""
+        """Number of objects by model and state."""
         return Counter((present.model_id, present.state) for present in self._present.values())
 
     # The loop
 
     async def run(self) -> None:
-        """Until cancelled, or until this admin server leads no more."""
+        """Run until cancelled, or until this admin server no longer leads."""
         pause, leads = self._timing.poll_s, True
         while leads:
             self._stir.clear()
@@ -136,9 +136,9 @@ class Provisioner:
                 pause = self._timing.poll_s
             except (ClusterTrouble, Unavailable) as exc:
                 self._tell_trouble(exc.text)
-            except Exception as exc:  # nothing that a cluster says may end the asking
-                _log.exception("a look at the cluster gave nonsense")
-                self._tell_trouble(f"what Kubernetes told makes no sense: {exc!r}")
+            except Exception as exc:  # a bad answer from the cluster must not end the loop
+                _log.exception("reading the cluster failed")
+                self._tell_trouble(f"Kubernetes gave an invalid answer: {exc!r}")
             if self.trouble:
                 self.failures += 1
                 pause = min(_LONGEST_PAUSE_S, 2 * pause)
@@ -146,8 +146,8 @@ class Provisioner:
             await self._wait(pause)
 
     async def _wait(self, seconds: float) -> None:
-        """Until the time is over, something changed, or something is due."""
-        if self.trouble:  # a plan that changes does not hurry a cluster that does not answer
+        """Wait for a change, the next due action, or at most `seconds`."""
+        if self.trouble:  # do not hurry an unresponsive cluster
             return await asyncio.sleep(seconds)
         due_s = self._steadiness.next_due_s(self._clock())
         with contextlib.suppress(TimeoutError):
@@ -155,9 +155,9 @@ class Provisioner:
                 await self._stir.wait()
 
     async def _round(self) -> bool:
-        """One look, and what is to be done; False if this admin server leads no more."""
+        """Look once and act; False if this admin server no longer leads."""
         if self._folder.refresh() and not self._folder.trouble:
-            _log.info("read the templates of model servers again")
+            _log.info("reloaded the templates of model servers")
         kinds = {template.kind for template in self._folder.templates}
         kinds |= {present.kind for present in self._present.values()}
         self._take(await look(self._cluster, self._cell, kinds))
@@ -170,7 +170,7 @@ class Provisioner:
         return True
 
     def _take(self, found: Sequence[Present]) -> None:
-        """Note what became of the objects since the last look."""
+        """Record what became of the objects since the last look."""
         before = self._present
         self._present = {present.uid: present for present in found}
         models = self._outlook().state.models
@@ -178,18 +178,18 @@ class Provisioner:
         for uid, present in before.items():
             now = self._present.get(uid)
             if not present.leaving and (now is None or now.leaving):
-                self._set_back(present.model_id, f"{present.title} was deleted by somebody else")
+                self._set_back(present.model_id, f"{present.title} was deleted by someone else")
         self._failed &= self._present.keys()
         for present in found:
             if present.failure and present.uid not in self._failed and not present.leaving:
                 self._failed.add(present.uid)
                 self._set_back(
-                    present.model_id, f"{present.title} will not come: {present.failure}"
+                    present.model_id, f"{present.title} will not start: {present.failure}"
                 )
         self._looked = True
 
     def _decide(self, *, anew: bool = False) -> Decision:
-        """By what the cluster was last seen to have, and by the newest plan."""
+        """Decide by the last look at the cluster and the newest plan."""
         outlook = self._outlook()
         if anew or outlook.plan is not self._decided_by:
             self._decided_by = outlook.plan
@@ -223,8 +223,8 @@ class Provisioner:
         )
 
     def _losses(self, now: float) -> dict[str, Setback]:
-        """Models whose server fell silent just now: a pause of the network rents no machines."""
-        why = "a server of it fell silent and may come back"
+        """Models whose server just fell silent: a network pause must not rent machines."""
+        why = "its server fell silent and may come back"
         return {
             model_id: Setback(0, why, at_s + self._timing.lost_s)
             for model_id, at_s in self._lost_at_s.items()
@@ -238,7 +238,7 @@ class Provisioner:
             if model_id in state.models and state.models[model_id].version == version
         }
 
-    # What is done
+    # Actions
 
     async def _carry_out(self, action: Create | Delete) -> None:
         try:
@@ -258,7 +258,7 @@ class Provisioner:
         if present is not None:
             self._present[present.uid] = present
         title = f"{create.template.kind.kind} {create.name}"
-        self._happen("asked-for", f"{title} was asked for", create.model_id)
+        self._happen("asked-for", f"{title} was created", create.model_id)
 
     async def _delete(self, delete: Delete) -> None:
         present = delete.present
@@ -295,6 +295,6 @@ class Provisioner:
 
 
 def _placed(plan: Plan, model_id: str) -> int:
-    """How many replicas of it have a server."""
+    """Number of replicas that have a server."""
     report = plan.models.get(model_id)
     return sum(bool(replica.address) for replica in report.replicas) if report is not None else 0

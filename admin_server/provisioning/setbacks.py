@@ -1,7 +1,4 @@
-"""What went wrong with the objects of models in Kubernetes, and when each is tried again.
-
-Plain bookkeeping, told what happened and when. Knows nothing of objects, clusters or decisions.
-"""
+"""Failures with objects of models in Kubernetes, and when each is retried. Plain bookkeeping."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ _LONGEST_RETRY_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Setback:
-    """The last thing that went wrong for a model."""
+    """The last failure for a model."""
 
     count: int  # in a row
     reason: str
@@ -23,7 +20,7 @@ class Setback:
 
 
 class Setbacks:
-    """By model."""
+    """Setbacks by model."""
 
     def __init__(self, jitter: random.Random, first_retry_s: float = _FIRST_RETRY_S) -> None:
         self._jitter = jitter
@@ -31,11 +28,11 @@ class Setbacks:
         self._by_model: dict[str, Setback] = {}
 
     def all(self) -> Mapping[str, Setback]:
-        """Of every model that had one and has not recovered."""
+        """All that have not recovered."""
         return dict(self._by_model)
 
     def note(self, model_id: str, reason: str, now: float) -> Setback:
-        """It went wrong now: the next try waits twice as long as the last one did."""
+        """Record a failure now: each wait is twice as long as the last."""
         known = self._by_model.get(model_id)
         count = 1 + (known.count if known is not None else 0)
         wait = min(_LONGEST_RETRY_S, self._first_retry_s * 2 ** min(count - 1, 16))
@@ -44,9 +41,8 @@ class Setbacks:
         return setback
 
     def heal(self, model_id: str) -> None:
-        """It works."""
         self._by_model.pop(model_id, None)
 
     def keep(self, models: Collection[str]) -> None:
-        """Drop what is known of all others."""
+        """Drop all other models."""
         self._by_model = {m: s for m, s in self._by_model.items() if m in models}

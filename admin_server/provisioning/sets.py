@@ -1,7 +1,4 @@
-"""The servers of each object that was made in Kubernetes, found by their tag `set:NAME`.
-
-Values read from what is seen and planned; decides nothing.
-"""
+"""The servers of each Kubernetes object, found by their tag `set:NAME`."""
 
 from __future__ import annotations
 
@@ -18,16 +15,15 @@ from sax.types import ModelSpec, ServableStatus
 
 @dataclass(frozen=True, slots=True)
 class SetServers:
-    """What the joined servers of one object are up to, all of them together."""
+    """Combined state of the joined servers of one object."""
 
     addresses: tuple[str, ...] = ()
-    idle: bool = True  # they have answered, hold nothing, and nothing is to come to them
-    unheard: bool = False  # one has not answered yet, and cannot hold what it held before
-    refused: bool = False  # one had too little room for what is published
+    idle: bool = True  # all have answered, hold nothing, and are assigned nothing
+    unheard: bool = False  # one has not answered yet, and cannot hold earlier models
+    refused: bool = False  # one lacked the memory for the published version
     serves: bool = False  # one has a model loaded
 
     def joined(self, other: SetServers) -> SetServers:
-        """Both together."""
         return SetServers(
             self.addresses + other.addresses,
             self.idle and other.idle,
@@ -41,7 +37,7 @@ NO_SERVERS = SetServers()
 
 
 def servers_of_sets(state: CellState, plan: Plan, seen: Seen) -> dict[str, SetServers]:
-    """By the name of the object."""
+    """Servers by the name of their object."""
     assigned = {
         replica.address
         for report in plan.models.values()

@@ -1,6 +1,6 @@
-"""Actions that were right for a while: a server that is away for a moment must rent no machines.
+"""Delay actions until they have been right for a while: a brief absence must not rent machines.
 
-Plain bookkeeping of since when each action has been decided on. Knows nothing of the decisions.
+Tracks since when each action has been decided on.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ _Key = tuple[str, str]
 
 
 class Steadiness:
-    """Told the actions of every round."""
-
     def __init__(self, create_s: float, delete_s: float) -> None:
         self._create_s = create_s
         self._delete_s = delete_s
         self._due_at_s: dict[_Key, float] = {}
 
     def due(self, actions: Iterable[Create | Delete], now: float) -> list[Create | Delete]:
-        """Those that were decided on without a break for long enough."""
+        """Actions decided on in every round for long enough."""
         actions = list(actions)
         self._due_at_s = {
             _key(action): self._due_at_s.get(_key(action), now + self._wait_s(action))
@@ -31,7 +29,7 @@ class Steadiness:
         return [action for action in actions if self._due_at_s[_key(action)] <= now]
 
     def next_due_s(self, now: float) -> float:
-        """Seconds until the next of the others is."""
+        """Seconds until the next of the others is due."""
         return min((at for at in self._due_at_s.values() if at > now), default=math.inf) - now
 
     def _wait_s(self, action: Create | Delete) -> float:

@@ -1,7 +1,4 @@
-"""Which template serves a model: the smallest whose servers would satisfy it.
-
-Decides by what templates and models say, and by what servers learned; knows nothing of objects.
-"""
+"""Choose the template for a model: the smallest whose servers would satisfy it."""
 
 from __future__ import annotations
 
@@ -20,23 +17,23 @@ def choose_template(
     templates: Sequence[Template],
     too_small: Collection[str] = (),
 ) -> Template | str:
-    """The one with the fewest devices, then the first by name; or in words why none does.
+    """The fitting template with the fewest devices, then by name; or text on why none fits.
 
-    `need` is what servers without the room said, and servers of the templates named by
-    `too_small` were among them.
+    `need` is what servers with too little memory reported; servers of the templates in `too_small`
+    were among them.
     """
     unfit: dict[str, str] = {}
     for template in sorted(templates, key=lambda each: (each.devices, each.name)):
         why = _why_not(spec, need, template)
         if not why and template.name in too_small:
-            why = "had too little room for it"
+            why = "had too little memory for it"
         if not why:
             return template
         unfit[template.name] = why
     if not unfit:
-        return "there is no template of model servers in the folder of --kubernetes"
+        return "there is no template of model servers in the --kubernetes folder"
     told = listing([f"{name} {why}" for name, why in unfit.items()])
-    return f"no template of --kubernetes would do: {told}"
+    return f"no --kubernetes template fits: {told}"
 
 
 def _why_not(spec: ModelSpec, need: Need | None, template: Template) -> str:
@@ -48,8 +45,8 @@ def _why_not(spec: ModelSpec, need: Need | None, template: Template) -> str:
         return f"lacks the tag{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
     if template.devices < demand.devices:
         has = count(template.devices, "device")
-        return f"has {has}, and {demand.devices} are needed"
+        return f"has {has}, but {demand.devices} are needed"
     memory = max(stated_bytes(spec, template.devices) or 0, need.memory if need else 0)
     if template.memory and template.memory < memory:
-        return f"has {human_bytes(template.memory)}, and {human_bytes(memory)} are needed"
+        return f"has {human_bytes(template.memory)}, but {human_bytes(memory)} are needed"
     return ""

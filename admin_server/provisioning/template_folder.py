@@ -1,7 +1,6 @@
-"""The folder of templates on this machine's disk, read again when a file in it changes.
+"""The folder of templates on local disk, read again when a file in it changes.
 
-A ConfigMap that is mounted changes by a link whose name begins with two dots: such names are no
-templates. Knows nothing of what a template says.
+A mounted ConfigMap changes by a link whose name begins with two dots: such names are ignored.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ _Mark = tuple[tuple[str, int, int], ...]
 
 
 class TemplateFolder:
-    """The templates as they were when last all of them were good."""
+    """The templates as of the last time all of them were valid."""
 
     def __init__(self, folder: str) -> None:
-        """Raises InvalidRequest for a folder or a template that is no good."""
+        """Raises InvalidRequest for an invalid folder or template."""
         self._folder = Path(folder)
         self._mark = self._look()
         self.templates = self._read()
-        self.trouble = ""  # why what is there now is not what is used
+        self.trouble = ""  # why the current files are not used
 
     def refresh(self) -> bool:
-        """Read what changed; whether it did. What is no good is told, and the old ones stay."""
+        """Read changes; True if there were any. Keeps the old templates if invalid."""
         try:
             mark = self._look()
             if mark == self._mark:
@@ -37,12 +36,12 @@ class TemplateFolder:
             self.templates, self.trouble = self._read(), ""
         except InvalidRequest as exc:
             if self.trouble != exc.text:
-                _log.error("%s; the templates from before stay in use", exc.text)
+                _log.error("%s; still using the previous templates", exc.text)
             self.trouble = exc.text
         return True
 
     def _look(self) -> _Mark:
-        """What tells one state of the files from another."""
+        """A fingerprint of the files."""
         try:
             stats = [(path.name, path.stat()) for path in self._files()]
         except OSError as exc:
@@ -74,7 +73,7 @@ class TemplateFolder:
         if not templates:
             raise InvalidRequest(
                 f"there is no template (*.yaml) in {self._folder}: put a JobSet or a "
-                "LeaderWorkerSet there, one a file",
+                "LeaderWorkerSet there, one per file",
                 param="kubernetes",
             )
         return tuple(templates)
@@ -82,7 +81,7 @@ class TemplateFolder:
 
 def _unreadable(folder: Path, exc: Exception) -> InvalidRequest:
     return InvalidRequest(
-        f"the templates of model servers in {folder} cannot be read ({exc}): name a folder of "
-        "them in --kubernetes",
+        f"the templates of model servers in {folder} cannot be read ({exc}): set --kubernetes "
+        "to a folder of templates",
         param="kubernetes",
     )

@@ -1,7 +1,7 @@
 """Templates of model servers: manifests of a JobSet or LeaderWorkerSet with one replica each.
 
-From the text of a manifest comes what its servers will have (hosts, devices, tags), and from a
-template and a model the object that serves it. Knows nothing of files, clusters or decisions.
+Parses from a manifest what its servers will have (hosts, devices, tags), and renders from a
+template and a model the object that serves it.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ from sax.names import CellId
 CONTAINER = "sax-model-server"
 _CHIPS = ("google.com/tpu", "nvidia.com/gpu", "amd.com/gpu")
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_SHORTEST = 24  # letters: some of the template's name, some of the model's, and what numbers need
+_SHORTEST = 24  # letters: parts of the template's and the model's name, and the numbers
 _UNITS = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-# A StatefulSet's name and the hash of its revision are one label, and that of the hosts is -0.
+# A StatefulSet's name plus its revision hash is one label; the hosts' StatefulSet adds -0.
 _LONGEST_LEADER_WORKER_SET = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What its file says, checked."""
+    """A parsed and checked template."""
 
     name: str
     kind: ObjectKind
-    devices: int  # of one replica, all hosts together
+    devices: int  # of one replica, over all hosts
     tags: frozenset[str]
-    patterns: tuple[str, ...]  # of model ids; empty: any
-    memory: int  # bytes of all devices together; 0: not known
-    longest: int  # letters of an object's name
+    patterns: tuple[str, ...]  # for model ids; empty: any
+    memory: int  # total bytes of all devices; 0: unknown
+    longest: int  # characters of an object's name
     body: Body
     hash: str
 
     def is_for(self, model_id: str) -> bool:
-        """Do its patterns let this model in?"""
+        """True if its patterns admit this model."""
         return not self.patterns or any(fnmatchcase(model_id, each) for each in self.patterns)
 
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """Some pods of a replica that are alike."""
+    """A group of identical pods of a replica."""
 
     count: int
     spec: dict[str, Any]
@@ -87,14 +87,14 @@ def parse_template(text: str, file: str) -> Template:
     try:
         documents = [each for each in yaml.safe_load_all(text) if each is not None]
         if len(documents) != 1 or not isinstance(documents[0], dict):
-            raise _Wrong("is not one YAML document with one object: write one object a file")
+            raise _Wrong("is not one YAML document with one object: use one object per file")
         return _read(cast("dict[str, Any]", documents[0]))
     except yaml.YAMLError as exc:
-        raise _bad(file, f"is no YAML: {' '.join(str(exc).split())}") from exc
+        raise _bad(file, f"is not valid YAML: {' '.join(str(exc).split())}") from exc
     except _Wrong as exc:
         raise _bad(file, str(exc)) from exc
     except (TypeError, ValueError, KeyError) as exc:
-        raise _bad(file, f"is not built as its kind is: {exc}") from exc
+        raise _bad(file, f"does not have the structure of its kind: {exc}") from exc
 
 
 def object_for(template: Template, model_id: str, name: str, cell: CellId) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def object_for(template: Template, model_id: str, name: str, cell: CellId) -> di
 
 
 class _Wrong(Exception):
-    """What is wrong with a manifest."""
+    """A manifest is invalid."""
 
 
 def _bad(file: str, why: str) -> InvalidRequest:
@@ -128,7 +128,7 @@ def _read(body: dict[str, Any]) -> Template:
     kind, name = _kind_of(body), str(part(body, "metadata").get("name", ""))
     if not _LABEL.fullmatch(name):
         raise _Wrong(
-            f"has the metadata.name {name!r}: write lower-case letters, digits and dashes, a "
+            f"has the metadata.name {name!r}: use lower-case letters, digits and dashes, a "
             "letter first; objects are named after it"
         )
     _check_replicas(kind, body)
@@ -136,8 +136,8 @@ def _read(body: dict[str, Any]) -> Template:
     tags, longest = _checked_tags(pods), _longest_name(kind, body)
     if longest < _SHORTEST:
         raise _Wrong(
-            f"leaves {longest} letters for the name of an object: give its replicatedJobs shorter "
-            "names; the names of pods have 63 letters in all"
+            f"leaves {longest} characters for the name of an object: give its replicatedJobs "
+            "shorter names; pod names are limited to 63 characters"
         )
     annotations = annotations_of(body)
     patterns = str(annotations.get(MODELS, "")).split(",")
@@ -156,13 +156,13 @@ def _read(body: dict[str, Any]) -> Template:
 
 
 def _checked_tags(pods: Sequence[Pods]) -> frozenset[str]:
-    """Of its servers, of which there is one at least."""
+    """Tags of its servers; there must be at least one server."""
     servers = [server for some in pods for server in some.servers]
     if not servers:
-        raise _Wrong(f"has no container named {CONTAINER}: that is the one that gets the tags")
+        raise _Wrong(f"has no container named {CONTAINER}, which is the one that gets the tags")
     tags = frozenset(tag for server in servers for tag in _tags_of(server))
     if ours := sorted(tag for tag in tags if tag.startswith((MODEL_TAG, SET_TAG))):
-        raise _Wrong(f"has the tag {ours[0]}: the admin server adds it to every object itself")
+        raise _Wrong(f"has the tag {ours[0]}: the admin server itself adds it to every object")
     return tags
 
 
@@ -172,32 +172,32 @@ def _kind_of(body: Body) -> ObjectKind:
         if said == (kind.api_version, kind.kind):
             return kind
     known = " or ".join(f"{kind.api_version} {kind.kind}" for kind in KINDS)
-    raise _Wrong(f"is a {said[0]} {said[1]}: write a {known}")
+    raise _Wrong(f"is a {said[0]} {said[1]}: use a {known}")
 
 
 def _check_replicas(kind: ObjectKind, body: Body) -> None:
-    """One object is one replica: it comes and goes as one."""
+    """One object must be one replica, because it is created and deleted as a whole."""
     spec = part(body, "spec")
     if kind is not JOBSET:
         if _count(spec.get("replicas")) != 1:
             raise _Wrong(
-                f"has spec.replicas {spec['replicas']}: write 1; the admin server makes one "
-                "object for each replica"
+                f"has spec.replicas {spec['replicas']}: use 1; the admin server creates one "
+                "object per replica"
             )
         return
     if part(spec, "network").get("subdomain"):
-        raise _Wrong("names spec.network.subdomain: leave it out, each JobSet has its own")
+        raise _Wrong("sets spec.network.subdomain: leave it out, each JobSet has its own")
     jobs = parts(spec, "replicatedJobs")
     serving = [job for job in jobs if Pods(1, _pod_spec(_job(job))).servers]
     if len(serving) > 1 or any(_count(job.get("replicas")) != 1 for job in serving):
         raise _Wrong(
-            f"has more than one Job with a container {CONTAINER}: write one replicatedJob with "
-            "replicas 1; the admin server makes one JobSet for each replica"
+            f"has more than one Job with a container {CONTAINER}: use one replicatedJob with "
+            "replicas 1; the admin server creates one JobSet per replica"
         )
 
 
 def pods_of(kind: ObjectKind, body: Body) -> Iterator[Pods]:
-    """The pods that an object is to have."""
+    """The pods that an object will have."""
     spec = part(body, "spec")
     if kind is JOBSET:
         for job in parts(spec, "replicatedJobs"):
@@ -212,7 +212,7 @@ def pods_of(kind: ObjectKind, body: Body) -> Iterator[Pods]:
 
 
 def _longest_name(kind: ObjectKind, body: Body) -> int:
-    """With room for what is appended to it."""
+    """The longest object name that leaves space for what is appended."""
     spec = part(body, "spec")
     if kind is not JOBSET:
         return _LONGEST_LEADER_WORKER_SET
@@ -221,7 +221,7 @@ def _longest_name(kind: ObjectKind, body: Body) -> int:
         last_job = _count(job.get("replicas")) - 1
         host = f"-{job['name']}-{last_job}-{_hosts_of(_job(job)) - 1}"
         room = min(room, LONGEST - len(f"{host}-xxxxx"))
-        if spec.get("coordinator"):  # a label says HOST.NAME, and a host begins with NAME
+        if spec.get("coordinator"):  # one label is HOST.NAME, where HOST starts with NAME
             room = min(room, (LONGEST - len(f"{host}.")) // 2)
     return room
 
@@ -239,10 +239,10 @@ def _hosts_of(job: Body) -> int:
 
 
 def _count(value: Any) -> int:
-    """A number of pods; what is left out is 1."""
+    """A number of pods; omitted means 1."""
     number = 1 if value is None else int(value)
     if number < 1:
-        raise _Wrong(f"wants {number} pods somewhere: write 1 or more")
+        raise _Wrong(f"asks for {number} pods somewhere: use 1 or more")
     return number
 
 
@@ -255,11 +255,11 @@ def _chips_of(container: Body) -> int:
 def _bytes(text: str) -> int:
     found = re.fullmatch(r"([0-9]{1,15})(Ki|Mi|Gi|Ti|)", text.strip())
     if not found:
-        raise _Wrong(f"has the annotation {MEMORY} {text!r}: write bytes, as in 512Gi")
+        raise _Wrong(f"has the annotation {MEMORY} {text!r}: use bytes, as in 512Gi")
     return int(found[1]) * _UNITS[found[2]]
 
 
-# The flag --tags, in one word or in two
+# The flag --tags, as one word or two
 
 
 def _tags_of(container: Body) -> list[str]:
@@ -283,7 +283,7 @@ def _add_tags(container: dict[str, Any], more: str) -> None:
 
 
 def _place_of_tags(line: list[str]) -> int | None:
-    """Of the last word that tells the tags: it is the one that counts."""
+    """Index of the word holding the tags; the last --tags counts."""
     for place in range(len(line) - 1, -1, -1):
         if line[place].startswith("--tags="):
             return place

@@ -60,9 +60,7 @@ def test_a_burst_at_the_end_of_the_window_asks_for_no_more_than_lasted() -> None
 def test_a_queue_beyond_the_bounds_is_told_and_not_followed() -> None:
     scaling = run(begin(BOUNDS, 8), Traffic(ready=8, queued=100, running=64), 60)
     assert scaling.wanted == 8
-    assert scaling.reason == (
-        "queue of 100 for 8 replicas is above 4 each, but it is to have 8 at most"
-    )
+    assert scaling.reason == ("queue of 100 for 8 replicas is above 4 each, but max_replicas is 8")
     calm = run(scaling, Traffic(ready=8, running=64), 1)
     assert calm.reason == "published: 8 wanted"
 
@@ -93,7 +91,9 @@ def test_the_step_down_waits_for_its_window() -> None:
     assert run(busy, Traffic(ready=3, running=8), 60).wanted == 3
     after = run(busy, Traffic(ready=3, running=8), 61)
     assert after.wanted == 2
-    assert after.reason == ("one less would do for a queue of 0 with 8 running for 60 s: 2 wanted")
+    assert after.reason == (
+        "one fewer was enough for a queue of 0 with 8 running for 60 s: 2 wanted"
+    )
 
 
 def test_what_a_replica_was_never_seen_to_run_is_not_counted_on() -> None:
@@ -133,7 +133,7 @@ def test_a_request_that_came_as_the_model_was_let_go_keeps_it() -> None:
 def test_other_bounds_act_at_once() -> None:
     scaling = begin(BOUNDS, 2)
     up = decide(Autoscaling(min_replicas=4, max_replicas=8), scaling, Traffic(), 0.0, TIMING)
-    assert (up.wanted, up.reason) == (4, "it is to have 4 to 8: 4 wanted")
+    assert (up.wanted, up.reason) == (4, "its bounds are 4 to 8 replicas: 4 wanted")
     down = decide(Autoscaling(max_replicas=1), scaling, Traffic(), 0.0, TIMING)
     assert down.wanted == 1
 

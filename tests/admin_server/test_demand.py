@@ -72,9 +72,9 @@ READY = ReplicaStatus("a:1", ServableStatus.LOADED)
 @pytest.mark.parametrize(
     ("wanted", "known", "told"),
     [
-        (0, report(), Prospect(True, "its first replica is asked for")),
-        (1, None, Prospect(True, "its first replica is asked for")),
-        (1, report(), Prospect(True, "its first replica is asked for")),
+        (0, report(), Prospect(True, "its first replica has been requested")),
+        (1, None, Prospect(True, "its first replica has been requested")),
+        (1, report(), Prospect(True, "its first replica has been requested")),
         (1, report(LOADING), Prospect(True, LOADING.reason)),
         (2, report(FAILED, LOADING), Prospect(True, LOADING.reason)),
         (1, report(FAILED), Prospect(False, FAILED.reason)),

@@ -139,7 +139,7 @@ def test_a_location_that_is_no_store_is_refused(location):
 @pytest.mark.parametrize("place", ["moto", "gcs", "azurite"], indirect=True)
 async def test_a_bucket_that_is_not_there_is_a_store_that_fails_and_not_an_empty_one(place):
     store = open_store(place.url.replace(BUCKET, "no-such-bucket"))
-    with pytest.raises(StoreUnavailable, match="bucket or folder is not there"):
+    with pytest.raises(StoreUnavailable, match="bucket or folder does not exist"):
         await store.create("a", b"")
     with pytest.raises(StoreUnavailable):
         await store.names("a")
@@ -159,7 +159,7 @@ async def test_a_call_that_hangs_ends_in_time_and_only_so_many_may_hang():
     assert {type(result) for result in results} == {StoreUnavailable}
     texts = [str(result) for result in results]
     assert sum("no answer within 0.1 s" in text for text in texts) == 64
-    assert sum("64 calls to it have not come back" in text for text in texts) == 36
+    assert sum("64 calls to it have not returned" in text for text in texts) == 36
     # Whoever else uses asyncio's own threads is not held up.
     assert await asyncio.to_thread(lambda: 1) == 1
     hung.set()

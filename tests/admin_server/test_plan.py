@@ -93,7 +93,7 @@ def test_a_loaded_model_is_left_alone_and_is_ready():
 
 def test_a_model_that_nobody_published_is_unloaded():
     plan = plan_actions(cell(), seen({A: [holds(S.LOADED)]}), 0)
-    assert plan.actions == (Unload(A, M, "it is not published any more"),)
+    assert plan.actions == (Unload(A, M, "it is no longer published"),)
 
 
 def test_a_replica_that_is_about_to_be_unloaded_is_not_ready_any_more():
@@ -120,7 +120,7 @@ def test_a_server_loads_one_model_at_a_time_and_the_other_says_what_it_waits_for
     pending = {(A, M): (Load(A, spec()),)}
     plan = plan_actions(cell(spec(), other), seen({A: []}, pending=pending), 0)
     assert plan.actions == ()
-    assert only(plan.models["/sax/test/n"])[2] == f"waits until {A} is done with {M}"
+    assert only(plan.models["/sax/test/n"])[2] == f"waiting for {A} to finish with {M}"
 
 
 def test_the_progress_of_a_load_is_told_in_words():
@@ -143,7 +143,9 @@ def test_a_failed_load_waits_for_its_retry_and_says_when_it_is():
 def test_a_failed_load_is_unloaded_and_then_loaded_when_its_time_has_come():
     failure = Failure(NEW, 1, "no such file", 10.0)
     there = seen({A: [holds(S.FAILED)]}, failures={(A, M): failure})
-    assert plan_actions(cell(spec()), there, 10).actions == (Unload(A, M, "it is tried again"),)
+    assert plan_actions(cell(spec()), there, 10).actions == (
+        Unload(A, M, "to retry the load that failed"),
+    )
     gone = seen({A: []}, failures={(A, M): failure})
     assert plan_actions(cell(spec()), gone, 10).actions == (Load(A, spec()),)
 
@@ -239,7 +241,7 @@ def test_an_update_that_fails_says_where_and_why_and_what_stays_and_how_to_go_ba
     plan = plan_actions(cell(spec(replicas=3)), there, 10)
     assert plan.actions == ()
     stopped = (
-        "serves the version before the last update: the update stopped, because the new version "
+        "still serves the previous version: the update stopped because the new version "
         f"failed to load on {A} (host 3: tensor wq missing); 2 replicas stay on the old version "
         f"until a retry works, and `sax rollback {M}` goes back to it"
     )
@@ -255,7 +257,7 @@ def test_an_update_that_failed_goes_on_once_the_retry_works():
     healed = seen({A: [holds(S.LOADED)], B: old, C: old})
     plan = plan_actions(cell(spec(replicas=3)), healed, 10)
     assert plan.actions == (Unload(B, M, "it was updated"),)
-    assert reasons(plan)[2] == "serves the version before the last update until its turn comes"
+    assert reasons(plan)[2] == "still serves the previous version until its turn in the update"
 
 
 def test_a_failure_on_a_server_that_was_given_up_stops_nothing():
@@ -280,7 +282,7 @@ def test_going_back_while_the_newer_version_loads_takes_that_load_back():
     loading = Load(A, spec(replicas=2, version=NEW))
     there = seen({A: [], B: [holds(S.LOADED, OLD)]}, pending={(A, M): (loading,)})
     plan = plan_actions(wanted, there, 0)
-    assert plan.actions == (Unload(A, M, "it was updated while it was loading"),)
+    assert plan.actions == (Unload(A, M, "it was updated while loading"),)
 
 
 # Access control lists
@@ -339,8 +341,7 @@ def test_access_control_lists_that_are_refused_wait_and_say_so_while_the_replica
     assert only(plan.models[M]) == (
         A,
         S.LOADED,
-        "ready, but with access control lists from before the last update: no such method; "
-        "try 2 at 00:01:00 UTC",
+        "ready, but with the previous access control lists: no such method; try 2 at 00:01:00 UTC",
     )
     assert plan_actions(cell(wanted), there, 60).actions == (UpdateAcls(A, wanted),)
 
@@ -376,7 +377,7 @@ def test_what_may_be_on_a_server_that_has_not_answered_is_loaded_nowhere_else():
     assert only(plan.models[M]) == (
         "",
         S.NONE,
-        f"waits for {C}, which may have served it before and has not answered yet (refused)",
+        f"waiting for {C}, which may still hold it but has not answered yet (refused)",
     )
 
 
@@ -419,7 +420,10 @@ def test_a_load_waits_for_the_memory_of_a_model_that_is_on_its_way_out():
     full = Seen({A: roomy(A, 8, leaving)})
     plan = plan_actions(cell(wanted), full, 0)
     assert plan.actions == ()
-    assert only(plan.models[M])[2] == f"waits until {A} has room: /sax/test/gone must go first"
+    assert (
+        only(plan.models[M])[2]
+        == f"waiting for memory on {A}: /sax/test/gone must be unloaded first"
+    )
     assert plan_actions(cell(wanted), Seen({A: roomy(A, 8)}), 0).actions == (Load(A, wanted),)
 
 
@@ -430,7 +434,7 @@ def test_a_reason_that_lists_silent_servers_stays_short():
     }
     (reason,) = reasons(plan_actions(cell(spec()), Seen(many), 0))
     assert reason.startswith("h0000:1 has joined but has not answered yet; ")
-    assert reason.endswith("and 996 other servers likewise")
+    assert reason.endswith("and so have 996 other servers")
 
 
 # A whole cell

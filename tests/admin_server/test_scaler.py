@@ -134,7 +134,7 @@ def test_before_it_looked_the_count_is_within_the_bounds() -> None:
     model = spec(autoscaling=BOUNDS, replicas=9)
     assert (scaler.wanted(model), scaler.reason(model)) == (
         4,
-        "published to begin with 9: 4 wanted",
+        "published with 9: 4 wanted",
     )
 
 

@@ -72,7 +72,7 @@ async def test_a_queue_loads_replicas_and_its_end_unloads_them(admin, start_mode
     assert sum(server.holds(M) for server in servers) == 3  # the bound holds
     says(first, queued=0, running=0)
     await eventually(lambda: sum(server.holds(M) for server in servers) == 1)
-    assert "one less would do" in admin.cell.find(M).scaling_reason
+    assert "one fewer was enough" in admin.cell.find(M).scaling_reason
 
 
 async def test_an_idle_model_goes_to_zero_and_demand_brings_it_back(admin, cell, start_modelet):
@@ -144,7 +144,7 @@ async def test_new_bounds_act_at_once_and_off_is_off(admin, start_modelet):
     await eventually(lambda: sum(server.holds(M) for server in servers) == 1)
     await admin.cell.update(spec(autoscaling=Autoscaling(min_replicas=2, max_replicas=3)))
     await eventually(lambda: sum(server.holds(M) for server in servers) == 2)
-    assert admin.cell.find(M).scaling_reason == "it is to have 2 to 3: 2 wanted"
+    assert admin.cell.find(M).scaling_reason == "its bounds are 2 to 3 replicas: 2 wanted"
     revision = admin.cell.find(M).spec.revision  # without it, what is not said stays
     await admin.cell.update(spec(autoscaling=None, revision=revision))
     await eventually(lambda: sum(server.holds(M) for server in servers) == 1)

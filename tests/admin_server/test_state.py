@@ -51,7 +51,7 @@ def test_applying_a_record_leaves_the_state_before_it_as_it_was():
 
 
 def test_a_second_publish_of_a_name_is_refused():
-    with pytest.raises(ModelExists, match="/sax/test/m is published already"):
+    with pytest.raises(ModelExists, match="/sax/test/m is already published"):
         publish_record(published(spec()), spec(), version=B, at_s=0)
 
 
@@ -61,7 +61,7 @@ def test_an_unknown_model_is_refused_with_the_nearest_names():
 
 
 def test_a_model_of_another_cell_is_refused_and_both_cells_are_named():
-    with pytest.raises(NotFound, match=r"of cell /sax/test and knows nothing of /sax/other"):
+    with pytest.raises(NotFound, match=r"is for cell /sax/test, not /sax/other"):
         EMPTY.find("/sax/other/m")
 
 

@@ -22,7 +22,7 @@ async def test_a_call_that_its_caller_gave_up_counts_until_it_ends():
     threads, hung = StoreThreads(1), threading.Event()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(threads.run(hung.wait), 0.05)
-    with pytest.raises(TooManyCalls, match="1 calls to it have not come back"):
+    with pytest.raises(TooManyCalls, match="1 calls to it have not returned"):
         await threads.run(int)
     hung.set()
     while True:

@@ -112,13 +112,13 @@ def test_one_decision(at, actions):
     ("at", "words"),
     [
         (situation(1), "JobSet small-m-"),
-        (situation(1, replace(A, made_at_s=960.0)), "a was asked for 40 s ago; its pods are not"),
+        (situation(1, replace(A, made_at_s=960.0)), "a was created 40 s ago; its pods are not"),
         (situation(1, replace(A, held_up="is suspended")), "ago and is suspended"),
         (situation(1, A, sets={"a": IDLE}), "h:1 has joined but was not chosen"),
         (situation(1, limit=0), "--kubernetes_limit is 0"),
         (situation(1, templates=()), "no template of model servers"),
         (situation(1, setbacks={M: Setback(2, "no image", 1001.0)}), "no image; try 3 at 00:16:41"),
-        (situation(1, may_create=False), "began to lead just now"),
+        (situation(1, may_create=False), "has just become the leader"),
     ],
 )
 def test_who_waits_is_told_why(at, words):
@@ -334,7 +334,7 @@ def test_the_status_of_a_leader_worker_set_is_understood(ready, state):
 def test_a_queue_that_holds_it_up_is_told():
     read = read_present(JOBSET, made(conditions=[{"type": "Suspended", "status": "True"}]), CELL)
     assert read is not None
-    assert "waits in a queue" in read.describe(1000.0)
+    assert "is queued for machines" in read.describe(1000.0)
 
 
 # Patience

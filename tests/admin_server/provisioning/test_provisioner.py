@@ -142,7 +142,7 @@ async def test_the_smallest_template_that_satisfies_the_placement_is_taken(
         (name,) = api.names(LEADER_WORKER_SETS)
         assert name.startswith("big-m-")
         await eventually(
-            lambda: "slice has 8 devices, and 17 are" in reasons(admin, "/sax/test/huge")
+            lambda: "slice has 8 devices, but 17 are" in reasons(admin, "/sax/test/huge")
         )
         assert not api.names(JOBSETS)
 
@@ -259,7 +259,7 @@ async def test_who_waits_is_told_of_the_object_that_is_on_its_way(kube_config, a
     controller.paused = True
     async with leading(kube_config, controller) as admin:
         await admin.cell.publish(spec(replicas=2))
-        await eventually(lambda: reasons(admin).count("was asked for") == 2)
+        await eventually(lambda: reasons(admin).count("was created") == 2)
         assert "JobSet slice-m-" in reasons(admin)
         await admin.cell.update(replace(admin.cell.find(M).spec, replicas=1))
         await eventually(lambda: len(api.names(JOBSETS)) == 1)  # what never came goes
@@ -326,7 +326,7 @@ async def test_what_no_template_is_large_enough_for_is_given_back_and_told(
     controller.need = Need(devices=64, memory=1)
     async with leading(kube_config, controller) as admin:
         await admin.cell.publish(spec())
-        await eventually(lambda: "big has 16 devices, and 64 are needed" in reasons(admin))
+        await eventually(lambda: "big has 16 devices, but 64 are needed" in reasons(admin))
         await eventually(lambda: not api.names(JOBSETS))
         listed = len(api.requests)
         await eventually(lambda: len(api.requests) > listed + 10)
@@ -379,7 +379,7 @@ async def test_templates_are_read_again_when_they_change(kube_config, api, contr
 async def test_bad_templates_end_the_start(kube_config, api):
     file = Path(kube_config.kubernetes or "") / "worse.yaml"
     file.write_text("kind: Pod")
-    with pytest.raises(InvalidRequest, match=r"worse\.yaml is a None Pod: write a jobset"):
+    with pytest.raises(InvalidRequest, match=r"worse\.yaml is a None Pod: use a jobset"):
         async with running(kube_config):
             pass
 

@@ -99,17 +99,17 @@ def _with(path: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (_with("kind", "Job"), "is a jobset.x-k8s.io/v1alpha2 Job: write a"),
+        (_with("kind", "Job"), "is a jobset.x-k8s.io/v1alpha2 Job: use a"),
         (_with("metadata.name", "V5e_x"), "letter first"),
-        (_with("spec.replicatedJobs.0.replicas", 2), "one JobSet for each replica"),
+        (_with("spec.replicatedJobs.0.replicas", 2), "one JobSet per replica"),
         (_with("spec.replicatedJobs", []), "no container named sax-model-server"),
         (_with("spec.replicatedJobs", {"a": 1}), "not a list of mappings"),
         (_with("spec.network.subdomain", "x"), "leave it out"),
         (_with("spec", 7), "not a mapping"),
         (_with("metadata.annotations", {"sax.dev/memory": "much"}), "as in 512Gi"),
-        (jobset(args=["--tags=set:x"]), "adds it to every object itself"),
+        (jobset(args=["--tags=set:x"]), "itself adds it to every object"),
         (jobset(job="a" * 40), "shorter names"),
-        ({**leader_worker_set(), "spec": {"replicas": 3}}, "spec.replicas 3: write 1"),
+        ({**leader_worker_set(), "spec": {"replicas": 3}}, "spec.replicas 3: use 1"),
     ],
 )
 def test_a_bad_template_is_refused_with_its_file_and_what_is_wrong(body, why):
@@ -217,9 +217,9 @@ def test_the_smallest_that_would_do_is_chosen(placement, need, too_small, chosen
 @pytest.mark.parametrize(
     ("placement", "need", "why"),
     [
-        ({"devices": 64}, None, "large has 32 devices, and 64 are needed"),
+        ({"devices": 64}, None, "large has 32 devices, but 64 are needed"),
         ({"tags": ("spot",)}, None, "small lacks the tag spot"),
-        ({"devices": 5}, Need(memory=2**40), "large has 512.0 GiB, and 1.0 TiB are needed"),
+        ({"devices": 5}, Need(memory=2**40), "large has 512.0 GiB, but 1.0 TiB are needed"),
         ({"devices": 64}, None, "other is for other models"),
     ],
 )
