@@ -1,7 +1,6 @@
-"""Which axis of the mesh divides each logical axis of a model, and how a publish changes that.
+"""Sharding rules: the mesh axis for each logical axis of a model, and overrides of them.
 
-A mesh has Saxml's three axes: `replica`, `data` (data_mdl2 there) and `model` (mdl). Knows no
-device and no size.
+The mesh has Saxml's three axes: `replica`, `data` (data_mdl2 there) and `model` (mdl).
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ _PARAM = "overrides.SHARDING_RULES"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The mesh axis of each logical axis; None: never divided."""
+    """Mesh axis for each logical axis; None: replicated."""
 
     vocab: str | None = "model"
     heads: str | None = "model"
     ffw: str | None = "model"
     experts: str | None = "model"
     embed: str | None = "data"
-    tokens: str | None = None  # rows of a step between attention and feed-forwards, not of weights
+    tokens: str | None = None  # rows of a step between attention and feed-forwards; no weight axis
 
     def of(self, logical: str | None) -> str | None:
-        """The mesh axis of a logical axis; None of a dimension that has no name."""
+        """Return the mesh axis of a logical axis; None for an unnamed dimension."""
         return None if logical is None else getattr(self, logical)
 
 
@@ -39,7 +38,7 @@ DEFAULT_RULES = Rules()
 
 
 def parse_rules(given: Any) -> Rules:
-    """The default rules with the changes of an override. Raises InvalidRequest."""
+    """Apply an override to the default rules. Raises InvalidRequest."""
     if given is None:
         return DEFAULT_RULES
     if not isinstance(given, Mapping):

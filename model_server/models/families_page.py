@@ -1,7 +1,7 @@
-"""Writes docs/models.md from the registry and the golden cases: `make docs`.
+"""Generates docs/models.md from the registry and the golden cases: `make docs`.
 
-What a family computes and where it comes from are the first lines of its module's docstring; the
-text around the tables is families_page.md.
+Each family's description and source come from the first lines of its module docstring; the text
+around the tables is families_page.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from model_server.models.embedder import EMBEDDER_DEFAULTS, EmbedderFamily
 from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass
 from model_server.models.registry import families, find, make_recipe, model_paths
 
-# Of every key that a publish may override.
+# What each override key means.
 _MEANINGS = {
     "DTYPE": 'of the weights: `"bfloat16"` or `"float32"`',
     "QUANTIZE": '`"int8"`, `"int4"` or `"float8"`, a scale per row or with `":N"` per N columns; '
@@ -82,7 +82,7 @@ _SIZES = {
     "V": "VOCAB_SIZE",
 }
 _POSITIONS = "TRAINABLE_PE_MAX_SEQ_LEN"
-# Serving values of the table of Saxml's paths, in its order; the mesh and the context have columns.
+# Columns of serving values in the table of Saxml's paths; the mesh and the context have their own.
 _SERVED = {
     "DTYPE": "DTYPE",
     "QUANTIZE": "QUANTIZE",
@@ -96,7 +96,7 @@ _SERVED = {
 
 
 def page() -> str:
-    """The whole page as Markdown."""
+    """Return the whole page as Markdown."""
     cases = golden_cases()
     paths = [find(path) for path in model_paths() if path.startswith(_SAXML)]
     classes = [entry for entry in paths if isinstance(entry, ModelClass)]
@@ -124,7 +124,7 @@ def page() -> str:
 
 
 def golden_cases() -> dict[str, list[str]]:
-    """The folders of tests/golden/families by model_type, or by the path of a Saxml class."""
+    """Folders of tests/golden/families by model_type, or by the path of a Saxml class."""
     found: dict[str, list[str]] = {}
     for folder in sorted((ROOT / "tests" / "golden" / "families").iterdir()):
         config = json.loads((folder / "config.json").read_text())
@@ -134,7 +134,7 @@ def golden_cases() -> dict[str, list[str]]:
 
 
 def described(family: Family | EmbedderFamily) -> tuple[str, str]:
-    """What its module's docstring says: what is computed, and the papers."""
+    """Description and papers from the family's module docstring."""
     module = sys.modules[family.configure.__module__]
     text = module.__doc__ or ""
     first = text.partition("\n")[0].rstrip(".")
@@ -163,13 +163,13 @@ def _family_row(
 
 
 def _link(module: ModuleType) -> str:
-    """Of a module's file, from docs/."""
+    """Link to a module's file, relative to docs/."""
     assert module.__file__ is not None
     return f"../{Path(module.__file__).relative_to(ROOT).as_posix()}"
 
 
 def _class_rows(classes: Iterable[ModelClass]) -> Iterable[Sequence[str]]:
-    counted: dict[Any, int] = {}  # classes of one size differ in their mesh alone
+    counted: dict[Any, int] = {}  # classes of one size differ only in their mesh
     for entry in classes:
         values = entry.overridable
         sizes = tuple(values.get(key) for key in (*_SIZES.values(), _POSITIONS))
@@ -192,13 +192,13 @@ def _is_told(values: Mapping[str, Any], key: str) -> bool:
 
 
 def parameters(path: str) -> int:
-    """How many numbers the weights of a class have, counted without making them."""
+    """Count a class's parameters without allocating them."""
     declared = make_recipe(path, None, {"QUANTIZE": "null"}).blueprint().declarations
     return sum(math.prod(weight.shape) for weight in declared)
 
 
 def _overrides_table(classes: Sequence[ModelClass]) -> str:
-    """Every key that a publish may override, with its default by kind of model."""
+    """Table of every override key, with its default by kind of model."""
     defaults = [SERVING_DEFAULTS, EMBEDDER_DEFAULTS]
     keys = dict.fromkeys(key for found in (*defaults, *_values(classes)) for key in found)
     head = ("override", "families", "embedding models", "Saxml's classes", "meaning")
