@@ -1,7 +1,7 @@
 """BERT, MiniLM: post-norm encoder, learned positions, every token attends to every other.
 
 Source: Devlin et al. 2019 (arXiv:1810.04805), Wang et al. 2020 (arXiv:2002.10957); names and config
-keys follow Hugging Face's `BertModel`.
+keys are those of Hugging Face's `BertModel`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DeepSeek-V3 and R1: latent attention; some dense layers, then routed and shared experts.
 
-Source: DeepSeek-AI 2024 (arXiv:2412.19437); names and config keys follow Hugging Face's
+Source: DeepSeek-AI 2024 (arXiv:2412.19437); names and config keys are those of Hugging Face's
 `DeepseekV3ForCausalLM`. Multi-token-prediction layers after the last are skipped.
 """
 

@@ -84,7 +84,7 @@ def embedding(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
     wanted = values["MAX_CONTEXT"]
     if wanted is not None and wanted > own_context:
         raise InvalidRequest(
-            f"MAX_CONTEXT {wanted} is more than the {own_context} tokens this model was made for",
+            f"MAX_CONTEXT {wanted} is more than the {own_context} tokens this model supports",
             param="overrides.MAX_CONTEXT",
         )
     return {

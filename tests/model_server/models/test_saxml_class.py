@@ -56,7 +56,7 @@ def test_a_batch_is_slots_for_every_sample_of_its_requests() -> None:
 
 
 def test_a_prefill_batch_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="prompts share steps by their tokens"):
+    with pytest.raises(InvalidRequest, match="prompts share each step's tokens"):
         make_recipe(LLAMA, None, {"BATCH_SIZE": "2"})
 
 
@@ -87,7 +87,7 @@ def test_sampling_values_are_the_defaults_of_a_call() -> None:
         ({"EOS_ID": "32000"}, "EOS_ID is 32000: give token ids from 0 to 31999"),
         ({"EOS_ID": '"</s>"'}, "EOS_ID"),
         ({"STOP_TOKEN_IDS": "[1, -1]"}, "STOP_TOKEN_IDS"),
-        ({"USE_BEAM_SEARCH": "true"}, "no beam search here"),
+        ({"USE_BEAM_SEARCH": "true"}, "beam search is not supported"),
         ({"BUCKET_KEYS": "[128]"}, "no buckets"),
         ({"QUANTIZE": '"int3"'}, "QUANTIZE"),
         ({"TEMPERATURE": "-1"}, "TEMPERATURE is -1"),

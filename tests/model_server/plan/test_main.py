@@ -40,7 +40,7 @@ _SMALL = (
         (["Llama-3-8B", "--topology=v5e:2x2", "--set=QUANTISE=1"], "did you mean QUANTIZE"),
         (
             ["Llama-3-8B", "--topology=v5e:2x2", '--set=QUANTIZE="stored"'],
-            "keeps what a checkpoint",
+            "keeps a checkpoint's own",
         ),
         (["Llama-3-8B", "--topology=v5e:2x2", "--slots=0"], "--slots is 0"),
         (["Llama-3-8B", "--topology=v5e:2x2", "--context=0"], "--context is 0"),
