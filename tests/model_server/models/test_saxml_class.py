@@ -179,14 +179,14 @@ def test_a_checkpoint_of_other_sizes_is_refused_with_both(key: str) -> None:
     if key == "NUM_HEADS":
         other["NUM_KV_HEADS"] = "4"
     with pytest.raises(
-        CheckpointError, match=rf"{key} is {SHRUNK[key]} .*LLaMA7BH100 is {other[key]}:"
+        CheckpointError, match=rf"{key} is {SHRUNK[key]} but LLaMA7BH100 has {other[key]}:"
     ):
         make_recipe(LLAMA, CONFIG, other)
 
 
 def test_the_vocabulary_is_the_checkpoints_unless_somebody_insists() -> None:
     assert make_recipe(LLAMA, CONFIG, SHRUNK | {"VOCAB_SIZE": "97"}).vocab == 97
-    with pytest.raises(CheckpointError, match="VOCAB_SIZE is 97 .* is 98"):
+    with pytest.raises(CheckpointError, match="VOCAB_SIZE is 97 but .* has 98"):
         make_recipe(LLAMA, CONFIG, SHRUNK | {"VOCAB_SIZE": "98"})
 
 
