@@ -149,7 +149,7 @@ class Program:
         jax.lax.fori_loop(0, blocks, one, None)
 
     def _unpack(self, packed: Ref, rows: Ref) -> None:
-        """From [H, lanes] to [K, rows, lanes]; rows beyond the heads are left unchanged."""
+        """Copy [H, lanes] to [K, rows, lanes]; rows beyond the heads are left unchanged."""
         per_head = self.problem.rows
         for head in range(self.problem.kv_heads):
             rows[head, :per_head] = packed[head * per_head : (head + 1) * per_head]

@@ -122,8 +122,7 @@ class Writer:
         return new[:, pl.ds(first, self.group), :]
 
     def _lanes(self, index: jax.Array, new: Ref, width: int) -> jax.Array:
-        """f32[K, 1, width]: likewise for scales; reads aligned lanes, then rotates them in place.
-        """
+        """f32[K, 1, width]: likewise for scales, read as aligned lanes and rotated into place."""
         first = self.runs.rows[index] - self.runs.offsets[index] + width
         whole = pl.multiple_of(first // LANES * LANES, LANES)
         window = new[:, :, pl.ds(whole, width + LANES)]

@@ -1,4 +1,4 @@
-"""Where a weight's products run: the platform, and the mesh axes that shard its two dimensions."""
+"""Placement of a weight's products: the platform, and the mesh axes that shard its dimensions."""
 
 from __future__ import annotations
 

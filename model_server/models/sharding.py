@@ -1,7 +1,7 @@
-"""From logical axes to devices: a mesh with sharding rules, and how attention heads are split.
+"""Logical axes to devices: a mesh with sharding rules, and how attention heads are split.
 
 A dimension that its mesh axis does not divide evenly is replicated: slower, never wrong. A layout
-over an abstract mesh tells what each device would hold, without the devices.
+over an abstract mesh gives each device's share without needing the devices.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PARAM = "overrides.ICI_MESH_SHAPE"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a model is sharded: a mesh, concrete or abstract, and the rules."""
+    """Sharding of a model: a mesh, concrete or abstract, and the rules."""
 
     mesh: Mesh | AbstractMesh
     rules: Rules = DEFAULT_RULES
@@ -150,7 +150,7 @@ def bytes_per_device(shape: Sequence[int], bits: int, sharding: NamedSharding) -
 
 @dataclass(frozen=True, slots=True)
 class HeadSplit:
-    """How attention heads are split over the devices that share them."""
+    """Split of attention heads over the devices that share them."""
 
     kv_heads: int  # computed and cached, copies included
     copies: int  # of each KV head in the checkpoint

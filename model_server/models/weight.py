@@ -25,7 +25,7 @@ from model_server.models.source import Source, source_of
 
 @dataclass(frozen=True, slots=True)
 class WeightForm:
-    """How a module's weights are held on the devices; families pass it through."""
+    """Dtype, layout and quantisation of a module's weights; families pass it through."""
 
     dtype: Any = jnp.bfloat16  # of matrices; vectors are float32
     layout: Layout = ONE_DEVICE
