@@ -43,8 +43,8 @@ def parse_rules(given: Any) -> Rules:
         return DEFAULT_RULES
     if not isinstance(given, Mapping):
         raise InvalidRequest(
-            f"SHARDING_RULES is {json.dumps(given)}: give an object from logical to mesh axes, as "
-            '{"experts": "data"}',
+            f"SHARDING_RULES is {json.dumps(given)}: give an object mapping logical to mesh axes, "
+            'e.g. {"experts": "data"}',
             param=_PARAM,
         )
     for logical, axis in given.items():
@@ -60,7 +60,7 @@ def _check(what: str, given: Any, known: Sequence[str], more: str = "") -> None:
     close = difflib.get_close_matches(str(given), known, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]}? " if close else ""
     raise InvalidRequest(
-        f"SHARDING_RULES has an unknown {what}, {json.dumps(given)}: {hint}there are "
+        f"SHARDING_RULES has an unknown {what}, {json.dumps(given)}: {hint}use "
         f"{', '.join(known)}{more}",
         param=_PARAM,
     )

@@ -75,5 +75,5 @@ class ConfigKeys:
 
     def _wrong(self, key: str, value: Any, wanted: str) -> CheckpointError:
         return CheckpointError(
-            f"config.json has {key} = {value!r}; the {self.family} family computes {wanted}"
+            f"config.json has {key} = {value!r}; the {self.family} family supports {wanted}"
         )

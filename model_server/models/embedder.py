@@ -72,7 +72,8 @@ def embedding(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
     """Validate override values into the recipe's serving fields. Raises InvalidRequest."""
     if values["DTYPE"] not in ("bfloat16", "float32"):
         raise InvalidRequest(
-            f'DTYPE is "bfloat16" or "float32", not {values["DTYPE"]!r}', param="overrides.DTYPE"
+            f'DTYPE must be "bfloat16" or "float32", not {values["DTYPE"]!r}',
+            param="overrides.DTYPE",
         )
     for key in ("MAX_CONTEXT", "BATCH_SIZE"):
         if values[key] is not None and values[key] < 1:

@@ -42,7 +42,7 @@ _MEANINGS = {
     "chat if the checkpoint has a chat template",
     "MAX_DECODE_STEPS": "most tokens of an answer to a Saxml call without "
     "`per_example_max_decode_steps`; for Saxml's classes also part of the context",
-    "PER_EXAMPLE_MAX_DECODE_STEPS": "the same, if less than `MAX_DECODE_STEPS`",
+    "PER_EXAMPLE_MAX_DECODE_STEPS": "lowers that default, if less than `MAX_DECODE_STEPS`",
     "INPUT_SEQ_LEN": "plus `MAX_DECODE_STEPS`: the context",
     "BATCH_SIZE": "concurrent requests, if `NUM_CACHE_SLOTS` is null",
     "EOS_ID": "token that ends an answer; null: the tokenizer's",

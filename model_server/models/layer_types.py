@@ -26,7 +26,7 @@ def sliding_layers(keys: ConfigKeys, otherwise: Callable[[int], bool]) -> list[b
     for kind in given:
         if kind not in _SLIDES:
             raise CheckpointError(
-                f"config.json has {kind!r} in layer_types; the {keys.family} family computes "
+                f"config.json has {kind!r} in layer_types; the {keys.family} family supports "
                 f"{' and '.join(_SLIDES)}"
             )
     return [_SLIDES[kind] for kind in given]

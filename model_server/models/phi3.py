@@ -58,8 +58,8 @@ def _rope(keys: ConfigKeys, head_dim: int, context: int) -> Rope:
     rotated = int(head_dim * part)
     if not 0 < rotated <= head_dim or rotated % 2:
         raise CheckpointError(
-            f"config.json has partial_rotary_factor = {part}, which would rotate {rotated} of the "
-            f"{head_dim} numbers of a head; it must be an even number of them"
+            f"config.json has partial_rotary_factor = {part}, which would rotate {rotated} of a "
+            f"head's {head_dim} dimensions; it must be an even number of them"
         )
     return rope_of(keys.all | {"rope_parameters": given}, rotated, context=context)
 

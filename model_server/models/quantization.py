@@ -110,9 +110,9 @@ def parse_quantize(text: str | None) -> Scheme | str | None:
     match = _SCHEME.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise InvalidRequest(
-            f'QUANTIZE is "int8", "int4" or "float8", alone (a scale per row) or with the columns '
-            f'that share a scale ("int4:32"), or "stored" to keep what the checkpoint stores '
-            f"quantised, or null; not {text!r}",
+            f'QUANTIZE must be "int8", "int4" or "float8", alone (a scale per row) or with the number '
+            f'of columns per scale ("int4:32"), "stored" (the checkpoint\'s own quantisation) or '
+            f"null, not {text!r}",
             param="overrides.QUANTIZE",
         )
     kind = "float8_e4m3fn" if match[1] == "float8" else match[1]

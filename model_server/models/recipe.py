@@ -169,16 +169,16 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
     dtype = values["DTYPE"]
     if dtype not in ("bfloat16", "float32"):
         raise InvalidRequest(
-            f'DTYPE is "bfloat16" or "float32", not {dtype!r}', param="overrides.DTYPE"
+            f'DTYPE must be "bfloat16" or "float32", not {dtype!r}', param="overrides.DTYPE"
         )
     if values["QUERY_FORMAT"] not in ("chat", "raw", None):
         raise InvalidRequest(
-            f'QUERY_FORMAT is "chat", "raw" or null, not {values["QUERY_FORMAT"]!r}',
+            f'QUERY_FORMAT must be "chat", "raw" or null, not {values["QUERY_FORMAT"]!r}',
             param="overrides.QUERY_FORMAT",
         )
     if values["KV_CACHE_DTYPE"] not in ("float32", "bfloat16", "int8", "float8_e4m3fn", None):
         raise InvalidRequest(
-            'KV_CACHE_DTYPE is "float32", "bfloat16", "int8", "float8_e4m3fn" or null, not '
+            'KV_CACHE_DTYPE must be "float32", "bfloat16", "int8", "float8_e4m3fn" or null, not '
             f"{values['KV_CACHE_DTYPE']!r}",
             param="overrides.KV_CACHE_DTYPE",
         )

@@ -98,7 +98,7 @@ def find(path: str) -> Entry:
     found = _lookup(path)
     if found is None:
         close = nearest(path, _ENTRIES)
-        hint = f"nearest: {', '.join(close)}" if close else f"there are {_overview()}"
+        hint = f"nearest: {', '.join(close)}" if close else f"known: {_overview()}"
         raise ModelPathNotFound(
             f"no model path {path!r} on this server; {hint}", param="model_path"
         )

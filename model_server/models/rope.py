@@ -111,7 +111,7 @@ def rope_of(
     except KeyError as missing:
         raise CheckpointError(f"rope scaling {kind!r} has no {missing}") from missing
     except (TypeError, ValueError, ZeroDivisionError) as exc:
-        raise CheckpointError(f"rope scaling {dict(given)} cannot be computed: {exc}") from exc
+        raise CheckpointError(f"rope scaling {dict(given)} is invalid: {exc}") from exc
     return Rope(
         frequencies=tuple(frequencies.astype(np.float32).tolist()),
         scale=scale,
