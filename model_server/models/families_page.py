@@ -23,7 +23,7 @@ from model_server.models.registry import families, find, make_recipe, model_path
 # What each override key means.
 _MEANINGS = {
     "DTYPE": 'dtype of the weights: `"bfloat16"` or `"float32"`',
-    "QUANTIZE": '`"int8"`, `"int4"` or `"float8"`, with a scale per row, or per N columns with `":N"`; '
+    "QUANTIZE": '`"int8"`, `"int4"` or `"float8"`, a scale per row or, with `":N"`, per N columns; '
     '`"stored"`: as in the checkpoint; null: unquantised. Matrices whose columns N does not '
     "divide stay unquantised, with a log line; the load fails if none could be quantised",
     "KV_CACHE_DTYPE": '`"float32"`, `"bfloat16"`, `"int8"` or `"float8_e4m3fn"` (the last two with '

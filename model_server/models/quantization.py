@@ -110,8 +110,8 @@ def parse_quantize(text: str | None) -> Scheme | str | None:
     match = _SCHEME.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise InvalidRequest(
-            f'QUANTIZE must be "int8", "int4" or "float8", alone (a scale per row) or with the number '
-            f'of columns per scale ("int4:32"), "stored" (the checkpoint\'s own quantisation) or '
+            f'QUANTIZE must be "int8", "int4" or "float8", alone (a scale per row) or with '
+            f'the columns per scale ("int4:32"), "stored" (the checkpoint\'s own quantisation) or '
             f"null, not {text!r}",
             param="overrides.QUANTIZE",
         )
