@@ -19,8 +19,6 @@ _HELD = 64 * 128  # output numbers that four warps keep in registers
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Tile sizes of one call."""
-
     rows: int  # query rows per program
     row_blocks: int  # programs per KV head's rows
     tokens: int  # context tokens per iteration
@@ -71,5 +69,4 @@ def spans(size: int) -> Iterator[tuple[int, int]]:
 
 
 def covered(size: int) -> int:
-    """Number of columns that the spans cover."""
     return -(-size // _LEAST) * _LEAST

@@ -51,6 +51,5 @@ def parts_of(array: jax.Array) -> jax.Array:
 
 
 def full(shape: Sequence[int], value: float, dtype: Any, sharding: Sharding) -> jax.Array:
-    """Array filled with one number."""
     parts = jnp.full(shape_beside(shape, sharding), value, dtype, device=beside(sharding))
     return whole(parts, shape, sharding)

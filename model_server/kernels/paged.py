@@ -20,9 +20,7 @@ class Kernel(Protocol):
     """Paged attention for one platform, and its page layout. Hashable: part of programs."""
 
     @property
-    def shapes(self) -> Shapes:
-        """Page layout of a layer."""
-        ...
+    def shapes(self) -> Shapes: ...
 
     def attend(
         self,

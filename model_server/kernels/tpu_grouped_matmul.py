@@ -29,8 +29,6 @@ _VMEM_BYTES = 60 << 20  # v7x has 64 MiB, the others more
 
 
 class Tiles(NamedTuple):
-    """Rows and outputs per tile."""
-
     rows: int
     outputs: int
 

@@ -160,7 +160,6 @@ class Program:
             packed[head * per_head : (head + 1) * per_head] = rows[head, :per_head]
 
     def scratch(self, layer: LayerPages) -> Scratch:
-        """Scratch memory that the kernel requests."""
         p, s = self.problem, self.sizes
         rows = max(kind.rows for kind in self.kinds)
 

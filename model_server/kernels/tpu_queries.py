@@ -44,7 +44,6 @@ class Kind:
 
 
 def kinds_of(problem: Problem, sizes: Sizes) -> tuple[Kind, ...]:
-    """Kinds that have units."""
     parts = problem.blocks * (problem.block // sizes.queries) if problem.blocks else 0
     decodes = Kind(
         first=0,
@@ -97,6 +96,5 @@ def rows_of(problem: Problem, sizes: Sizes, kind: Kind, found: jax.Array) -> jax
 
 
 def result_shape(problem: Problem, kind: Kind) -> jax.ShapeDtypeStruct:
-    """Shape of the kernel's output."""
     heads = (problem.kv_heads * problem.rows,) if kind.packed else (problem.kv_heads, kind.rows)
     return jax.ShapeDtypeStruct((kind.units, *heads, problem.value_lanes), jnp.float32)

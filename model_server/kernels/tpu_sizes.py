@@ -60,8 +60,6 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Block sizes of the kernel."""
-
     group: int  # tokens of a page read, modified and written back together
     writes: int  # groups in flight
     pages: int  # per fetched block

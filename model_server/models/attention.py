@@ -19,8 +19,6 @@ from model_server.models.weight import WeightForm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionShape:
-    """Sizes of one layer's attention."""
-
     embed: int
     heads: int
     kv_heads: int

@@ -35,8 +35,6 @@ _UNUSED = ("pooler.", "cls.", "classifier.", "qa_outputs.", "embeddings.position
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BertConfig:
-    """Sizes of one BERT."""
-
     prefix: str  # of the tensor names: "" or "bert."
     layers: int
     embed: int
@@ -73,7 +71,6 @@ class BertConfig:
 
 
 def _dense(name: str) -> tuple[tuple[str], tuple[str]]:
-    """Sources of a kernel and its bias."""
     return (f"{name}.weight",), (f"{name}.bias",)
 
 
@@ -179,7 +176,6 @@ class Bert(nnx.Module):
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> EmbedRecipe:
-    """Build a recipe from config.json and checked overrides."""
     sizes = BertConfig.from_hf(config)
     return EmbedRecipe(
         build=lambda form: Bert(sizes, form),

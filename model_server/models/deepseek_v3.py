@@ -38,7 +38,6 @@ _DEFAULTS = {
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """Build a recipe from config.json and checked overrides."""
     keys = ConfigKeys(config, "deepseek_v3", _DEFAULTS)
     layers, shape = keys.whole("num_hidden_layers"), latent_shape(keys)
     first_sparse = keys.whole("first_k_dense_replace", 0, least=0)

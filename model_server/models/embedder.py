@@ -40,7 +40,6 @@ class EmbedRecipe:
     unused: tuple[str, ...] = ()
 
     def blueprint(self) -> Blueprint:
-        """Return the module without its weights."""
         form = WeightForm(dtype=jnp.dtype(self.dtype))
         return blueprint(lambda: self.build(form))
 

@@ -24,7 +24,6 @@ _DEFAULTS = {"head_dim": 256, "max_position_embeddings": 8192}
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """Build a recipe from config.json and checked overrides."""
     keys = ConfigKeys(config, "gemma", _DEFAULTS)
     keys.only("use_bidirectional_attention", False)
     shape = attention_shape(keys)

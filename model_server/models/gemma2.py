@@ -32,7 +32,6 @@ _DEFAULTS = {
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """Build a recipe from config.json and checked overrides."""
     keys = ConfigKeys(config, "gemma2", _DEFAULTS)
     slides = sliding_layers(keys, lambda index: index % 2 == 0)
     rope = rope_of(keys.all, keys.whole("head_dim"))

@@ -36,7 +36,6 @@ _GLOBAL_BASE, _LOCAL_BASE = 1e6, 1e4
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """Build a recipe from config.json and checked overrides."""
     keys = ConfigKeys(config, "gemma3", _DEFAULTS)
     pattern = keys.whole("sliding_window_pattern")
     slides = sliding_layers(keys, lambda index: (index + 1) % pattern != 0)

@@ -23,7 +23,6 @@ from sax.errors import CheckpointError
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """Build a recipe from config.json and checked overrides."""
     keys = ConfigKeys(config, "gpt2")
     keys.only("add_cross_attention", False)
     embed, heads, layers = (keys.whole(key) for key in ("n_embd", "n_head", "n_layer"))

@@ -27,7 +27,6 @@ from sax.errors import CheckpointError
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """Build a recipe from config.json and checked overrides."""
     keys = ConfigKeys(config, "gpt_neox")
     embed, heads = keys.whole("hidden_size"), keys.whole("num_attention_heads")
     layers, vocab = keys.whole("num_hidden_layers"), keys.whole("vocab_size")

@@ -25,7 +25,6 @@ _ROPE_THETA = 10000.0
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """Build a recipe from config.json and checked overrides."""
     keys = ConfigKeys(config, "gptj", {"rotary_dim": 64})
     keys.only("tie_word_embeddings", False)
     shape, layers = _attention_shape(keys), keys.whole("n_layer")

@@ -29,8 +29,6 @@ _EPSILON = 1e-6  # of the norms over latents; the config's applies to the other 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentShape:
-    """Sizes of one layer's attention."""
-
     embed: int
     heads: int
     plain_dim: int  # unrotated part of a head's queries and keys

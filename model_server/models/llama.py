@@ -21,7 +21,6 @@ from model_server.models.weight import WeightForm
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """Build a recipe from config.json and checked overrides."""
     keys = ConfigKeys(config, "llama")
     shape = attention_shape(keys)
     layers, rope = (
@@ -89,7 +88,6 @@ def attention_shape(
 
 
 def embedding_of(keys: ConfigKeys, form: WeightForm) -> Embedding:
-    """Token embedding under its usual name."""
     return Embedding(
         keys.whole("vocab_size"),
         keys.whole("hidden_size"),

@@ -15,7 +15,6 @@ from model_server.models.saxml_class import Architecture, Values, mesh, saxml_cl
 
 
 def configure(config: Values | None, values: Values) -> Recipe:
-    """Build a recipe from the class's sizes."""
     assert config is not None, "a Saxml class brings its own sizes"
     embed, heads, head_dim = config["MODEL_DIMS"], config["NUM_HEADS"], config["DIMS_PER_HEAD"]
     decoder = PraxisDecoder(

@@ -22,7 +22,6 @@ _DEFAULTS = {"sliding_window": 4096, "max_position_embeddings": 131072}
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """Build a recipe from config.json and checked overrides."""
     keys = ConfigKeys(config, "mistral", _DEFAULTS)
     shape = attention_shape(keys)
     windows = windows_of(keys, keys.whole_or_none("sliding_window"), lambda index: True)

@@ -24,7 +24,6 @@ _THETA = {"rope_theta": 1e6}  # if config.json has no rope settings
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """Build a recipe from config.json and checked overrides."""
     keys = ConfigKeys(config, "mixtral", _DEFAULTS)
     shape = attention_shape(keys, window=keys.whole_or_none("sliding_window"))
     rope = keys.all if keys.get("rope_parameters") else _THETA | keys.all

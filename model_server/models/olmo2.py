@@ -28,7 +28,6 @@ _DEFAULTS = {"rms_norm_eps": 1e-5, "max_position_embeddings": 2048}
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """Build a recipe from config.json and checked overrides."""
     keys = ConfigKeys(config, "olmo2", _DEFAULTS)
     shape, ffw = attention_shape(keys), gated_ffw(keys)
 

@@ -30,7 +30,6 @@ _DEFAULTS = {
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """Build a recipe from config.json and checked overrides."""
     keys = ConfigKeys(config, "phi3", _DEFAULTS)
     served = serving(values, keys.whole("max_position_embeddings"))
     shape = replace(attention_shape(keys), window=keys.whole_or_none("sliding_window"))

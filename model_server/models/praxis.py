@@ -37,7 +37,6 @@ class PraxisDecoder:
     logits_softcap: float | None = None
 
     def build(self, form: WeightForm) -> PositionedDecoder:
-        """Build the module without its weights."""
         return PositionedDecoder(
             embedding=Embedding(self.vocab, self.embed, ("embedding.table",), form=form),
             positions=self._positions(form),

@@ -23,7 +23,6 @@ _DEFAULTS = {"sliding_window": 4096, "max_window_layers": 28, "max_position_embe
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """Build a recipe from config.json and checked overrides."""
     keys = ConfigKeys(config, "qwen2", _DEFAULTS)
     shapes = layer_shapes(keys)
     return pre_norm_recipe(

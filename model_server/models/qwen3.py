@@ -27,7 +27,6 @@ DEFAULTS = {
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """Build a recipe from config.json and checked overrides."""
     keys = ConfigKeys(config, "qwen3", DEFAULTS)
     shapes = layer_shapes(keys)
     return pre_norm_recipe(

@@ -121,8 +121,6 @@ def rope_of(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Inputs of a stretch."""
-
     plain: np.ndarray  # f32[R/2]: unstretched frequencies
     base: float
     given: Mapping[str, Any]  # rope_parameters or rope_scaling

@@ -68,7 +68,6 @@ def sizes(
     head_dim: int = 128,
     vocab: int = 32000,
 ) -> Values:
-    """A class's sizes under Saxml's names."""
     return dict(zip(_SIZES, (layers, embed, ffw, heads, head_dim, vocab), strict=True))
 
 
