@@ -75,10 +75,7 @@ def norm_of(embed: int, name: str, epsilon: float) -> LayerNorm:
 
 
 def _scale(keys: ConfigKeys, head_dim: int, index: int) -> float:
-    """Scale of a layer's scores.
-
-    `reorder_and_upcast_attn` is ignored: it only affects rounding, and scores are f32 here.
-    """
+    """Score scale of a layer; scores are f32, so `reorder_and_upcast_attn` has no effect."""
     scale = head_dim**-0.5 if keys.flag("scale_attn_weights", True) else 1.0
     return scale / (index + 1) if keys.flag("scale_attn_by_inverse_layer_idx") else scale
 

@@ -91,10 +91,7 @@ def _attention_sources(prefix: str, shape: AttentionShape, biased: bool) -> Atte
 
 
 def _rope(keys: ConfigKeys, head_dim: int) -> Rope:
-    """Rope over part of each head.
-
-    transformers 5 moved the rotated share and the base into rope_parameters.
-    """
+    """Rope over part of a head; transformers 5 moved its settings into rope_parameters."""
     moved = keys.get("rope_parameters", {})
     share = keys.number("rotary_pct", moved.get("partial_rotary_factor", 0.25))
     rotated = int(head_dim * share)
