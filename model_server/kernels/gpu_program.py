@@ -172,7 +172,7 @@ def product_dtype(dtype: Any) -> Any:
 
 
 def _product(a: jax.Array, b: jax.Array, contracted: int) -> jax.Array:
-    """Product with f32 sums; float32 inputs are not rounded, as they would be by tensor cores."""
+    """Product with f32 sums; float32 inputs keep full precision, which tensor cores would cut."""
     return lax.dot_general(
         a,
         b,

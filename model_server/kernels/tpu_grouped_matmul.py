@@ -1,8 +1,8 @@
 """Grouped product with quantised weights on a TPU: each group of rows times its own matrix.
 
-A tile of the weight comes to VMEM as stored, int4 two to a byte, is widened there and multiplied
-on the MXU; nothing wide is ever in HBM. Weights that no row uses are not read. One matrix for all rows is
-the case of one group.
+A tile of the weight comes to VMEM as stored, int4 two to a byte, is widened there and multiplied on
+the MXU; nothing wide is ever in HBM. Weights that no row uses are not read. One matrix for all rows
+is the case of one group.
 
 XLA:TPU does the same for int8 and float8 with one scale per row, so this is for the rest: XLA would
 materialise what it widens with a scale per block, and int4 that comes as bytes. jax's own grouped

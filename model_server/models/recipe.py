@@ -24,8 +24,7 @@ from sax.types import SamplingParams
 # Serving defaults of every model class; a family adds its own sizes.
 SERVING_DEFAULTS: Mapping[str, Any] = {
     "DTYPE": "bfloat16",  # of weights: bfloat16 or float32
-    # int8, int4 or float8, with ":N" a scale per N columns; stored: as in the checkpoint; null:
-    # none
+    # int8, int4 or float8, with ":N" a scale per N columns; stored: as in the checkpoint; null
     "QUANTIZE": None,
     # float32, bfloat16, int8 or float8_e4m3fn (the last two with a scale per head and token); null:
     # float32 on a CPU, else DTYPE

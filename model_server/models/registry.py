@@ -113,8 +113,8 @@ def make_recipe(
     assert not isinstance(found, CustomModel), "a custom model has no recipe"
     if config is None and found.needs_checkpoint:
         raise InvalidRequest(
-            f'{path} takes its sizes from a checkpoint; "None" (random weights) works only for '
-            "the classes of saxml.server.pax.lm.params, which have their own sizes",
+            f'{path} takes its sizes from a checkpoint; "None" (random weights) works for the '
+            "classes of saxml.server.pax.lm.params, which have their own sizes",
             param="checkpoint",
         )
     if config is not None:
