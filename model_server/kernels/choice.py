@@ -1,6 +1,6 @@
-"""Which kernel computes attention on which devices.
+"""Chooses the attention kernel for a platform.
 
-A kernel is imported when it is chosen: Pallas takes its time, and few servers need any of it.
+Kernels are imported on demand: importing Pallas is slow, and few servers need any of it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def kernel_for(
     pages: str | None,
     dtype: jnp.dtype,
 ) -> Kernel:
-    """The fastest there is; plain XLA runs everywhere.
+    """Return the fastest available kernel; plain XLA runs everywhere.
 
-    platform: cpu, gpu or tpu, as jax names them. heads, pages: the mesh axes that divide the query
-    heads, and the KV heads of the pages. dtype: of the pages.
+    platform: cpu, gpu or tpu, as jax names them. heads, pages: mesh axes that shard the query heads
+    and the KV heads of the pages. dtype: of the pages.
     """
     if platform == "tpu":
         from model_server.kernels.tpu_attention import TpuAttention
@@ -39,7 +39,7 @@ def kernel_for(
 
 
 def _capability(mesh: Mesh | AbstractMesh) -> float:
-    """Of an NVIDIA GPU; 0: of another maker. A mesh of sizes alone stands for any GPU."""
+    """Compute capability of an NVIDIA GPU, else 0; an abstract mesh stands for any GPU."""
     if isinstance(mesh, AbstractMesh):
         return ADA
     try:

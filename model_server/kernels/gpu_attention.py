@@ -1,10 +1,10 @@
-"""Paged attention on GPUs: every device writes and reads what it holds of the pages.
+"""Paged attention on GPUs: every device writes and reads its own shard of the pages.
 
-The reading is a kernel in Pallas, whose Triton backend is public and goes through XLA's compiler.
-It is not cuDNN's paged attention: JAX keeps that private (`jax.nn.dot_product_attention` takes no
-page tables), and it has no float32, no int8 and no scales of each token. Nor is it
-`jax.experimental.pallas.ops.gpu.paged_attention`: that one has a single query to a sequence, no
-window, values as wide as keys, and sizes that are powers of two.
+Pages are read by a Pallas kernel, whose Triton backend is public and goes through XLA's compiler.
+Not cuDNN's paged attention: JAX keeps that private (`jax.nn.dot_product_attention` takes no page
+tables), and it has no float32, int8 or per-token scales. Not
+`jax.experimental.pallas.ops.gpu.paged_attention` either: it takes one query per sequence, no
+window, values as wide as keys, and only sizes that are powers of two.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from model_server.kernels.token_major import token_major_shapes, write_tokens
 
 @dataclass(frozen=True, slots=True)
 class GpuAttention:
-    """The kernel of NVIDIA's GPUs from Ampere on; pages of float8 take Ada or Hopper at least."""
+    """The kernel for NVIDIA GPUs from Ampere on; float8 pages need Ada or Hopper."""
 
     mesh: Mesh | AbstractMesh
-    heads: str | None  # the mesh axis that divides query heads
-    pages: str | None  # the mesh axis that divides the KV heads of pages
-    interpret: bool = False  # step by step on any platform: for tests
+    heads: str | None  # mesh axis that shards query heads
+    pages: str | None  # mesh axis that shards the KV heads of pages
+    interpret: bool = False  # interpret on any platform, for tests
 
     @property
     def shapes(self) -> Shapes:
@@ -50,7 +50,7 @@ class GpuAttention:
         softcap: float | None,
         window: int | None,
     ) -> tuple[jax.Array, LayerPages]:
-        """As `PagedBatch.attend`. Raises KernelRefusal: heads and pages do not go together."""
+        """As `PagedBatch.attend`. Raises KernelRefusal if head and page shardings conflict."""
         self._check(layer)
         parts = _parts(batch, q)
         row_axes = [self._row_axis(batch.split, queries.shape[0]) for queries, _, _ in parts]
@@ -67,28 +67,28 @@ class GpuAttention:
             mesh=self.mesh,
             in_specs=(*lies, nowhere, nowhere, list(zip(places, tables, tables, strict=True))),
             out_specs=(places, lies[0]),
-            check_vma=False,  # a kernel does not say over which axes its results vary
+            check_vma=False,  # a kernel does not declare which axes its results vary over
         )
         attended, layer = on_mesh(layer, k, v, batch.pages, batch.offsets, parts)
         return jnp.concatenate([_flat(part) for part in attended]), layer
 
     def _check(self, layer: LayerPages) -> None:
-        """Query heads find their KV head by place, so it has to be on their device."""
+        """A query head finds its KV head by index, so both must be on the same device."""
         together = self.heads == self.pages
         if not together and (self.pages is not None or layer.keys.shape[1] > 1):
             raise KernelRefusal(
-                f"query heads are divided over {self.heads}, their {layer.keys.shape[1]} KV heads "
-                f"over {self.pages}: divide both alike, or have one KV head on all devices"
+                f"query heads are sharded over {self.heads}, their {layer.keys.shape[1]} KV heads "
+                f"over {self.pages}: shard both alike, or have one KV head on all devices"
             )
 
     def _row_axis(self, split: RowSplit | None, rows: int) -> str | None:
-        """The mesh axis that divides decode rows or prompt blocks."""
+        """Mesh axis that shards decode rows or prompt blocks."""
         if split is None or not split.attention or rows % self.mesh.shape[split.axis]:
             return None
         return split.axis
 
 
-# Queries [N, C, H, Q] of decode rows or of prompt blocks, their tables, their limits.
+# Queries [N, C, H, Q] of decode rows or prompt blocks, their tables, their limits.
 _Part = tuple[jax.Array, jax.Array, jax.Array]
 
 
@@ -110,11 +110,11 @@ def _written_and_read(
     offsets: jax.Array,
     parts: list[_Part],
 ) -> tuple[list[jax.Array], LayerPages]:
-    """Of one device, on what it holds."""
+    """Runs on one device, over its own shard."""
     layer = write_tokens(layer, k, v, pages, offsets)
     return [read(queries, layer, tables, limits) for queries, tables, limits in parts], layer
 
 
 def _flat(attended: jax.Array) -> jax.Array:
-    """[N, C, H, W] as f32[T, H, W]."""
+    """Reshape [N, C, H, W] to f32[T, H, W]."""
     return attended.reshape(-1, *attended.shape[2:])

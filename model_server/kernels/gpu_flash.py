@@ -1,8 +1,8 @@
-"""Flash attention over pages for GPUs: cut into programs, and what they find put together.
+"""Flash attention over pages on GPUs: splitting a call into programs and merging their results.
 
-Programs find keys and values through the page table themselves: nothing is gathered in memory. A
-context is shared by as many programs as fill the GPU (flash decoding), each with an even part of
-what the sequence has cached at that moment, so few long sequences are as fast as many short ones.
+Programs look up keys and values through the page table themselves: nothing is gathered in memory. A
+context is split over as many programs as fill the GPU (flash decoding), evenly over what the
+sequence has cached at that moment, so few long sequences are as fast as many short ones.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from model_server.kernels.gpu_tiles import covered, tiles_for
 from model_server.kernels.pages import LayerPages
 from model_server.kernels.refusal import KernelRefusal
 
-_STAGES = 2  # trips whose keys and values are on their way at once
+_STAGES = 2  # iterations whose keys and values load at once
 
 
 def paged_attention(
     q: jax.Array,  # f32[N, C, H, Q]
-    layer: LayerPages,  # as of token_major_shapes
+    layer: LayerPages,  # in token_major_shapes
     tables: jax.Array,  # i32[N, S/G]
     limits: jax.Array,  # i32[N, C]
     *,
@@ -33,7 +33,7 @@ def paged_attention(
     window: int | None = None,
     interpret: bool = False,
 ) -> jax.Array:
-    """As `reference.paged_attention`, rounding queries and weights as the pages do, to 16 bits.
+    """As `reference.paged_attention`, with queries and weights rounded to `product_dtype`.
 
     Raises KernelRefusal for pages that Triton would address wrongly.
     """
@@ -43,8 +43,8 @@ def paged_attention(
     width = d if layer.values is None else layer.values.shape[3]
     rows = c * h // kv_heads
     program = _program(layer, tables, limits, rows, width, softcap, window)
-    # Heads before queries: neighbours in a program are of one query head. Where tanh stands
-    # between, the change to powers of two comes after it.
+    # Heads before queries, so that neighbours in a program share a query head. With a soft cap the
+    # conversion to base 2 comes after the tanh.
     queries = (q * (scale * LOG2_E if softcap is None else scale)).astype(
         product_dtype(layer.keys.dtype)
     )
@@ -61,13 +61,13 @@ def paged_attention(
 
 
 def _check_addresses(layer: LayerPages) -> None:
-    """Its offsets have 32 bits and a sign up to 4 GiB, beyond that 64."""
+    """Triton's offsets are signed 32-bit up to 4 GiB, 64-bit beyond."""
     for array in jax.tree.leaves(layer):
         size = array.size * array.dtype.itemsize
         if array.size > 2**31 and size <= 2**32:
             raise KernelRefusal(
                 f"pages of {array.dtype.name} take {size / 2**30:.1f} GiB for the keys of one layer"
-                " on a device: have at most 2 GiB or more than 4, or pages of another dtype"
+                " on a device: use at most 2 GiB or more than 4, or another page dtype"
             )
 
 
@@ -103,7 +103,7 @@ def _found(
     limits: jax.Array,  # i32[N, R]
     interpret: bool,
 ) -> list[jax.Array]:
-    """Of every share its sums f32[splits, N, K, R, W], highest scores and totals f32[.., R]."""
+    """Per split: sums f32[splits, N, K, R, W], highest scores and totals f32[splits, N, K, R]."""
     n, kv_heads, rows, columns = queries.shape
     tiles = program.tiles
 
@@ -131,7 +131,7 @@ def _found(
 
 
 def _together(output: jax.Array, highest: jax.Array, total: jax.Array) -> jax.Array:
-    """f32[N, K, R, W] of all shares; rows that saw nothing give zeros."""
+    """Merge the splits: f32[N, K, R, W]; rows that saw nothing give zeros."""
     part = jnp.exp2(highest - highest.max(0))
     divisor = jnp.maximum((total * part).sum(0), 1e-30)
     return (output * part[..., None]).sum(0) / divisor[..., None]

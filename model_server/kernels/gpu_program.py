@@ -1,7 +1,7 @@
-"""One program of paged attention on a GPU: some query rows of a KV head, a share of their context.
+"""One GPU program of paged attention: some query rows of a KV head, one split of their context.
 
-Written for Pallas's Triton backend: every array a power of two, products of 16 at least in each
-dimension. The softmax runs (Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867).
+Written for Pallas's Triton backend: every dimension is a power of two, and at least 16 in products.
+Online softmax (Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from model_server.kernels.gpu_tiles import Tiles, spans
 from model_server.kernels.pages import LayerPages
 
 MASKED = -1e30
-LOG2_E = math.log2(math.e)  # GPUs have an instruction for powers of two
+LOG2_E = math.log2(math.e)  # GPUs have an instruction for exp2
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is the same for all programs of a call; called with the references of one of them."""
+    """Settings shared by all programs of a call; called with the refs of one of them."""
 
     tiles: Tiles
     width: int
@@ -34,15 +34,15 @@ class Program:
 
     def __call__(
         self,
-        q: Any,  # [rows, Q]: scores come out as logarithms to base 2, before a soft cap natural
-        layer: LayerPages,  # of references
+        q: Any,  # [rows, Q]: scaled so that scores are base-2 logarithms, natural before a soft cap
+        layer: LayerPages,  # refs
         table: Any,  # i32[S/G]
         limits: Any,  # i32[rows]
         output: Any,  # f32[rows, W]
         highest: Any,  # f32[rows]
         total: Any,  # f32[rows]
     ) -> None:
-        """Write what these rows found in their share: the sum not yet divided by its total."""
+        """Write these rows' results for their split; the sum is not yet divided by its total."""
         row_limits = limits[:]
         begin, end = self._context(row_limits)
         head = pl.program_id(2)
@@ -60,7 +60,7 @@ class Program:
         highest[:], total[:] = found.highest, found.total
 
     def _context(self, limits: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The tokens that any of these rows sees lie between."""
+        """Bounds of the tokens that any of these rows sees."""
         end = limits.max()
         if self.window is None:
             return jnp.zeros_like(end), end
@@ -68,7 +68,7 @@ class Program:
         return jnp.maximum(starts.min(), 0), end
 
     def _share(self, begin: jax.Array, end: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """First and last trip of this program: an even part of what there is now."""
+        """First and last iteration of this program: an even split of the current context."""
         tokens, splits = self.tiles.tokens, self.tiles.splits
         first, last = lax.div(begin, tokens), lax.div(end + (tokens - 1), tokens)
         part = lax.div(last - first + (splits - 1), splits)
@@ -87,7 +87,7 @@ class Program:
     def _with(
         self, found: _Found, tokens: _Tokens, queries: list[jax.Array], seen: jax.Array
     ) -> _Found:
-        """What was found, and what these tokens add."""
+        """Update the running softmax with these tokens."""
         layer, keys = tokens.layer, tokens.columns(tokens.layer.keys)
         scores = jnp.where(seen, self._scores(tokens, queries, keys), MASKED)
         highest = jnp.maximum(found.highest, scores.max(1))
@@ -116,7 +116,7 @@ class Program:
 
 
 class _Found(NamedTuple):
-    """The running softmax of some rows."""
+    """Running softmax of some rows."""
 
     highest: jax.Array  # f32[rows]
     total: jax.Array  # f32[rows]
@@ -124,13 +124,13 @@ class _Found(NamedTuple):
 
 
 class _Tokens(NamedTuple):
-    """Where the cached tokens of one trip lie."""
+    """Cached tokens of one iteration, by page and offset."""
 
-    layer: LayerPages  # of references
+    layer: LayerPages  # refs
     head: jax.Array  # i32[]
     pages: jax.Array  # i32[tokens]
     offsets: jax.Array  # i32[tokens]
-    live: jax.Array  # bool[tokens]: of others no number is read, not even to be multiplied by 0
+    live: jax.Array  # bool[tokens]: other tokens are never read, not even to be multiplied by 0
 
     @classmethod
     def of(
@@ -141,13 +141,13 @@ class _Tokens(NamedTuple):
         return cls(layer, head, pages, lax.rem(at, page_size), live)
 
     def columns(self, ref: Any) -> list[jax.Array]:
-        """[tokens, span] for each span of their keys or values, as products take them."""
+        """[tokens, span] for each span of the keys or values, in the product dtype."""
         found = [self._span(ref, start, size) for start, size in spans(ref.shape[3])]
         return [part.astype(product_dtype(ref.dtype)) for part in found]
 
     def _span(self, ref: Any, start: int, size: int) -> jax.Array:
-        # Arrays in every dimension, though slices would do for columns: interpret mode knows of
-        # masked loads by arrays alone or by slices alone.
+        # Index every dimension by array, though slices would do for columns: interpret mode
+        # supports masked loads by arrays alone or by slices alone.
         column = jnp.broadcast_to(start + jnp.arange(size), (self.live.size, size))
         page, offset, mask = (
             jnp.broadcast_to(each[:, None], column.shape)
@@ -159,7 +159,7 @@ class _Tokens(NamedTuple):
         return plgpu.load(place, mask=mask, other=jnp.zeros((), ref.dtype))
 
     def scaled(self, numbers: jax.Array, scales: Any) -> jax.Array:
-        """f32[rows, tokens] times the scale of each token, where there are any."""
+        """f32[rows, tokens] times each token's scale, if any."""
         if scales is None:
             return numbers
         place = scales.at[self.pages, self.head, self.offsets]
@@ -167,12 +167,12 @@ class _Tokens(NamedTuple):
 
 
 def product_dtype(dtype: Any) -> Any:
-    """What products are of: int8 and float8 are exact in bfloat16."""
+    """Dtype of products: int8 and float8 are exact in bfloat16."""
     return jnp.dtype(jnp.bfloat16) if jnp.dtype(dtype).itemsize == 1 else dtype
 
 
 def _product(a: jax.Array, b: jax.Array, contracted: int) -> jax.Array:
-    """f32 sums; float32 is not rounded to fewer bits, as tensor cores would."""
+    """Product with f32 sums; float32 inputs keep full precision, which tensor cores would cut."""
     return lax.dot_general(
         a,
         b,

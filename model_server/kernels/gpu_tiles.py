@@ -1,7 +1,7 @@
-"""How attention on a GPU is cut into programs: arithmetic on sizes alone.
+"""Tile sizes of GPU attention: arithmetic on sizes alone.
 
-A program has query rows of one KV head and a share of the context, and takes some tokens of it at
-a time. Triton wants every size to be a power of two, its tensor cores 16 at least.
+A program has query rows of one KV head and a split of the context, and processes some tokens of it
+at a time. Triton needs every size to be a power of two; its tensor cores need at least 16.
 """
 
 from __future__ import annotations
@@ -9,22 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_LEAST = 16  # rows, tokens or columns of a product on tensor cores
-_PROGRAMS = 264  # two for each multiprocessor of an H100; others have 80 to 170 of them
-_SHARE = 256  # tokens that are worth a program of their own
-_TOKEN_BYTES = 48 * 2**10  # keys and values of one trip; the next are loaded meanwhile
-_ROW_BYTES = 48 * 2**10  # queries of a program
-_HELD = 64 * 128  # numbers of output that four warps keep in registers
+_LEAST = 16  # rows, tokens or columns in a tensor-core product
+_PROGRAMS = 264  # two per multiprocessor of an H100; other GPUs have 80 to 170 of them
+_SHARE = 256  # fewest tokens worth a separate program
+_TOKEN_BYTES = 48 * 2**10  # keys and values per iteration; the next ones load meanwhile
+_ROW_BYTES = 48 * 2**10  # queries per program
+_HELD = 64 * 128  # output numbers that four warps keep in registers
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """How one call is cut."""
-
-    rows: int  # query rows of a program
-    row_blocks: int  # programs that share the rows of a KV head
-    tokens: int  # of the context at a time
-    splits: int  # programs that share the context of a row
+    rows: int  # query rows per program
+    row_blocks: int  # programs per KV head's rows
+    tokens: int  # context tokens per iteration
+    splits: int  # programs per row's context
     warps: int
 
 
@@ -35,11 +33,11 @@ def tiles_for(
     rows: int,
     key_dim: int,
     width: int,  # of the values
-    shared: bool,  # the keys are the values too
+    shared: bool,  # the keys double as values
     itemsize: int,  # of the numbers that are multiplied
-    context: int,  # tokens that a query may see at most
+    context: int,  # most tokens a query may see
 ) -> Tiles:
-    """For rows of every KV head of each sequence."""
+    """Choose tile sizes; rows: per KV head and sequence."""
     tile = min(64, at_least(rows), _at_most(_ROW_BYTES // (max(key_dim, width) * itemsize)))
     row_blocks = -(-rows // tile)
     loaded = (key_dim if shared else key_dim + width) * itemsize
@@ -50,7 +48,7 @@ def tiles_for(
 
 
 def at_least(size: int) -> int:
-    """The next power of two that a product can have."""
+    """Next power of two that a product supports."""
     return max(_LEAST, 1 << (size - 1).bit_length())
 
 
@@ -59,9 +57,9 @@ def _at_most(size: int) -> int:
 
 
 def spans(size: int) -> Iterator[tuple[int, int]]:
-    """Start and size of powers of two that cover so many columns: 576 is 512 and 64.
+    """Yield start and size of power-of-two spans that cover `size` columns: 576 is 512 and 64.
 
-    Of the last one columns may be beyond the end, 15 at most.
+    The last span may reach up to 15 columns beyond the end.
     """
     start = 0
     while start < size:
@@ -71,5 +69,4 @@ def spans(size: int) -> Iterator[tuple[int, int]]:
 
 
 def covered(size: int) -> int:
-    """Columns that the spans have."""
     return -(-size // _LEAST) * _LEAST

@@ -1,6 +1,6 @@
-"""What one step's attention needs to know, and the one way into the kernels.
+"""Inputs of one step's attention, and the interface of the kernels.
 
-The same for every layer: models pass it through without looking inside.
+They are the same for every layer: models pass them through untouched.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from model_server.kernels.row_split import RowSplit
 
 
 class Kernel(Protocol):
-    """Paged attention of one platform, and how pages lie there. Hashable: a part of programs."""
+    """Paged attention for one platform, and its page layout. Hashable: part of programs."""
 
     @property
-    def shapes(self) -> Shapes:
-        """How the pages of a layer lie."""
-        ...
+    def shapes(self) -> Shapes: ...
 
     def attend(
         self,
@@ -43,10 +41,10 @@ class Kernel(Protocol):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class PagedBatch:
-    """Where the tokens of one flat batch live: D decode rows, then N blocks of C prompt tokens."""
+    """Pages of the tokens in one flat batch: D decode rows, then N blocks of C prompt tokens."""
 
-    pages: jax.Array  # i32[T]: page that each new token is written to
-    offsets: jax.Array  # i32[T]: its place in that page
+    pages: jax.Array  # i32[T]: page each new token is written to
+    offsets: jax.Array  # i32[T]: its offset in that page
     decode_tables: jax.Array  # i32[D, S/G]
     decode_limits: jax.Array  # i32[D, 1]: cached tokens each query sees, itself included
     block_tables: jax.Array  # i32[N, S/G]
@@ -55,7 +53,7 @@ class PagedBatch:
     split: RowSplit | None = field(default=None, metadata={"static": True})
 
     def divided(self, x: jax.Array) -> jax.Array:
-        """[T, D] as its rows are to lie between layers."""
+        """Constrain [T, D] to the row sharding used between layers."""
         return x if self.split is None else self.split.rows(x)
 
     def attend(
@@ -63,27 +61,27 @@ class PagedBatch:
         layer: LayerPages,
         q: jax.Array,  # f32[T, H, Q]
         k: jax.Array,  # f32[T, K, Q]
-        v: jax.Array | None,  # f32[T, K, W]; None: the keys are the values too
+        v: jax.Array | None,  # f32[T, K, W]; None: the keys double as values
         *,
         scale: float,
         softcap: float | None = None,
         window: int | None = None,
     ) -> tuple[jax.Array, LayerPages]:
-        """Write the new keys and values, then attend to the cached ones: f32[T, H, W].
+        """Write the new keys and values, then attend to the cached ones. Returns f32[T, H, W].
 
-        window: how many tokens each query sees, itself included; None: all.
+        window: tokens each query sees, itself included; None: all.
         """
         return self.kernel.attend(self, layer, q, k, v, scale=scale, softcap=softcap, window=window)
 
 
-# q f32[N, C, H, Q], pages of the layer, tables i32[N, S/G], limits i32[N, C] -> f32[N, C, H, W];
-# all equal to reference.paged_attention.
+# q f32[N, C, H, Q], the layer's pages, tables i32[N, S/G], limits i32[N, C] -> f32[N, C, H, W];
+# every implementation equals reference.paged_attention.
 ReadPages = Callable[..., jax.Array]
 
 
 @dataclass(frozen=True, slots=True)
 class WriteThenRead:
-    """A kernel that only reads pages, after XLA wrote to them; keys lie transposed."""
+    """A kernel that only reads pages, after XLA has written them; keys are stored transposed."""
 
     read: ReadPages
 
@@ -103,7 +101,7 @@ class WriteThenRead:
         softcap: float | None,
         window: int | None,
     ) -> tuple[jax.Array, LayerPages]:
-        """As `PagedBatch.attend`: decode rows and prompt blocks one after the other."""
+        """As `PagedBatch.attend`, decode rows first, then prompt blocks."""
         split = batch.split
         if split is not None:
             k, v = jax.tree.map(split.gathered, (k, v))

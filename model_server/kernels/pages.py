@@ -1,6 +1,6 @@
-"""Where keys and values live: allocation of page arrays, writing new tokens into them.
+"""Page arrays of keys and values: layout, allocation and writing new tokens.
 
-Page 0 is scratch: padding rows write there and nobody reads it.
+Page 0 is scratch: padding rows write there and it is never read.
 """
 
 from __future__ import annotations
@@ -15,45 +15,45 @@ import jax.numpy as jnp
 
 from model_server.kernels.own_devices import full
 
-# A number for every head of every token stands beside values of so few bits.
+# Largest values of quantised pages, which store a scale per head and token.
 HIGHEST = {jnp.dtype("int8"): 127.0, jnp.dtype("float8_e4m3fn"): 448.0}
 
 
 class LayerPages(NamedTuple):
-    """The pages of one layer; in int8 and float8 with a scale for every head of every token.
+    """Pages of one layer; int8 and float8 have a scale per head and token.
 
-    Shapes are those of `key_major_shapes`; a kernel may have others, pages always come first.
+    Shapes are those of `key_major_shapes`; a kernel may use others, always with pages first.
     """
 
     keys: jax.Array  # [P + 1, K, Q, G]
-    values: jax.Array | None  # [P + 1, K, G, W]; None: the keys are the values too
+    values: jax.Array | None  # [P + 1, K, G, W]; None: the keys double as values
     key_scales: jax.Array | None = None  # f32[P + 1, K, G]
     value_scales: jax.Array | None = None  # f32[P + 1, K, G]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheShape:
-    """What one cached token is made of, the same in every layer."""
+    """Shape of one cached token, the same in every layer."""
 
     layers: int
     kv_heads: int
     key_dim: int
-    value_dim: int  # 0: the keys are the values too
-    axis: str | None = None  # logical axis of the heads; None: every device holds all
-    query_axis: str | None = None  # of the query heads, which may be divided where KV heads are not
+    value_dim: int  # 0: the keys double as values
+    axis: str | None = None  # logical axis of the heads; None: replicated
+    query_axis: str | None = None  # of the query heads, which may be sharded when KV heads are not
 
     def bytes_per_page(self, page_size: int, dtype: jnp.dtype, shapes: Shapes | None = None) -> int:
-        """Bytes that one page takes up over all layers and devices."""
+        """Bytes of one page over all layers and devices."""
         arrays = jax.tree.leaves((shapes or key_major_shapes)(self, 0, page_size, dtype))
         return self.layers * sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays)
 
 
-# cache, pages, page size, dtype -> the arrays of one layer as ShapeDtypeStructs of the whole mesh.
+# cache, pages, page size, dtype -> one layer's arrays as global ShapeDtypeStructs
 Shapes = Callable[[CacheShape, int, int, jnp.dtype], LayerPages]
 
 
 def key_major_shapes(cache: CacheShape, pages: int, page_size: int, dtype: jnp.dtype) -> LayerPages:
-    """Keys transposed: on a CPU both products of attention run along rows."""
+    """Keys transposed: on a CPU both products of attention then run along rows."""
     heads = (pages + 1, cache.kv_heads)
     keys = (*heads, cache.key_dim, page_size)
     values = (*heads, page_size, cache.value_dim)
@@ -67,7 +67,7 @@ def page_arrays(
     scales: tuple[int, ...],
     dtype: jnp.dtype,
 ) -> LayerPages:
-    """Of these shapes what the cache has; scales where numbers of this dtype need any."""
+    """The arrays of these shapes that the cache needs; scales if the dtype needs them."""
 
     def array(shape: tuple[int, ...], of: Any, there: bool) -> Any:
         return jax.ShapeDtypeStruct(shape, of) if there else None
@@ -89,7 +89,7 @@ def allocate(
     sharding: jax.sharding.Sharding | None = None,
     shapes: Shapes = key_major_shapes,
 ) -> tuple[LayerPages, ...]:
-    """Zeroed pages for every layer, scratch page included, made where they are to lie."""
+    """Zeroed pages for every layer, including the scratch page, created in place."""
 
     def zeros(of: jax.ShapeDtypeStruct) -> jax.Array:
         if sharding is None:
@@ -103,11 +103,11 @@ def allocate(
 def write(
     layer: LayerPages,
     keys: jax.Array,  # [T, K, Q]
-    values: jax.Array | None,  # [T, K, W]; None: the keys are the values too
+    values: jax.Array | None,  # [T, K, W]; None: the keys double as values
     pages: jax.Array,  # i32[T]
     offsets: jax.Array,  # i32[T]
 ) -> LayerPages:
-    """Store token t at `offsets[t]` of page `pages[t]`; in place when the pages are donated."""
+    """Store token t at `offsets[t]` of page `pages[t]`; in place if the pages are donated."""
     small, scales = stored(keys, layer.keys.dtype)
     layer = layer._replace(
         keys=layer.keys.at[pages, :, :, offsets].set(small, mode="promise_in_bounds"),
@@ -123,7 +123,7 @@ def write(
 
 
 def stored(numbers: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
-    """[T, K, Q] as the pages hold it, and the scales f32[T, K] of pages that have them."""
+    """Quantise [T, K, Q] for the pages; returns values and scales f32[T, K]."""
     if dtype not in HIGHEST:
         return numbers.astype(dtype), jnp.ones(numbers.shape[:2], jnp.float32)
     scales = jnp.maximum(jnp.abs(numbers).max(-1), 1e-30) / HIGHEST[dtype]

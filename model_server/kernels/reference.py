@@ -1,6 +1,6 @@
-"""Paged attention written for reading: the truth that every other kernel is compared with.
+"""Paged attention written for reading: the reference that every other kernel is tested against.
 
-Gathers whole page tables and forms all scores at once; correct, not fast.
+Gathers whole page tables and computes all scores at once; correct, not fast.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def paged_attention(
     q: jax.Array,  # f32[N, C, H, Q]
     layer: LayerPages,
     tables: jax.Array,  # i32[N, S/G]
-    limits: jax.Array,  # i32[N, C]: how many cached tokens each query sees
+    limits: jax.Array,  # i32[N, C]: cached tokens each query sees
     *,
     scale: float,
     softcap: float | None = None,
@@ -24,7 +24,7 @@ def paged_attention(
 ) -> jax.Array:
     """Attend C queries of each of N sequences to its pages. Returns f32[N, C, H, W].
 
-    A query with limit L sees the cached tokens before L, with a window only the last `window` of
+    A query with limit L sees the cached tokens before L; with a window, only the last `window` of
     them. A query with limit 0 is padding and gives zeros.
     """
     n, c, h, d = q.shape

@@ -1,7 +1,7 @@
-"""What a kernel says to shapes that it does not take."""
+"""The error for shapes a kernel does not support."""
 
 from __future__ import annotations
 
 
 class KernelRefusal(ValueError):
-    """A trace cannot go on with these shapes; the text says what to change."""
+    """Raised when a kernel does not support the given shapes; the text says what to change."""

@@ -1,7 +1,7 @@
-"""Dividing the rows of a step over one axis of a mesh: sequence parallelism.
+"""Sequence parallelism: sharding the rows of a step over one mesh axis.
 
-Between attention and feed-forwards every device keeps and norms a part of the rows; XLA puts them
-together where a product needs them. Says where rows lie, never what they hold.
+Between attention and feed-forwards every device keeps and norms its share of the rows; XLA gathers
+them where a product needs them.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ _FREE = PartitionSpec.UNCONSTRAINED
 
 @dataclass(frozen=True, slots=True)
 class RowSplit:
-    """The axis that divides rows; what it does not divide evenly is left as it lies."""
+    """The axis that shards rows; arrays it does not divide evenly are left as they are."""
 
     mesh: Mesh
     axis: str
-    attention: bool  # also what attends: False where this axis divides the heads already
+    attention: bool  # also shards attention; False if this axis already shards the heads
 
     def rows(self, x: jax.Array) -> jax.Array:
-        """Divide the residual stream [T, D]."""
+        """Shard the residual stream [T, D]."""
         return self._divided(x, None)
 
     def queries(self, x: jax.Array) -> jax.Array:
-        """Divide decode rows or prompt blocks, the first dimension."""
+        """Shard decode rows or prompt blocks, the first dimension."""
         return self._divided(x, _FREE) if self.attention else x
 
     def gathered(self, x: jax.Array) -> jax.Array:
-        """Every row on every device of the axis: each of them holds pages of all sequences."""
+        """Gather all rows onto every device of the axis: each holds pages of all sequences."""
         return self._lie(x, None, _FREE)
 
     def _divided(self, x: jax.Array, others: object) -> jax.Array:

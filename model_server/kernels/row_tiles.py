@@ -1,4 +1,4 @@
-"""Which tile of rows meets which group, where rows are sorted by group and groups end anywhere."""
+"""Tile visits of a grouped product: rows are sorted by group, and groups end anywhere."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import jax.numpy as jnp
 
 
 class Visits(NamedTuple):
-    """One entry for every tile and group that share a row: no row is copied to fill a tile."""
+    """One entry per tile and group that share a row; no row is copied to fill a tile."""
 
     expert: jax.Array  # i32[most visits]: the group
-    tile: jax.Array  # i32[most visits]; those of one tile are neighbours
+    tile: jax.Array  # i32[most visits]; visits of one tile are adjacent
     starts: jax.Array  # i32[E]: first row of each group
     ends: jax.Array  # i32[E]
-    total: jax.Array  # i32[1]: visits that there are, at least one
+    total: jax.Array  # i32[1]: number of visits, at least one
 
     @property
     def count(self) -> jax.Array:
@@ -23,14 +23,17 @@ class Visits(NamedTuple):
 
 
 def visits_of(sizes: jax.Array, tiles: int, rows: int) -> Visits:
-    """sizes: i32[E]: rows of each group, which fill the first of so many tiles of so many rows."""
+    """Plan the visits.
+
+    sizes: i32[E], rows of each group; they fill the first of `tiles` tiles of `rows` rows.
+    """
     ends = jnp.cumsum(sizes)
     starts = ends - sizes
     firsts = starts // rows
     counts = jnp.where(sizes > 0, (ends - 1) // rows - firsts + 1, 0)
     last = jnp.cumsum(counts)
     numbers = jnp.arange(tiles + len(sizes) - 1, dtype=jnp.int32)
-    # What comes after the last visit is never made; it must only name what exists.
+    # Entries after the last visit are never used; they only need valid indices.
     expert = jnp.sum(last[None] <= numbers[:, None], axis=1, dtype=jnp.int32)
     expert = jnp.minimum(expert, len(sizes) - 1)
     tile = firsts[expert] + numbers - (last - counts)[expert]

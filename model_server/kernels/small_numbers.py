@@ -1,10 +1,11 @@
-"""Small numbers with scales as a TPU kernel meets them: how they lie, and widening a tile of them.
+"""Quantised weights in TPU kernels: their layout, and widening one tile of them.
 
 int4 comes as bytes, two neighbours of a row in each, and is never put back in order: the low halves
-meet the even inputs and the high halves the odd ones.
+are multiplied with the even inputs and the high halves with the odd ones.
 
-A TPU keeps [rows, columns] in whichever order takes less room once columns, or rows, are rounded up
-to 128. A kernel that wants the other order makes XLA write a copy first, so it takes what lies.
+A TPU stores [rows, columns] in whichever order takes less room once columns, or rows, are rounded
+up to 128. A kernel that wants the other order makes XLA write a copy first, so it takes the stored
+order.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ _LANES, _SUBLANES = 128, 8
 
 
 class Packed(NamedTuple):
-    """E matrices [out, in]; numbers that are not small have no scales."""
+    """E matrices [out, in]; unquantised ones have no scales."""
 
-    values: jax.Array  # [E, out, in]; of int4 bytes, u8[E, out, in / 2]
+    values: jax.Array  # [E, out, in]; int4 as bytes, u8[E, out, in / 2]
     scales: jax.Array | None  # f32[E, out, blocks]
     offsets: jax.Array | None  # f32[E, out, blocks]
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The sizes of a weight, and the order in which its parts lie."""
+    """Sizes of a weight, and the memory order of its arrays."""
 
     outputs: int
-    columns: int  # of what is stored
-    per_column: int  # inputs: 2 of int4, else 1
-    blocks: int  # of a row; 1: one scale, or none
-    chunk: int  # columns that are widened at a time
+    columns: int  # as stored
+    per_column: int  # inputs per column: 2 for int4, else 1
+    blocks: int  # per row; 1: one scale, or none
+    chunk: int  # columns widened at a time
     scaled: bool
     offset: bool
-    turned: bool  # values lie as [columns, outputs]
-    turned_scales: bool  # scales and offsets lie as [blocks, outputs]
+    turned: bool  # values are stored as [columns, outputs]
+    turned_scales: bool  # scales and offsets are stored as [blocks, outputs]
 
     @property
     def inputs(self) -> int:
@@ -48,16 +49,16 @@ class Form:
 
     @property
     def block(self) -> int:
-        """Columns that share a scale."""
+        """Columns per scale."""
         return self.columns // self.blocks
 
     @property
     def spread_lanes(self) -> int:
-        """Of the scratch where scales lie as [outputs, blocks]; 0: it is not needed."""
+        """Lanes of the scratch for scales stored as [outputs, blocks]; 0: not needed."""
         return 0 if self.turned or self.blocks == 1 else -(-self.blocks // _LANES) * _LANES
 
     def lying(self, packed: Packed) -> Packed:
-        """The arrays in the order that the kernel takes; nothing moves where XLA agrees."""
+        """The arrays in the order the kernel takes; nothing moves if XLA stores them so."""
 
         def turn(array: jax.Array | None, turned: bool) -> jax.Array | None:
             return jnp.swapaxes(array, 1, 2) if array is not None and turned else array
@@ -67,7 +68,7 @@ class Form:
         return Packed(values, scales, offsets)
 
     def sums(self, x: jax.Array) -> jax.Array:
-        """[N, in] added up block by block: f32[N, blocks]."""
+        """Sum [N, in] block by block: f32[N, blocks]."""
         return x.astype(jnp.float32).reshape(len(x), self.blocks, -1).sum(-1)
 
     def spread(self, scales: Any, into: Any) -> None:
@@ -77,7 +78,7 @@ class Form:
 
 
 def form_of(packed: Packed) -> Form | None:
-    """None where the kernel cannot widen such blocks."""
+    """Return the form, or None if the kernel cannot widen such blocks."""
     _, outputs, columns = packed.values.shape
     blocks = 1 if packed.scales is None else packed.scales.shape[2]
     turned = _is_turned(outputs, columns)
@@ -98,7 +99,7 @@ def form_of(packed: Packed) -> Form | None:
 
 
 def _can_spread(block: int, turned: bool) -> bool:
-    """Whole sublanes; or a scale has whole lanes, or 128 lanes have whole scales."""
+    """Turned: whole sublanes. Else a scale covers whole lanes, or 128 lanes whole scales."""
     return not block % _SUBLANES if turned else not (block % _LANES and _LANES % block)
 
 
@@ -108,7 +109,7 @@ def fits(packed: Packed) -> bool:
 
 
 def _is_turned(outputs: int, columns: int) -> bool:
-    """Does a TPU keep this array as [columns, outputs]?"""
+    """Does a TPU store this array as [columns, outputs]?"""
 
     def room(rows: int, lanes: int) -> int:
         return -(-rows // _SUBLANES) * _SUBLANES * -(-lanes // _LANES) * _LANES
@@ -117,21 +118,21 @@ def _is_turned(outputs: int, columns: int) -> bool:
 
 
 def _chunk(columns: int, block: int) -> int:
-    """Whole lanes, in one block or of whole blocks."""
+    """Whole lanes, within one block or of whole blocks."""
     sizes = [size for size in (512, 256, 128) if block % size == 0 or size % block == 0]
     least = sizes[-1] if sizes else math.lcm(block, _LANES)
     return next((size for size in sizes if columns % size == 0), least)
 
 
 def halves(x: jax.Array, form: Form) -> jax.Array:
-    """[N, in] as [1, N, in], or as [2, N, in / 2]: even inputs, then odd ones."""
+    """[N, in] as [1, N, in], or for int4 as [2, N, in / 2]: even inputs, then odd ones."""
     if form.per_column == 1:
         return x[None]
     return x.reshape(len(x), -1, 2).transpose(2, 0, 1)
 
 
 def scale_of(scales: Any, column: Any, size: int, form: Form) -> jax.Array:
-    """The scale of each number of a chunk: f32 of its shape, or of one that broadcasts to it."""
+    """Scales of a chunk: f32 of its shape, or of one that broadcasts to it."""
     if not form.turned:
         return _across_lanes(scales, column, size, form.block)
     count = max(1, size // form.block)
@@ -143,7 +144,7 @@ def scale_of(scales: Any, column: Any, size: int, form: Form) -> jax.Array:
 
 
 def _across_lanes(scales: Any, column: Any, size: int, block: int) -> jax.Array:
-    """f32[outputs, size] from scales f32[outputs, blocks]: a TPU shuffles 128 lanes at a time."""
+    """f32[outputs, size] from scales f32[outputs, blocks]; a TPU shuffles 128 lanes at a time."""
     pieces: list[jax.Array] = []
     for start in range(0, size, _LANES):
         first = (column + start) // block
@@ -156,7 +157,7 @@ def _across_lanes(scales: Any, column: Any, size: int, block: int) -> jax.Array:
 
 
 def widened(stored: jax.Array, scale: jax.Array | None, form: Form, dtype: Any) -> list[jax.Array]:
-    """A chunk in the dtype of the product, once or, of int4, as low and as high halves."""
+    """A chunk in the product dtype: one array, or for int4 the low and the high halves."""
     if form.per_column == 1:
         parts = [stored]
     else:

@@ -1,6 +1,6 @@
-"""Pages with the tokens of a head one after the other, as GPUs read them.
+"""Page layout with a head's tokens contiguous, for GPUs.
 
-A token's keys are one run of memory, which programs load through the page table in wide reads.
+A token's keys are contiguous memory, which programs load through the page table in wide reads.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def token_major_shapes(
 def write_tokens(
     layer: LayerPages,
     keys: jax.Array,  # [T, K, Q]
-    values: jax.Array | None,  # [T, K, W]; None: the keys are the values too
+    values: jax.Array | None,  # [T, K, W]; None: the keys double as values
     pages: jax.Array,  # i32[T]
     offsets: jax.Array,  # i32[T]
 ) -> LayerPages:
-    """Store token t at `offsets[t]` of page `pages[t]`; in place when the pages are donated."""
+    """Store token t at `offsets[t]` of page `pages[t]`; in place if the pages are donated."""
 
     def placed(held: jax.Array | None, new: jax.Array) -> jax.Array | None:
         if held is None:

@@ -1,7 +1,7 @@
-"""Paged attention on TPUs: every device writes and attends to the heads that it holds.
+"""Paged attention on TPUs: every device writes and attends to its own shard of the heads.
 
-One Pallas call per layer and device does both, in place; see `tpu_program.py`. On other machines it
-runs interpreted.
+One Pallas call per layer and device does both, in place; see `tpu_program.py`. It can run
+interpreted on other machines.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from model_server.kernels.tpu_pages import tpu_shapes
 
 @dataclass(frozen=True, slots=True)
 class TpuAttention:
-    """The `Kernel` of TPUs, for pages that lie as `tpu_shapes` says."""
+    """The `Kernel` for TPUs, with pages in the layout of `tpu_shapes`."""
 
     mesh: Mesh | AbstractMesh
-    heads: str | None  # mesh axis that divides query heads; None: every device has all
-    pages: str | None  # mesh axis that divides the KV heads of pages; None: every device has all
+    heads: str | None  # mesh axis that shards query heads; None: replicated
+    pages: str | None  # mesh axis that shards the KV heads of pages; None: replicated
     interpret: bool | pltpu.InterpretParams = False
 
     @property
@@ -45,11 +45,11 @@ class TpuAttention:
         softcap: float | None,
         window: int | None,
     ) -> tuple[jax.Array, LayerPages]:
-        """As `PagedBatch.attend`. Raises KernelRefusal where heads are divided unlike pages."""
+        """As `PagedBatch.attend`. Raises KernelRefusal if head and page shardings conflict."""
         if self.heads != self.pages and k.shape[1] > 1:
             raise KernelRefusal(
-                f"query heads are divided over {self.heads} and {k.shape[1]} KV heads over "
-                f"{self.pages}: only heads that share one KV head can be divided alone"
+                f"query heads are sharded over {self.heads} and {k.shape[1]} KV heads over "
+                f"{self.pages}: only heads that share one KV head can be sharded alone"
             )
         if batch.split is not None:
             q, k, v = jax.tree.map(batch.split.gathered, (q, k, v))

@@ -1,12 +1,12 @@
-"""Rows times small-number weights on a TPU: each group of rows by its own matrix.
+"""Grouped product with quantised weights on a TPU: each group of rows times its own matrix.
 
-A tile of the weight comes to VMEM as it is stored, int4 two to a byte, is widened there, and meets
-the MXU; nothing wide is ever in HBM. A weight that no row uses is not read. One matrix for all rows
+A tile of the weight comes to VMEM as stored, int4 two to a byte, is widened there and multiplied on
+the MXU; nothing wide is ever in HBM. Weights that no row uses are not read. One matrix for all rows
 is the case of one group.
 
-XLA:TPU does the same for int8 and float8 with one scale per row, so this is for the rest: it writes
-out what it widens with a scale per block, and int4 that comes as bytes. The grouped product in jax
-(megablox) takes no small numbers.
+XLA:TPU does the same for int8 and float8 with one scale per row, so this is for the rest: XLA would
+materialise what it widens with a scale per block, and int4 that comes as bytes. jax's own grouped
+product (megablox) takes no quantised weights.
 """
 
 from __future__ import annotations
@@ -23,33 +23,31 @@ from model_server.kernels.row_tiles import Visits, visits_of
 from model_server.kernels.small_numbers import Form, Packed, form_of, halves, scale_of, widened
 
 _LANES = 128
-_ROWS = 16  # of a tile in VMEM, in bfloat16
-_WEIGHT_BYTES, _X_BYTES = 2 << 20, 10 << 20  # of a tile
+_ROWS = 16  # rows of a bfloat16 tile in VMEM
+_WEIGHT_BYTES, _X_BYTES = 2 << 20, 10 << 20  # per tile
 _VMEM_BYTES = 60 << 20  # v7x has 64 MiB, the others more
 
 
 class Tiles(NamedTuple):
-    """How many rows and outputs a tile has."""
-
     rows: int
     outputs: int
 
 
 def grouped_matmul(
-    x: jax.Array,  # [N, in], in the dtype that is multiplied in; rows of a group are neighbours
+    x: jax.Array,  # [N, in], in the product dtype; rows of a group are adjacent
     packed: Packed,  # of E matrices [out, in]
-    sizes: jax.Array,  # i32[E]: rows of each group; rows beyond them belong to nobody
+    sizes: jax.Array,  # i32[E]: rows of each group; the remaining rows have no group
     *,
     interpret: bool = False,
 ) -> jax.Array:
-    """f32[N, out]: each row times the matrix of its group, transposed; zeros for nobody's rows."""
+    """f32[N, out]: each row times its group's matrix, transposed; zeros for rows without one."""
     made, visits = _run(x, packed, sizes, interpret)
     mine = jnp.arange(len(x)) < visits.ends[-1]
     return jnp.where(mine[:, None], made, 0.0)
 
 
 def matmul(x: jax.Array, packed: Packed, *, interpret: bool = False) -> jax.Array:
-    """f32[N, out]: all rows times one matrix [out, in], transposed; packed: without E."""
+    """f32[N, out]: all rows times one transposed matrix [out, in]; packed: without E."""
     one = jax.tree.map(lambda array: array[None], packed)
     return _run(x, one, jnp.full((1,), len(x)), interpret)[0]
 
@@ -57,9 +55,9 @@ def matmul(x: jax.Array, packed: Packed, *, interpret: bool = False) -> jax.Arra
 def _run(
     x: jax.Array, packed: Packed, sizes: jax.Array, interpret: bool
 ) -> tuple[jax.Array, Visits]:
-    """Rows of tiles that are never visited hold anything."""
+    """Unvisited tiles hold undefined rows."""
     form = form_of(packed)
-    assert form is not None, "ask `fits` first"
+    assert form is not None, "check `fits` first"
     tiles = _tiles_of(x, packed, form)
     parts = _padded(halves(x, form), tiles.rows)
     sums = None if packed.offsets is None else _padded(form.sums(x), tiles.rows)
@@ -78,7 +76,7 @@ def _tiles_of(x: jax.Array, packed: Packed, form: Form) -> Tiles:
 
 
 def _outputs_of(outputs: int, row_bytes: int) -> int:
-    """Whole lanes, of those that fit the most that divide evenly."""
+    """Whole lanes: the most that fit and divide evenly."""
     if outputs < _LANES:
         return outputs
     most = max(1, min(4, _WEIGHT_BYTES // row_bytes // _LANES, outputs // _LANES))
@@ -87,7 +85,7 @@ def _outputs_of(outputs: int, row_bytes: int) -> int:
 
 
 def _padded(x: jax.Array, rows: int) -> jax.Array:
-    """[..., N, n] with N a multiple of rows."""
+    """[..., N, n] with N padded to a multiple of rows."""
     rest = -x.shape[-2] % rows
     return jnp.pad(x, ((0, 0),) * (x.ndim - 2) + ((0, rest), (0, 0))) if rest else x
 
@@ -110,7 +108,7 @@ def _call(
         )
 
     if lying.values.shape[0] > 1 and not interpret:
-        # Else XLA may bring all of them to VMEM beforehand, used or not.
+        # Otherwise XLA may copy all of them to VMEM beforehand, used or not.
         lying = jax.tree.map(_kept_in_hbm, lying)
     inputs: list[Any] = [parts, lying.values]
     specs = [
@@ -148,7 +146,7 @@ def _kept_in_hbm(array: jax.Array) -> jax.Array:
 
 
 def _cost(inputs: list[Any], lying: Packed, form: Form, visits: Visits) -> pl.CostEstimate:
-    """At most: as if every expert were used that can be."""
+    """Upper bound: as if every expert that could be used were used."""
     rows = inputs[0].shape[1]
     experts = lying.values.shape[0]
     used = min(experts, rows)
@@ -162,7 +160,7 @@ def _cost(inputs: list[Any], lying: Packed, form: Form, visits: Visits) -> pl.Co
 
 
 def _body(on: Visits, x: Any, values: Any, *rest: Any, form: Form) -> None:
-    """One tile of rows times one tile of the matrix of one group."""
+    """One tile of rows times one tile of one group's matrix."""
     rest_refs = list(rest)
     scales = rest_refs.pop(0) if form.scaled else None
     offsets, sums = (rest_refs.pop(0), rest_refs.pop(0)) if form.offset else (None, None)
@@ -179,7 +177,7 @@ def _body(on: Visits, x: Any, values: Any, *rest: Any, form: Form) -> None:
     row = on.tile[visit] * rows + jax.lax.broadcasted_iota(jnp.int32, out.shape, 0)
     expert = on.expert[visit]
     mine = (row >= on.starts[expert]) & (row < on.ends[expert])
-    # A tile of rows that several groups share is visited by one after the other.
+    # A tile of rows shared by several groups is visited by one after the other.
     fresh = (visit == 0) | (on.tile[visit] != on.tile[jnp.maximum(visit - 1, 0)])
     others = jnp.where(fresh, 0.0, out[...])
     out[...] = jnp.where(mine, made, others)
@@ -201,7 +199,7 @@ def _product(x: Any, values: Any, scales: Any, shape: tuple[int, ...], form: For
 
     made, size = jnp.zeros(shape, jnp.float32), form.chunk
     whole, rest = divmod(form.columns, size)
-    if form.turned:  # sublanes are sliced where the compiler knows the place
+    if form.turned:  # sublanes can only be sliced at static offsets
         for chunk in range(whole):
             made = add(chunk * size, size, made)
     else:
@@ -212,7 +210,7 @@ def _product(x: Any, values: Any, scales: Any, shape: tuple[int, ...], form: For
 
 
 def _of_offsets(sums: Any, offsets: Any, form: Form) -> jax.Array:
-    """What a row gets from the offsets alone: of each block, times what its inputs add up to."""
+    """Contribution of the offsets: each block's offset times the sum of its inputs."""
     if form.blocks == 1:
         return sums[...] * offsets[...]
     axes = (((1,), (0 if form.turned_scales else 1,)), ((), ()))

@@ -1,7 +1,4 @@
-"""The body of the TPU kernel: write the step's tokens first, then attend, unit after unit.
-
-What runs on the device, with the memory it asks for. Knows nothing of how the call is made.
-"""
+"""Body of the TPU kernel and its scratch: write the step's tokens, then attend unit by unit."""
 
 from __future__ import annotations
 
@@ -21,11 +18,11 @@ from model_server.kernels.tpu_softmax import Queries, Scoring, Softmax
 from model_server.kernels.tpu_units import Runs, Units
 from model_server.kernels.tpu_writing import Writer
 
-Ref = Any  # of Pallas: memory of the device inside a kernel
+Ref = Any  # Pallas reference: device memory inside a kernel
 
 
 class Scratch(NamedTuple):
-    """What the kernel keeps between the steps of its grid; first what is in VMEM."""
+    """Scratch kept between grid steps; the VMEM buffers come first."""
 
     written: LayerPages
     fetched: LayerPages
@@ -41,7 +38,7 @@ class Scratch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Everything about the call that shapes decide."""
+    """Everything about the call that shapes determine."""
 
     problem: Problem
     sizes: Sizes
@@ -49,10 +46,10 @@ class Program:
     scoring: Scoring
 
     def kernel(self, units: Units, runs: Runs, new: LayerPages, *rest: Any) -> None:
-        """Of Refs: queries per kind, pools, then results per kind, pools, and scratch."""
+        """rest: Refs of queries per kind, pools, results per kind, pools, then scratch."""
         refs = iter(rest)
         queries = [next(refs) for _ in self.kinds]
-        next(refs)  # the pools as they come in; they go out in the same memory
+        next(refs)  # input pools; the outputs alias them
         results = [next(refs) for _ in self.kinds]
         pools, scratch = next(refs), Scratch(*refs)
         writer = self._writer(runs, new, pools, scratch)
@@ -152,7 +149,7 @@ class Program:
         jax.lax.fori_loop(0, blocks, one, None)
 
     def _unpack(self, packed: Ref, rows: Ref) -> None:
-        """From [H, lanes] to [K, rows, lanes]; rows beyond the heads stay what they were."""
+        """Copy [H, lanes] to [K, rows, lanes]; rows beyond the heads are left unchanged."""
         per_head = self.problem.rows
         for head in range(self.problem.kv_heads):
             rows[head, :per_head] = packed[head * per_head : (head + 1) * per_head]
@@ -163,7 +160,6 @@ class Program:
             packed[head * per_head : (head + 1) * per_head] = rows[head, :per_head]
 
     def scratch(self, layer: LayerPages) -> Scratch:
-        """The memory that the kernel asks for."""
         p, s = self.problem, self.sizes
         rows = max(kind.rows for kind in self.kinds)
 

@@ -1,8 +1,7 @@
-"""How pages lie on a TPU: tokens along sublanes, a head's numbers along lanes.
+"""Page layout on TPUs: tokens along sublanes, a head's numbers along lanes.
 
-Lanes come in hundreds and twenty-eights, so shapes here are padded to whole ones: what the memory
-plan counts is what the device holds. Where keys and values fit the same lanes together, as heads of
-64 do, they share them. Knows nothing of kernels.
+Lanes come in multiples of 128, so shapes are padded to them and the memory plan counts what the
+device really holds. Keys and values share lanes where they fit together, as heads of 64 do.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ SUBLANES = 8
 
 
 def lanes(numbers: int) -> int:
-    """So many numbers, padded to whole lanes."""
+    """Round up to whole lanes."""
     return -(-numbers // LANES) * LANES
 
 
 def shared(key_dim: int, value_dim: int) -> bool:
-    """Are keys and values stored in the same rows, the values behind the keys?"""
+    """Are keys and values stored in the same rows, the values after the keys?"""
     return bool(value_dim) and lanes(key_dim + value_dim) < lanes(key_dim) + lanes(value_dim)
 
 
 def tpu_shapes(cache: CacheShape, pages: int, page_size: int, dtype: jnp.dtype) -> LayerPages:
-    """The pages of a layer; a page's scales lie along lanes. Raises KernelRefusal."""
+    """Pages of a layer; a page's scales lie along lanes. Raises KernelRefusal."""
     if page_size % SUBLANES:
         raise KernelRefusal(
-            f"the page size is {page_size}; on a TPU it has to be a multiple of {SUBLANES}: "
+            f"the page size is {page_size}; on a TPU it must be a multiple of {SUBLANES}: "
             "change --page_size"
         )
     heads, both = (pages + 1, cache.kv_heads), shared(cache.key_dim, cache.value_dim)
@@ -47,10 +46,10 @@ def tpu_shapes(cache: CacheShape, pages: int, page_size: int, dtype: jnp.dtype) 
 
 
 def new_tokens(layer: LayerPages, k: jax.Array, v: jax.Array | None) -> LayerPages:
-    """New keys and values [T, K, Q] as the pages will hold them, but f32 and in parts of LANES.
+    """New keys and values [T, K, Q] as pages hold them, but f32 and split by LANES.
 
-    Rows are [parts, K, T, LANES]: the kernel reads such rows from any token on, wider ones it
-    could not. Scales are [K, 1, T].
+    Rows are [parts, K, T, LANES], because the kernel can read rows of that width, and no wider,
+    from any token. Scales are [K, 1, T].
     """
     keys, key_scales = stored(k, layer.keys.dtype)
     if v is None:

@@ -1,7 +1,4 @@
-"""The TPU kernel on one device: one call writes a layer's new tokens and attends to its pages.
-
-Puts together what goes into the call and what comes out of it. Knows nothing of meshes.
-"""
+"""The TPU kernel call on one device: writes a layer's new tokens and attends to its pages."""
 
 from __future__ import annotations
 
@@ -58,7 +55,7 @@ def attend(
 def program_of(
     batch: PagedBatch, layer: LayerPages, heads: int, softcap: float | None, window: int | None
 ) -> Program:
-    """The program for these shapes. Raises KernelRefusal."""
+    """Choose the program for these shapes. Raises KernelRefusal."""
     _, kv_heads, page_size, key_lanes = layer.keys.shape
     decodes, (blocks, block) = batch.decode_tables.shape[0], batch.block_limits.shape
     values = layer.keys if layer.values is None else layer.values
@@ -83,7 +80,7 @@ def program_of(
 
 
 def _padded(new: LayerPages, group: int, width: int) -> LayerPages:
-    """Room on both sides for a whole group to be read at any token."""
+    """Pad both sides so that a whole group can be read at any token."""
 
     def pad(array: jax.Array, axis: int, before: int, after: int) -> jax.Array:
         wide = [(0, 0)] * array.ndim
@@ -112,7 +109,7 @@ def _call(
     scratch = program.scratch(layer)
     results = [result_shape(program.problem, kind) for kind in program.kinds]
     pools = jax.tree.map(lambda pool: pltpu.HBM(pool.shape, pool.dtype), layer)
-    # Where pages may lie anywhere, small pools are carried to the chip's memory and back each step.
+    # Pin pools to HBM: XLA may otherwise move small ones to on-chip memory and back in every step.
     in_hbm = jax.tree.map(lambda _: pl.BlockSpec(memory_space=pltpu.HBM), layer)
     specs = [kind.spec(each.shape) for kind, each in zip(program.kinds, queries, strict=True)]
     scalars, inputs = jax.tree.leaves((units, runs)), (new, *queries, layer)
@@ -154,7 +151,7 @@ def _call(
 
 
 def _vmem_bytes(scratch: Scratch, new: LayerPages, blocks: Sequence[Any], specs: Any) -> int:
-    """Raises KernelRefusal: more than a chip has."""
+    """VMEM the call needs. Raises KernelRefusal if a chip has less."""
     held = sum(_bytes(each.shape, each.dtype) for each in jax.tree.leaves(scratch[:6]))
     held += sum(_bytes(each.shape, each.dtype) for each in jax.tree.leaves(new))
     for spec, array in zip(specs, blocks, strict=True):
@@ -162,12 +159,12 @@ def _vmem_bytes(scratch: Scratch, new: LayerPages, blocks: Sequence[Any], specs:
     if held > VMEM_BYTES - VMEM_SPARE:
         raise KernelRefusal(
             f"attention needs {held >> 20} MiB of a TPU's {VMEM_BYTES >> 20}: give the model more "
-            "devices to divide its heads over, or steps fewer tokens"
+            "devices to shard its heads over, or use steps of fewer tokens"
         )
     return held
 
 
 def _bytes(shape: Sequence[int], dtype: Any) -> int:
-    """In whole registers."""
+    """Size padded to whole registers."""
     *outer, rows, width = shape
     return math.prod(outer) * -(-rows // 8) * 8 * lanes(width) * jnp.dtype(dtype).itemsize

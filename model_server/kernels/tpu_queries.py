@@ -1,7 +1,7 @@
-"""How queries go into the TPU kernel and results come out, for each kind of unit.
+"""Layout of the TPU kernel's queries and results, for each kind of unit.
 
-Decodes go through it many at a time, the heads of a query as they lie, where padding would make
-more of them; parts of prompt blocks one by one. Knows nothing of pages.
+Decodes run many at a time, with a query's heads left unpadded where padding would add rows; parts
+of prompt blocks run one by one.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from model_server.kernels.tpu_sizes import Problem, Sizes
 class Kind:
     """Units of one shape: decodes, or parts of prompt blocks."""
 
-    first: int  # unit
+    first: int  # index of the first unit
     units: int
-    at_once: int  # units of a step of the grid
+    at_once: int  # units per grid step
     first_step: int
     rows: int  # per KV head, padded
     per_query: int  # rows that see the same tokens
-    packed: bool  # the heads of a query lie one after the other, not padded per KV head
+    packed: bool  # a query's heads are contiguous, not padded per KV head
 
     @property
     def steps(self) -> int:
         return self.units // self.at_once
 
     def spec(self, shape: Sequence[int]) -> pl.BlockSpec:
-        """Of queries or results [units, ...]; outside of its steps a kind keeps its last block."""
+        """Block spec of queries or results [units, ...]; other kinds' steps keep the last block."""
 
         def index(step: Any, *_: Any) -> tuple[Any, ...]:
             own = jnp.clip(step - self.first_step, 0, self.steps - 1)
@@ -44,7 +44,6 @@ class Kind:
 
 
 def kinds_of(problem: Problem, sizes: Sizes) -> tuple[Kind, ...]:
-    """Those that there are units of."""
     parts = problem.blocks * (problem.block // sizes.queries) if problem.blocks else 0
     decodes = Kind(
         first=0,
@@ -70,7 +69,7 @@ def kinds_of(problem: Problem, sizes: Sizes) -> tuple[Kind, ...]:
 def queries_of(
     problem: Problem, sizes: Sizes, kinds: Sequence[Kind], q: jax.Array
 ) -> list[jax.Array]:
-    """Of each kind, as its units lie: [units, H, lanes] or [units, K, rows, lanes]."""
+    """Queries per kind in its layout: [units, H, lanes] or [units, K, rows, lanes]."""
     p, s = problem, sizes
     q = jnp.pad(q, ((0, 0), (0, 0), (0, p.key_lanes - q.shape[2])))
     found = []
@@ -97,6 +96,5 @@ def rows_of(problem: Problem, sizes: Sizes, kind: Kind, found: jax.Array) -> jax
 
 
 def result_shape(problem: Problem, kind: Kind) -> jax.ShapeDtypeStruct:
-    """Of what the kernel writes."""
     heads = (problem.kv_heads * problem.rows,) if kind.packed else (problem.kv_heads, kind.rows)
     return jax.ShapeDtypeStruct((kind.units, *heads, problem.value_lanes), jnp.float32)

@@ -1,7 +1,7 @@
-"""Inside the TPU kernel: attend to pages while the next ones are on their way.
+"""Inside the TPU kernel: fetch pages ahead of the attention that uses them.
 
-Pages are fetched in blocks through a ring of places in VMEM, unit after unit without a pause: while
-one unit is computed, the first blocks of those behind it arrive. Knows nothing of writing.
+Pages are fetched in blocks through a ring buffer in VMEM, across units without a pause: while one
+unit is computed, the first blocks of the next ones arrive.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from model_server.kernels.pages import LayerPages
 from model_server.kernels.tpu_sizes import DEPTH, cleared_tokens
 from model_server.kernels.tpu_units import Units
 
-Ref = Any  # of Pallas: memory of the device inside a kernel
-_UNIT, _BLOCK, _FETCHED, _READ = range(4)  # of the cursor
+Ref = Any  # Pallas reference: device memory inside a kernel
+_UNIT, _BLOCK, _FETCHED, _READ = range(4)  # cursor fields
 
 
 @dataclass(frozen=True)
 class Fetcher:
-    """The ring. Places are used in turn; the cursor says what is fetched next."""
+    """Ring buffer of fetched blocks; the cursor says what to fetch next."""
 
     units: Units  # of Refs in SMEM
     pools: LayerPages  # of Refs
     ring: LayerPages  # of Refs in VMEM: rows [DEPTH, K, pages * G, lanes], scales [., K, pages, ..]
     arrived: Ref  # semaphores, one per place
     cursor: Ref  # i32[4] in SMEM
-    row_of: Callable[[jax.Array], jax.Array]  # from unit to page table
+    row_of: Callable[[jax.Array], jax.Array]  # unit -> page table
     table: int
     page_size: int
     pages: int
 
     def start(self) -> None:
-        """Fetch as much as there is room for, less the place that is computed on."""
+        """Fill the ring, less the place that is computed on."""
         self.cursor[_UNIT] = self.units.busy[0]
         for field in (_BLOCK, _FETCHED, _READ):
             self.cursor[field] = 0
@@ -46,7 +46,7 @@ class Fetcher:
             self._fetch()
 
     def next_block(self, unit: jax.Array, block: jax.Array) -> jax.Array:
-        """The place where this block lies, once it is there; one more is on its way then."""
+        """Fetch one more block ahead, wait for this one and return its place."""
         self._fetch()
         place = self.cursor[_READ] % DEPTH
         self.cursor[_READ] += 1
@@ -94,9 +94,9 @@ class Fetcher:
         return copies
 
     def _clear(self, place: jax.Array, count: jax.Array) -> None:
-        """A weight of 0 does not hide what is no number, so nobody's values may be left there.
+        """Zero the values of unfetched pages: a weight of 0 does not hide a NaN.
 
-        From the page behind the last one that is fetched, or a little before it.
+        Starts at the page after the last fetched one, or slightly before it.
         """
         values = self.ring.keys if self.ring.values is None else self.ring.values
         tokens = cleared_tokens(self.page_size)

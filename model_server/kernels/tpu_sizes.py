@@ -1,6 +1,6 @@
-"""Block sizes of the TPU kernel, from shapes alone: what is fetched, computed and kept at a time.
+"""Block sizes of the TPU kernel, computed from shapes alone.
 
-No tables of measurements: the numbers below say what each size is for.
+There are no tables of measurements: the constants below say what each size is for.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from model_server.kernels.refusal import KernelRefusal
 from model_server.kernels.tpu_pages import LANES, SUBLANES
 
 MIB = 2**20
-FETCHED_BYTES = MIB // 2  # at a time: far more than the memory brings while one copy starts
-FETCHED_TOKENS = (128, 1024)  # least and most
-DEPTH = 4  # fetched blocks in VMEM: one is computed on while three are on their way
+FETCHED_BYTES = MIB // 2  # per block: far more than memory delivers while one copy starts
+FETCHED_TOKENS = (128, 1024)  # min and max
+DEPTH = 4  # fetched blocks in VMEM: one in use, three in flight
 _PACKED = 2 * SUBLANES  # rows of bf16 in a register
-UNIT_ROWS = 512  # rows of a prompt part per KV head: enough to be bound by products, not by memory
+UNIT_ROWS = 512  # rows of a prompt part per KV head: enough to be compute-bound
 TILE_ROWS = 256  # of scores at a time
 SCORE_BYTES = MIB // 2  # of scores at a time
-STEP_BYTES = MIB  # of queries, and as much of results, per step of the grid
-WRITTEN_BYTES = 2 * MIB  # of groups on their way in and out
-WRITES = (4, 16)  # groups on their way, least and most
+STEP_BYTES = MIB  # of queries, and again of results, per grid step
+WRITTEN_BYTES = 2 * MIB  # of groups in flight, in and out
+WRITES = (4, 16)  # groups in flight, min and max
 VMEM_BYTES = 56 * MIB  # v5p and v7x have 64
-VMEM_SPARE = 8 * MIB  # for what the compiler keeps there
+VMEM_SPARE = 8 * MIB  # for the compiler
 SMEM_BYTES = 768 * 2**10  # of 1 MiB
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What one device attends to in one layer."""
+    """Shapes of one layer's attention on one device."""
 
     decodes: int  # D
     blocks: int  # N
@@ -39,48 +39,46 @@ class Problem:
     kv_heads: int  # K
     rows: int  # query heads per KV head
     key_lanes: int
-    value_lanes: int  # of results too
-    arrays: int  # 2: values have rows of their own
+    value_lanes: int  # also of results
+    arrays: int  # 2: values have their own rows
     page_size: int  # G
     table: int  # S/G
     dtype: jnp.dtype  # of pages
-    scales: int  # arrays of scales
+    scales: int  # number of scale arrays
 
     @property
     def products(self) -> jnp.dtype:
-        """What the matrix unit multiplies: f32 for f32 pages, else bf16; it always sums in f32."""
+        """Dtype of products: f32 for f32 pages, else bf16; sums are always f32."""
         return jnp.dtype("float32" if self.dtype == jnp.float32 else "bfloat16")
 
     @property
     def token_bytes(self) -> int:
-        """Of one cached token on this device."""
+        """Bytes per cached token on this device."""
         values = self.value_lanes if self.arrays > 1 else 0
         return self.kv_heads * (self.key_lanes + values) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How the kernel goes about it."""
-
-    group: int  # tokens of a page that are read, changed and written back together
-    writes: int  # groups on their way
-    pages: int  # fetched at a time
-    queries: int  # of a prompt block that attend together
-    decode_rows: int  # rows per KV head of a decode, padded
-    block_rows: int  # rows per KV head of a prompt part, padded
-    decode_units: int  # decodes per step of the grid
+    group: int  # tokens of a page read, modified and written back together
+    writes: int  # groups in flight
+    pages: int  # per fetched block
+    queries: int  # per prompt part
+    decode_rows: int  # per KV head of a decode, padded
+    block_rows: int  # per KV head of a prompt part, padded
+    decode_units: int  # per grid step
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What is computed at a time."""
+    """Heads and rows whose scores are computed at a time."""
 
     heads: int
     rows: int
 
 
 def sizes_of(problem: Problem) -> Sizes:
-    """Raises KernelRefusal: the page tables do not fit the scalar memory."""
+    """Raises KernelRefusal if the page tables do not fit the scalar memory."""
     _check_tables(problem)
     queries = _divisor(problem.block, max(1, UNIT_ROWS // problem.rows))
     group = _group(problem)
@@ -96,7 +94,7 @@ def sizes_of(problem: Problem) -> Sizes:
 
 
 def tile_of(problem: Problem, sizes: Sizes, rows: int) -> Tile:
-    """Of a unit with so many rows per KV head."""
+    """Tile of a unit with this many rows per KV head."""
     row_bytes = 4 * sizes.pages * problem.page_size
     most = min(TILE_ROWS, SCORE_BYTES // row_bytes)
     high = rows if rows <= most else _divisor(rows // _PACKED, most // _PACKED) * _PACKED
@@ -105,13 +103,13 @@ def tile_of(problem: Problem, sizes: Sizes, rows: int) -> Tile:
 
 
 def _group(problem: Problem) -> int:
-    """A tile of the dtype; whole pages where there are scales, which lie a page to a row."""
+    """A tile of the dtype; whole pages if there are scales, which are stored a page per row."""
     tile = SUBLANES * 4 // problem.dtype.itemsize
     return problem.page_size if problem.scales else math.gcd(tile, problem.page_size)
 
 
 def _pages(problem: Problem) -> int:
-    """Whole `cleared_tokens`; whole lanes of scores, where pages are not too odd for that."""
+    """Whole `cleared_tokens`; also whole lanes of scores, unless the page size is too odd."""
     cleared, size = cleared_tokens(problem.page_size), problem.page_size
     even = math.lcm(size, LANES)
     unit = even if even <= FETCHED_TOKENS[1] else cleared
@@ -120,7 +118,7 @@ def _pages(problem: Problem) -> int:
 
 
 def cleared_tokens(page_size: int) -> int:
-    """What can be overwritten in VMEM without reading it, whatever the dtype: whole tiles."""
+    """Tokens that can be overwritten in VMEM without reading them, for any dtype: whole tiles."""
     return math.lcm(page_size, 4 * SUBLANES)
 
 
@@ -133,9 +131,9 @@ def _check_tables(problem: Problem) -> None:
     tables = (problem.decodes + problem.blocks) * problem.table * 4
     if tables > SMEM_BYTES:
         raise KernelRefusal(
-            f"the page tables of a step are {tables} bytes and a TPU's scalar memory takes "
-            f"{SMEM_BYTES}: make pages larger (now {problem.page_size} tokens), the context "
-            "shorter or slots fewer"
+            f"the page tables of a step take {tables} bytes but a TPU's scalar memory holds "
+            f"{SMEM_BYTES}: use larger pages (now {problem.page_size} tokens), a shorter "
+            "context or fewer slots"
         )
 
 
@@ -148,5 +146,5 @@ def _clamp(number: int, least: int, most: int) -> int:
 
 
 def _divisor(number: int, most: int) -> int:
-    """The largest divisor up to `most`; 1 of nothing."""
+    """Largest divisor up to `most`; 1 if `number` is 0."""
     return max((d for d in range(1, min(number, most) + 1) if number % d == 0), default=1)

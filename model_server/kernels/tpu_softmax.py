@@ -1,7 +1,7 @@
-"""Inside the TPU kernel: the running softmax of one unit over the blocks that are fetched for it.
+"""Inside the TPU kernel: the running softmax of one unit over its fetched blocks.
 
 Milakov and Gimelshein 2018 (https://arxiv.org/abs/1805.02867). Sums and weights are f32; products
-are of bf16 numbers unless pages hold f32. Knows nothing of how blocks get to VMEM.
+use bf16 unless pages hold f32.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from jax.experimental import pallas as pl
 from model_server.kernels.pages import LayerPages
 from model_server.kernels.tpu_sizes import Tile
 
-Ref = Any  # of Pallas: memory of the device inside a kernel
+Ref = Any  # Pallas reference: device memory inside a kernel
 _MASKED = -1e30
 
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """What a layer's scores are made with; queries are scaled already."""
+    """Score parameters of a layer; queries are already scaled."""
 
     softcap: float | None
     window: int | None
@@ -31,35 +31,34 @@ class Scoring:
 
 @dataclass(frozen=True, slots=True)
 class Queries:
-    """The queries of a unit and where it is in its sequence."""
+    """Queries of a unit and their position in its sequence."""
 
     numbers: Ref  # [K, rows, lanes]
     tile: Tile
-    per_query: int  # rows of each query
-    start: jax.Array  # cached tokens that the first one sees
+    per_query: int  # rows per query
+    start: jax.Array  # cached tokens that the first query sees
     count: jax.Array
 
 
 @dataclass(frozen=True, slots=True)
 class Softmax:
-    """State in VMEM: the highest score, the sum of weights, the weighted sum of values."""
+    """State in VMEM: highest score, sum of weights, weighted sum of values."""
 
     highest: Ref  # f32[K, rows, 1]
     total: Ref  # f32[K, rows, 1]
     output: Ref  # f32[K, rows, lanes]
 
     def clear(self) -> None:
-        """Nothing seen yet."""
         self.highest[...] = jnp.full(self.highest.shape, _MASKED, jnp.float32)
         self.total[...] = jnp.zeros(self.total.shape, jnp.float32)
         self.output[...] = jnp.zeros(self.output.shape, jnp.float32)
 
     def result(self) -> jax.Array:
-        """f32[K, rows, lanes]; zeros for who saw nothing."""
+        """f32[K, rows, lanes]; zeros for rows that saw nothing."""
         return self.output[...] / jnp.maximum(self.total[...], 1e-30)
 
     def add(self, queries: Queries, block: LayerPages, first: jax.Array, how: Scoring) -> None:
-        """Take in a block, of Refs, whose first token has this position; tile after tile."""
+        """Add a block of Refs whose first token is at position `first`, tile by tile."""
         heads, rows, _ = queries.numbers.shape
         tile = queries.tile
         down = rows // tile.rows
@@ -96,7 +95,7 @@ class Softmax:
         values = keys if block.values is None else block.values[heads].astype(how.products)
         scales = block.key_scales if block.value_scales is None else block.value_scales
         if scales is not None:
-            # Lanes without a token hold anything, also what is no number.
+            # Lanes without a token hold garbage, possibly NaN.
             along = _along(scales[heads], keys.shape[1])
             weights = jnp.where(seen, weights * along, 0.0)
         added = _product(weights.astype(how.products), values, 1)
@@ -104,7 +103,7 @@ class Softmax:
 
 
 def _product(left: jax.Array, right: jax.Array, over: int) -> jax.Array:
-    """Per head, in f32: the last dimension of `left` with dimension `over` of `right`."""
+    """Per-head product in f32: last dimension of `left` with dimension `over` of `right`."""
     exact = left.dtype == jnp.float32
     return jax.lax.dot_general(
         left,
@@ -116,7 +115,7 @@ def _product(left: jax.Array, right: jax.Array, over: int) -> jax.Array:
 
 
 def _along(scales: jax.Array, tokens: int) -> jax.Array:
-    """From [K, pages, 1, lanes], of which the first lanes count, to [K, 1, tokens]."""
+    """Reshape [K, pages, 1, lanes], of which the first lanes are used, to [K, 1, tokens]."""
     pages = scales.shape[1]
     parts = [scales[:, page, :, : tokens // pages] for page in range(pages)]
     return parts[0] if pages == 1 else jnp.concatenate(parts, axis=-1)
@@ -125,7 +124,7 @@ def _along(scales: jax.Array, tokens: int) -> jax.Array:
 def _seen(
     queries: Queries, first: jax.Array, row: jax.Array, tokens: int, window: int | None
 ) -> jax.Array:
-    """bool[1, rows, tokens]: which of the block's tokens each row's query sees."""
+    """bool[1, rows, tokens]: tokens of the block that each row's query sees."""
     shape = (1, queries.tile.rows, tokens)
     query = _quotient(row + jax.lax.broadcasted_iota(jnp.int32, shape, 1), queries.per_query)
     at = first + jax.lax.broadcasted_iota(jnp.int32, shape, 2)
@@ -135,7 +134,7 @@ def _seen(
 
 
 def _quotient(numbers: jax.Array, divisor: int) -> jax.Array:
-    """Of whole numbers below 2048, divided by as many at most: the vector unit only multiplies."""
+    """Divide integers below 2048 by at most 2048: the vector unit can only multiply."""
     if divisor == 1:
         return numbers
     return (numbers * -(-(1 << 20) // divisor)) >> 20

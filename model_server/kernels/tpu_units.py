@@ -1,7 +1,7 @@
-"""What the TPU kernel works through, as vectors of whole numbers for its scalar core.
+"""The TPU kernel's work list, as integer vectors for its scalar core.
 
 A unit is a few queries of one sequence that attend together: a decode row, or a part of a prompt
-block. A run is a few new tokens that go into one group of a page. Knows nothing of the kernel.
+block. A run is a few new tokens that go into one group of a page.
 """
 
 from __future__ import annotations
@@ -15,33 +15,34 @@ from model_server.kernels.paged import PagedBatch
 
 
 class Units(NamedTuple):
-    """i32[U] where nothing else is said. A sequence without tokens sees no page."""
+    """i32[U] unless stated otherwise. A sequence without tokens sees no page."""
 
-    tables: jax.Array  # i32[(D + N) * S/G]: the page tables one after the other
-    starts: jax.Array  # cached tokens that the first query sees; each one sees one more
-    counts: jax.Array  # queries
-    first_pages: jax.Array  # that any query sees, as an index into the table
+    tables: jax.Array  # i32[(D + N) * S/G]: the page tables, concatenated
+    starts: jax.Array  # cached tokens that the first query sees; each later one sees one more
+    counts: jax.Array  # of queries
+    first_pages: jax.Array  # first page any query sees, as an index into the table
     end_pages: jax.Array
-    busy: jax.Array  # i32[U + 1]: the first unit from this one on that has queries; U: none
+    busy: jax.Array  # i32[U + 1]: first unit from this one on with queries; U: none
 
 
 class Runs(NamedTuple):
-    """i32[W] each; those that have tokens come first. Runs of one group follow each other."""
+    """i32[W] each; runs that have tokens come first. Runs of one group are adjacent."""
 
-    total: jax.Array  # i32[1]: how many have tokens
+    total: jax.Array  # i32[1]: number of runs with tokens
     rows: jax.Array  # of the first token in the flat batch
     pages: jax.Array
-    groups: jax.Array  # of that page
-    offsets: jax.Array  # of the first token in that group
-    counts: jax.Array  # tokens
-    fresh: jax.Array  # 0: goes on where the run before it left the group
-    final: jax.Array  # 0: the next run goes on with this group
+    groups: jax.Array  # within that page
+    offsets: jax.Array  # of the first token, within that group
+    counts: jax.Array  # of tokens
+    fresh: jax.Array  # 0: continues the previous run's group
+    final: jax.Array  # 0: the next run continues this group
 
 
 def units_of(batch: PagedBatch, queries: int, page_size: int, window: int | None) -> Units:
-    """Blocks in parts of so many queries. Positions in a block follow each other, real ones first.
+    """Units of a batch, with blocks split into parts of `queries` tokens.
 
-    The same for all layers with this window: XLA computes it once.
+    Positions in a block are consecutive, padding last. Equal for all layers with this window, so
+    XLA computes it once.
     """
     parts = batch.block_limits.reshape(-1, queries)
     starts = jnp.concatenate([batch.decode_limits[:, 0], parts[:, 0]])
@@ -60,9 +61,9 @@ def units_of(batch: PagedBatch, queries: int, page_size: int, window: int | None
 
 
 def runs_of(batch: PagedBatch, group: int) -> Runs:
-    """The runs of all new tokens; page sizes are multiples of `group`."""
+    """Runs of all new tokens; page sizes are multiples of `group`."""
     decodes, (blocks, size) = batch.decode_tables.shape[0], batch.block_limits.shape
-    most = (size + group - 2) // group + 1 if size else 1  # groups that a block can touch
+    most = (size + group - 2) // group + 1 if size else 1  # groups a block can touch
     begins = decodes + size * jnp.arange(blocks, dtype=jnp.int32)[:, None]
     ahead = batch.offsets[begins] % group if blocks else jnp.zeros((0, 1), jnp.int32)
     within = jnp.maximum(group * jnp.arange(most, dtype=jnp.int32) - ahead, 0)

@@ -1,7 +1,7 @@
-"""Inside the TPU kernel: put the new tokens of a step into their pages.
+"""Inside the TPU kernel: write the step's new tokens to their pages.
 
-A page is changed in groups of tokens that the memory can address: read, changed, written back,
-with many groups on their way at a time. Knows nothing of attention.
+Pages are modified in groups of tokens that memory can address: read, modified and written back,
+many groups at a time.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from model_server.kernels.pages import LayerPages
 from model_server.kernels.tpu_pages import LANES
 from model_server.kernels.tpu_units import Runs
 
-Ref = Any  # of Pallas: memory of the device inside a kernel
+Ref = Any  # Pallas reference: device memory inside a kernel
 
 
 @dataclass(frozen=True)
 class Writer:
-    """Copies groups between the pages and a ring of places in VMEM."""
+    """Copies groups between the pages and a ring buffer in VMEM."""
 
     runs: Runs  # of Refs in SMEM
     tokens: LayerPages  # of Refs in VMEM: f32, padded by `group` (scales: LANES) on both sides
@@ -35,7 +35,7 @@ class Writer:
     places: int
 
     def write_all(self) -> None:
-        """All tokens are in their pages when this is done."""
+        """Write all tokens; they are in their pages on return."""
         total = self.runs.total[0]
         ahead = self.places // 2
 
@@ -49,7 +49,7 @@ class Writer:
         jax.lax.fori_loop(first, total, lambda index, _: self._written(index), None)
 
     def _prepare(self, index: jax.Array, total: jax.Array) -> None:
-        """Start to read a group into its place, once what was there is written back."""
+        """Start reading a group into its place, once the place's last group is written back."""
 
         @pl.when(index < total)
         def _() -> None:
@@ -63,7 +63,7 @@ class Writer:
                     copy.start()
 
     def _finish(self, index: jax.Array) -> None:
-        """Change a group and start to write it back; if the next run goes on with it, that does."""
+        """Modify a group and start writing it back, unless the next run continues it."""
         fresh = self.runs.fresh[index] > 0
 
         @pl.when(fresh)
@@ -97,7 +97,7 @@ class Writer:
         return copies
 
     def _change(self, index: jax.Array, before: jax.Array) -> None:
-        """Put the tokens of a run over what the place `before` holds."""
+        """Put a run's tokens over the contents of place `before`."""
         for ring, new in zip(self.ring[:2], self.tokens[:2], strict=True):
             if ring is None or new is None:
                 continue
@@ -117,12 +117,12 @@ class Writer:
         ring[(index % self.places, *at)] = jnp.where(mine, new, held).astype(ring.dtype)
 
     def _rows(self, index: jax.Array, new: Ref) -> jax.Array:
-        """f32[K, group, LANES]: the new tokens, shifted to their places in the group."""
+        """f32[K, group, LANES]: the new tokens, shifted to their offsets in the group."""
         first = self.runs.rows[index] - self.runs.offsets[index] + self.group
         return new[:, pl.ds(first, self.group), :]
 
     def _lanes(self, index: jax.Array, new: Ref, width: int) -> jax.Array:
-        """f32[K, 1, width]: the same of scales; lanes are read from whole ones on, then turned."""
+        """f32[K, 1, width]: likewise for scales, read as aligned lanes and rotated into place."""
         first = self.runs.rows[index] - self.runs.offsets[index] + width
         whole = pl.multiple_of(first // LANES * LANES, LANES)
         window = new[:, :, pl.ds(whole, width + LANES)]

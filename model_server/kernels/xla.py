@@ -1,9 +1,9 @@
-"""Paged attention in plain XLA: runs on every platform, shaped for the CPU.
+"""Paged attention in plain XLA: runs on every platform, tuned for the CPU.
 
 One page of every sequence per iteration, with a running softmax (Milakov and Gimelshein 2018,
-https://arxiv.org/abs/1805.02867): the copy that a gather makes stays inside the cache, and the
-trip count is a value, so one program serves every context length. Gathering whole page tables
-first is 3 to 8 times slower at 32 sequences, because the copy goes through memory.
+https://arxiv.org/abs/1805.02867): the copy made by the gather stays in cache, and the trip count is
+a runtime value, so one program serves every context length. Gathering whole page tables first is 3
+to 8 times slower at 32 sequences, because that copy goes through memory.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def paged_attention(
     softcap: float | None = None,
     window: int | None = None,
 ) -> jax.Array:
-    """As `reference.paged_attention`, up to the order of the additions."""
+    """As `reference.paged_attention`, up to the order of additions."""
     n, c, h, d = q.shape
     _, kv_heads, _, page_size = layer.keys.shape
     width = d if layer.values is None else layer.values.shape[3]
     rows = c * h // kv_heads
-    # Heads before queries: rows stay divided where a mesh divides the heads of one KV head.
+    # Heads before queries: rows stay sharded if a mesh shards the heads of one KV head.
     queries = (q * scale).reshape(n, c, kv_heads, -1, d).transpose(0, 2, 3, 1, 4)
     queries = queries.reshape(n, kv_heads, rows, d)
     row_limits = jnp.tile(limits, (1, h // kv_heads))  # i32[N, rows]
@@ -68,7 +68,7 @@ def paged_attention(
     ends = (limits.max(1) + page_size - 1) // page_size
     trips = jnp.max(ends if first is None else ends - first)
     _, total, output = lax.fori_loop(0, trips, one_page, start)
-    # A padding row saw nothing but masked scores: its weights are exp(0), so zero it by its limit.
+    # A padding row saw only masked scores, so its weights are exp(0); zero it by its limit.
     output = jnp.where(
         (row_limits > 0)[:, None, :, None], output / jnp.maximum(total, 1e-30)[..., None], 0.0
     )
@@ -77,7 +77,7 @@ def paged_attention(
 
 
 def _gathered(layer: LayerPages, pages: jax.Array) -> LayerPages:
-    """One page of every sequence; int8 and float8 widened here, where they are few."""
+    """One page of every sequence; int8 and float8 are widened here, where they are few."""
     taken = jax.tree.map(lambda a: a.at[pages].get(mode="promise_in_bounds"), layer)
     if taken.keys.dtype not in HIGHEST:
         return taken
@@ -88,9 +88,9 @@ def _gathered(layer: LayerPages, pages: jax.Array) -> LayerPages:
 
 
 def _first_pages(limits: jax.Array, window: int | None, page_size: int) -> jax.Array | None:
-    """i32[N]: the first page of each sequence that any of its queries sees; None: page 0 of all.
+    """i32[N]: first page of each sequence that any of its queries sees; None: page 0 of all.
 
-    A row may see nothing of that page: what it adds up there is wiped by the decay of its first
+    A row may see nothing of that page; what it accumulates there is wiped by the decay at its first
     page with a score.
     """
     if window is None:
@@ -102,7 +102,7 @@ def _first_pages(limits: jax.Array, window: int | None, page_size: int) -> jax.A
 def _page_of(
     tables: jax.Array, first: jax.Array | None, index: jax.Array, page_size: int
 ) -> tuple[jax.Array, jax.Array]:
-    """i32[N]: the page of each sequence on this trip; and the position of its first token."""
+    """i32[N]: each sequence's page in this iteration, and the position of its first token."""
     if first is None:
         pages = lax.dynamic_index_in_dim(tables, index, axis=1, keepdims=False)
         return pages, index * page_size

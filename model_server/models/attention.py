@@ -1,4 +1,4 @@
-"""Grouped-query attention as most families have it; what differs between them are arguments."""
+"""Grouped-query attention; arguments cover the differences between families."""
 
 from __future__ import annotations
 
@@ -19,33 +19,31 @@ from model_server.models.weight import WeightForm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionShape:
-    """The sizes of one layer's attention."""
-
     embed: int
     heads: int
     kv_heads: int
     head_dim: int
-    scale: float  # of the scores
-    window: int | None = None  # tokens that a query sees, itself included; None: all
-    softcap: float | None = None  # of the scores
+    scale: float  # applied to the scores
+    window: int | None = None  # tokens a query sees, itself included; None: all
+    softcap: float | None = None  # applied to the scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSources:
-    """Where the projections of one layer are in a checkpoint; no source, no bias."""
+    """Checkpoint sources of one layer's projections; no source means no bias."""
 
     q: Names = ()
     k: Names = ()
     v: Names = ()
     out: Names = ()
-    biases: tuple[Names, Names, Names] | None = None  # of q, k and v
+    biases: tuple[Names, Names, Names] | None = None  # q, k and v
     out_bias: Names | None = None
 
     @classmethod
     def hugging_face(
         cls, prefix: str, *, biased: bool = False, out_biased: bool = False, out: str = "o_proj"
     ) -> AttentionSources:
-        """q_proj, k_proj, v_proj and o_proj below `prefix`, as most families name them."""
+        """Sources q_proj, k_proj, v_proj and o_proj under `prefix`, the usual naming."""
         q, k, v = ((f"{prefix}.{letter}_proj.weight",) for letter in "qkv")
         biases = tuple((f"{prefix}.{letter}_proj.bias",) for letter in "qkv")
         return cls(
@@ -62,7 +60,7 @@ Norm = Callable[[jax.Array], jax.Array]
 
 
 class Attention(nnx.Module):
-    """Project, norm and rotate queries and keys where wanted, attend, project back."""
+    """Projects, optionally norms and rotates queries and keys, attends, projects back."""
 
     def __init__(
         self,
@@ -107,7 +105,7 @@ class Attention(nnx.Module):
         pages: LayerPages,
         batch: PagedBatch,
     ) -> tuple[jax.Array, LayerPages]:
-        """f32[T, D], and the pages with the new tokens."""
+        """Returns f32[T, D] and the pages with the new tokens written."""
         s = self.shape
         q, k, v = (part.reshape(x.shape[0], -1, s.head_dim) for part in self.qkv(x))
         if self.q_norm is not None and self.k_norm is not None:

@@ -1,7 +1,6 @@
-"""Which axis of the mesh divides each logical axis of a model, and how a publish changes that.
+"""Sharding rules: the mesh axis for each logical axis of a model, and overrides of them.
 
-A mesh has Saxml's three axes: `replica`, `data` (data_mdl2 there) and `model` (mdl). Knows no
-device and no size.
+The mesh has Saxml's three axes: `replica`, `data` (data_mdl2 there) and `model` (mdl).
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ _PARAM = "overrides.SHARDING_RULES"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The mesh axis of each logical axis; None: never divided."""
+    """Mesh axis for each logical axis; None: replicated."""
 
     vocab: str | None = "model"
     heads: str | None = "model"
     ffw: str | None = "model"
     experts: str | None = "model"
     embed: str | None = "data"
-    tokens: str | None = None  # rows of a step between attention and feed-forwards, not of weights
+    tokens: str | None = None  # rows of a step between attention and feed-forwards; no weight axis
 
     def of(self, logical: str | None) -> str | None:
-        """The mesh axis of a logical axis; None of a dimension that has no name."""
+        """Return the mesh axis of a logical axis; None for an unnamed dimension."""
         return None if logical is None else getattr(self, logical)
 
 
@@ -39,13 +38,13 @@ DEFAULT_RULES = Rules()
 
 
 def parse_rules(given: Any) -> Rules:
-    """The default rules with the changes of an override. Raises InvalidRequest."""
+    """Apply an override to the default rules. Raises InvalidRequest."""
     if given is None:
         return DEFAULT_RULES
     if not isinstance(given, Mapping):
         raise InvalidRequest(
-            f"SHARDING_RULES is {json.dumps(given)}: give an object from logical to mesh axes, as "
-            '{"experts": "data"}',
+            f"SHARDING_RULES is {json.dumps(given)}: give an object mapping logical to mesh axes, "
+            'e.g. {"experts": "data"}',
             param=_PARAM,
         )
     for logical, axis in given.items():
@@ -61,7 +60,7 @@ def _check(what: str, given: Any, known: Sequence[str], more: str = "") -> None:
     close = difflib.get_close_matches(str(given), known, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]}? " if close else ""
     raise InvalidRequest(
-        f"SHARDING_RULES has an unknown {what}, {json.dumps(given)}: {hint}there are "
+        f"SHARDING_RULES has an unknown {what}, {json.dumps(given)}: {hint}use "
         f"{', '.join(known)}{more}",
         param=_PARAM,
     )

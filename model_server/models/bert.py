@@ -29,15 +29,13 @@ from model_server.models.layers import (
 from model_server.models.weight import WeightForm, weight
 from sax.errors import CheckpointError
 
-# Heads for tasks other than embedding, and a buffer of old exporters that counts 0, 1, 2, ...
+# Heads for other tasks, and a 0, 1, 2, ... buffer that old exporters wrote.
 _UNUSED = ("pooler.", "cls.", "classifier.", "qa_outputs.", "embeddings.position_ids")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BertConfig:
-    """The sizes of one BERT."""
-
-    prefix: str  # of its tensors' names: "" or "bert."
+    prefix: str  # of the tensor names: "" or "bert."
     layers: int
     embed: int
     ffw: int
@@ -50,7 +48,7 @@ class BertConfig:
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any] | None) -> BertConfig:
-        """From `config.json`. Raises CheckpointError for what this family does not compute."""
+        """Parse `config.json`. Raises CheckpointError for unsupported settings."""
         keys = ConfigKeys(config, "bert")
         keys.only("position_embedding_type", "absolute")
         keys.only("is_decoder", False)
@@ -58,7 +56,7 @@ class BertConfig:
         if embed % heads:
             raise CheckpointError(f"hidden_size {embed} does not divide into {heads} heads")
         return cls(
-            # A task's model holds the encoder as its part `bert`.
+            # Task-specific models hold the encoder as their submodule `bert`.
             prefix="" if keys.get("architectures", ["BertModel"]) == ["BertModel"] else "bert.",
             layers=keys.whole("num_hidden_layers"),
             embed=embed,
@@ -73,12 +71,11 @@ class BertConfig:
 
 
 def _dense(name: str) -> tuple[tuple[str], tuple[str]]:
-    """The kernel's and the bias's tensor."""
     return (f"{name}.weight",), (f"{name}.bias",)
 
 
 class SelfAttention(nnx.Module):
-    """Every token attends to every token of its own input."""
+    """Bidirectional attention over the tokens of one input."""
 
     def __init__(self, config: BertConfig, prefix: str, form: WeightForm) -> None:
         self.heads = config.heads
@@ -97,7 +94,10 @@ class SelfAttention(nnx.Module):
         )
 
     def __call__(self, x: jax.Array, there: jax.Array) -> jax.Array:
-        """f32[B * T, D] and bool[B, T], whether a position holds a token: f32[B * T, D]."""
+        """Maps f32[B * T, D] to f32[B * T, D].
+
+        there: bool[B, T], True where a position holds a token.
+        """
         rows, dtype = there.shape[0], self.out.kernel[...].dtype
         q, k, v = (
             part.reshape(rows, -1, self.heads, part.shape[-1] // self.heads).astype(dtype)
@@ -111,7 +111,7 @@ class SelfAttention(nnx.Module):
 
 
 class Layer(nnx.Module):
-    """Attention and feed-forward; each sum with the residual is normalised."""
+    """Attention and feed-forward, each followed by a norm over its residual sum."""
 
     def __init__(self, config: BertConfig, index: int, form: WeightForm) -> None:
         prefix = f"{config.prefix}encoder.layer.{index}"
@@ -136,7 +136,7 @@ class Layer(nnx.Module):
 
 
 class Bert(nnx.Module):
-    """Tokens to the last hidden states."""
+    """Maps tokens to the last hidden states."""
 
     def __init__(self, config: BertConfig, form: WeightForm) -> None:
         prefix, size = f"{config.prefix}embeddings", config.embed
@@ -160,10 +160,13 @@ class Bert(nnx.Module):
         self.layers = nnx.List([Layer(config, index, form) for index in range(config.layers)])
 
     def __call__(self, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
-        """i32[B, T] and i32[B] to f32[B, T, D]; what lies beyond a length means nothing."""
+        """Maps i32[B, T] and lengths i32[B] to f32[B, T, D].
+
+        Positions past a length hold garbage.
+        """
         rows, columns = tokens.shape
         there = jnp.arange(columns) < lengths[:, None]
-        # One text alone is all of the first type.
+        # A single text is entirely of token type 0.
         added = self.positions[...][:columns] + self.token_types[...][0]
         x = self.embedding(tokens.reshape(-1)) + jnp.tile(added, (rows, 1))
         x = self.first_norm(x)
@@ -173,7 +176,6 @@ class Bert(nnx.Module):
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> EmbedRecipe:
-    """A recipe from a checkpoint's config.json and checked override values."""
     sizes = BertConfig.from_hf(config)
     return EmbedRecipe(
         build=lambda form: Bert(sizes, form),

@@ -1,9 +1,9 @@
-"""C4SpmdGpt3AdamOrgHP: GPT-3's sizes and shape, as MLPerf trained it.
+"""C4SpmdGpt3AdamOrgHP: the size and architecture of GPT-3, as MLPerf trained it.
 
 Source: `paxml.tasks.lm.params.c4` and `saxml.server.pax.lm.params.c4`: learned positions, biases
-everywhere, no soft caps. Saxml answers with a beam search of 4; here answers are sampled as the
-class's temperature and top-k say, or greedy at TEMPERATURE 0. No checkpoint of it that is read here
-exists; checkpoint "None" fills it at random.
+everywhere, no soft caps. Saxml runs a beam search of width 4; here answers are sampled with the
+class's temperature and top-k, or greedy at TEMPERATURE 0. No supported format holds a checkpoint of
+it; checkpoint "None" fills it with random weights.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _TABLE = "TRAINABLE_PE_MAX_SEQ_LEN"
 
 
 def configure(config: Values | None, values: Values) -> Recipe:
-    """A recipe from the class's sizes; its context ends with its table of positions."""
-    assert config is not None, "a class of Saxml brings its own sizes"
+    """Build a recipe from the class's sizes; its position table bounds the context."""
+    assert config is not None, "a Saxml class brings its own sizes"
     heads, head_dim = config["NUM_HEADS"], config["DIMS_PER_HEAD"]
     if type(config[_TABLE]) is not int or config[_TABLE] < 1:
         raise InvalidRequest(f"{_TABLE} must be at least 1", param=f"overrides.{_TABLE}")
@@ -55,5 +55,4 @@ _GPT3: Values = {
 
 
 def model_classes() -> list[ModelClass]:
-    """The one registered class."""
     return [saxml_class("c4", "C4SpmdGpt3AdamOrgHP", _ARCHITECTURE, _GPT3)]

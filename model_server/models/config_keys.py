@@ -1,4 +1,4 @@
-"""Reading a config.json: every value checked, every complaint names its key."""
+"""Reading config.json: values are type-checked, and every error names its key."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from sax.errors import CheckpointError
 
-_MOST = 2**24  # of anything that is counted: no model comes near, and a slip is caught early
+_MOST = 2**24  # upper bound of any count: far above every model, so it catches slips
 
 
 class ConfigKeys:
-    """The values of one config.json. A null counts as absent, as Hugging Face writes it.
+    """Values of one config.json. A null counts as absent, as Hugging Face writes it.
 
-    `defaults` hold for keys that are not there at all, not for those that are null.
+    `defaults` apply to missing keys, not to null ones.
     """
 
     def __init__(
@@ -27,19 +27,19 @@ class ConfigKeys:
         self.family = family
 
     def get(self, key: str, default: Any = None) -> Any:
-        """As it is."""
+        """Return the raw value, or `default` if absent or null."""
         value = self.all.get(key)
         return default if value is None else value
 
     def whole(self, key: str, default: int | None = None, *, least: int = 1) -> int:
-        """A whole number of at least `least`. Raises CheckpointError."""
+        """Return an integer of at least `least`. Raises CheckpointError."""
         value = self._wanted(key, default)
         if type(value) is not int or not least <= value <= _MOST:
             raise self._wrong(key, value, f"a whole number from {least} to {_MOST}")
         return value
 
     def whole_or_none(self, key: str) -> int | None:
-        """A whole number of at least 1, None where there is none. Raises CheckpointError."""
+        """Return an integer of at least 1, or None if absent. Raises CheckpointError."""
         return None if self.get(key) is None else self.whole(key)
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -61,7 +61,7 @@ class ConfigKeys:
         return value
 
     def only(self, key: str, *allowed: Any) -> Any:
-        """The value of a switch of which only some settings are computed; absent: the first."""
+        """Return a switch that must be one of `allowed`; the first if absent."""
         value = self.get(key, allowed[0])
         if value not in allowed:
             raise self._wrong(key, value, " or ".join(map(repr, allowed)))
@@ -75,5 +75,5 @@ class ConfigKeys:
 
     def _wrong(self, key: str, value: Any, wanted: str) -> CheckpointError:
         return CheckpointError(
-            f"config.json has {key} = {value!r}; the {self.family} family computes {wanted}"
+            f"config.json has {key} = {value!r}; the {self.family} family supports {wanted}"
         )

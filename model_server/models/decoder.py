@@ -1,4 +1,4 @@
-"""A stack of layers between tokens and logits: what every decoder family shares."""
+"""The decoder stack shared by every family: embedding, layers, final norm, logits."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from model_server.models.stage import Stage
 
 
 class Decoder(nnx.Module):
-    """Tokens to hidden states, hidden states to logits.
+    """Maps tokens to hidden states, and hidden states to logits.
 
-    A layer is called as layer(x, rotation, pages, batch) and gives (x, pages). A stage of a
-    pipeline is the same module without the parts of other stages: its runner calls `embed`,
-    `run`, `final_norm` and `logits` where it has them.
+    A layer is called as layer(x, rotation, pages, batch) and returns (x, pages). A pipeline stage
+    is the same module without the parts of other stages: its runner calls whichever of `embed`,
+    `run`, `final_norm` and `logits` it has.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Decoder(nnx.Module):
         embedding: Embedding,
         layers: Sequence[nnx.Module],
         final_norm: nnx.Module,
-        head: Linear | None,  # None: the embedding, tied
+        head: Linear | None,  # None: tied to the embedding
         ropes: Sequence[Rope | None],  # one per layer
         embedding_scale: float = 1.0,
         logits_softcap: float | None = None,
@@ -50,14 +50,14 @@ class Decoder(nnx.Module):
         pages: Sequence[LayerPages],
         batch: PagedBatch,
     ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
-        """Final hidden states f32[T, D], normalised, and the pages with the new tokens."""
+        """Returns normalised hidden states f32[T, D] and the pages with the new tokens written."""
         x, written = self.run(self.embed(tokens, positions), positions, pages, batch)
         return self.final_norm(x), written
 
     def run(
         self, x: jax.Array, positions: jax.Array, pages: Sequence[LayerPages], batch: PagedBatch
     ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
-        """f32[T, D] through the layers, and their pages with the new tokens."""
+        """Runs f32[T, D] through the layers; returns it with the updated pages."""
         rotations = {rope: rope and rope.at(positions) for rope in dict.fromkeys(self.ropes)}
         x = batch.divided(x)
         written: list[LayerPages] = []
@@ -68,18 +68,18 @@ class Decoder(nnx.Module):
         return x, tuple(written)
 
     def embed(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
-        """f32[T, D]: what the first layer sees."""
+        """Returns f32[T, D], the input of the first layer."""
         x = self.embedding(tokens)
         return x if self.embedding_scale == 1.0 else x * self.embedding_scale
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """f32[R, D] to f32[R, V]."""
+        """Maps f32[R, D] to f32[R, V]."""
         made: Any = self.embedding.logits(hidden) if self.head is None else self.head(hidden)
         cap = self.logits_softcap
         return made if cap is None else cap * jnp.tanh(made / cap)
 
     def keep(self, stage: Stage) -> None:
-        """Let go of what other stages hold; a tied embedding is held by the first and the last."""
+        """Drop the parts of other stages; both first and last keep a tied embedding."""
         self.layers = nnx.List(self.layers[stage.layers])
         self.ropes = self.ropes[stage.layers]
         tied = self.head is None

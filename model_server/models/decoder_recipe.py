@@ -1,6 +1,6 @@
-"""From the layers of a decoder family to its recipe: what families share outside their layers.
+"""Building a decoder family's recipe from its layers: everything families share outside the layers.
 
-Names are those that Hugging Face gives the tensors of most decoders. Knows no family.
+Tensor names are the ones Hugging Face gives most decoders.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from model_server.models.rope import Rope
 from model_server.models.weight import WeightForm
 
 BuildLayer = Callable[[int, WeightForm], nnx.Module]
-BuildAttention = Callable[[str, AttentionShape, WeightForm], nnx.Module]  # of the layer's prefix
+BuildAttention = Callable[[str, AttentionShape, WeightForm], nnx.Module]  # str: layer prefix
 BuildFfw = Callable[[str, WeightForm], nnx.Module]
 
 
@@ -38,13 +38,13 @@ def decoder_recipe(
     embedding_scale: Callable[[WeightForm], float] = lambda form: 1.0,
     logits_softcap: float | None = None,
 ) -> Recipe:
-    """A recipe over layers of any kind.
+    """Build a recipe over layers of any kind.
 
-    served: the serving fields of the recipe.
-    shape: of any layer's attention; what is cached is the same in all.
+    served: the recipe's serving fields.
+    shape: attention shape of any layer; all layers cache the same.
     ropes: one per layer.
-    plus_one: the last norm's scale is stored less one.
-    tied: whether the head is the embedding where config.json does not say.
+    plus_one: the checkpoint stores the final norm's scale minus one.
+    tied: whether the head shares the embedding if config.json does not say.
     """
 
     def build(form: WeightForm) -> Decoder:
@@ -79,7 +79,7 @@ def pre_norm_recipe(
     ffw: BuildFfw | None = None,
     **rest: Any,
 ) -> Recipe:
-    """A recipe over layers as Llama's, whose halves a family may replace.
+    """Build a recipe over Llama-style layers, with optional attention and feed-forward.
 
     shapes: one per layer.
     rest: as for `decoder_recipe`.
@@ -102,7 +102,7 @@ def pre_norm_recipe(
 
 
 def norm_of(keys: ConfigKeys, name: str, *, plus_one: bool = False) -> RmsNorm:
-    """The RMS norm over the model's width that is stored under `name`."""
+    """RMS norm over the model's width, stored under `name`."""
     return RmsNorm(
         keys.whole("hidden_size"),
         (f"{name}.weight",),
@@ -112,12 +112,12 @@ def norm_of(keys: ConfigKeys, name: str, *, plus_one: bool = False) -> RmsNorm:
 
 
 def plain_attention(prefix: str, shape: AttentionShape, form: WeightForm) -> Attention:
-    """Separate projections without biases."""
+    """Attention with separate, unbiased projections."""
     return Attention(shape, AttentionSources.hugging_face(f"{prefix}.self_attn"), form)
 
 
 def gated_ffw(keys: ConfigKeys, activation: Any = None) -> BuildFfw:
-    """The gated feed-forward of the config's size; `activation` by name, else the config's."""
+    """Builder of the config's gated feed-forward; `activation` overrides the config's."""
     embed, ffw = keys.whole("hidden_size"), keys.whole("intermediate_size")
     found = activation_of(activation or keys.get("hidden_act", "silu"))
 

@@ -1,7 +1,7 @@
 """DeepSeek-V3 and R1: latent attention; some dense layers, then routed and shared experts.
 
 Source: DeepSeek-AI 2024 (arXiv:2412.19437); names and config keys are those of Hugging Face's
-`DeepseekV3ForCausalLM`. The layers behind the last, which guess a token further, are passed over.
+`DeepseekV3ForCausalLM`. Multi-token-prediction layers after the last are skipped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from model_server.models.routing import GroupedSigmoidChoice, Router, checked_co
 from model_server.models.weight import WeightForm
 from sax.errors import CheckpointError
 
-# Hugging Face's, for keys that a config.json leaves out.
+# Hugging Face's defaults.
 _DEFAULTS = {
     "n_routed_experts": 256,
     "n_shared_experts": 1,
@@ -38,7 +38,6 @@ _DEFAULTS = {
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """A recipe from a checkpoint's config.json and checked override values."""
     keys = ConfigKeys(config, "deepseek_v3", _DEFAULTS)
     layers, shape = keys.whole("num_hidden_layers"), latent_shape(keys)
     first_sparse = keys.whole("first_k_dense_replace", 0, least=0)
@@ -76,7 +75,6 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
 
 def latent_shape(keys: ConfigKeys) -> LatentShape:
-    """The attention that a config of this kind names."""
     plain, rotated = keys.whole("qk_nope_head_dim", 128), keys.whole("qk_rope_head_dim", 64)
     return LatentShape(
         embed=keys.whole("hidden_size"),
@@ -92,7 +90,7 @@ def latent_shape(keys: ConfigKeys) -> LatentShape:
 
 
 def _sharpened(keys: ConfigKeys) -> float:
-    """What a stretched rope adds to the scale of the scores (arXiv:2309.00071, section 3.4)."""
+    """Factor that YaRN applies to the score scale (arXiv:2309.00071, section 3.4)."""
     given = keys.get("rope_parameters") or keys.get("rope_scaling") or {}
     if given.get("rope_type", given.get("type", "default")) == "default":
         return 1.0
@@ -112,7 +110,7 @@ def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
             f"{name}.experts", experts, gate="gate_proj", up="up_proj", down="down_proj"
         )
         always = None
-        if shared:  # several of them are stored, and computed, as a wider one
+        if shared:  # several are stored, and computed, as one wider feed-forward
             always = GatedFeedForward.hugging_face(
                 embed, shared * ffw, f"{name}.shared_experts", activation=activation, form=form
             )
@@ -134,7 +132,7 @@ def _choice(keys: ConfigKeys, experts: int) -> GroupedSigmoidChoice:
     if experts % groups or kept > groups or (kept < groups and experts // groups < 2):
         raise CheckpointError(
             f"config.json has n_group = {groups} and topk_group = {kept} for {experts} experts; "
-            "groups are of one size, of two experts at least, and no more are kept than there are"
+            "groups must be of equal size with at least two experts, and topk_group at most n_group"
         )
     return GroupedSigmoidChoice(
         count=checked_count(keys, experts // groups * kept),
@@ -146,6 +144,6 @@ def _choice(keys: ConfigKeys, experts: int) -> GroupedSigmoidChoice:
 
 
 def _spare_layers(keys: ConfigKeys, layers: int) -> tuple[str, ...]:
-    """Prefixes of the layers that guess tokens further ahead."""
+    """Tensor prefixes of the multi-token-prediction layers."""
     more = keys.whole("num_nextn_predict_layers", 0, least=0)
     return tuple(f"model.layers.{index}." for index in range(layers, layers + more))

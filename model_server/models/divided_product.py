@@ -1,7 +1,7 @@
-"""A TPU kernel's product on every device that holds a part of the weight.
+"""The TPU matmul kernel on a sharded weight.
 
-XLA cannot divide a kernel, so each device multiplies by what it holds: outputs stay where they are
-made, and products over parts of the inputs are added up. No weight moves.
+XLA cannot partition a kernel, so each device multiplies by its own shard: outputs stay where they
+are computed, and partial sums over sharded inputs are reduced. No weight moves.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from model_server.models.placement import Placement
 
 
 def can_multiply(packed: Packed, place: Placement) -> bool:
-    """Does the kernel take what each device holds? packed: of one matrix [out, in]."""
+    """Does the kernel support every device's shard? packed: one matrix [out, in]."""
     shards = mesh_of(packed.values).shape
     outputs, inputs = (shards.get(axis, 1) for axis in (place.outputs, place.inputs))
     if packed.scales is not None and packed.scales.shape[1] > 1 and packed.scales.shape[1] % inputs:
-        return False  # a device would hold a part of a block
+        return False  # a shard would split a block
 
     def held(array: jax.Array) -> Any:
         rows, columns = array.shape
@@ -33,7 +33,7 @@ def can_multiply(packed: Packed, place: Placement) -> bool:
 
 
 def multiply(x: jax.Array, packed: Packed, place: Placement) -> jax.Array:
-    """[T, in] times the matrix, transposed: f32[T, out]. Ask `can_multiply` first."""
+    """[T, in] times the transposed matrix: f32[T, out]. Check `can_multiply` first."""
     mesh = mesh_of(packed.values)
     if mesh.empty:
         return matmul(x, packed, interpret=place.interpret)
@@ -57,5 +57,5 @@ def multiply(x: jax.Array, packed: Packed, place: Placement) -> jax.Array:
 
 
 def mesh_of(array: jax.Array) -> Any:
-    """The mesh that a traced array lies on; empty where it lies on one device."""
+    """Mesh of a traced array; empty for a single device."""
     return jax.typeof(array).sharding.mesh

@@ -1,8 +1,8 @@
-"""The numbers of a random weight, region by region.
+"""Random weights, drawn region by region.
 
-How a weight is cut depends on the mesh (fused projections, copied KV heads); what it holds must
-not. So each part is drawn by the name of where it is stored, and each number by its place there:
-any region can be drawn without the rest of its weight. Knows no devices.
+How a weight is split depends on the mesh (fused projections, copied KV heads); its values must not.
+So each part is keyed by its name in storage and each number by its position there: any region can
+be drawn without the rest of its weight.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from model_server.models.source import Joined, RepeatedGroups, Source
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows drawn as one array, after which every group of them is repeated."""
+    """Rows drawn as one array, then repeated group by group."""
 
-    key: int  # that the draw is made from, beside the seed
-    count: int  # before they are repeated
+    key: int  # of the draw, combined with the seed
+    count: int  # before repetition
     group: int
     times: int
 
 
 def rows_of(source: Source, count: int, path: str) -> tuple[Rows, ...]:
-    """The parts of a weight of `count` rows, in order. `path` names what has no source."""
+    """Parts of a weight of `count` rows, in order. `path` names a part without a source."""
     return tuple(_parts(source, count, path))
 
 
@@ -43,17 +43,17 @@ def _parts(source: Source, count: int, path: str) -> Iterator[Rows]:
     group, times = count, 1
     if isinstance(source, RepeatedGroups):
         source, group, times = source.part, source.size, source.times
-    # An expression's text says all that it is made of.
+    # repr() covers everything that makes up an expression.
     name = repr(source) if source.names else path
     yield Rows(zlib.crc32(name.encode()), count // times, group, times)
 
 
-_TILE = 128  # columns that are drawn from one key
-_AT_ONCE = 2**18  # numbers in the making; more of them are no faster and take more memory
+_TILE = 128  # columns drawn from one key
+_AT_ONCE = 2**18  # numbers per batch; larger batches are no faster and take more memory
 
 
 def drawn_rows(rows: Sequence[Rows], seed: int, start: int, count: int) -> np.ndarray:
-    """u32[count, 3]: of each row from `start`, the two words of its key and its number below it."""
+    """u32[count, 3] for rows from `start`: two words of the key, and the number under it."""
     ends = np.cumsum([part.count * part.times for part in rows])
     at = np.arange(start, start + count)
     part = np.searchsorted(ends, at, side="right")
@@ -71,15 +71,15 @@ def _key_words(seed: int, part: int) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """How any region of one shape is drawn from a weight; weights that are alike share it."""
+    """Draws any region of one shape from a weight; weights that are alike share it."""
 
-    whole: tuple[int, ...]  # shape of the weight
+    whole: tuple[int, ...]  # of the weight
     shape: tuple[int, ...]  # of the region
     dtype: Any
     spread: float
 
     def region(self, rows: jax.Array, begin: jax.Array) -> jax.Array:
-        """The region that starts at `begin`, u32[dimensions]; rows: of it, see `drawn_rows`."""
+        """Draw the region starting at `begin`, u32[dimensions]; rows: from `drawn_rows`."""
         lines, batch = math.prod(self._lines), max(1, _AT_ONCE // self.shape[-1])
 
         def line(number: jax.Array) -> jax.Array:
@@ -95,20 +95,20 @@ class Draw:
 
     @property
     def _lines(self) -> tuple[int, ...]:
-        """The dimensions of the region before its columns; a vector is a column of rows."""
+        """Dimensions of the region before its columns; a vector is one column of rows."""
         return self.shape[:-1] or self.shape
 
     def _line(self, row: jax.Array, inner: Sequence[jax.Array], begin: jax.Array) -> jax.Array:
-        """The number of a line among all that are drawn from its key."""
+        """Index of a line among all those drawn from its key."""
         for size, index, start in zip(self.whole[1:], inner, begin[1:], strict=False):
             row = row * size + index.astype(jnp.uint32) + start
         return row
 
     def _columns(self, words: jax.Array, line: jax.Array, begin: jax.Array) -> jax.Array:
-        """The columns of one line, of which every tile has a key of its own."""
+        """Columns of one line; each tile has its own key."""
         width, columns = (1, 1) if len(self.shape) == 1 else (self.shape[-1], self.whole[-1])
         tile = min(_TILE, columns)
-        whole = width % tile == 0 or width == columns  # it begins where a tile begins
+        whole = width % tile == 0 or width == columns  # starts on a tile boundary
         first = 0 if width == columns else begin // tile
         tiles = line * -(-columns // tile) + first
         tiles += jnp.arange(-(-width // tile) + (not whole), dtype=jnp.uint32)
@@ -124,5 +124,5 @@ class Draw:
             return (jax.random.normal(key, (count,), wide) * self.spread).astype(self.dtype)
         highest = 7 if self.dtype == jnp.int4 else 127
         drawn = jnp.round(jax.random.normal(key, (count,), jnp.bfloat16) * self.spread)
-        # XLA:CPU writes single int4 numbers forty times slower than bytes.
+        # XLA:CPU writes single int4 numbers 40 times slower than bytes.
         return jnp.clip(drawn, -highest, highest).astype(jnp.int8)

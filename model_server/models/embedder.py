@@ -1,7 +1,4 @@
-"""What a family of embedding models hands to the loader, as recipe.py does for language models.
-
-Knows nothing of pooling files, buckets or requests.
-"""
+"""Recipes of embedding models: the counterpart of recipe.py for embedders."""
 
 from __future__ import annotations
 
@@ -15,19 +12,19 @@ from flax import nnx
 from model_server.models.weight import Blueprint, WeightForm, blueprint
 from sax.errors import InvalidRequest
 
-# Serving values of every embedder.
+# Serving defaults of every embedder.
 EMBEDDER_DEFAULTS: Mapping[str, Any] = {
-    # Of weights: bfloat16 or float32. These models are small, and their vectors are compared with
-    # ones that were stored before: as exact as the reference unless told otherwise.
+    # Weight dtype: bfloat16 or float32. These models are small and their vectors are compared with
+    # ones stored earlier, so match the reference exactly by default.
     "DTYPE": "float32",
-    "MAX_CONTEXT": None,  # tokens of one input; null: the model's own
-    "BATCH_SIZE": 16,  # inputs of one step at most
+    "MAX_CONTEXT": None,  # tokens per input; null: the model's own
+    "BATCH_SIZE": 16,  # most inputs per step
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedRecipe:
-    """One embedding model, configured but not in memory.
+    """An embedding model, configured but not in memory.
 
     The module maps tokens i32[B, T] and lengths i32[B] to hidden states f32[B, T, D].
     """
@@ -36,47 +33,46 @@ class EmbedRecipe:
     embed: int
     vocab: int
     own_context: int  # positions the model has
-    max_context: int | None  # what the publish asks for; None: as the checkpoint says
+    max_context: int | None  # from the publish; None: as the checkpoint says
     dtype: str
     batch: int
-    # checkpoint tensors of heads that an embedding does not need, by prefix
+    # prefixes of checkpoint tensors (heads) that an embedding does not need
     unused: tuple[str, ...] = ()
 
     def blueprint(self) -> Blueprint:
-        """The module without its weights."""
         form = WeightForm(dtype=jnp.dtype(self.dtype))
         return blueprint(lambda: self.build(form))
 
 
 @dataclass(frozen=True, slots=True)
 class EmbedderClass:
-    """One entry of the registry: a model path and how to make a recipe for it."""
+    """A registry entry: a model path and how to build its recipe."""
 
     path: str
     overridable: Mapping[str, Any]
     configure: Callable[[Mapping[str, Any] | None, Mapping[str, Any]], EmbedRecipe]
-    needs_checkpoint: ClassVar[bool] = True  # sizes and tokenizer come from there
+    needs_checkpoint: ClassVar[bool] = True  # for sizes and tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class EmbedderFamily:
-    """Embedding models that take their sizes from a checkpoint: one line of the registry."""
+    """Embedding models sized by their checkpoint; one line of the registry."""
 
-    path: str  # the short name a publish may give
+    path: str  # short name accepted by publish
     model_types: tuple[str, ...]  # of config.json
-    title: str  # what people call these models
+    title: str  # display name
     configure: Callable[[Mapping[str, Any] | None, Mapping[str, Any]], EmbedRecipe]
 
     def model_class(self) -> EmbedderClass:
-        """The registry's entry for it."""
         return EmbedderClass(self.path, EMBEDDER_DEFAULTS, self.configure)
 
 
 def embedding(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
-    """The recipe's serving fields from override values. Raises InvalidRequest."""
+    """Validate override values into the recipe's serving fields. Raises InvalidRequest."""
     if values["DTYPE"] not in ("bfloat16", "float32"):
         raise InvalidRequest(
-            f'DTYPE is "bfloat16" or "float32", not {values["DTYPE"]!r}', param="overrides.DTYPE"
+            f'DTYPE must be "bfloat16" or "float32", not {values["DTYPE"]!r}',
+            param="overrides.DTYPE",
         )
     for key in ("MAX_CONTEXT", "BATCH_SIZE"):
         if values[key] is not None and values[key] < 1:
@@ -88,7 +84,7 @@ def embedding(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
     wanted = values["MAX_CONTEXT"]
     if wanted is not None and wanted > own_context:
         raise InvalidRequest(
-            f"MAX_CONTEXT {wanted} is more than the {own_context} tokens this model was made for",
+            f"MAX_CONTEXT {wanted} is more than the {own_context} tokens this model supports",
             param="overrides.MAX_CONTEXT",
         )
     return {

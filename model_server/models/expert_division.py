@@ -1,8 +1,8 @@
-"""Experts on a mesh: whole experts over one axis, a part of each one's width over another.
+"""Experts on a mesh: whole experts over one axis, each expert's width over another.
 
-Every device computes what it holds gives to all tokens, and the sums are added up: with the loop of
-`expert_blocks`, or on a TPU with the grouped products of `expert_groups`. Experts that do not
-divide evenly lie whole, and so does a width that does not.
+Every device computes its share for all tokens and the results are summed: with the loop of
+`expert_blocks`, or on a TPU with the grouped products of `expert_groups`. A dimension that does not
+divide evenly is replicated.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from model_server.models.sharding import Layout
 
 @dataclass(frozen=True, slots=True)
 class ExpertDivision:
-    """The mesh axes that divide the experts of a layer, the width of each, and what they see."""
+    """Mesh axes that shard a layer's experts, their width and their inputs."""
 
     experts: str | None
     ffw: str | None
-    embed: str | None = None  # divides it on a TPU, where no axis is left to XLA
-    rows: str | None = None  # divides the rows of a step, likewise
+    embed: str | None = None  # used on a TPU, where no axis is left to XLA
+    rows: str | None = None  # rows of a step, likewise
     platform: str = "cpu"
-    interpret: bool = False  # run TPU kernels where there is none, as tests do
+    interpret: bool = False  # run TPU kernels without a TPU, for tests
 
     @classmethod
     def of(cls, kernels: Kernels, layout: Layout) -> ExpertDivision:
-        """As the rules say, where the sizes allow it; one axis divides one dimension."""
+        """Apply the rules where the sizes allow it; a mesh axis shards one dimension at most."""
         whole = count_of(kernels) % layout.shards("experts")
         experts, ffw = None if whole else layout.axis("experts"), layout.axis("ffw")
         if ffw == experts or _uneven(kernels.down, layout.shards("ffw")):
@@ -50,13 +50,13 @@ class ExpertDivision:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The mesh axes whose devices hold different parts of what a token gets."""
+        """Mesh axes whose devices hold partial sums of a token's output."""
         return tuple(axis for axis in (self.experts, self.ffw) if axis is not None)
 
     def run(
         self, x: jax.Array, routes: Routes, kernels: Kernels, activation: Activation
     ) -> jax.Array:
-        """As `in_blocks` over all experts, every device on what it holds of them."""
+        """As `in_blocks` over all experts, each device computing its own share."""
         if self.platform == "tpu" and can_group(kernels):
             return self._in_groups(x, routes, kernels, activation)
         return self._in_blocks(x, routes, kernels, activation)
@@ -93,7 +93,7 @@ class ExpertDivision:
         rows = None if self.rows is None or len(x) % mesh.shape[self.rows] else self.rows
         seen, chosen = PartitionSpec(rows, self.embed), PartitionSpec(rows)
 
-        # Over every axis: XLA cannot divide a kernel.
+        # Over every axis: XLA cannot partition a kernel.
         @functools.partial(
             jax.shard_map,
             mesh=mesh,
@@ -119,11 +119,11 @@ class ExpertDivision:
         return each(x, routes, kernels)
 
     def _first(self, held: Kernels) -> jax.Array | int:
-        """The number of the first expert of this device."""
+        """Index of this device's first expert."""
         return jax.lax.axis_index(self.experts) * count_of(held) if self.experts else 0
 
     def _specs(self, kernels: Kernels, embed: str | None = None) -> Kernels:
-        """How these axes divide every array of the kernels."""
+        """Partition specs of the kernels."""
 
         def lying(kernel: Kernel, outputs: str | None, inputs: str | None) -> Any:
             def spec(array: jax.Array) -> PartitionSpec:
@@ -139,8 +139,8 @@ class ExpertDivision:
 
 
 def _uneven(kernel: Kernel, shards: int) -> bool:
-    """Would so many parts of the inputs cut a block of scales, or differ?"""
+    """Would this many shards of the inputs be unequal, or split a block of scales?"""
     arrays = [array for array in jax.tree.leaves(kernel) if array.shape[2] > 1]
-    # A part of a row is whole bytes.
+    # A shard of a row must be whole bytes.
     units = [shards * 2 if array.dtype == jnp.int4 else shards for array in arrays]
     return any(array.shape[2] % unit for array, unit in zip(arrays, units, strict=True))

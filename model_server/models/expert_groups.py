@@ -1,7 +1,7 @@
-"""What experts give their tokens on a TPU: routes sorted by expert, one grouped product each way.
+"""Mixture of experts on a TPU: routes sorted by expert, one grouped product per projection.
 
-As `expert_blocks`, there is no capacity: no token is dropped and none changes what another gets. An
-expert that no token uses is not read; one that is used comes from memory as small as it is stored.
+As in `expert_blocks` there is no capacity: no token is dropped and none affects another. Unused
+experts are not read; the others are read in their stored, quantised form.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ def in_groups(
     routes: Routes,
     kernels: Kernels,  # of E experts
     activation: Activation,
-    first: jax.Array | int,  # number of the first of them
+    first: jax.Array | int,  # index of the first of them
     *,
-    sum_inputs: Sum = lambda made: made,  # over the devices that hold parts of D
+    sum_inputs: Sum = lambda made: made,  # over the devices that shard D
     interpret: bool = False,
 ) -> jax.Array:
-    """f32[T, D]: as `in_blocks`; of a down product divided on D, the part that is held."""
+    """f32[T, D]: as `in_blocks`; where the down product is sharded on D, this device's shard."""
     tokens, chosen = routes.experts.shape
     count = count_of(kernels)
     experts = routes.experts.reshape(-1) - first
     mine = jnp.where((experts >= 0) & (experts < count), experts, count)
-    order = jnp.argsort(mine, stable=True)  # those of other devices come last
+    order = jnp.argsort(mine, stable=True)  # other devices' routes come last
     sizes = jnp.bincount(mine, length=count + 1)[:count].astype(jnp.int32)
 
     def product(x: jax.Array, kernel: Kernel) -> jax.Array:
@@ -45,17 +45,17 @@ def in_groups(
     seen = x.at[order // chosen].get(mode="promise_in_bounds")
     gate, up = (sum_inputs(product(seen, kernel)) for kernel in (kernels.gate, kernels.up))
     made = product(activation(gate) * up, kernels.down)
-    # Back in the order of tokens; what is somebody else's counts nothing, whatever its weight.
+    # Back to token order; routes of other devices count zero, whatever their weight.
     by_token = made.at[jnp.argsort(order)].get(mode="promise_in_bounds").reshape(tokens, chosen, -1)
     held = (mine < count).reshape(tokens, chosen)
     return jnp.sum(by_token * jnp.where(held, routes.weights, 0.0)[..., None], axis=1)
 
 
 def packed_of(kernel: Kernel) -> Packed:
-    """As a TPU kernel takes it."""
+    """Convert to the form TPU kernels take."""
     return kernel.packed() if isinstance(kernel, Quantized) else Packed(kernel, None, None)
 
 
 def can_group(kernels: Kernels) -> bool:
-    """Does the grouped product take them all?"""
+    """Does the grouped product support all of them?"""
     return all(fits(packed_of(kernel)) for kernel in kernels)

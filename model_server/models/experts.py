@@ -1,4 +1,4 @@
-"""Experts: many small feed-forwards, of which each token uses a few."""
+"""Mixture of experts: many small feed-forwards, a few of them used per token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UP_AXES, _DOWN_AXES = ("experts", "ffw", "embed"), ("experts", "embed", "ffw")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertSources:
-    """Where each expert's projections are in a checkpoint."""
+    """Checkpoint sources of each expert's projections."""
 
     gate: Sequence[Names]
     up: Sequence[Names]
@@ -31,7 +31,7 @@ class ExpertSources:
     def hugging_face(
         cls, prefix: str, count: int, *, gate: str, up: str, down: str
     ) -> ExpertSources:
-        """Projections of these names below `prefix` and the expert's number."""
+        """Sources with these projection names under `prefix` and the expert's number."""
 
         def of(part: str) -> list[Names]:
             return [(f"{prefix}.{expert}.{part}.weight",) for expert in range(count)]
@@ -40,7 +40,7 @@ class ExpertSources:
 
 
 class Experts(nnx.Module):
-    """Gated feed-forwards; a token gets the weighted sum of those on its routes."""
+    """Gated feed-forwards; a token gets the weighted sum of the experts on its routes."""
 
     def __init__(
         self,
@@ -71,7 +71,6 @@ class Experts(nnx.Module):
         self.division = ExpertDivision.of(self._kernels(), form.layout)
 
     def __call__(self, x: jax.Array, routes: Routes) -> jax.Array:
-        """f32[T, D]."""
         return self.division.run(x, routes, self._kernels(), self.activation)
 
     def _kernels(self) -> Kernels:
@@ -79,7 +78,7 @@ class Experts(nnx.Module):
 
 
 class RoutedFeedForward(nnx.Module):
-    """A router, its experts, and where there is one the feed-forward that every token uses."""
+    """A router, its experts and, optionally, a shared feed-forward that every token uses."""
 
     def __init__(
         self, router: nnx.Module, experts: Experts, shared: nnx.Module | None = None

@@ -1,7 +1,7 @@
-"""Writes docs/models.md from the registry and the golden cases: `make docs`.
+"""Generates docs/models.md from the registry and the golden cases: `make docs`.
 
-What a family computes and where it comes from are the first lines of its module's docstring; the
-text around the tables is families_page.md.
+Each family's description and source come from the first lines of its module docstring; the text
+around the tables is families_page.md.
 """
 
 from __future__ import annotations
@@ -20,55 +20,55 @@ from model_server.models.embedder import EMBEDDER_DEFAULTS, EmbedderFamily
 from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass
 from model_server.models.registry import families, find, make_recipe, model_paths
 
-# Of every key that a publish may override.
+# What each override key means.
 _MEANINGS = {
-    "DTYPE": 'of the weights: `"bfloat16"` or `"float32"`',
-    "QUANTIZE": '`"int8"`, `"int4"` or `"float8"`, a scale per row or with `":N"` per N columns; '
-    '`"stored"`: as the checkpoint has them; null: plain numbers. Matrices that N does not divide '
-    "stay plain, which the log says; if that is all of them the load is refused",
+    "DTYPE": 'dtype of the weights: `"bfloat16"` or `"float32"`',
+    "QUANTIZE": '`"int8"`, `"int4"` or `"float8"`, a scale per row or, with `":N"`, per N columns; '
+    '`"stored"`: as in the checkpoint; null: unquantised. Matrices whose columns N does not '
+    "divide stay unquantised, with a log line; the load fails if none could be quantised",
     "KV_CACHE_DTYPE": '`"float32"`, `"bfloat16"`, `"int8"` or `"float8_e4m3fn"` (the last two with '
-    "a scale per head and token); null: float32 on a CPU, elsewhere as `DTYPE`",
-    "ICI_MESH_SHAPE": "devices on the axes replica, data, model; null: every device, on model",
-    "NUM_STAGES": "groups of hosts that hold the layers in turn; each has the mesh above",
-    "SHARDING_RULES": "which mesh axis divides each logical axis of the model: an object, as "
-    '`{"experts": "data", "tokens": "data"}`; null as a value: never divided (see below)',
-    "MAX_CONTEXT": "tokens of a prompt and its answer; null: the model's own",
-    "NUM_CACHE_SLOTS": "sequences that decode at once; null: the server's `--slots`",
-    "NUM_SAMPLES": "answers of one Saxml Generate call",
-    "TEMPERATURE": "of a Saxml call that gives none; 0: the likeliest token",
-    "TOP_K": "of a Saxml call that gives none; 0: all tokens",
-    "TOP_P": "of a Saxml call that gives none",
-    "QUERY_FORMAT": 'a Saxml query is a user\'s turn (`"chat"`) or the bare text (`"raw"`); null: '
-    "chat where the checkpoint has a chat template",
-    "MAX_DECODE_STEPS": "tokens of an answer to a Saxml call that gives no "
-    "`per_example_max_decode_steps`; of Saxml's classes also part of the context",
-    "PER_EXAMPLE_MAX_DECODE_STEPS": "the same, where it is less than `MAX_DECODE_STEPS`",
-    "INPUT_SEQ_LEN": "with `MAX_DECODE_STEPS`: the context",
-    "BATCH_SIZE": "requests that decode at once, where `NUM_CACHE_SLOTS` is null",
-    "EOS_ID": "ends an answer, in place of what the tokenizer says; null: the tokenizer's",
-    "STOP_TOKEN_IDS": "the same for several",
-    "USE_BEAM_SEARCH": "true is refused: there is no beam search here",
+    "a scale per head and token); null: float32 on a CPU, otherwise `DTYPE`",
+    "ICI_MESH_SHAPE": "devices on the axes replica, data, model; null: all devices on model",
+    "NUM_STAGES": "pipeline stages, each a group of hosts with the mesh above",
+    "SHARDING_RULES": "mesh axis for each logical axis of the model: an object such as "
+    '`{"experts": "data", "tokens": "data"}`; a null value: replicated (see below)',
+    "MAX_CONTEXT": "most tokens of a prompt and its answer; null: the model's own limit",
+    "NUM_CACHE_SLOTS": "concurrent sequences; null: the server's `--slots`",
+    "NUM_SAMPLES": "answers per Saxml Generate call",
+    "TEMPERATURE": "default of Saxml calls; 0: greedy",
+    "TOP_K": "default of Saxml calls; 0: all tokens",
+    "TOP_P": "default of Saxml calls",
+    "QUERY_FORMAT": 'a Saxml query is a user turn (`"chat"`) or bare text (`"raw"`); null: '
+    "chat if the checkpoint has a chat template",
+    "MAX_DECODE_STEPS": "most tokens of an answer to a Saxml call without "
+    "`per_example_max_decode_steps`; for Saxml's classes also part of the context",
+    "PER_EXAMPLE_MAX_DECODE_STEPS": "lowers that default, if less than `MAX_DECODE_STEPS`",
+    "INPUT_SEQ_LEN": "plus `MAX_DECODE_STEPS`: the context",
+    "BATCH_SIZE": "concurrent requests, if `NUM_CACHE_SLOTS` is null",
+    "EOS_ID": "token that ends an answer; null: the tokenizer's",
+    "STOP_TOKEN_IDS": "likewise, a list of tokens",
+    "USE_BEAM_SEARCH": "true is rejected: beam search is not supported",
     "NUM_LAYERS": "size of the model",
     "MODEL_DIMS": "size of the model",
     "HIDDEN_DIMS": "size of the model: its feed-forward width",
     "NUM_HEADS": "size of the model",
-    "NUM_KV_HEADS": "size of the model; null: as many as heads",
+    "NUM_KV_HEADS": "size of the model; null: same as heads",
     "DIMS_PER_HEAD": "size of the model",
     "VOCAB_SIZE": "size of the model",
-    "ROTARY_DIM": "size of the model: how much of a head is rotated",
-    "MAX_POSITION_EMBEDDINGS": "positions that the model was made for: the longest context",
-    "TRAINABLE_PE_MAX_SEQ_LEN": "positions that the model has learned vectors for",
+    "ROTARY_DIM": "size of the model: rotated dimensions per head",
+    "MAX_POSITION_EMBEDDINGS": "positions the model was trained for: the longest context",
+    "TRAINABLE_PE_MAX_SEQ_LEN": "positions with learned embeddings",
 }
 
 _LOGICAL = {
-    "vocab": "the rows of the embedding and of the head",
-    "heads": "queries, keys and values, and the pages that hold them",
-    "ffw": "the width of feed-forwards, and of each expert",
-    "experts": "the experts of a layer",
-    "embed": "the model's width, in every matrix",
-    "tokens": "the rows of a step: decoding sequences and tokens of prompts",
+    "vocab": "rows of the embedding and the head",
+    "heads": "queries, keys and values, and their pages",
+    "ffw": "width of feed-forwards and of each expert",
+    "experts": "experts of a layer",
+    "embed": "width of the model, in every matrix",
+    "tokens": "rows of a step: decoding sequences and prompt tokens",
 }
-assert tuple(_LOGICAL) == LOGICAL, "say what each logical axis divides"
+assert tuple(_LOGICAL) == LOGICAL, "describe what each logical axis shards"
 
 ROOT = Path(__file__).parents[2]
 _SAXML = "saxml.server.pax.lm.params."
@@ -82,7 +82,7 @@ _SIZES = {
     "V": "VOCAB_SIZE",
 }
 _POSITIONS = "TRAINABLE_PE_MAX_SEQ_LEN"
-# Serving values of the table of Saxml's paths, in its order; the mesh and the context have columns.
+# Columns of serving values in the table of Saxml's paths; the mesh and the context have their own.
 _SERVED = {
     "DTYPE": "DTYPE",
     "QUANTIZE": "QUANTIZE",
@@ -96,13 +96,13 @@ _SERVED = {
 
 
 def page() -> str:
-    """The whole page as Markdown."""
+    """Return the whole page as Markdown."""
     cases = golden_cases()
     paths = [find(path) for path in model_paths() if path.startswith(_SAXML)]
     classes = [entry for entry in paths if isinstance(entry, ModelClass)]
     filled = {
         "families": _table(
-            ("model path", "models", "`model_type`", "what is computed", "source", "golden cases"),
+            ("model path", "models", "`model_type`", "architecture", "source", "golden cases"),
             (_family_row(family, cases) for family in families()),
         ),
         "saxml_cases": ", ".join(f"`{name}`" for key in cases for name in cases[key] if "." in key),
@@ -112,7 +112,7 @@ def page() -> str:
         ),
         "overrides": _overrides_table(classes),
         "rules": _table(
-            ("logical axis", "divides", "by default over"),
+            ("logical axis", "shards", "default mesh axis"),
             (
                 (f"`{name}`", meaning, f"`{DEFAULT_RULES.of(name) or 'null'}`")
                 for name, meaning in _LOGICAL.items()
@@ -124,7 +124,7 @@ def page() -> str:
 
 
 def golden_cases() -> dict[str, list[str]]:
-    """The folders of tests/golden/families by model_type, or by the path of a Saxml class."""
+    """Folders of tests/golden/families by model_type, or by the path of a Saxml class."""
     found: dict[str, list[str]] = {}
     for folder in sorted((ROOT / "tests" / "golden" / "families").iterdir()):
         config = json.loads((folder / "config.json").read_text())
@@ -134,7 +134,7 @@ def golden_cases() -> dict[str, list[str]]:
 
 
 def described(family: Family | EmbedderFamily) -> tuple[str, str]:
-    """What its module's docstring says: what is computed, and the papers."""
+    """Description and papers from the family's module docstring."""
     module = sys.modules[family.configure.__module__]
     text = module.__doc__ or ""
     first = text.partition("\n")[0].rstrip(".")
@@ -163,13 +163,13 @@ def _family_row(
 
 
 def _link(module: ModuleType) -> str:
-    """Of a module's file, from docs/."""
+    """Link to a module's file, relative to docs/."""
     assert module.__file__ is not None
     return f"../{Path(module.__file__).relative_to(ROOT).as_posix()}"
 
 
 def _class_rows(classes: Iterable[ModelClass]) -> Iterable[Sequence[str]]:
-    counted: dict[Any, int] = {}  # classes of one size differ in their mesh alone
+    counted: dict[Any, int] = {}  # classes of one size differ only in their mesh
     for entry in classes:
         values = entry.overridable
         sizes = tuple(values.get(key) for key in (*_SIZES.values(), _POSITIONS))
@@ -192,13 +192,13 @@ def _is_told(values: Mapping[str, Any], key: str) -> bool:
 
 
 def parameters(path: str) -> int:
-    """How many numbers the weights of a class have, counted without making them."""
+    """Count a class's parameters without allocating them."""
     declared = make_recipe(path, None, {"QUANTIZE": "null"}).blueprint().declarations
     return sum(math.prod(weight.shape) for weight in declared)
 
 
 def _overrides_table(classes: Sequence[ModelClass]) -> str:
-    """Every key that a publish may override, with its default by kind of model."""
+    """Table of every override key, with its default by kind of model."""
     defaults = [SERVING_DEFAULTS, EMBEDDER_DEFAULTS]
     keys = dict.fromkeys(key for found in (*defaults, *_values(classes)) for key in found)
     head = ("override", "families", "embedding models", "Saxml's classes", "meaning")
@@ -206,7 +206,7 @@ def _overrides_table(classes: Sequence[ModelClass]) -> str:
 
 
 def _override_row(key: str, classes: Sequence[ModelClass]) -> Sequence[str]:
-    assert key in _MEANINGS, f"say in {__name__} what the override {key} means"
+    assert key in _MEANINGS, f"describe the override {key} in {__name__}"
     of_classes = {_json(values[key]) for values in _values(classes) if key in values}
     return (
         f"`{key}`",

@@ -1,4 +1,4 @@
-"""The feed-forward halves of a layer: gated, as since Llama, and plain, as before."""
+"""Feed-forward layers: gated, as in Llama and later, and plain, as before."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class GatedFeedForward(nnx.Module):
         down: Names = (),
         activation: Activation,
         form: WeightForm,
-        biases: tuple[Names, Names, Names] | None = None,  # of gate, up and down
+        biases: tuple[Names, Names, Names] | None = None,  # gate, up and down
     ) -> None:
         self.gate_up = Branches(
             [ffw, ffw],
@@ -53,7 +53,7 @@ class GatedFeedForward(nnx.Module):
         form: WeightForm,
         biased: bool = False,
     ) -> GatedFeedForward:
-        """gate_proj, up_proj and down_proj below `prefix`, as most families name them."""
+        """Build with gate_proj, up_proj and down_proj under `prefix`, the usual naming."""
         names = [f"{prefix}.{part}_proj" for part in ("gate", "up", "down")]
         gate, up, down = ((f"{name}.bias",) for name in names)
         return cls(
@@ -84,7 +84,7 @@ class FeedForward(nnx.Module):
         down: Names = (),
         activation: Activation,
         form: WeightForm,
-        biases: tuple[Names, Names] | None = None,  # of up and down
+        biases: tuple[Names, Names] | None = None,  # up and down
     ) -> None:
         up_bias, down_bias = biases or (None, None)
         self.up = Linear(ffw, embed, ("ffw", "embed"), up, form=form, bias=up_bias)

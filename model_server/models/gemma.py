@@ -1,4 +1,4 @@
-"""Gemma: Llama with scaled embeddings, norms stored less one, GELU and heads of 256.
+"""Gemma: Llama with scaled embeddings, norm scales stored minus one, GELU and heads of 256.
 
 Source: Mesnard et al. 2024 (arXiv:2403.08295); names and config keys are those of Hugging Face's
 `GemmaForCausalLM`.
@@ -24,7 +24,6 @@ _DEFAULTS = {"head_dim": 256, "max_position_embeddings": 8192}
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """A recipe from a checkpoint's config.json and checked override values."""
     keys = ConfigKeys(config, "gemma", _DEFAULTS)
     keys.only("use_bidirectional_attention", False)
     shape = attention_shape(keys)
@@ -42,7 +41,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
 
 def activation_name(keys: ConfigKeys) -> str:
-    """The first checkpoints say `gelu` in hidden_act where the approximate one is meant."""
+    """The config's activation; early checkpoints say `gelu` but mean the tanh approximation."""
     given = keys.get("hidden_activation")
     if given is not None:
         return given
@@ -51,7 +50,7 @@ def activation_name(keys: ConfigKeys) -> str:
 
 
 def embedding_scale(keys: ConfigKeys) -> Any:
-    """The square root of the width, rounded as the weights are, as it was in training."""
+    """Square root of the width, rounded to the weights' dtype as in training."""
     exact = keys.whole("hidden_size") ** 0.5
 
     def rounded(form: WeightForm) -> float:
@@ -61,7 +60,7 @@ def embedding_scale(keys: ConfigKeys) -> Any:
 
 
 def attention_of(keys: ConfigKeys) -> BuildAttention:
-    """Separate projections, with biases where the config says so."""
+    """Builder of attention with separate projections, biased if the config says so."""
     biased = keys.flag("attention_bias")
 
     def build(prefix: str, shape: AttentionShape, form: WeightForm) -> Attention:

@@ -1,4 +1,4 @@
-"""Gemma 2: Gemma with soft caps, sliding and full layers in turn, and norms around each half.
+"""Gemma 2: Gemma with soft caps, alternating sliding and full layers, and norms around each half.
 
 Source: Riviere et al. 2024 (arXiv:2408.00118); names and config keys are those of Hugging Face's
 `Gemma2ForCausalLM`.
@@ -32,7 +32,6 @@ _DEFAULTS = {
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """A recipe from a checkpoint's config.json and checked override values."""
     keys = ConfigKeys(config, "gemma2", _DEFAULTS)
     slides = sliding_layers(keys, lambda index: index % 2 == 0)
     rope = rope_of(keys.all, keys.whole("head_dim"))
@@ -46,7 +45,7 @@ def sandwich_recipe(
     ropes: Sequence[Rope],
     attention: BuildAttention,
 ) -> Recipe:
-    """A recipe over layers with four norms, of which some see a sliding window."""
+    """Build a recipe over layers with four norms, some of them with a sliding window."""
     keys.only("use_bidirectional_attention", False)
     shape, window = _shape(keys), keys.whole_or_none("sliding_window")
     ffw = gated_ffw(keys, activation_name(keys))
@@ -77,6 +76,6 @@ def sandwich_recipe(
 
 
 def _shape(keys: ConfigKeys) -> AttentionShape:
-    """Scores are scaled by a number of the config, not by the size of the heads."""
+    """Llama's shape, with scores scaled by a config value rather than the head size."""
     shape = attention_shape(keys, softcap=keys.number_or_none("attn_logit_softcapping"))
     return replace(shape, scale=keys.number("query_pre_attn_scalar") ** -0.5)

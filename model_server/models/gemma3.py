@@ -1,7 +1,7 @@
-"""Gemma 3: Gemma 2 with normed queries and keys, and two kinds of positions.
+"""Gemma 3: Gemma 2 with normed queries and keys, and two kinds of rotary positions.
 
-Layers that slide turn by a base of their own; the others may be stretched to long contexts. Of a
-checkpoint that also sees images the text part is read.
+Sliding layers have their own rotary base; the others may be stretched to long contexts. Only the
+text part of a multimodal checkpoint is read.
 Source: Kamath et al. 2025 (arXiv:2503.19786); names and config keys are those of Hugging Face's
 `Gemma3ForCausalLM` and `Gemma3ForConditionalGeneration`.
 """
@@ -18,7 +18,7 @@ from model_server.models.qwen3 import normed_attention
 from model_server.models.recipe import Recipe
 from model_server.models.rope import Rope, rope_of
 
-# The larger models are published with hardly a key.
+# The larger models are published with hardly any keys.
 _DEFAULTS = {
     "vocab_size": 262208,
     "hidden_size": 2304,
@@ -36,7 +36,6 @@ _GLOBAL_BASE, _LOCAL_BASE = 1e6, 1e4
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """A recipe from a checkpoint's config.json and checked override values."""
     keys = ConfigKeys(config, "gemma3", _DEFAULTS)
     pattern = keys.whole("sliding_window_pattern")
     slides = sliding_layers(keys, lambda index: (index + 1) % pattern != 0)
@@ -51,7 +50,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
 
 def _ropes(keys: ConfigKeys) -> tuple[Rope, Rope]:
-    """Of the layers that see everything, and of those that slide."""
+    """Return the ropes of full and of sliding layers."""
     head_dim, given = keys.whole("head_dim"), keys.get("rope_parameters")
     if given is None:
         stretch = keys.get("rope_scaling") or {}

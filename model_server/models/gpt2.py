@@ -1,7 +1,7 @@
 """GPT-2: pre-norm decoder, learned positions, plain GELU, every projection biased.
 
-Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"; names and
-config keys are those of Hugging Face's `GPT2LMHeadModel`, whose projections lie as [in, out].
+Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"; names and config
+keys are those of Hugging Face's `GPT2LMHeadModel`, which stores projections as [in, out].
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from sax.errors import CheckpointError
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """A recipe from a checkpoint's config.json and checked override values."""
     keys = ConfigKeys(config, "gpt2")
     keys.only("add_cross_attention", False)
     embed, heads, layers = (keys.whole(key) for key in ("n_embd", "n_head", "n_layer"))
@@ -64,19 +63,19 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
 
 def divided(embed: int, heads: int) -> int:
-    """The size of a head where a config names none. Raises CheckpointError."""
+    """Head size where the config gives none. Raises CheckpointError."""
     if embed % heads:
-        raise CheckpointError(f"config.json: {embed} numbers do not divide into {heads} heads")
+        raise CheckpointError(f"config.json: width {embed} does not divide into {heads} heads")
     return embed // heads
 
 
 def norm_of(embed: int, name: str, epsilon: float) -> LayerNorm:
-    """The norm that is stored under `name`."""
+    """Layer norm stored under `name`."""
     return LayerNorm(embed, (f"{name}.weight",), (f"{name}.bias",), epsilon=epsilon)
 
 
 def _scale(keys: ConfigKeys, head_dim: int, index: int) -> float:
-    """Of a layer's scores. `reorder_and_upcast_attn` only rounds otherwise: scores are f32 here."""
+    """Score scale of a layer; scores are f32, so `reorder_and_upcast_attn` has no effect."""
     scale = head_dim**-0.5 if keys.flag("scale_attn_weights", True) else 1.0
     return scale / (index + 1) if keys.flag("scale_attn_by_inverse_layer_idx") else scale
 

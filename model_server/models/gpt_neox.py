@@ -1,4 +1,4 @@
-"""GPT-NeoX, Pythia: parallel halves behind a norm each, a part of each head rotated.
+"""GPT-NeoX, Pythia: parallel halves, each behind its own norm; part of each head is rotated.
 
 Source: Black et al. 2022 (arXiv:2204.06745), Biderman et al. 2023 (arXiv:2304.01373); names and
 config keys are those of Hugging Face's `GPTNeoXForCausalLM`, which stores q, k, v head by head.
@@ -27,7 +27,6 @@ from sax.errors import CheckpointError
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """A recipe from a checkpoint's config.json and checked override values."""
     keys = ConfigKeys(config, "gpt_neox")
     embed, heads = keys.whole("hidden_size"), keys.whole("num_attention_heads")
     layers, vocab = keys.whole("num_hidden_layers"), keys.whole("vocab_size")
@@ -72,7 +71,7 @@ def _attention_sources(prefix: str, shape: AttentionShape, biased: bool) -> Atte
     size = shape.head_dim
 
     def part(name: str, index: int) -> GroupRows:
-        """Of every head, its query, key or value rows."""
+        """Query, key or value rows of every head."""
         return GroupRows(
             Tensor(f"{prefix}.query_key_value.{name}"),
             size=3 * size,
@@ -92,13 +91,13 @@ def _attention_sources(prefix: str, shape: AttentionShape, biased: bool) -> Atte
 
 
 def _rope(keys: ConfigKeys, head_dim: int) -> Rope:
-    """transformers 5 moved the rotated share and the base into rope_parameters."""
+    """Rope over part of a head; transformers 5 moved its settings into rope_parameters."""
     moved = keys.get("rope_parameters", {})
     share = keys.number("rotary_pct", moved.get("partial_rotary_factor", 0.25))
     rotated = int(head_dim * share)
     if rotated % 2 or not 0 < rotated <= head_dim:
         raise CheckpointError(
-            f"config.json has rotary_pct = {share}: the gpt_neox family turns an even part of a "
+            f"config.json has rotary_pct = {share}: the gpt_neox family rotates an even part of a "
             f"head of {head_dim}, not {rotated}"
         )
     base = keys.get("rotary_emb_base", keys.get("rope_theta"))

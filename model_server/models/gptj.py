@@ -1,4 +1,4 @@
-"""GPT-J: parallel halves behind one norm, a part of each head rotated in neighbouring pairs.
+"""GPT-J: parallel halves behind one norm; part of each head is rotated in neighbouring pairs.
 
 Source: Wang and Komatsuzaki 2021, "GPT-J-6B"; names and config keys are those of Hugging Face's
 `GPTJForCausalLM`.
@@ -25,7 +25,6 @@ _ROPE_THETA = 10000.0
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """A recipe from a checkpoint's config.json and checked override values."""
     keys = ConfigKeys(config, "gptj", {"rotary_dim": 64})
     keys.only("tie_word_embeddings", False)
     shape, layers = _attention_shape(keys), keys.whole("n_layer")
@@ -67,7 +66,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
 def _attention_shape(keys: ConfigKeys) -> AttentionShape:
     embed, heads = keys.whole("n_embd"), keys.whole("n_head")
-    # Published configs have no head_dim; Saxml's class may be given one.
+    # Published configs have no head_dim; Saxml's class may set one.
     head_dim = keys.whole("head_dim") if keys.get("head_dim") else divided(embed, heads)
     return AttentionShape(
         embed=embed, heads=heads, kv_heads=heads, head_dim=head_dim, scale=head_dim**-0.5
@@ -77,7 +76,7 @@ def _attention_shape(keys: ConfigKeys) -> AttentionShape:
 def biased_ffw(
     embed: int, ffw: int, names: tuple[str, str], activation: Activation, form: WeightForm
 ) -> FeedForward:
-    """The plain feed-forward whose two projections are stored under `names`, with biases."""
+    """Plain feed-forward with biases; its two projections are stored under `names`."""
     up, down = names
     return FeedForward(
         embed,
@@ -96,11 +95,11 @@ def _head(vocab: int, embed: int, form: WeightForm) -> Linear:
 
 
 def _rotated(keys: ConfigKeys, head_dim: int) -> int:
-    """How much of a head turns."""
+    """Number of rotated dimensions per head. Raises CheckpointError."""
     rotated = keys.whole("rotary_dim")
     if rotated % 2 or rotated > head_dim:
         raise CheckpointError(
-            f"config.json has rotary_dim = {rotated}: the gptj family turns an even part of a head "
-            f"of {head_dim}"
+            f"config.json has rotary_dim = {rotated}: the gptj family rotates an even part of "
+            f"a head of {head_dim}"
         )
     return rotated

@@ -1,9 +1,9 @@
-"""Multi-head latent attention: what is cached per token is one short vector for all heads.
+"""Multi-head latent attention: each token caches one short vector shared by all heads.
 
-Source: DeepSeek-AI 2024 (https://arxiv.org/abs/2405.04434, section 2.1). Keys and values of every
-head are products of a latent vector, beside one rotated key that all heads share. Here in the
-absorbed form: a query is carried into the latent space instead of the cached latents out of it, so
-a step reads the cache as if there were a single KV head whose keys are its values too.
+Source: DeepSeek-AI 2024 (https://arxiv.org/abs/2405.04434, section 2.1). Every head's keys and
+values are projections of a latent vector, plus one rotated key that all heads share. This is the
+absorbed form: queries are projected into the latent space instead of cached latents out of it, so a
+step reads the cache as a single KV head whose keys double as its values.
 """
 
 from __future__ import annotations
@@ -24,22 +24,20 @@ from model_server.models.sharding import split_heads
 from model_server.models.source import Source, Stacked, Tensor, Transposed, cut
 from model_server.models.weight import WeightForm, weight
 
-_EPSILON = 1e-6  # of the norms over latents, whatever the config says of the others
+_EPSILON = 1e-6  # of the norms over latents; the config's applies to the other norms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentShape:
-    """The sizes of one layer's attention."""
-
     embed: int
     heads: int
-    plain_dim: int  # of a head's queries and keys: not rotated
-    rotated_dim: int  # of a head's queries and keys: rotated, the keys' part shared by all heads
+    plain_dim: int  # unrotated part of a head's queries and keys
+    rotated_dim: int  # rotated part; the keys' is shared by all heads
     value_dim: int
     latent: int
     query_latent: int | None  # None: queries are projected in one step
-    scale: float  # of the scores
-    biased: bool  # projections from and to the residual stream
+    scale: float  # applied to the scores
+    biased: bool  # the projections from and to the residual stream
 
     @property
     def query_dim(self) -> int:
@@ -47,7 +45,7 @@ class LatentShape:
 
 
 class LatentAttention(nnx.Module):
-    """Latents down, queries up and into the latent space, attend, values up, project back."""
+    """Projects latents down, queries up and into latent space, attends, projects values back."""
 
     def __init__(self, shape: LatentShape, prefix: str, form: WeightForm) -> None:
         s, self.shape = shape, shape
@@ -76,8 +74,8 @@ class LatentAttention(nnx.Module):
         value_rows = _head_rows(both, s, s.plain_dim, s.plain_dim + s.value_dim)
 
         def up(outputs: int, inputs: int, parts: list[Source]) -> nnx.Param:
-            # Never quantised, being small. Inputs come last: XLA:CPU multiplies that layout ten
-            # times faster, and in bfloat16 no other.
+            # Too small to be worth quantising. Inputs come last: XLA:CPU multiplies that layout ten
+            # times faster, and bfloat16 in no other.
             shape, axes = (s.heads, outputs, inputs), (axis, None, None)
             return weight(shape, axes, Stacked(tuple(parts)), dtype=form.dtype, spread=0.02)
 
@@ -92,7 +90,7 @@ class LatentAttention(nnx.Module):
         pages: LayerPages,
         batch: PagedBatch,
     ) -> tuple[jax.Array, LayerPages]:
-        """f32[T, D], and the pages with the new tokens."""
+        """Returns f32[T, D] and the pages with the new tokens written."""
         s = self.shape
         latent, shared = jnp.split(self.down(x), [s.latent], axis=-1)
         keys = jnp.concatenate([self.norm(latent)[:, None], rotation(shared[:, None])], axis=-1)
@@ -101,7 +99,7 @@ class LatentAttention(nnx.Module):
         return self.out(values.reshape(x.shape[0], -1)), pages
 
     def _queries(self, x: jax.Array, rotation: Rotary) -> jax.Array:
-        """f32[T, H, latent + rotated]: what is compared with the cached keys."""
+        """f32[T, H, latent + rotated]: compared with the cached keys."""
         s = self.shape
         narrow = x if s.query_latent is None else self.query_norm(self.query_down(x))
         queries = self.queries(narrow).reshape(x.shape[0], s.heads, s.query_dim)
@@ -111,12 +109,12 @@ class LatentAttention(nnx.Module):
 
 
 def _per_head(form: str, x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """A product of each head of x with its own matrix."""
+    """Multiply each head of x by its own matrix."""
     return jnp.einsum(form, x.astype(kernel.dtype), kernel, preferred_element_type=jnp.float32)
 
 
 def _head_rows(name: str, s: LatentShape, start: int, stop: int) -> list[Source]:
-    """Rows [start, stop) of every head's part of the tensor that holds keys and values."""
+    """Rows [start, stop) of every head in the tensor that holds keys and values."""
     rows = s.plain_dim + s.value_dim
     firsts = range(0, s.heads * rows, rows)
     return [cut(Tensor(name), i + start, i + stop, of=s.heads * rows) for i in firsts]
@@ -125,7 +123,7 @@ def _head_rows(name: str, s: LatentShape, start: int, stop: int) -> list[Source]
 def latent_cache(
     *, layers: int, heads: int, latent: int, rotated: int
 ) -> Callable[[int], CacheShape]:
-    """One KV head, on every device, that is keys and values at once."""
+    """Cache of one KV head, replicated on every device, that holds keys and values at once."""
 
     def on(shards: int) -> CacheShape:
         return CacheShape(

@@ -1,4 +1,4 @@
-"""Which layers of a decoder see a sliding window and which see everything."""
+"""Per-layer attention windows of a decoder: sliding or full."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _SLIDES = {"sliding_attention": True, "full_attention": False}
 
 
 def sliding_layers(keys: ConfigKeys, otherwise: Callable[[int], bool]) -> list[bool]:
-    """Per layer: `layer_types` of config.json, or what `otherwise` says of its index.
+    """One flag per layer: `layer_types` of config.json, else `otherwise(index)`.
 
-    Raises CheckpointError for a kind of layer that is not computed, or a list that is too short.
+    Raises CheckpointError for an unsupported layer type or a list of the wrong length.
     """
     layers, given = keys.whole("num_hidden_layers"), keys.get("layer_types")
     if given is None:
@@ -21,12 +21,12 @@ def sliding_layers(keys: ConfigKeys, otherwise: Callable[[int], bool]) -> list[b
     if not isinstance(given, list) or len(given) != layers:
         raise CheckpointError(
             f"config.json has num_hidden_layers = {layers} but layer_types = {given!r}; the "
-            f"{keys.family} family wants one per layer"
+            f"{keys.family} family needs one entry per layer"
         )
     for kind in given:
         if kind not in _SLIDES:
             raise CheckpointError(
-                f"config.json has {kind!r} in layer_types; the {keys.family} family computes "
+                f"config.json has {kind!r} in layer_types; the {keys.family} family supports "
                 f"{' and '.join(_SLIDES)}"
             )
     return [_SLIDES[kind] for kind in given]
@@ -35,5 +35,5 @@ def sliding_layers(keys: ConfigKeys, otherwise: Callable[[int], bool]) -> list[b
 def windows_of(
     keys: ConfigKeys, window: int | None, otherwise: Callable[[int], bool]
 ) -> list[int | None]:
-    """The window of every layer; None: it sees everything."""
+    """Window of every layer; None: full attention."""
     return [window if slides else None for slides in sliding_layers(keys, otherwise)]

@@ -1,8 +1,8 @@
-"""The pieces that families are made of. Flat tokens in, flat tokens out: no batch, no pages.
+"""Building blocks of the families. They map flat tokens to flat tokens: no batch, no pages.
 
-Weights lie as [out, in], as in most Hugging Face checkpoints: XLA:CPU multiplies that layout
-fastest and nothing is transposed at load. Products take the weight's dtype and give f32; the
-residual stream stays f32.
+Weights are [out, in], as in most Hugging Face checkpoints: XLA:CPU multiplies that layout fastest
+and nothing is transposed at load. Products take the weight's dtype and return f32; the residual
+stream stays f32.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Axis = str | None
 
 
 def project(x: jax.Array, kernel: jax.Array | Quantized) -> jax.Array:
-    """[T, in] times [out, in], transposed, in the kernel's dtype, summed in f32: f32[T, out]."""
+    """[T, in] times transposed [out, in] in the kernel's dtype, accumulated in f32: f32[T, out]."""
     if isinstance(kernel, Quantized):
         return kernel.project(x)
     return jax.lax.dot_general(
@@ -33,7 +33,7 @@ def project(x: jax.Array, kernel: jax.Array | Quantized) -> jax.Array:
 
 
 class Linear(nnx.Module):
-    """A projection; with a bias where its source is given."""
+    """A projection, biased if a bias source is given."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class Linear(nnx.Module):
 
 
 class Branches(nnx.Module):
-    """Several projections of one input: a single product where nothing is sharded.
+    """Several projections of one input, fused into a single product where nothing is sharded.
 
-    Where their rows are divided each has its own kernel, so that every device holds whole heads.
+    Where their rows are sharded each keeps its own kernel, so that every device holds whole heads.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Branches(nnx.Module):
         )
 
     def __call__(self, x: jax.Array) -> list[jax.Array]:
-        """f32[T, in] to one f32[T, out] per branch."""
+        """Maps f32[T, in] to one f32[T, out] per branch."""
         made = [linear(x) for linear in self.linears]
         if len(made) > 1 or len(self.outputs) == 1:
             return made
@@ -145,7 +145,7 @@ class LayerNorm(nnx.Module):
 
 
 class Embedding(nnx.Module):
-    """Token vectors; also the output head where the two are tied."""
+    """Token vectors; also the output head if tied."""
 
     def __init__(
         self,
@@ -196,15 +196,15 @@ _ACTIVATIONS: dict[str, Activation] = {
 
 
 def activation_of(name: Any) -> Activation:
-    """By its name in a config.json. Raises CheckpointError."""
+    """Look up an activation by its config.json name. Raises CheckpointError."""
     if not isinstance(name, str) or name not in _ACTIVATIONS:
         raise CheckpointError(
-            f"activation {name!r} is not computed here; there are: {', '.join(_ACTIVATIONS)}"
+            f"activation {name!r} is not supported; supported: {', '.join(_ACTIVATIONS)}"
         )
     return _ACTIVATIONS[name]
 
 
 @jax.jit
 def run_layer(layer: Any, *inputs: Any) -> Any:
-    """Call a layer. Layers of one shape are traced once: jit finds the others in its cache."""
+    """Call a layer. Layers of one shape are traced once: the rest hit jit's cache."""
     return layer(*inputs)

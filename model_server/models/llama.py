@@ -21,7 +21,6 @@ from model_server.models.weight import WeightForm
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """A recipe from a checkpoint's config.json and checked override values."""
     keys = ConfigKeys(config, "llama")
     shape = attention_shape(keys)
     layers, rope = (
@@ -74,7 +73,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 def attention_shape(
     keys: ConfigKeys, *, window: int | None = None, softcap: float | None = None
 ) -> AttentionShape:
-    """The heads that a config of this kind names; scores are scaled by their size."""
+    """Attention shape from the config; scores are scaled by the head size."""
     heads, embed = keys.whole("num_attention_heads"), keys.whole("hidden_size")
     head_dim = keys.whole("head_dim", embed // heads)
     return AttentionShape(
@@ -89,7 +88,6 @@ def attention_shape(
 
 
 def embedding_of(keys: ConfigKeys, form: WeightForm) -> Embedding:
-    """The token vectors, under their usual name."""
     return Embedding(
         keys.whole("vocab_size"),
         keys.whole("hidden_size"),
@@ -99,7 +97,7 @@ def embedding_of(keys: ConfigKeys, form: WeightForm) -> Embedding:
 
 
 def head_of(keys: ConfigKeys, form: WeightForm, *, tied: bool = False) -> Linear | None:
-    """The output head, or None where the config (by default: `tied`) says it is the embedding."""
+    """Output head, or None if tied to the embedding; `tied` applies if the config is silent."""
     if keys.flag("tie_word_embeddings", tied):
         return None
     return Linear(

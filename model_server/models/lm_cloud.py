@@ -1,8 +1,8 @@
 """The LmCloudSpmd models of the Saxml tutorials: a plain decoder with random weights.
 
 Source: the recipe of `saxml.server.pax.lm.params.lm_cloud`: sinusoidal positions, no biases,
-attention logits soft-capped at 50 and output logits at 30. No checkpoint of them that is read here
-exists; checkpoint "None" fills them at random.
+attention logits soft-capped at 50 and output logits at 30. No supported format holds a checkpoint
+of them; checkpoint "None" fills them with random weights.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from model_server.models.saxml_class import Architecture, Values, mesh, saxml_cl
 
 
 def configure(config: Values | None, values: Values) -> Recipe:
-    """A recipe from the class's sizes."""
-    assert config is not None, "a class of Saxml brings its own sizes"
+    assert config is not None, "a Saxml class brings its own sizes"
     embed, heads, head_dim = config["MODEL_DIMS"], config["NUM_HEADS"], config["DIMS_PER_HEAD"]
     decoder = PraxisDecoder(
         layers=config["NUM_LAYERS"],
@@ -42,7 +41,8 @@ def configure(config: Values | None, values: Values) -> Recipe:
 
 
 _ARCHITECTURE = Architecture(configure=configure)
-# Saxml feeds the 2B models the 1,000 pieces of a test vocabulary; here random weights read bytes.
+# Saxml feeds the 2B models the 1,000 pieces of a test vocabulary; with random weights here they
+# read bytes.
 _2B = sizes(18, 3072, 12288, 24)
 _175B = {
     **sizes(96, 12288, 49152, 96),
@@ -70,7 +70,6 @@ _CLASSES: Mapping[str, Values] = {
 
 
 def model_classes() -> list[ModelClass]:
-    """Every registered variant."""
     return [
         saxml_class("lm_cloud", name, _ARCHITECTURE, values) for name, values in _CLASSES.items()
     ]

@@ -17,12 +17,11 @@ from model_server.models.llama import attention_shape
 from model_server.models.recipe import Recipe, serving
 from model_server.models.rope import rope_of
 
-# A config.json without sliding_window means the first model's; a null means none.
+# A missing sliding_window means the first model's; null means none.
 _DEFAULTS = {"sliding_window": 4096, "max_position_embeddings": 131072}
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """A recipe from a checkpoint's config.json and checked override values."""
     keys = ConfigKeys(config, "mistral", _DEFAULTS)
     shape = attention_shape(keys)
     windows = windows_of(keys, keys.whole_or_none("sliding_window"), lambda index: True)

@@ -20,11 +20,10 @@ from model_server.models.routing import Router, SoftmaxChoice, checked_count
 from model_server.models.weight import WeightForm
 
 _DEFAULTS = {"num_experts_per_tok": 2, "num_local_experts": 8, "max_position_embeddings": 131072}
-_THETA = {"rope_theta": 1e6}  # where config.json has no rope at all
+_THETA = {"rope_theta": 1e6}  # if config.json has no rope settings
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """A recipe from a checkpoint's config.json and checked override values."""
     keys = ConfigKeys(config, "mixtral", _DEFAULTS)
     shape = attention_shape(keys, window=keys.whole_or_none("sliding_window"))
     rope = keys.all if keys.get("rope_parameters") else _THETA | keys.all

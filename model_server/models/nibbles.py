@@ -1,7 +1,7 @@
-"""int4 arrays as bytes, two numbers each, and back: how they cross into a compiled call.
+"""int4 arrays as bytes, two numbers each, for passing into a compiled call.
 
-jax (0.10 to 0.12) packs int4 arrays on the device but says that they are not, and a program
-compiled ahead of time then refuses them. Both directions are a change of view, not of bytes.
+jax (0.10 to 0.12) packs int4 arrays on the device but reports them as unpacked, so a program
+compiled ahead of time refuses them. Both directions only change the view, not the bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from model_server.kernels.own_devices import parts_of, whole
 
 
 def as_bytes(array: jax.Array) -> jax.Array:
-    """int4[..., n] as u8[..., n / 2], where it is; any other array as it stands."""
+    """View int4[..., n] as u8[..., n / 2] in place; other arrays pass through."""
     if array.dtype != jnp.int4:
         return array
     parts = parts_of(array)
@@ -24,7 +24,7 @@ def as_bytes(array: jax.Array) -> jax.Array:
 
 
 def byte_shape(array: Any) -> jax.ShapeDtypeStruct:
-    """What `as_bytes` makes of an array of this shape and sharding."""
+    """Shape and sharding that `as_bytes` returns for this array."""
     if array.dtype != jnp.int4:
         return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
     shape = (*array.shape[:-1], array.shape[-1] // 2)
@@ -32,14 +32,14 @@ def byte_shape(array: Any) -> jax.ShapeDtypeStruct:
 
 
 def unpacked(array: jax.Array) -> jax.Array:
-    """u8[..., n / 2] as int4[..., n]; any other array as it stands."""
+    """Cast u8[..., n / 2] to int4[..., n]; other arrays pass through."""
     if array.dtype != jnp.uint8:
         return array
     return jax.lax.bitcast_convert_type(array, jnp.int4).reshape(*array.shape[:-1], -1)
 
 
 def packed_nibbles(array: jax.Array) -> jax.Array:
-    """int4[..., n] as u8[..., n / 2]; any other array as it stands."""
+    """Cast int4[..., n] to u8[..., n / 2]; other arrays pass through."""
     if array.dtype != jnp.int4:
         return array
     return jax.lax.bitcast_convert_type(array.reshape(*array.shape[:-1], -1, 2), jnp.uint8)

@@ -1,4 +1,4 @@
-"""OLMo 2: norms after the halves, and over all heads' queries and keys together.
+"""OLMo 2: norms after each half, and over the queries and keys of all heads together.
 
 Source: Walsh et al. 2025 (arXiv:2501.00656); names and config keys are those of Hugging Face's
 `Olmo2ForCausalLM`.
@@ -28,7 +28,6 @@ _DEFAULTS = {"rms_norm_eps": 1e-5, "max_position_embeddings": 2048}
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """A recipe from a checkpoint's config.json and checked override values."""
     keys = ConfigKeys(config, "olmo2", _DEFAULTS)
     shape, ffw = attention_shape(keys), gated_ffw(keys)
 
@@ -51,7 +50,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
 
 class AllHeadsNorm(nnx.Module):
-    """RMS norm over the heads of a token together, f32[T, heads, Q]."""
+    """RMS norm over all heads of a token together, f32[T, heads, Q]."""
 
     def __init__(
         self, heads: int, head_dim: int, source: Source, axis: str | None, *, epsilon: float
@@ -60,7 +59,7 @@ class AllHeadsNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        # On a mesh the heads lie on several devices: the mean is a sum over all of them.
+        # The heads may be sharded, in which case this mean reduces over devices.
         mean_square = jnp.mean(jnp.square(x), axis=(-2, -1), keepdims=True)
         scale = self.scale[...].reshape(x.shape[1:])
         return x * jax.lax.rsqrt(mean_square + self.epsilon) * scale
@@ -69,7 +68,7 @@ class AllHeadsNorm(nnx.Module):
 def _attention(keys: ConfigKeys, name: str, shape: AttentionShape, form: WeightForm) -> Attention:
     split = split_heads(shape.heads, shape.kv_heads, form.layout.shards("heads"))
     epsilon, biased = keys.number("rms_norm_eps"), keys.flag("attention_bias")
-    # Every KV head is there equally often, so copies leave the mean as it is.
+    # Every KV head is copied equally often, so copies do not change the mean.
     k_scale = RepeatedGroups(Tensor(f"{name}.k_norm.weight"), shape.head_dim, split.copies)
     return Attention(
         shape,

@@ -1,7 +1,7 @@
-"""Override texts from a publish, checked against what a model class declares.
+"""Checks a publish's overrides against the keys that a model class declares.
 
-As in Saxml: each key must exist on the class, each value is JSON and keeps the type of the value
-it replaces, unless one of the two is null. Unlike Saxml nothing wrong is passed over.
+As in Saxml, each key must exist on the class and each value is JSON of the same type as the value
+it replaces, unless one of the two is null. Unlike Saxml, errors are never ignored.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 from sax.errors import InvalidRequest
 
-_NO_BEAM = "there is no beam search here: answers are sampled, or greedy at TEMPERATURE 0"
-_NO_BUCKETS = "prompts of any length run in chunks: there are no buckets to choose"
-_NO_WAIT = "requests join the running batch at every step: none waits for others"
+_NO_BEAM = "beam search is not supported; answers are sampled, or greedy at TEMPERATURE 0"
+_NO_BUCKETS = "prompts of any length run in chunks, so there are no buckets to choose"
+_NO_WAIT = "requests join the running batch at every step, without waiting for others"
 _OWN_TOKENIZER = "the tokenizer comes from the checkpoint"
 _EVERY_METHOD = "every model generates, streams and scores"
 _ANY_INPUT = "every model takes texts and token ids"
-# What Saxml's classes declare and nothing here answers to, and why.
+# Keys of Saxml's classes that have no effect here, and why.
 _SAXML_ONLY: Mapping[str, str] = {
     "BEAM_SIZE": _NO_BEAM,
     "TOKENS_PER_BEAM": _NO_BEAM,
@@ -31,15 +31,15 @@ _SAXML_ONLY: Mapping[str, str] = {
     "BUCKET_KEYS": _NO_BUCKETS,
     "BATCH_WAIT_SECS": _NO_WAIT,
     "BATCHING_WAIT_SECS": _NO_WAIT,
-    "MAX_LIVE_BATCHES": "how many requests may wait is the server's flag --queue",
-    "MAX_SEQ_LEN": "say MAX_CONTEXT",
+    "MAX_LIVE_BATCHES": "the server's --queue flag limits how many requests may wait",
+    "MAX_SEQ_LEN": "use MAX_CONTEXT",
     "DECODE_MESH_TRANSPOSE": "one mesh, ICI_MESH_SHAPE, serves prompts and answers",
-    "DCN_MESH_SHAPE": "one mesh, ICI_MESH_SHAPE, is all there is",
-    "FPROP_DTYPE": "say DTYPE",
-    "MODEL_DTYPE": "say DTYPE",
-    "QUANTIZE_KV": "say KV_CACHE_DTYPE",
-    "USE_MQA": "say NUM_KV_HEADS",
-    "EXTRA_INPUTS": "say TEMPERATURE, TOP_K, TOP_P and MAX_DECODE_STEPS",
+    "DCN_MESH_SHAPE": "there is only one mesh, ICI_MESH_SHAPE",
+    "FPROP_DTYPE": "use DTYPE",
+    "MODEL_DTYPE": "use DTYPE",
+    "QUANTIZE_KV": "use KV_CACHE_DTYPE",
+    "USE_MQA": "use NUM_KV_HEADS",
+    "EXTRA_INPUTS": "use TEMPERATURE, TOP_K, TOP_P and MAX_DECODE_STEPS",
     "TOP_K_RECALL_TARGET": "top-k is exact",
     "SORT_SAMPLES": "samples come best first",
     "SPM_MODEL": _OWN_TOKENIZER,
@@ -54,13 +54,13 @@ _SAXML_ONLY: Mapping[str, str] = {
     "GENERATE_ONLY": _EVERY_METHOD,
     "SCORE_ONLY": _EVERY_METHOD,
     "STREAM_INTERVAL_STEPS": "tokens are streamed as they come",
-    "SLICE_LEFT": "no prompt is cut: one that is too long is refused",
-    "FAIL_ON_INPUT_TRUNCATION": "no prompt is cut: one that is too long is refused",
+    "SLICE_LEFT": "prompts are never truncated; one that is too long is rejected",
+    "FAIL_ON_INPUT_TRUNCATION": "prompts are never truncated; one that is too long is rejected",
 }
 
 
 def apply_overrides(defaults: Mapping[str, Any], overrides: Mapping[str, str]) -> dict[str, Any]:
-    """The class's values with the overrides in place. Raises InvalidRequest naming the key."""
+    """Return the class's values with overrides applied. Raises InvalidRequest naming the key."""
     values = dict(defaults)
     for key, text in overrides.items():
         if key not in defaults:
@@ -71,7 +71,7 @@ def apply_overrides(defaults: Mapping[str, Any], overrides: Mapping[str, str]) -
 
 def _unknown(key: str, defaults: Mapping[str, Any]) -> str:
     if reason := _SAXML_ONLY.get(key):
-        return f"override {key} means nothing here: {reason}"
+        return f"override {key} has no effect here: {reason}"
     close = difflib.get_close_matches(key.upper(), defaults, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]}? " if close else ""
     return f"unknown override {key!r}: {hint}this model takes {', '.join(sorted(defaults))}"

@@ -1,4 +1,4 @@
-"""The layer of GPT-J and GPT-NeoX: both halves see the same residual stream."""
+"""Layer of GPT-J and GPT-NeoX: both halves read the same residual stream."""
 
 from __future__ import annotations
 

@@ -30,7 +30,6 @@ _DEFAULTS = {
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """A recipe from a checkpoint's config.json and checked override values."""
     keys = ConfigKeys(config, "phi3", _DEFAULTS)
     served = serving(values, keys.whole("max_position_embeddings"))
     shape = replace(attention_shape(keys), window=keys.whole_or_none("sliding_window"))
@@ -45,21 +44,21 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
 
 def _rope(keys: ConfigKeys, head_dim: int, context: int) -> Rope:
-    """Of the rotated part of a head; one list of factors for every text (see `rope._longrope`)."""
+    """Rope over the rotated part of a head, with one list of factors (see `rope._longrope`)."""
     given = dict(keys.get("rope_parameters") or keys.get("rope_scaling") or {})
     kind = given.pop("rope_type", given.pop("type", "default"))
-    # The first files call longrope `su` or `yarn`.
+    # Early checkpoints call longrope `su` or `yarn`.
     if kind not in ("default", "longrope", "su", "yarn"):
         raise CheckpointError(
-            f"rope scaling {kind!r} is not computed here; the phi3 family has: default, longrope"
+            f"rope scaling {kind!r} is not supported; the phi3 family supports: default, longrope"
         )
     given["rope_type"] = "default" if kind == "default" else "longrope"
     part = given.get("partial_rotary_factor", keys.number("partial_rotary_factor", 1.0))
     rotated = int(head_dim * part)
     if not 0 < rotated <= head_dim or rotated % 2:
         raise CheckpointError(
-            f"config.json has partial_rotary_factor = {part}, which would rotate {rotated} of the "
-            f"{head_dim} numbers of a head; it must be an even number of them"
+            f"config.json has partial_rotary_factor = {part}, which would rotate {rotated} of a "
+            f"head's {head_dim} dimensions; it must be an even number of them"
         )
     return rope_of(keys.all | {"rope_parameters": given}, rotated, context=context)
 

@@ -1,7 +1,4 @@
-"""Where a weight's products run: the platform, and the mesh axes that divide its two dimensions.
-
-Knows sizes only by the axes that divide them.
-"""
+"""Placement of a weight's products: the platform, and the mesh axes that shard its dimensions."""
 
 from __future__ import annotations
 
@@ -13,19 +10,19 @@ from model_server.models.sharding import Layout
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Static in a program: a step may be traced for devices that this process does not have."""
+    """Static in a program: a step may be traced for devices this process does not have."""
 
     platform: str = "cpu"  # cpu, gpu or tpu
-    outputs: str | None = None  # the mesh axis that divides them
+    outputs: str | None = None  # mesh axis that shards them
     inputs: str | None = None
-    rows: str | None = None  # and the rows of a step, between layers
-    interpret: bool = False  # run TPU kernels where there is none, as tests do
+    rows: str | None = None  # of a step, between layers
+    interpret: bool = False  # run TPU kernels without a TPU, for tests
 
     @classmethod
     def of(
         cls, layout: Layout, shape: Sequence[int], axes: Sequence[str | None], bits: int
     ) -> Placement:
-        """Of a weight [..., out, in] with these logical axes."""
+        """Placement of a weight [..., out, in] with these logical axes."""
         outputs, inputs = layout.spec(shape, axes, bits)[-2:]
         rows = layout.axis("tokens")
         return cls(layout.platform, outputs, inputs, None if rows in (outputs, inputs) else rows)

@@ -1,4 +1,4 @@
-"""From the hidden states of a text's tokens to one vector."""
+"""Pooling a text's hidden states into one vector."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pooled(
     pooling: str,
     normalise: bool,
 ) -> jax.Array:
-    """f32[B, D]: one vector per text, of length 1 if `normalise`."""
+    """f32[B, D]: one vector per text, of unit length if `normalise`."""
     there = jnp.arange(hidden.shape[1]) < lengths[:, None]
     vectors = POOLINGS[pooling](hidden, there)
     if not normalise:

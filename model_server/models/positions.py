@@ -1,4 +1,4 @@
-"""Positions that are added to the tokens' vectors, as before rotary ones: learned, or sines."""
+"""Absolute positions added to token embeddings: learned or sinusoidal."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from model_server.models.weight import WeightForm, weight
 
 
 class LearnedPositions(nnx.Module):
-    """A vector for each place of the context; a model has no more context than it has rows."""
+    """One learned vector per position; its row count bounds the model's context."""
 
     def __init__(self, count: int, size: int, source: Names = (), *, form: WeightForm) -> None:
         self.table = weight((count, size), (None, "embed"), source, dtype=form.dtype, spread=0.02)
 
     def __call__(self, positions: jax.Array) -> jax.Array:
-        """i32[T] to f32[T, D]."""
-        # One token past a full context may be computed before its sequence is seen to have ended;
-        # nobody gets it.
+        """Maps i32[T] to f32[T, D]."""
+        # One token past a full context may be computed before the sequence is seen to have ended;
+        # it is discarded.
         return self.table[...].at[positions].get(mode="clip").astype(jnp.float32)
 
 
@@ -36,25 +36,24 @@ class Sinusoids(nnx.Module):
         self.size = size
 
     def __call__(self, positions: jax.Array) -> jax.Array:
-        """i32[T] to f32[T, D]."""
+        """Maps i32[T] to f32[T, D]."""
         half = self.size // 2
         turns = turns_of(positions, 10000.0 ** (-np.arange(half) / max(half - 1, 1)))
         return jnp.concatenate([sine(turns), cosine(turns)], axis=-1)
 
 
 class PositionedDecoder(Decoder):
-    """A decoder whose first layer sees token plus position."""
+    """A decoder whose first layer sees token plus position embeddings."""
 
     def __init__(self, *, positions: LearnedPositions | Sinusoids, **parts: Any) -> None:
         super().__init__(**parts)
         self.positions = positions
 
     def embed(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
-        """f32[T, D]."""
         return super().embed(tokens, positions) + self.positions(positions)
 
     def keep(self, stage: Stage) -> None:
-        """Only the first stage sees tokens."""
+        """Drop the positions too, except on the first stage."""
         super().keep(stage)
         if not stage.is_first:
             del self.positions

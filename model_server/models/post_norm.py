@@ -1,4 +1,4 @@
-"""The layer of OLMo 2: a norm after each half, before it joins the residual stream."""
+"""Layer of OLMo 2: a norm after each half, before it joins the residual stream."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PostNormLayer(nnx.Module):
     def __call__(
         self, x: jax.Array, rotation: Rotary | None, pages: LayerPages, batch: PagedBatch
     ) -> tuple[jax.Array, LayerPages]:
-        """f32[T, D], and the pages with the new tokens."""
+        """Returns f32[T, D] and the pages with the new tokens written."""
         mixed, pages = self.attention(x, rotation, pages, batch)
         x = x + self.after_attention(mixed)
         return x + self.after_ffw(self.ffw(x)), pages

@@ -1,7 +1,7 @@
-"""The plain decoder of LmCloudSpmd and C4SpmdGpt3, as the Praxis library puts it together.
+"""The plain decoder of LmCloudSpmd and C4SpmdGpt3, as the Praxis library builds it.
 
-Pre-norm, combined QKV, ungated GELU, tied embedding. Nothing that is read here stores these models:
-the names of their tensors are what random weights are drawn by.
+Pre-norm, fused QKV, ungated GELU, tied embedding. No supported format stores these models; their
+tensor names only key the random weights.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from model_server.models.weight import WeightForm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PraxisDecoder:
-    """The sizes of one such model, and the parts that differ between the two recipes."""
+    """Sizes of one model, and the options in which the two recipes differ."""
 
     layers: int
     embed: int
@@ -29,7 +29,7 @@ class PraxisDecoder:
     heads: int
     head_dim: int
     vocab: int
-    biased: bool  # projections have biases
+    biased: bool  # the projections
     epsilon: float  # of the norms
     positions: int | None  # rows of a table of learned positions; None: sinusoids
     embedding_scale: float = 1.0
@@ -37,7 +37,6 @@ class PraxisDecoder:
     logits_softcap: float | None = None
 
     def build(self, form: WeightForm) -> PositionedDecoder:
-        """The module, without its numbers."""
         return PositionedDecoder(
             embedding=Embedding(self.vocab, self.embed, ("embedding.table",), form=form),
             positions=self._positions(form),

@@ -1,4 +1,4 @@
-"""The layer of most decoders: each half behind its norm, beside the residual stream."""
+"""Layer of most decoders: each half behind its own norm, added to the residual stream."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which weights are quantised, how, and the arithmetic of doing so while loading.
+"""Quantisation schemes, and quantising weights at load.
 
-Two ways: a scheme that any checkpoint is brought into, or what the checkpoint stores already, kept.
-Numpy only; the products are in `quantized.py`.
+Two ways: a scheme applied to any checkpoint, or keeping what the checkpoint already stores. Numpy
+only; the products are in `quantized.py`.
 """
 
 from __future__ import annotations
@@ -23,39 +23,44 @@ _HIGHEST = {"int8": 127.0, "int4": 7.0, "float8_e4m3fn": 448.0}
 
 
 class Quantization(Protocol):
-    """Decides how one weight is held."""
+    """Decides how each weight is held."""
 
     def packing_of(self, source: Source, shape: tuple[int, ...], *, table: bool) -> Packing | None:
-        """`table`: rows are vocabulary entries. None: the weight stays in plain numbers."""
+        """Packing of one weight; None: unquantised.
+
+        table: rows are vocabulary entries.
+        """
         ...
 
     def check(self, packings: Iterable[Packing]) -> None:
-        """Raises InvalidRequest if none of a model's quantised weights is as was asked for."""
+        """Raises InvalidRequest if no weight of the model ended up as requested."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """Every matrix of every checkpoint in the same kind, quantised while it is loaded."""
+    """Quantises every matrix of any checkpoint to one kind at load."""
 
     kind: str
-    block: int | None  # columns that share a scale; None: the whole row
+    block: int | None  # columns per scale; None: the whole row
 
     def packing_of(self, source: Source, shape: tuple[int, ...], *, table: bool) -> Packing | None:
         if table:
-            # Every logit goes through the table: eight bits there cost little and keep the text.
+            # Every logit goes through the table: eight bits cost little there and preserve the
+            # text.
             return Packing("int8" if self.kind == "int4" else self.kind, None, False)
         whole_blocks = shape[-1] % (self.block or 1) == 0
         if not whole_blocks or (self.kind == "int4" and shape[-1] % 2):  # two to a byte
             return None
-        # Sixteen steps are too few to waste on the side of zero where a small block has nothing.
+        # int4 has only sixteen steps: with an offset none are wasted where a small block is
+        # one-sided.
         return Packing(self.kind, self.block, self.kind == "int4" and self.block is not None)
 
     def check(self, packings: Iterable[Packing]) -> None:
         if not any((each.kind, each.block) == (self.kind, self.block) for each in packings):
-            columns = f"multiples of {self.block}" if self.block else "even numbers"
+            columns = f"a multiple of {self.block}" if self.block else "even"
             raise InvalidRequest(
-                f"QUANTIZE fits no matrix of this model: none has {columns} of columns; give "
+                f"QUANTIZE fits no matrix of this model: no column count is {columns}; give "
                 "another block, or none for a scale per row",
                 param="overrides.QUANTIZE",
             )
@@ -63,9 +68,9 @@ class Scheme:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What the checkpoint stores quantised stays so; parts of one weight share the wider form."""
+    """Keeps what the checkpoint stores quantised; parts of one weight share the wider form."""
 
-    packing: Callable[[str], Packing | None]  # of a tensor, by its name
+    packing: Callable[[str], Packing | None]  # by tensor name
 
     def packing_of(self, source: Source, shape: tuple[int, ...], *, table: bool) -> Packing | None:
         found = [self.packing(name) for name in source.names]
@@ -76,14 +81,14 @@ class Stored:
     def check(self, packings: Iterable[Packing]) -> None:
         if not any(packings):
             raise InvalidRequest(
-                'QUANTIZE "stored" keeps what a checkpoint has quantised, and this one has nothing '
-                'that can be kept so: leave it out, or give a scheme such as "int8"',
+                'QUANTIZE "stored" keeps a checkpoint\'s own quantisation, and this one has none '
+                'that can be kept: leave it out, or give a scheme such as "int8"',
                 param="overrides.QUANTIZE",
             )
 
 
 def common(packings: list[Packing], inputs: int) -> Packing | None:
-    """One form that holds all of them exactly; None if there is none."""
+    """Return a packing that holds all of them exactly, or None."""
     kinds = {packing.kind for packing in packings}
     if "float8_e4m3fn" in kinds and len(kinds) > 1:
         return None
@@ -99,15 +104,15 @@ def common(packings: list[Packing], inputs: int) -> Packing | None:
 
 
 def parse_quantize(text: str | None) -> Scheme | str | None:
-    """The QUANTIZE override: null, "stored", or a scheme. Raises InvalidRequest."""
+    """Parse the QUANTIZE override: null, "stored" or a scheme. Raises InvalidRequest."""
     if text is None or text == STORED:
         return text
     match = _SCHEME.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise InvalidRequest(
-            f'QUANTIZE is "int8", "int4" or "float8", alone (a scale per row) or with the columns '
-            f'that share a scale ("int4:32"), or "stored" to keep what the checkpoint stores '
-            f"quantised, or null; not {text!r}",
+            f'QUANTIZE must be "int8", "int4" or "float8", alone (a scale per row) or with '
+            f'the columns per scale ("int4:32"), "stored" (the checkpoint\'s own quantisation) or '
+            f"null, not {text!r}",
             param="overrides.QUANTIZE",
         )
     kind = "float8_e4m3fn" if match[1] == "float8" else match[1]
@@ -115,10 +120,10 @@ def parse_quantize(text: str | None) -> Scheme | str | None:
 
 
 def quantize(numbers: np.ndarray, packing: Packing) -> PackedBlocks:
-    """f32[..., out, in] to small numbers.
+    """Quantise f32[..., out, in].
 
-    Symmetric, the largest of a block becoming the largest there is; with offsets the least of a
-    block becomes the least.
+    Symmetric: the largest magnitude of a block maps to the largest value; with offsets the minimum
+    and maximum of a block map to the ends of the range.
     """
     *outer, inputs = numbers.shape
     blocked = np.asarray(numbers, np.float32).reshape(*outer, -1, packing.block or inputs)
@@ -126,8 +131,8 @@ def quantize(numbers: np.ndarray, packing: Packing) -> PackedBlocks:
         return _between_ends(blocked, packing, numbers.shape)
     highest = np.abs(blocked).max(-1, keepdims=True)
     scales = np.where(highest > 0, highest, 1.0) / _HIGHEST[packing.kind]
-    # No clipping: with the scales of least square error the text of SmolLM2 in int4 became worse
-    # (KL 2.7 instead of 1.2), because its few large weights carry the most.
+    # No clipping: scales of least square error made the text of SmolLM2 in int4 worse (KL 2.7
+    # instead of 1.2), because its few large weights matter most.
     scaled = blocked / scales
     values = scaled.astype(FLOAT8) if packing.kind == FLOAT8.name else _rounded(scaled)
     return PackedBlocks(values.reshape(numbers.shape), scales[..., 0].astype(np.float32), None)
@@ -152,7 +157,7 @@ def _rounded(scaled: np.ndarray) -> np.ndarray:
 
 
 def refined(blocks: PackedBlocks, stored: Packing, wanted: Packing) -> PackedBlocks:
-    """The same numbers in the wider form: smaller blocks, offsets of zero."""
+    """Re-express the same numbers in the wider form: smaller blocks, offsets of zero."""
     inputs = blocks.values.shape[-1]
     times = (stored.block or inputs) // (wanted.block or inputs)
     scales = np.repeat(blocks.scales, times, axis=-1)

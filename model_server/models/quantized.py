@@ -1,17 +1,17 @@
 """Quantised weights on the device, and multiplying by them.
 
-weight = values * scales + offsets, a scale and an offset for each block of a row; int8, int4 and
-float8_e4m3fn values are arrays of those dtypes, which XLA packs as tightly as the device can.
+weight = values * scales + offsets, with a scale and an offset per block of a row; int8, int4 and
+float8_e4m3fn values are arrays of those dtypes, which XLA packs as tightly as the device allows.
 
-XLA:CPU has a fast product for int8 by int8 and none for int8 by bfloat16. There a few rows times a
-whole-row int8 or int4 weight multiply in int8: each activation becomes two int8 numbers, the
-rounded one and 254 times what rounding left, so that nothing visible is lost and the weight is
-still read once. (One int8 number per activation, as in https://arxiv.org/abs/2208.07339 without the
-outlier split, moved the logits of SmolLM2 ten times further.) Everything else is dequantised on the
-way into the product, which on a CPU saves memory, not time.
+XLA:CPU has a fast product for int8 by int8 and none for int8 by bfloat16. So a few rows times an
+int8 or int4 weight with whole-row scales multiply in int8: each activation becomes two int8
+numbers, its rounded value and 254 times the rounding error, which loses nothing visible and still
+reads the weight once. (One int8 number per activation, as in https://arxiv.org/abs/2208.07339
+without the outlier split, moved the logits of SmolLM2 ten times further.) Everything else is
+dequantised before the product, which on a CPU saves memory, not time.
 
-On a TPU XLA reads int8 and float8 with a scale per row once, and widens them on the way into the
-product. Blocks, offsets and int4 it would write out wide: those go through a kernel, and int4 stays
+On a TPU XLA reads int8 and float8 with a scale per row once, and widens them inside the product. It
+would materialise blocks, offsets and int4 in wide form: those go through a kernel, and int4 stays
 in bytes.
 """
 
@@ -35,12 +35,12 @@ _DTYPES = {"int8": jnp.int8, "int4": jnp.int4, "float8_e4m3fn": jnp.float8_e4m3f
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """A weight [..., out, in] in small numbers."""
+    """A quantised weight [..., out, in]."""
 
-    values: jax.Array  # [..., out, in]; int4 may come as bytes, u8[..., out, in / 2]
+    values: jax.Array  # [..., out, in]; int4 possibly as bytes, u8[..., out, in / 2]
     scales: jax.Array  # f32[..., out, in / block]
     offsets: jax.Array | None  # f32[..., out, in / block]
-    dtype: Any = field(metadata={"static": True})  # that it is dequantised to
+    dtype: Any = field(metadata={"static": True})  # after dequantising
     place: Placement = field(default=Placement(), metadata={"static": True})
 
     def dequantized(self) -> jax.Array:
@@ -48,7 +48,7 @@ class Quantized:
         return _widen(unpacked(self.values), self.scales, self.offsets, self.dtype)
 
     def rows(self, index: jax.Array) -> jax.Array:
-        """f32[T, in]: some rows of a matrix, dequantised."""
+        """f32[T, in]: these rows of a matrix, dequantised."""
 
         def take(array: jax.Array | None) -> jax.Array | None:
             return None if array is None else array.at[index].get(mode="clip")
@@ -57,7 +57,7 @@ class Quantized:
         return _widen(unpacked(values), take(self.scales), take(self.offsets), jnp.float32)
 
     def project(self, x: jax.Array) -> jax.Array:
-        """[T, in] times the matrix, transposed: f32[T, out]."""
+        """[T, in] times the transposed matrix: f32[T, out]."""
         if self.place.platform == "tpu" and not self._is_fused_by_xla:
             packed = self.packed()
             if can_multiply(packed, self.place):
@@ -71,18 +71,18 @@ class Quantized:
         return wide * self.scales[:, 0]
 
     def packed(self) -> Packed:
-        """As a TPU kernel takes it: int4 in bytes, whoever held it."""
+        """Convert to the form TPU kernels take: int4 as bytes."""
         return Packed(packed_nibbles(self.values), self.scales, self.offsets)
 
     def on_program(self) -> Quantized:
-        """As a program computes with it, given int4 as the bytes in which it came."""
+        """Convert to the form used inside a program: int4 unpacked from bytes, except on TPUs."""
         if self.place.platform == "tpu":
             return self
         return replace(self, values=unpacked(self.values))
 
     @property
     def _is_fused_by_xla(self) -> bool:
-        """XLA:TPU widens these on the way into the product, and reads them once."""
+        """XLA:TPU widens these inside the product and reads them once."""
         whole_rows = self.scales.shape[-1] == 1 and self.offsets is None
         return whole_rows and self.values.dtype in (jnp.int8, jnp.float8_e4m3fn)
 
@@ -94,7 +94,7 @@ class Quantized:
 def placeholder(
     shape: tuple[int, ...], packing: Packing, dtype: Any, place: Placement
 ) -> Quantized:
-    """Zeros of the shapes that a weight of `shape` has when packed so."""
+    """Zeros in the shapes of a weight of `shape` packed this way."""
     *outer, inputs = shape
     blocks = (*outer, 1 if packing.block is None else inputs // packing.block)
     return Quantized(
@@ -106,11 +106,11 @@ def placeholder(
     )
 
 
-_FEW_ROWS = 64  # beyond, a bfloat16 product is faster although the weight is widened first
+_FEW_ROWS = 64  # beyond this a bfloat16 product is faster, even though it widens the weight
 
 
 def _dot_int8(x: jax.Array, values: jax.Array) -> jax.Array:
-    """f32[T, in] times int8[out, in], transposed, in one int8 product of 2 T rows."""
+    """f32[T, in] times transposed int8[out, in], as one int8 product of 2 T rows."""
     step = jnp.maximum(jnp.max(jnp.abs(x), axis=-1, keepdims=True), 1e-30) / 127.0
     high = jnp.round(x / step)
     low = jnp.round((x / step - high) * 254.0)

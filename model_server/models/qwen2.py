@@ -23,7 +23,6 @@ _DEFAULTS = {"sliding_window": 4096, "max_window_layers": 28, "max_position_embe
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """A recipe from a checkpoint's config.json and checked override values."""
     keys = ConfigKeys(config, "qwen2", _DEFAULTS)
     shapes = layer_shapes(keys)
     return pre_norm_recipe(
@@ -36,9 +35,9 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
 
 def layer_shapes(keys: ConfigKeys) -> list[AttentionShape]:
-    """The attention of every layer: those from max_window_layers on slide, if any do."""
+    """Attention shape per layer; layers from max_window_layers on may slide."""
     shape, first = attention_shape(keys), keys.whole("max_window_layers", least=0)
-    # Most are published with a width and do not use it.
+    # Most checkpoints set sliding_window without using it.
     window = keys.whole_or_none("sliding_window") if keys.flag("use_sliding_window") else None
     windows = windows_of(keys, window, lambda index: index >= first)
     return [replace(shape, window=window) for window in windows]

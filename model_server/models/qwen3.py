@@ -1,4 +1,4 @@
-"""Qwen3: Qwen2 without its biases, with a norm on every head's queries and keys.
+"""Qwen3: Qwen2 without biases, with a norm over each head's queries and keys.
 
 Source: Yang et al. 2025 (arXiv:2505.09388); names and config keys are those of Hugging Face's
 `Qwen3ForCausalLM`.
@@ -27,7 +27,6 @@ DEFAULTS = {
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """A recipe from a checkpoint's config.json and checked override values."""
     keys = ConfigKeys(config, "qwen3", DEFAULTS)
     shapes = layer_shapes(keys)
     return pre_norm_recipe(
@@ -40,7 +39,10 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
 
 def normed_attention(keys: ConfigKeys, *, plus_one: bool = False) -> BuildAttention:
-    """Attention with a norm over each head, one scale for all; plus_one: it is stored less one."""
+    """Builder of attention with a norm over each head, one scale for all heads.
+
+    plus_one: the checkpoint stores the scale minus one.
+    """
     epsilon = keys.number("rms_norm_eps", 1e-6)
     biased = keys.flag("attention_bias")
 

@@ -32,7 +32,6 @@ _DEFAULTS = {
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    """A recipe from a checkpoint's config.json and checked override values."""
     keys = ConfigKeys(config, "qwen3_moe", _DEFAULTS)
     window = keys.whole_or_none("sliding_window") if keys.flag("use_sliding_window") else None
     shape, sparse = attention_shape(keys, window=window), sparse_layers(keys)
@@ -57,17 +56,20 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
 
 def sparse_layers(keys: ConfigKeys) -> list[bool]:
-    """Which layers have experts: every so many, less those listed. Raises CheckpointError."""
+    """One flag per layer: True if it has experts. Raises CheckpointError.
+
+    Every `decoder_sparse_step`-th layer is sparse unless listed in `mlp_only_layers`.
+    """
     step, dense = keys.whole("decoder_sparse_step"), keys.get("mlp_only_layers", [])
     if not isinstance(dense, list) or any(type(index) is not int for index in dense):
-        raise CheckpointError(f"config.json has mlp_only_layers = {dense!r}; it must list layers")
+        raise CheckpointError(f"config.json has mlp_only_layers = {dense!r}; give layer indices")
     layers = range(keys.whole("num_hidden_layers"))
     return [(index + 1) % step == 0 and index not in dense for index in layers]
 
 
 def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
     embed, ffw = keys.whole("hidden_size"), keys.whole("moe_intermediate_size")
-    # transformers 5 writes the number of experts under another name.
+    # transformers 5 renamed the number of experts.
     experts = keys.whole("num_experts", keys.whole("num_local_experts", 128))
     choice = SoftmaxChoice(checked_count(keys, experts), keys.flag("norm_topk_prob"))
     activation = activation_of(keys.get("hidden_act", "silu"))

@@ -1,4 +1,4 @@
-"""What a family hands to the loader: how to build the module, and how it wants to be served."""
+"""Recipes: how to build a model's module and how to serve it, from a family to the loader."""
 
 from __future__ import annotations
 
@@ -21,57 +21,57 @@ from model_server.models.weight import Blueprint, WeightForm, blueprint
 from sax.errors import InvalidRequest
 from sax.types import SamplingParams
 
-# Serving values that every model class has; a family adds its own sizes.
+# Serving defaults of every model class; a family adds its own sizes.
 SERVING_DEFAULTS: Mapping[str, Any] = {
     "DTYPE": "bfloat16",  # of weights: bfloat16 or float32
-    # int8, int4 or float8, with ":N" a scale per N columns; stored: as the checkpoint has it; null
+    # int8, int4 or float8, with ":N" a scale per N columns; stored: as in the checkpoint; null
     "QUANTIZE": None,
-    # float32, bfloat16, int8 or float8_e4m3fn (these two with a scale per head and token); null:
+    # float32, bfloat16, int8 or float8_e4m3fn (the last two with a scale per head and token); null:
     # float32 on a CPU, else DTYPE
     "KV_CACHE_DTYPE": None,
     "ICI_MESH_SHAPE": None,  # devices on the axes replica, data, model; null: all on model
-    "NUM_STAGES": 1,  # groups of hosts that hold the layers in turn, each with a mesh of its own
-    # Logical axis of the model -> mesh axis or null, where not as in `Rules`; null: all as there.
+    "NUM_STAGES": 1,  # pipeline stages: groups of hosts, each with its own mesh
+    # Changes to the default `Rules`: logical axis -> mesh axis or null.
     "SHARDING_RULES": None,
-    "MAX_CONTEXT": None,  # prompt plus answer, tokens; null: the model's own
-    "NUM_CACHE_SLOTS": None,  # sequences that decode at once; null: the server's flag
-    "NUM_SAMPLES": 1,  # answers of one Saxml Generate call
+    "MAX_CONTEXT": None,  # tokens, prompt plus answer; null: the model's own
+    "NUM_CACHE_SLOTS": None,  # concurrent sequences; null: the server's flag
+    "NUM_SAMPLES": 1,  # answers per Saxml Generate call
     "TEMPERATURE": 1.0,
     "TOP_K": 0,
     "TOP_P": 1.0,
-    # How a Saxml Generate query becomes a prompt: "chat" as a user's turn in the chat template,
-    # "raw" as it stands; null: chat where the checkpoint has a template (an instruct model answers
-    # a bare question with nothing), raw elsewhere.
+    # How a Saxml Generate query becomes a prompt: "chat": as a user turn in the chat template,
+    # "raw": verbatim; null: chat if the checkpoint has a template (an instruct model answers a bare
+    # question with nothing), else raw.
     "QUERY_FORMAT": None,
-    "MAX_DECODE_STEPS": 128,  # of a Saxml call that gives no per_example_max_decode_steps
+    "MAX_DECODE_STEPS": 128,  # for Saxml calls without per_example_max_decode_steps
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """One model, configured but not in memory."""
+    """A language model, configured but not in memory."""
 
     build: Callable[[WeightForm], nnx.Module]
-    cache: Callable[[int], CacheShape]  # of the number of devices that share the heads
+    cache: Callable[[int], CacheShape]  # int: devices that share the heads
     embed: int
     vocab: int
     max_context: int
     dtype: str
-    quantize: Scheme | str | None  # a scheme; "stored"; None: plain numbers
-    kv_cache_dtype: str | None  # None: what suits the platform
-    mesh_shape: tuple[int, ...] | None  # of one stage; None: every device, on the model axis
+    quantize: Scheme | str | None  # a scheme; "stored"; None: unquantised
+    kv_cache_dtype: str | None  # None: by platform
+    mesh_shape: tuple[int, ...] | None  # per stage; None: every device, on the model axis
     stages: int
     rules: Rules
     slots: int | None  # None: the server's flag
     samples: int
-    query_format: str | None  # chat, raw; None: chat where there is a template
+    query_format: str | None  # chat, raw; None: chat if there is a template
     defaults: SamplingParams
-    # checkpoint tensors that the model knowingly leaves aside, by prefix
+    # prefixes of checkpoint tensors that the model knowingly ignores
     unused: tuple[str, ...] = ()
-    stage: Stage | None = None  # that this is the recipe of; None: of the whole model
+    stage: Stage | None = None  # None: the whole model
 
     def cut(self) -> tuple[Recipe, ...]:
-        """A recipe per stage. Raises InvalidRequest where there are more stages than layers."""
+        """Return a recipe per stage. Raises InvalidRequest if there are more stages than layers."""
         return tuple(map(self._of_stage, stages_of(self.cache(1).layers, self.stages)))
 
     def _of_stage(self, stage: Stage) -> Recipe:
@@ -83,11 +83,10 @@ class Recipe:
     def blueprint(
         self, layout: Layout = ONE_DEVICE, checkpoint: Checkpoint | None = None
     ) -> Blueprint:
-        """The module without its weights, as it is divided over the devices of a mesh.
+        """Return the module without its weights, sharded over a mesh.
 
-        `checkpoint` is asked how its tensors are quantised, where the recipe keeps them so. Raises
-        InvalidRequest where QUANTIZE would change nothing in the whole model, and where the model
-        cannot be cut into stages.
+        `checkpoint` says how its tensors are quantised, if the recipe keeps them so. Raises
+        InvalidRequest if QUANTIZE would change nothing, or the model cannot be cut into stages.
         """
         quantization = self._quantization(checkpoint)
         form = WeightForm(dtype=jnp.dtype(self.dtype), layout=layout, quantization=quantization)
@@ -102,8 +101,8 @@ class Recipe:
             return self.quantize
         if checkpoint is None:
             raise InvalidRequest(
-                'QUANTIZE "stored" keeps what a checkpoint has quantised, and there is none: '
-                'publish one, or give a scheme such as "int8"',
+                'QUANTIZE "stored" keeps a checkpoint\'s own quantisation, but there is no '
+                'checkpoint: publish one, or give a scheme such as "int8"',
                 param="overrides.QUANTIZE",
             )
         return Stored(checkpoint.packing)
@@ -113,7 +112,7 @@ def _kept(module: nnx.Module, stage: Stage) -> nnx.Module:
     if not isinstance(module, Decoder):
         raise InvalidRequest(
             f"NUM_STAGES is {stage.count}, but this model ({type(module).__name__}) is not a stack "
-            "of layers that can be cut: leave it out",
+            "of layers that can be split: leave it out",
             param="overrides.NUM_STAGES",
         )
     module.keep(stage)
@@ -123,7 +122,7 @@ def _kept(module: nnx.Module, stage: Stage) -> nnx.Module:
 def head_cache(
     *, layers: int, heads: int, kv_heads: int, head_dim: int
 ) -> Callable[[int], CacheShape]:
-    """The cache of plain grouped-query attention (`models/attention.py`) on any mesh."""
+    """Cache shape of plain grouped-query attention (`models/attention.py`) on any mesh."""
 
     def on(shards: int) -> CacheShape:
         split = split_heads(heads, kv_heads, shards)
@@ -141,7 +140,7 @@ def head_cache(
 
 @dataclass(frozen=True, slots=True)
 class ModelClass:
-    """One entry of the registry: a model path and how to make a recipe for it."""
+    """A registry entry: a model path and how to build its recipe."""
 
     path: str
     needs_checkpoint: bool
@@ -152,34 +151,33 @@ class ModelClass:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Language models that take their sizes from a checkpoint: one line of the registry."""
+    """Language models sized by their checkpoint; one line of the registry."""
 
-    path: str  # the short name a publish may give
+    path: str  # short name accepted by publish
     model_types: tuple[str, ...]  # of config.json
-    title: str  # what people call these models
+    title: str  # display name
     configure: Callable[[Mapping[str, Any] | None, Mapping[str, Any]], Recipe]
     overridable: Mapping[str, Any] = field(default_factory=lambda: SERVING_DEFAULTS)
 
     def model_class(self) -> ModelClass:
-        """The registry's entry for it."""
         return ModelClass(self.path, True, self.overridable, self.configure)
 
 
 def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
-    """The recipe's serving fields from override values. Raises InvalidRequest."""
+    """Validate override values into the recipe's serving fields. Raises InvalidRequest."""
     dtype = values["DTYPE"]
     if dtype not in ("bfloat16", "float32"):
         raise InvalidRequest(
-            f'DTYPE is "bfloat16" or "float32", not {dtype!r}', param="overrides.DTYPE"
+            f'DTYPE must be "bfloat16" or "float32", not {dtype!r}', param="overrides.DTYPE"
         )
     if values["QUERY_FORMAT"] not in ("chat", "raw", None):
         raise InvalidRequest(
-            f'QUERY_FORMAT is "chat", "raw" or null, not {values["QUERY_FORMAT"]!r}',
+            f'QUERY_FORMAT must be "chat", "raw" or null, not {values["QUERY_FORMAT"]!r}',
             param="overrides.QUERY_FORMAT",
         )
     if values["KV_CACHE_DTYPE"] not in ("float32", "bfloat16", "int8", "float8_e4m3fn", None):
         raise InvalidRequest(
-            'KV_CACHE_DTYPE is "float32", "bfloat16", "int8", "float8_e4m3fn" or null, not '
+            'KV_CACHE_DTYPE must be "float32", "bfloat16", "int8", "float8_e4m3fn" or null, not '
             f"{values['KV_CACHE_DTYPE']!r}",
             param="overrides.KV_CACHE_DTYPE",
         )
@@ -190,7 +188,7 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
     wanted = values["MAX_CONTEXT"]
     if wanted is not None and wanted > own_context:
         raise InvalidRequest(
-            f"MAX_CONTEXT {wanted} is more than the {own_context} tokens this model was made for",
+            f"MAX_CONTEXT {wanted} is more than the {own_context} tokens this model supports",
             param="overrides.MAX_CONTEXT",
         )
     return {
@@ -242,6 +240,6 @@ def _mesh_shape(shape: Any) -> tuple[int, ...] | None:
     if shape is None or isinstance(shape, list):
         return None if shape is None else tuple(shape)
     raise InvalidRequest(
-        f"ICI_MESH_SHAPE is {shape!r}: give a list of three sizes, as [1, 1, 4]",
+        f"ICI_MESH_SHAPE is {shape!r}: give a list of three sizes, e.g. [1, 1, 4]",
         param="overrides.ICI_MESH_SHAPE",
     )

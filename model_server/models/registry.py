@@ -1,7 +1,6 @@
-"""Every model path this server knows, and what stands behind it.
+"""Registry of every model path this server accepts.
 
-A new family is one line in `_FAMILIES` or `_EMBEDDERS`; a model of a user's own module comes in by
-`register`. Knows nothing of how any of them is loaded or served.
+A new family is one line in `_FAMILIES` or `_EMBEDDERS`; user modules add models with `register`.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ Entry = _Recipes | CustomModel
 _SAXML_ROOT = "saxml.server."
 _AUTO = "auto"
 
-# Short name (also a model path), model_type values of config.json, what people call them, code.
+# Short name (also a model path), model_type values of config.json, display name, code.
 _FAMILIES = (
     Family("llama", ("llama",), "Llama 1, 2, 3 and 3.1, SmolLM", llama.configure),
     Family("mistral", ("mistral",), "Mistral", mistral.configure),
@@ -68,17 +67,17 @@ _EMBEDDERS = (EmbedderFamily("bert", ("bert",), "BERT, MiniLM", bert.configure),
 
 
 def families() -> tuple[Family | EmbedderFamily, ...]:
-    """Every family that reads a checkpoint, as the table in the docs lists them."""
+    """Every family that reads a checkpoint, in the order of the docs table."""
     return (*_FAMILIES, *_EMBEDDERS)
 
 
 def model_paths() -> tuple[str, ...]:
-    """What a publish may name; Saxml's paths also without their `saxml.server.`."""
+    """Every path a publish may name; the `saxml.server.` prefix is optional."""
     return tuple(_ENTRIES)
 
 
 def register(entry: Entry) -> None:
-    """Add a model of your own. Raises InvalidName, and ValueError for a path that is taken."""
+    """Add your own model. Raises InvalidName, and ValueError if the path is taken."""
     if not isinstance(entry, Entry):
         raise TypeError(
             f"register takes a ModelClass, an EmbedderClass or a CustomModel, not a "
@@ -88,18 +87,18 @@ def register(entry: Entry) -> None:
     taken = _lookup(entry.path)
     if taken is not None:
         raise ValueError(
-            f"model path {entry.path!r} is registered already (as a {type(taken).__name__}): give "
+            f"model path {entry.path!r} is already registered (as a {type(taken).__name__}): give "
             "the new one another path"
         )
     _ENTRIES[entry.path] = entry
 
 
 def find(path: str) -> Entry:
-    """What a model path stands for. Raises ModelPathNotFound with the nearest known ones."""
+    """Look up a model path. Raises ModelPathNotFound with the nearest known ones."""
     found = _lookup(path)
     if found is None:
         close = nearest(path, _ENTRIES)
-        hint = f"nearest: {', '.join(close)}" if close else f"there are {_overview()}"
+        hint = f"nearest: {', '.join(close)}" if close else f"known: {_overview()}"
         raise ModelPathNotFound(
             f"no model path {path!r} on this server; {hint}", param="model_path"
         )
@@ -109,13 +108,13 @@ def find(path: str) -> Entry:
 def make_recipe(
     path: str, config: Mapping[str, Any] | None, overrides: Mapping[str, str]
 ) -> Recipe | EmbedRecipe:
-    """Configure what stands behind a path. `config` is None for checkpoint "None"."""
+    """Build the recipe for a path. `config` is None for checkpoint "None"."""
     found = find(path)
     assert not isinstance(found, CustomModel), "a custom model has no recipe"
     if config is None and found.needs_checkpoint:
         raise InvalidRequest(
             f'{path} takes its sizes from a checkpoint; "None" (random weights) works for the '
-            "classes of saxml.server.pax.lm.params, which have their own",
+            "classes of saxml.server.pax.lm.params, which have their own sizes",
             param="checkpoint",
         )
     if config is not None:
@@ -133,15 +132,15 @@ def _overview() -> str:
 
 
 def _of_checkpoint(found: _Recipes, config: Mapping[str, Any]) -> _Recipes:
-    """What `auto` means for this checkpoint; else what was named, unless it is another family."""
+    """Resolve `auto` by the checkpoint; otherwise check that the named family matches it."""
     kept = next((each for each in families() if config.get("model_type") in each.model_types), None)
     if found.path == _AUTO:
         return _known(kept, config).model_class()
     if kept and kept.path != found.path and found.path in {each.path for each in families()}:
         raise CheckpointError(
             f"this is a {kept.path} checkpoint (config.json: model_type "
-            f"{config['model_type']!r}), not one of the {found.path} family: publish it as {_AUTO} "
-            f"or {kept.path}"
+            f"{config['model_type']!r}), not a {found.path} one: publish it as {_AUTO} or "
+            f"{kept.path}"
         )
     return found
 
@@ -152,14 +151,14 @@ def _known(
     if family is None:
         there = sorted(name for family in families() for name in family.model_types)
         raise CheckpointError(
-            f"no family here computes model_type {config.get('model_type')!r}; there are: "
+            f"model_type {config.get('model_type')!r} is not supported; supported: "
             f"{', '.join(there)}"
         )
     return family
 
 
 def _configure_auto(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    raise AssertionError("make_recipe asks the checkpoint's own family")
+    raise AssertionError("make_recipe uses the checkpoint's own family")
 
 
 def _own_entries() -> dict[str, Entry]:
@@ -171,5 +170,5 @@ def _own_entries() -> dict[str, Entry]:
     return {entry.path: entry for entry in entries}
 
 
-# The one table of this process that grows: `register` adds the models of imported modules to it.
+# Mutable: `register` adds the models of imported modules.
 _ENTRIES = _own_entries()

@@ -1,7 +1,7 @@
-"""Rotary positions: how fast each pair of a head turns, and turning it.
+"""Rotary positions: the frequency of each pair in a head, and rotating by it.
 
-Source: Su et al. 2021 (https://arxiv.org/abs/2104.09864); the stretched variants for contexts
-longer than a model was first trained for are cited where they are computed.
+Source: Su et al. 2021 (https://arxiv.org/abs/2104.09864); variants for contexts longer than a model
+was first trained for are cited where they are computed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from sax.errors import CheckpointError
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """The rotations of one step, computed once and used by every layer."""
+    """Rotations of one step, computed once and used by every layer."""
 
-    cos: jax.Array  # f32[T, 1, R/2], R <= Q: how much of a head is rotated
+    cos: jax.Array  # f32[T, 1, R/2]; R <= Q dimensions of a head are rotated
     sin: jax.Array  # f32[T, 1, R/2]
     interleaved: bool = field(metadata={"static": True})  # pairs (0, 1), (2, 3), not (0, R/2)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Rotate the first R numbers of each head of f32[T, heads, Q]."""
+        """Rotate the first R dimensions of each head of f32[T, heads, Q]."""
         rotated = 2 * self.cos.shape[-1]
         if rotated == x.shape[-1]:
             return self._turn(x)
@@ -49,25 +49,25 @@ class Rotary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rope:
-    """The rotary positions of a layer; hashable, so that layers can share rotations."""
+    """Rotary positions of a layer; hashable, so layers can share rotations."""
 
     frequencies: tuple[float, ...]  # of each pair, radians per token
-    scale: float = 1.0  # of the rotated numbers
+    scale: float = 1.0  # of the rotated dimensions
     interleaved: bool = False
 
     def at(self, positions: jax.Array) -> Rotary:
-        """Rotations by position, i32[T]."""
-        # In float32, as models were trained: nearer angles (turns.py) turn ties of bfloat16 around.
+        """Return the rotations for positions i32[T]."""
+        # In float32, as models were trained: more exact angles (turns.py) flip ties of bfloat16.
         frequencies = np.asarray(self.frequencies, np.float32)
         angles = (positions.astype(jnp.float32)[:, None] * frequencies)[:, None, :]
         cos, sin = jnp.cos(angles) * self.scale, jnp.sin(angles) * self.scale
-        # Without the barrier XLA fuses the sines into every use and computes them once per head.
+        # Without the barrier XLA fuses the sines into every use and recomputes them for every head.
         cos, sin = jax.lax.optimization_barrier((cos, sin))
         return Rotary(cos, sin, self.interleaved)
 
 
 def rope_frequencies(rotated: int, theta: float) -> np.ndarray:
-    """f32[R/2]: radians per position of each pair."""
+    """f32[R/2]: radians per position for each pair."""
     half = rotated // 2
     return (theta ** (-np.arange(half, dtype=np.float64) / half)).astype(np.float32)
 
@@ -80,10 +80,10 @@ def rope_of(
     interleaved: bool = False,
     context: int | None = None,
 ) -> Rope:
-    """The rope that a config.json asks for. Raises CheckpointError for a kind not computed.
+    """Build the rope a config.json specifies. Raises CheckpointError for unsupported kinds.
 
-    theta: where a family keeps another base for some layers; those are never stretched.
-    context: tokens that are served at most; None: as many as the model was made for.
+    theta: base of layers that have their own; those are never stretched.
+    context: most tokens served; None: as many as the model was made for.
     """
     if theta is not None:
         return Rope(
@@ -95,13 +95,13 @@ def rope_of(
         raise CheckpointError(f"config.json has {given!r} where its rope scaling should be")
     if any(isinstance(value, Mapping) for value in given.values()):
         raise CheckpointError(
-            f"config.json has rope_parameters per kind of layer ({', '.join(given)}), which this "
-            "family does not compute"
+            f"config.json has rope_parameters per layer type ({', '.join(given)}), which this "
+            "family does not support"
         )
     kind = given.get("rope_type", given.get("type", "default"))
     if not isinstance(kind, str) or kind not in _STRETCHES:
         raise CheckpointError(
-            f"rope scaling {kind!r} is not computed here; there are: {', '.join(_STRETCHES)}"
+            f"rope scaling {kind!r} is not supported; supported: {', '.join(_STRETCHES)}"
         )
     try:
         base = float(config.get("rope_theta") or given.get("rope_theta") or 10000.0)
@@ -111,7 +111,7 @@ def rope_of(
     except KeyError as missing:
         raise CheckpointError(f"rope scaling {kind!r} has no {missing}") from missing
     except (TypeError, ValueError, ZeroDivisionError) as exc:
-        raise CheckpointError(f"rope scaling {dict(given)} cannot be computed: {exc}") from exc
+        raise CheckpointError(f"rope scaling {dict(given)} is invalid: {exc}") from exc
     return Rope(
         frequencies=tuple(frequencies.astype(np.float32).tolist()),
         scale=scale,
@@ -121,16 +121,14 @@ def rope_of(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a stretch is computed from."""
-
-    plain: np.ndarray  # f32[R/2]: the frequencies before it
+    plain: np.ndarray  # f32[R/2]: unstretched frequencies
     base: float
     given: Mapping[str, Any]  # rope_parameters or rope_scaling
     config: Mapping[str, Any]
-    context: int | None  # tokens served at most
+    context: int | None  # most tokens served
 
 
-Stretched = tuple[np.ndarray, float]  # the frequencies, and the scale of the rotated numbers
+Stretched = tuple[np.ndarray, float]  # frequencies, scale of the rotated dimensions
 
 
 def _default(asked: _Asked) -> Stretched:
@@ -143,7 +141,7 @@ def _linear(asked: _Asked) -> Stretched:
 
 
 def _llama3(asked: _Asked) -> Stretched:
-    """Llama 3.1's longer context: slow pairs turn `factor` times slower, fast ones stay.
+    """Llama 3.1's longer context: slow pairs rotate `factor` times slower, fast ones are unchanged.
 
     Pairs between `low` and `high` turns per original context are blended.
     Source: Grattafiori et al. 2024 (https://arxiv.org/abs/2407.21783) and its reference code.
@@ -159,8 +157,8 @@ def _longrope(asked: _Asked) -> Stretched:
     """LongRoPE (Ding et al. 2024, https://arxiv.org/abs/2402.13753): a divisor for every pair.
 
     There are two lists, for texts within the original context and for longer ones. The reference
-    changes lists while a text grows, which turns keys that are cached already; a server chooses
-    once, by the longest text that it serves.
+    switches lists while a text grows, which would change the rotation of keys already cached; a
+    server chooses once, by the longest text it serves.
     """
     given, whole = asked.given, int(asked.config["max_position_embeddings"])
     original = int(
@@ -171,8 +169,8 @@ def _longrope(asked: _Asked) -> Stretched:
     divisors = np.asarray(given[name], np.float64)
     if divisors.shape != asked.plain.shape:
         raise CheckpointError(
-            f"config.json has {name} of {divisors.size} numbers for the {len(asked.plain)} pairs "
-            "of a head that are rotated"
+            f"config.json has {divisors.size} numbers in {name} for the {len(asked.plain)} "
+            "rotated pairs of a head"
         )
     factor = float(given.get("factor") or whole / original)
     scale = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
@@ -210,7 +208,7 @@ def _yarn_scale(factor: float, given: Mapping[str, Any]) -> float:
 
 
 def yarn_mscale(factor: float, mscale: float) -> float:
-    """How much longer contexts sharpen attention in YaRN, equation 22."""
+    """YaRN's attention sharpening for longer contexts, equation 22."""
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 

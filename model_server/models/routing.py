@@ -1,7 +1,6 @@
-"""Which experts a token goes to, and how much each of them counts.
+"""Expert routing: which experts each token uses, and their weights.
 
-Routers are small and decide by small differences, so they are float32 whatever the model is.
-Knows nothing of what an expert computes.
+Routers are small and decide by small differences, so they are float32 whatever the model's dtype.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ class Routes(NamedTuple):
 
 
 class Choice(Protocol):
-    """How scores become routes. Hashable, so that layers of one kind are traced once."""
+    """Turns scores into routes. Hashable, so that layers of one kind are traced once."""
 
     def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
-        """scores: f32[T, E], before any squashing; bias: f32[E], for the choice only."""
+        """scores: f32[T, E], unsquashed; bias: f32[E], affects the choice only."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SoftmaxChoice:
-    """The most probable experts (Shazeer et al. 2017, https://arxiv.org/abs/1701.06538)."""
+    """Top-k by probability (Shazeer et al. 2017, https://arxiv.org/abs/1701.06538)."""
 
     count: int
-    normalised: bool  # the weights of the chosen add up to one
+    normalised: bool  # weights of the chosen experts sum to one
 
     def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
         weights, experts = jax.lax.top_k(jax.nn.softmax(scores, axis=-1), self.count)
@@ -52,7 +51,7 @@ class SoftmaxChoice:
 class GroupedSigmoidChoice:
     """DeepSeek-V3's: the best experts of the best groups (https://arxiv.org/abs/2412.19437).
 
-    The bias, learnt to spread the load, moves the choice and not the weights.
+    The bias, learnt to spread the load, affects the choice but not the weights.
     """
 
     count: int
@@ -71,11 +70,11 @@ class GroupedSigmoidChoice:
         return Routes(experts, weights * self.scale)
 
     def _in_kept_groups(self, wanted: jax.Array) -> jax.Array:
-        """f32[T, E] with the experts of all other groups out of reach."""
+        """f32[T, E] with the experts of all other groups at -inf."""
         if self.kept == self.groups:
             return wanted
         grouped = wanted.reshape(len(wanted), self.groups, -1)
-        # A group is as good as its two best experts together.
+        # A group scores the sum of its two best experts.
         best = jax.lax.top_k(grouped, 2)[0].sum(-1)
         _, kept = jax.lax.top_k(best, self.kept)
         open_groups = jax.nn.one_hot(kept, self.groups, dtype=bool).any(1)
@@ -94,7 +93,7 @@ class Router(nnx.Module):
         *,
         bias: Names | None = None,
     ) -> None:
-        # Whole on every device, which all have to choose alike.
+        # Replicated on every device, so that all choose alike.
         self.kernel = weight((experts, embed), (None, None), source, dtype=jnp.float32, spread=0.02)
         if bias is not None:
             self.bias = weight((experts,), (None,), bias, dtype=jnp.float32, spread=0.0)
@@ -102,17 +101,17 @@ class Router(nnx.Module):
         self.choice = choice
 
     def __call__(self, x: jax.Array) -> Routes:
-        """f32[T, D] to the routes of each token."""
+        """Maps f32[T, D] to the routes of each token."""
         scores = jnp.einsum("td,ed->te", x, self.kernel[...], precision="highest")
         return self.choice(scores, self.bias[...] if self.biased else None)
 
 
 def checked_count(keys: ConfigKeys, experts: int) -> int:
-    """num_experts_per_tok, which is at most `experts`. Raises CheckpointError."""
+    """Return num_experts_per_tok. Raises CheckpointError if it exceeds `experts`."""
     count = keys.whole("num_experts_per_tok")
     if count > experts:
         raise CheckpointError(
-            f"config.json has num_experts_per_tok = {count}, more than the {experts} experts that "
-            "a token can go to"
+            f"config.json has num_experts_per_tok = {count}, more than the {experts} experts "
+            "a token can use"
         )
     return count

@@ -1,4 +1,4 @@
-"""The layer of Gemma 2 and 3: a norm before and a norm after each half."""
+"""Layer of Gemma 2 and 3: a norm before and after each half."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SandwichNormLayer(nnx.Module):
     def __call__(
         self, x: jax.Array, rotation: Rotary | None, pages: LayerPages, batch: PagedBatch
     ) -> tuple[jax.Array, LayerPages]:
-        """f32[T, D], and the pages with the new tokens."""
+        """Returns f32[T, D] and the pages with the new tokens written."""
         mixed, pages = self.attention(self.before_attention(x), rotation, pages, batch)
         x = x + self.after_attention(mixed)
         return x + self.after_ffw(self.ffw(self.before_ffw(x))), pages

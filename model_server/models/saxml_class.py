@@ -1,8 +1,7 @@
-"""What the registered classes of Saxml have in common: sizes and serving values as class data.
+"""Common base of the registered Saxml classes: sizes and serving values as class data.
 
-A class names its sizes itself, so it can be served with random weights (checkpoint "None") on any
-mesh; with a checkpoint the two must agree. Each value may be overridden under Saxml's name for it.
-Knows no class.
+A class defines its own sizes, so it can be served with random weights (checkpoint "None") on any
+mesh; with a checkpoint the two must agree. Each value can be overridden under Saxml's name for it.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from sax.errors import CheckpointError, InvalidRequest
 Values = Mapping[str, Any]
 
 _PACKAGE = "saxml.server.pax.lm.params"
-# What Saxml's serving template says, where it means something here. Its 2 samples, for one, are
-# part of what a Saxml user sees.
+# Defaults of Saxml's serving template that apply here; its 2 samples, for one, are part of what a
+# Saxml user sees.
 _TEMPLATE: Values = {
     "INPUT_SEQ_LEN": 256,  # with MAX_DECODE_STEPS: the context
     "MAX_DECODE_STEPS": 32,
-    "PER_EXAMPLE_MAX_DECODE_STEPS": None,  # of a call that gives none; null: MAX_DECODE_STEPS
-    "BATCH_SIZE": None,  # requests that decode at once, without NUM_CACHE_SLOTS
+    "PER_EXAMPLE_MAX_DECODE_STEPS": None,  # default per call; null: MAX_DECODE_STEPS
+    "BATCH_SIZE": None,  # concurrent requests, without NUM_CACHE_SLOTS
     "NUM_SAMPLES": 2,
     "TEMPERATURE": 0.1,
-    "TOP_K": 40,  # in Saxml also the most that a request may ask for; here its own is honoured
-    "EOS_ID": None,  # ends an answer, in place of what the tokenizer says; null: the tokenizer's
-    "STOP_TOKEN_IDS": None,  # the same for several
+    "TOP_K": 40,  # in Saxml also the limit for a request; here a request's own is honoured
+    "EOS_ID": None,  # end token, instead of the tokenizer's; null: the tokenizer's
+    "STOP_TOKEN_IDS": None,  # likewise, several
     "USE_BEAM_SEARCH": False,
 }
 _SIZES = (
@@ -40,7 +39,7 @@ _SIZES = (
     "DIMS_PER_HEAD",
     "VOCAB_SIZE",
 )
-_KV_HEADS = "NUM_KV_HEADS"  # of the classes that share them between heads; null: as many as heads
+_KV_HEADS = "NUM_KV_HEADS"  # of classes with grouped queries; null: as many as heads
 _COUNTS = ("INPUT_SEQ_LEN", "MAX_DECODE_STEPS", "NUM_SAMPLES")
 _MAY_BE_NULL = (_KV_HEADS, "PER_EXAMPLE_MAX_DECODE_STEPS", "BATCH_SIZE")
 
@@ -51,13 +50,13 @@ def _own_config(values: Values, context: int) -> Values:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """What the classes of one module of Saxml compute, and how their sizes read elsewhere."""
+    """Model behind one Saxml module's classes, and the mapping of sizes to config.json."""
 
     configure: Callable[[Values | None, Values], Recipe]
-    # What `configure` reads, of a class's values and a context: a config.json, or the values.
+    # Maps a class's values and a context to what `configure` reads: a config.json, or the values.
     config: Callable[[Values, int], Values] = _own_config
-    model_type: str | None = None  # of the checkpoints that fit; None: only random weights do
-    sizes: Callable[[ConfigKeys], Values] = lambda keys: {}  # of a config.json, in Saxml's names
+    model_type: str | None = None  # of matching checkpoints; None: random weights only
+    sizes: Callable[[ConfigKeys], Values] = lambda keys: {}  # config.json sizes in Saxml's names
 
 
 def sizes(
@@ -69,17 +68,16 @@ def sizes(
     head_dim: int = 128,
     vocab: int = 32000,
 ) -> Values:
-    """The sizes of a class under Saxml's names."""
     return dict(zip(_SIZES, (layers, embed, ffw, heads, head_dim, vocab), strict=True))
 
 
 def mesh(devices: int, *, replicas: int = 1) -> Values:
-    """Pure tensor parallelism over so many devices, in each of so many replicas."""
+    """Pure tensor parallelism over `devices` in each of `replicas`."""
     return {"ICI_MESH_SHAPE": [replicas, 1, devices]}
 
 
 def saxml_class(module: str, name: str, architecture: Architecture, values: Values) -> ModelClass:
-    """The registry's entry for a class of `saxml.server.pax.lm.params.<module>`."""
+    """Registry entry for a class of `saxml.server.pax.lm.params.<module>`."""
     defaults = {**SERVING_DEFAULTS, **_TEMPLATE, **values}
 
     def configure(config: Values | None, given: Values) -> Recipe:
@@ -109,19 +107,19 @@ def _check(given: Values) -> None:
     heads, kv_heads = given["NUM_HEADS"], given.get(_KV_HEADS) or given["NUM_HEADS"]
     if heads % kv_heads:
         raise InvalidRequest(
-            f"NUM_HEADS {heads} are not a multiple of {_KV_HEADS} {kv_heads}",
+            f"NUM_HEADS {heads} is not a multiple of {_KV_HEADS} {kv_heads}",
             param=f"overrides.{_KV_HEADS}",
         )
     if given["USE_BEAM_SEARCH"]:
         raise InvalidRequest(
-            "USE_BEAM_SEARCH: there is no beam search here; answers are sampled, or greedy at "
+            "USE_BEAM_SEARCH: beam search is not supported; answers are sampled, or greedy at "
             "TEMPERATURE 0",
             param="overrides.USE_BEAM_SEARCH",
         )
     if given["BATCH_SIZE"] and given["NUM_CACHE_SLOTS"]:
         raise InvalidRequest(
-            "BATCH_SIZE beside NUM_CACHE_SLOTS is how many prompts Saxml prefills at once; here "
-            "prompts share steps by their tokens: leave it out",
+            "with NUM_CACHE_SLOTS, BATCH_SIZE is how many prompts Saxml prefills at once; here "
+            "prompts share each step's tokens: leave it out",
             param="overrides.BATCH_SIZE",
         )
 
@@ -137,12 +135,12 @@ def _length(given: Values) -> int:
 def _agree(
     name: str, architecture: Architecture, config: Values, given: Values, defaults: Values
 ) -> None:
-    """Raises CheckpointError if the checkpoint is not of the class."""
+    """Raises CheckpointError if the checkpoint does not match the class."""
     fitting, model_type = architecture.model_type, config.get("model_type")
     if fitting is None:
         raise CheckpointError(
-            f'{name} takes checkpoint "None" (random weights): no format that is read here holds '
-            "its weights"
+            f'{name} takes checkpoint "None" (random weights): no supported format holds its '
+            "weights"
         )
     if model_type != fitting:
         raise CheckpointError(
@@ -150,17 +148,17 @@ def _agree(
         )
     wanted = _whole(given)
     for key, found in architecture.sizes(ConfigKeys(config, fitting)).items():
-        # Saxml rounds vocabularies up; the checkpoint knows better unless somebody insists.
+        # Saxml rounds vocabularies up; trust the checkpoint unless VOCAB_SIZE was overridden.
         insisted = key != "VOCAB_SIZE" or given[key] != defaults[key]
         if insisted and found != wanted[key]:
             raise CheckpointError(
-                f"the checkpoint's {key} is {found} and that of {name} is {wanted[key]}: publish "
+                f"the checkpoint's {key} is {found} but {name} has {wanted[key]}: publish "
                 f"{fitting!r}, which takes its sizes from the checkpoint, or override {key}"
             )
 
 
 def _served(given: Values) -> Values:
-    """The values that every family knows."""
+    """Values in the form every family takes."""
     most, usual = given["MAX_DECODE_STEPS"], given["PER_EXAMPLE_MAX_DECODE_STEPS"]
     batch = given["BATCH_SIZE"] and given["BATCH_SIZE"] * given["NUM_SAMPLES"]
     return {
@@ -172,21 +170,21 @@ def _served(given: Values) -> Values:
 
 
 def _context(own: int, given: Values, defaults: Values) -> int:
-    """Tokens of a prompt and its answer. A class's default gives way to a shorter model."""
+    """Context in tokens. A class's default is clipped to a shorter model; an override raises."""
     wanted = given["MAX_CONTEXT"] or _length(given)
     keys = ("MAX_CONTEXT", "INPUT_SEQ_LEN", "MAX_DECODE_STEPS")
     asked = [key for key in keys if given[key] != defaults[key]]
     if wanted > own and asked:
         raise InvalidRequest(
             f"{' and '.join(asked)} make a context of {wanted}, more than the {own} tokens this "
-            "model was made for",
+            "model supports",
             param=f"overrides.{asked[0]}",
         )
     return min(wanted, own)
 
 
 def _ends(given: Values, vocab: int) -> Values:
-    """How the class's own end tokens change the sampling of a Saxml call."""
+    """Sampling defaults from the class's own end tokens."""
     key = "EOS_ID" if given["STOP_TOKEN_IDS"] is None else "STOP_TOKEN_IDS"
     ids = given[key]
     if ids is None:

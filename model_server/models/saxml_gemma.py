@@ -1,9 +1,9 @@
-"""The Gemma classes of Saxml: Gemma 1 with 2B and 7B parameters.
+"""Saxml's Gemma classes: Gemma 1 with 2B and 7B parameters.
 
-Source: `saxml.server.pax.lm.params.gemma`. Each loads a Gemma checkpoint of its sizes, those that
-Saxml marks as tests included. A mesh of null takes every device: on 1, 4 and 8 devices that is the
-list of meshes from which Saxml picks. The classes with replicas in their mesh compute every step on
-each of them, as their mesh says; `replicas` of a publish is what serves more requests.
+Source: `saxml.server.pax.lm.params.gemma`. Each loads a Gemma checkpoint of its sizes, including
+the classes that Saxml marks as tests. A null mesh takes every device: on 1, 4 and 8 devices that
+matches the list of meshes Saxml picks from. Classes with replicas in their mesh compute every step
+on each of them, as the mesh says; to serve more requests, set `replicas` of the publish.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _INT8: Values = {"QUANTIZE": "int8"}
 _CLASSES: Mapping[str, Values] = {
     "GemmaBase": {**_BASE, **mesh(1)},
     "Gemma2BFP16": _2B,
-    "Gemma2BFP16Exp": _2B,  # a minute's wait for full batches: nothing here waits for one
+    "Gemma2BFP16Exp": _2B,  # waits a minute for full batches in Saxml; nothing waits here
     "Gemma2BFP16With8Replicas": {**_2B, **mesh(1, replicas=8)},
     "Gemma2BFP16With4Replicas": {**_2B, **mesh(1, replicas=4)},
     "Gemma2BFP16Test": _2B,
@@ -80,5 +80,4 @@ _CLASSES: Mapping[str, Values] = {
 
 
 def model_classes() -> list[ModelClass]:
-    """Every registered class."""
     return [saxml_class("gemma", name, _ARCHITECTURE, values) for name, values in _CLASSES.items()]

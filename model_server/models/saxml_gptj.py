@@ -1,7 +1,7 @@
-"""The GPT-J classes of Saxml, as MLPerf measured them.
+"""Saxml's GPT-J classes, as MLPerf measured them.
 
-Source: `saxml.server.pax.lm.params.gptj`. Each loads a GPT-J checkpoint. Saxml answers with a beam
-search of 4; here answers are sampled, or greedy at TEMPERATURE 0.
+Source: `saxml.server.pax.lm.params.gptj`. Each loads a GPT-J checkpoint. Saxml runs a beam search
+of width 4; here answers are sampled, or greedy at TEMPERATURE 0.
 """
 
 from __future__ import annotations
@@ -63,11 +63,10 @@ _6B_IN_BATCHES = {**_6B, **mesh(4), "DTYPE": "bfloat16", "BATCH_SIZE": 32}
 _CLASSES: Mapping[str, Values] = {
     "GPTJ": _6B,
     "GPTJ4BF16BS32": _6B_IN_BATCHES,
-    # Prompts of token ids are not a class of their own here: every model takes them.
+    # Token-id prompts need no class of their own here: every model takes them.
     "GPTJ4TokenizedBF16BS32": _6B_IN_BATCHES,
 }
 
 
 def model_classes() -> list[ModelClass]:
-    """Every registered class."""
     return [saxml_class("gptj", name, _ARCHITECTURE, values) for name, values in _CLASSES.items()]

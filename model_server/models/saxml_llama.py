@@ -1,8 +1,8 @@
-"""The LLaMA classes of Saxml's lm_cloud module: Llama 1, 2, 3 and 3.1 in their usual sizes.
+"""Saxml's LLaMA classes in lm_cloud: Llama 1, 2, 3 and 3.1 in their usual sizes.
 
 Source: `saxml.server.pax.lm.params.lm_cloud`. Each loads a Llama checkpoint of its sizes. Saxml
-fills the classes that it marks as tests with random weights whatever the checkpoint says; here a
-checkpoint that is given is loaded.
+fills the classes it marks as tests with random weights whatever the checkpoint; here a given
+checkpoint is loaded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from model_server.models.recipe import ModelClass
 from model_server.models.saxml_class import Architecture, Values, mesh, saxml_class, sizes
 
 _CONFIG = {"model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5}
-# What config.json of Meta's Llama 3.1 says.
+# From config.json of Meta's Llama 3.1.
 _STRETCHED = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -27,7 +27,7 @@ _STRETCHED = {
 
 
 def config_of(values: Values, context: int) -> dict[str, Any]:
-    """A class's values as config.json, for random weights."""
+    """A class's values as a config.json, for random weights."""
     return _CONFIG | {
         "num_hidden_layers": values["NUM_LAYERS"],
         "hidden_size": values["MODEL_DIMS"],
@@ -41,7 +41,7 @@ def config_of(values: Values, context: int) -> dict[str, Any]:
 
 
 def sizes_of(keys: ConfigKeys) -> Values:
-    """The sizes of a config.json of Llama's kind under Saxml's names."""
+    """Sizes of a Llama-style config.json under Saxml's names."""
     shape = llama.attention_shape(keys)
     return {
         "NUM_LAYERS": keys.whole("num_hidden_layers"),
@@ -80,7 +80,7 @@ _BASE: Values = {
     "TOP_P": 0.95,
     **mesh(1),
 }
-# 1,024 tokens in, 1,024 out, the likeliest token unless a request wants otherwise.
+# 1,024 tokens in, 1,024 out, greedy unless a request says otherwise.
 _OFFLINE: Values = {
     "INPUT_SEQ_LEN": 1024,
     "MAX_DECODE_STEPS": 1024,
@@ -124,19 +124,21 @@ _LLAMA_1_AND_2: Mapping[str, Values] = {
     "LLaMA70BFP16TPUv5e32": {**_70B, **mesh(32)},
     "LLaMA70BFP16TPUv5e64": {**_70B, **mesh(64)},
     "LLaMA70BInt8TPUv5e8": _70B_MLPERF,
-    # Prompts of token ids and streams are not classes of their own here: every model has them.
+    # Token-id prompts and streams need no class of their own here: every model has them.
     "LLaMA70BInt8TokenizedInputTPUv5e8": _70B_MLPERF,
     "LLaMA70BInt8TokenizedInputTPUv5e8Stream": _70B_MLPERF,
     "LLaMA70BInt8LinearOnlyx8": {**_70B, **_INT8, **mesh(8)},
-    # Asks for a flash decoding that Saxml raises NotImplementedError for; here attention is ours.
+    # Asks for a flash decoding for which Saxml raises NotImplementedError; here it uses our
+    # attention.
     "LLaMA70BFP16H100x8": {**_70B_OFFLINE, "NUM_CACHE_SLOTS": 64},
     "LLaMA70BInt8H100x8": {**_70B_OFFLINE, **_INT8, "NUM_CACHE_SLOTS": 128},
     "LLaMA70BInt8H100x8BS32": {**_70B_OFFLINE, **_INT8, "BATCH_SIZE": 32},
     "LLaMA70BInt8H100x8Fake": {**_70B_OFFLINE, **_INT8, "NUM_CACHE_SLOTS": 128},
 }
 
-# In Saxml two classes inherit the sizes of a 7B model, and one has Llama 2's vocabulary of 32,000:
-# LLaMA3_8BFP16x1, LLaMA3_70BFP16x8, LLaMA3_70BFP16x16. Here they have those of the model they name.
+# In Saxml LLaMA3_8BFP16x1 and LLaMA3_70BFP16x8 inherit the sizes of a 7B model, and
+# LLaMA3_70BFP16x16 has Llama 2's vocabulary of 32,000. Here they have the sizes of the model they
+# name.
 _3_8B = {**_BASE, **sizes(32, 4096, 14336, 32, vocab=128256), "NUM_KV_HEADS": 8}
 _3_70B = {**_BASE, **sizes(80, 8192, 28672, 64, vocab=128256), "NUM_KV_HEADS": 8}
 _LLAMA_3: Mapping[str, Values] = {
@@ -148,8 +150,8 @@ _LLAMA_3: Mapping[str, Values] = {
     "LLaMA3_70BInt8LinearOnlyx8": {**_3_70B, **_INT8, **mesh(8)},
 }
 
-# Saxml has 16 KV heads, each of the model's 8 twice, to suit 16 devices; a mesh here makes copies
-# where it needs them, and the published checkpoints have 8.
+# Saxml stores the model's 8 KV heads twice each to suit 16 devices; a mesh here copies them where
+# needed, and the published checkpoints have 8.
 _405B = {**_BASE, **sizes(126, 16384, 53248, 128, vocab=128256), "NUM_KV_HEADS": 8}
 _LLAMA_31: Mapping[str, Values] = {
     "LLaMA31_405BFP16x64": {**_405B, **mesh(64)},
@@ -158,7 +160,6 @@ _LLAMA_31: Mapping[str, Values] = {
 
 
 def model_classes() -> list[ModelClass]:
-    """Every registered class."""
     return [
         saxml_class("lm_cloud", name, architecture, values)
         for architecture, table in ((_12, _LLAMA_1_AND_2), (_3, _LLAMA_3), (_31, _LLAMA_31))

@@ -1,8 +1,7 @@
-"""From logical axes to devices: a mesh with its rules, and how attention divides.
+"""Logical axes to devices: a mesh with sharding rules, and how attention heads are split.
 
-A dimension that its mesh axis does not divide evenly stays whole on every device: slower, never
-wrong. A layout over an abstract mesh says what each device would hold of a model that no device
-of this server has to hold.
+A dimension that its mesh axis does not divide evenly is replicated: slower, never wrong. A layout
+over an abstract mesh gives each device's share without needing the devices.
 """
 
 from __future__ import annotations
@@ -25,33 +24,33 @@ _PARAM = "overrides.ICI_MESH_SHAPE"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a model is divided: a mesh, of devices or of sizes alone, and the rules."""
+    """Sharding of a model: a mesh, concrete or abstract, and the rules."""
 
     mesh: Mesh | AbstractMesh
     rules: Rules = DEFAULT_RULES
 
     @property
     def platform(self) -> str:
-        """cpu, gpu or tpu; of sizes alone: that of this process."""
+        """cpu, gpu or tpu; for an abstract mesh, this process's platform."""
         return self.mesh.devices.flat[0].platform if isinstance(self.mesh, Mesh) else _platform()
 
     def axis(self, logical: str | None) -> str | None:
-        """The mesh axis that divides dimensions of this name; None: they stay whole."""
+        """Mesh axis that shards dimensions of this logical axis; None: replicated."""
         axis = self.rules.of(logical)
         return None if axis is None or self.mesh.shape[axis] == 1 else axis
 
     def shards(self, logical: str | None) -> int:
-        """Into how many parts dimensions of this name are divided."""
+        """Number of shards of dimensions with this logical axis."""
         axis = self.axis(logical)
         return 1 if axis is None else self.mesh.shape[axis]
 
     def spec(
         self, shape: Sequence[int], axes: Sequence[str | None], bits: int = 8
     ) -> PartitionSpec:
-        """Which mesh axis divides each dimension; every mesh axis is used once at most.
+        """Partition spec of an array with these logical axes; each mesh axis is used at most once.
 
-        `embed`, which every matrix has, gives way to the others. bits: of a number; a part of a row
-        is whole bytes, so that a process can pack what it holds.
+        `embed`, which every matrix has, gives way to the others. bits: per number; a shard of a row
+        must be whole bytes, so that a process can pack what it holds.
         """
         parts: list[str | None] = [None] * len(shape)
         for place in sorted(range(len(shape)), key=lambda place: axes[place] == "embed"):
@@ -64,22 +63,21 @@ class Layout:
     def sharding(
         self, shape: Sequence[int], axes: Sequence[str | None], bits: int = 8
     ) -> NamedSharding:
-        """The sharding of an array with these logical axes."""
         return NamedSharding(self.mesh, self.spec(shape, axes, bits))
 
     def pages(self, heads: str | None) -> NamedSharding:
-        """The sharding of pages, [P, K, ...]; heads: the logical axis of their KV heads."""
+        """Sharding of pages, [P, K, ...]; heads: logical axis of their KV heads."""
         return NamedSharding(self.mesh, PartitionSpec(None, self.axis(heads)))
 
     def row_split(self) -> RowSplit | None:
-        """How the rows of a step are divided; None: they lie whole on every device."""
+        """Sharding of a step's rows; None: replicated."""
         axis = self.axis("tokens")
         if axis is None or not isinstance(self.mesh, Mesh):
             return None
         return RowSplit(self.mesh, axis, attention=axis != self.axis("heads"))
 
     def placed(self, among: Sequence[Any] | None = None) -> Layout:
-        """The same over devices: of `among`, or of all hosts.
+        """The same layout on real devices: those of `among`, or of all hosts.
 
         Raises InvalidRequest, MemoryPlanError.
         """
@@ -91,7 +89,7 @@ def _platform() -> str:
 
 
 def layout_of(shape: Sequence[int] = (1, 1, 1), rules: Rules = DEFAULT_RULES) -> Layout:
-    """A layout of sizes alone. Raises InvalidRequest."""
+    """Layout over an abstract mesh of this shape. Raises InvalidRequest."""
     if len(shape) != len(AXES) or any(type(size) is not int or size < 1 for size in shape):
         raise InvalidRequest(
             f"ICI_MESH_SHAPE is {list(shape)}: give three sizes of at least 1 for the axes "
@@ -105,12 +103,12 @@ ONE_DEVICE = layout_of()
 
 
 def own_device() -> Layout:
-    """For models on one device: this process's first, whatever the other hosts have."""
+    """Layout for single-device models: this process's first device, whatever other hosts have."""
     return Layout(Mesh(np.asarray(jax.local_devices()[:1]).reshape(1, 1, 1), AXES))
 
 
 def make_mesh(shape: Sequence[int], among: Sequence[Any] | None = None) -> Mesh:
-    """A mesh over the first devices of every host. Raises InvalidRequest, MemoryPlanError."""
+    """Mesh over the first devices of every host. Raises InvalidRequest, MemoryPlanError."""
     devices = jax.devices() if among is None else among
     wanted, there = layout_of(shape).mesh.size, len(devices)
     if wanted > there:
@@ -122,7 +120,10 @@ def make_mesh(shape: Sequence[int], among: Sequence[Any] | None = None) -> Mesh:
 
 
 def first_devices(devices: Sequence[Any], shape: Sequence[int]) -> list[Any]:
-    """As many of each host, so that every host has a part in each step. Raises InvalidRequest."""
+    """Take the same number of devices from each host, in order.
+
+    Raises InvalidRequest if they cannot be shared evenly: every host takes part in every step.
+    """
     wanted, hosts = math.prod(shape), dict[int, list[Any]]()
     for device in devices:
         hosts.setdefault(device.process_index, []).append(device)
@@ -130,39 +131,39 @@ def first_devices(devices: Sequence[Any], shape: Sequence[int]) -> list[Any]:
     if rest:
         raise InvalidRequest(
             f"ICI_MESH_SHAPE {list(shape)} has {wanted} devices, which the {len(hosts)} hosts of "
-            "this server cannot share evenly: every host takes part in each step",
+            "this server cannot share evenly: every host takes part in every step",
             param=_PARAM,
         )
     return [device for number in sorted(hosts) for device in hosts[number][:share]]
 
 
 def spans_hosts(layout: Layout) -> bool:
-    """Are some of its devices on other hosts?"""
-    assert isinstance(layout.mesh, Mesh), "a layout of sizes is nowhere"
+    """Does the layout include devices of other hosts?"""
+    assert isinstance(layout.mesh, Mesh), "an abstract mesh has no devices"
     return any(device.process_index != jax.process_index() for device in layout.mesh.devices.flat)
 
 
 def bytes_per_device(shape: Sequence[int], bits: int, sharding: NamedSharding) -> int:
-    """What one device holds of an array of numbers of so many bits."""
+    """Bytes that one device holds of an array with `bits` per number."""
     return math.prod(sharding.shard_shape(tuple(shape))) * bits // 8
 
 
 @dataclass(frozen=True, slots=True)
 class HeadSplit:
-    """How the heads of an attention lie on the devices that share them."""
+    """Split of attention heads over the devices that share them."""
 
-    kv_heads: int  # that are computed and cached, copies included
-    copies: int  # of every KV head of the checkpoint
+    kv_heads: int  # computed and cached, copies included
+    copies: int  # of each KV head in the checkpoint
     sharded: bool  # False: every device computes all heads
 
     @property
     def axis(self) -> str | None:
-        """The logical axis of dimensions that count heads."""
+        """Logical axis of dimensions that count heads."""
         return "heads" if self.sharded else None
 
 
 def split_heads(heads: int, kv_heads: int, shards: int) -> HeadSplit:
-    """Divide evenly, KV heads copied where there are fewer than devices; else do not divide."""
+    """Split evenly, copying KV heads if there are fewer than devices; otherwise replicate."""
     if heads % shards == 0 and kv_heads % shards == 0:
         return HeadSplit(kv_heads, 1, shards > 1)
     if heads % shards == 0 and shards % kv_heads == 0:

@@ -1,9 +1,9 @@
-"""Where a weight's numbers come from: an expression over a checkpoint's tensors.
+"""Weight sources: expressions over a checkpoint's tensors.
 
-Checkpoints store what suited whoever wrote them: separate or fused projections, one tensor per
-expert, transposed products. An expression says how a weight is put together from them, and reads
-any region of the result without reading the rest, one tensor's part at a time: memory beside the
-result is that of one part. Knows shapes and names, not files.
+Checkpoints store whatever suited their writer: separate or fused projections, one tensor per
+expert, transposed products. An expression says how a weight is assembled from them, and reads any
+region of the result without the rest, one tensor's part at a time: besides the result it needs
+memory for only one part.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Region = tuple[slice, ...]  # one slice per dimension, start and stop written ou
 
 
 class Tensors(Protocol):
-    """What an expression needs of a checkpoint."""
+    """The checkpoint interface that expressions need."""
 
     def shape(self, name: str) -> tuple[int, ...]: ...
 
@@ -34,7 +34,7 @@ class Tensors(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A region of one tensor, and where it belongs in the region that was asked for."""
+    """A region of one tensor, and its place in the requested region."""
 
     name: str
     region: Region  # of the tensor
@@ -42,41 +42,41 @@ class Piece:
     transposed: bool = False
 
     def read(self, tensors: Tensors) -> np.ndarray:
-        """Its numbers, lying as the place does."""
+        """Read its numbers in the orientation of the place."""
         numbers = tensors.read(self.name, self.region)
         return numbers.T if self.transposed else numbers
 
     def fill(self, tensors: Tensors, out: np.ndarray) -> None:
-        """Put them into their place of the region that was asked for."""
+        """Read its numbers into their place in `out`, the requested region."""
         front = out.ndim - len(self.region)
         stack = (part.start for part in self.place[:front])
         into = out[(*stack, *self.place[front:], ...)]
         tensors.read(self.name, self.region, into.T if self.transposed else into)
 
     def shifted(self, axis: int, by: int) -> Piece:
-        """The same piece in a larger region."""
+        """Return the same piece within a larger region."""
         part = self.place[axis]
         place = _replace(self.place, axis, slice(part.start + by, part.stop + by))
         return replace(self, place=place)
 
 
 class Source(ABC):
-    """An expression. Every method raises CheckpointError, naming the tensors that do not fit."""
+    """An expression. Methods raise CheckpointError naming the tensors that do not fit."""
 
     @property
     @abstractmethod
     def names(self) -> tuple[str, ...]:
-        """The tensors it is made of."""
+        """Names of its tensors."""
 
     @abstractmethod
     def shape(self, tensors: Tensors) -> tuple[int, ...]: ...
 
     @abstractmethod
     def pieces(self, tensors: Tensors, region: Region) -> Iterator[Piece]:
-        """What a region is made of; nothing is read yet."""
+        """Pieces that make up a region; reads nothing yet."""
 
     def read(self, tensors: Tensors, region: Region, dtype: Any = None) -> np.ndarray:
-        """A region as a device takes it over, in this dtype (None: the widest that is stored)."""
+        """Read a region, aligned for a device, in this dtype (None: the widest stored)."""
         shape = tuple(part.stop - part.start for part in region)
         if dtype is None:
             return self._read_widest(tensors, region, shape)
@@ -95,7 +95,7 @@ class Source(ABC):
                 out = np.empty(shape, numbers.dtype)
             out = out.astype(np.result_type(out, numbers), copy=False)
             out[piece.place] = numbers
-            del numbers  # or it would stay beside the next
+            del numbers  # free it before the next is read
         return np.empty(shape, np.float32) if out is None else out
 
     def _misshapen(self, tensors: Tensors, wanted: str) -> CheckpointError:
@@ -105,7 +105,7 @@ class Source(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Tensor(Source):
-    """A tensor as it is stored."""
+    """A tensor as stored."""
 
     name: str
 
@@ -123,11 +123,11 @@ class Tensor(Source):
 
 @dataclass(frozen=True, slots=True)
 class Joined(Source):
-    """Parts one after the other along a dimension."""
+    """Parts concatenated along a dimension."""
 
     parts: tuple[Source, ...]
     axis: int = 0
-    sizes: tuple[int, ...] | None = None  # of the parts along it, where the model knows them
+    sizes: tuple[int, ...] | None = None  # of the parts along it, if the model knows them
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ class Joined(Source):
 
 @dataclass(frozen=True, slots=True)
 class Stacked(Source):
-    """Parts of one shape along a new first dimension: the experts of a layer."""
+    """Equal-shaped parts along a new first dimension, such as the experts of a layer."""
 
     parts: tuple[Source, ...]
 
@@ -169,7 +169,7 @@ class Stacked(Source):
     def shape(self, tensors: Tensors) -> tuple[int, ...]:
         shapes = {part.shape(tensors) for part in self.parts}
         if len(shapes) != 1:
-            raise self._misshapen(tensors, "they must all have one shape to be stacked")
+            raise self._misshapen(tensors, "they must all have the same shape to be stacked")
         return (len(self.parts), *shapes.pop())
 
     def pieces(self, tensors: Tensors, region: Region) -> Iterator[Piece]:
@@ -198,9 +198,9 @@ class Transposed(Source):
 
 @dataclass(frozen=True, slots=True)
 class GroupRows(Source):
-    """The same rows of every group: the keys of a tensor that holds q, k, v head by head.
+    """The same rows of every group, such as the keys of a tensor that holds q, k, v head by head.
 
-    The first dimension is `groups` times `size` rows; of each group [start, stop) is taken.
+    The first dimension is `groups` times `size` rows; rows [start, stop) of each group are taken.
     """
 
     part: Source
@@ -234,7 +234,7 @@ class GroupRows(Source):
 
 @dataclass(frozen=True, slots=True)
 class RepeatedGroups(Source):
-    """Every group of `size` rows `times` over: KV heads, where devices are more than heads."""
+    """Every group of `size` rows repeated `times`: KV heads when devices outnumber them."""
 
     part: Source
     size: int
@@ -260,7 +260,7 @@ class RepeatedGroups(Source):
 
 
 def source_of(given: Source | Sequence[str]) -> Source:
-    """Names stand for their tensors, joined along the first dimension."""
+    """Turn tensor names into a source, joined along the first dimension."""
     if isinstance(given, Source):
         return given
     parts = tuple(Tensor(name) for name in given)
@@ -268,7 +268,7 @@ def source_of(given: Source | Sequence[str]) -> Source:
 
 
 def cut(part: Source, start: int, stop: int, *, of: int) -> Source:
-    """Rows [start, stop) of a tensor of `of` rows."""
+    """Rows [start, stop) of a tensor with `of` rows."""
     return GroupRows(part, size=of, start=start, stop=stop)
 
 

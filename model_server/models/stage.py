@@ -1,4 +1,4 @@
-"""Which layers of a model one stage of a pipeline holds. Pure; knows no module, host or device."""
+"""Layer ranges of pipeline stages. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sax.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Layers `first .. end - 1`; the first stage also embeds, the last one gives logits."""
+    """Layers `first .. end - 1`; the first stage also embeds, the last returns logits."""
 
     index: int
     count: int  # stages of the model
@@ -34,13 +34,13 @@ class Stage:
 
 
 def stages_of(layers: int, count: int) -> tuple[Stage, ...]:
-    """As equal as can be; the last ones, which also have the head, are the smaller ones.
+    """Split layers as evenly as possible; later stages are smaller, as the last also has the head.
 
-    Raises InvalidRequest where there are more stages than layers.
+    Raises InvalidRequest if there are more stages than layers.
     """
     if count > layers:
         raise InvalidRequest(
-            f"NUM_STAGES is {count} and this model has {layers} layers: give at most a stage per "
+            f"NUM_STAGES is {count} but this model has {layers} layers: give at most one stage per "
             "layer",
             param="overrides.NUM_STAGES",
         )

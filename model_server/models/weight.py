@@ -1,7 +1,7 @@
-"""One declaration per weight: shape, logical axes, source in a checkpoint, initialiser.
+"""Weight declarations: shape, logical axes, checkpoint source and initialiser in one place.
 
-A module built under `nnx.eval_shape` takes no memory; everything that needs to know about a
-weight (loading, sharding, the memory plan) reads its declaration.
+A module built under `nnx.eval_shape` takes no memory; loading, sharding and the memory plan all
+read these declarations.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from model_server.models.source import Source, source_of
 
 @dataclass(frozen=True, slots=True)
 class WeightForm:
-    """How the weights of a module are held on the devices; families pass it through."""
+    """Dtype, layout and quantisation of a module's weights; families pass it through."""
 
     dtype: Any = jnp.bfloat16  # of matrices; vectors are float32
     layout: Layout = ONE_DEVICE
@@ -46,9 +46,9 @@ def weight(
     """Declare one weight.
 
     axes: a logical axis (embed, heads, ffw, vocab, experts) or None per dimension.
-    source: where its numbers are in a checkpoint; names are joined along the first dimension.
+    source: checkpoint source; names are joined along the first dimension.
     spread: standard deviation of random weights; None: ones.
-    quantization: decides whether the value is a `Quantized`, which multiplies as `layout` divides
+    quantization: decides whether the value is a `Quantized`, which multiplies as `layout` shards
     it; `table`: rows are vocabulary entries.
     """
     if len(shape) != len(axes):
@@ -84,14 +84,14 @@ def _zeros(
 class Leaf:
     """One array of a weight."""
 
-    part: str  # values, scales or offsets of a quantised weight; "" of a plain one
+    part: str  # values, scales or offsets if quantised, else ""
     shape: tuple[int, ...]
     dtype: Any
     axes: tuple[str | None, ...]
 
     @property
     def bits(self) -> int:
-        """Of one number on the device."""
+        """Bits per number on the device."""
         return 4 if self.dtype == jnp.int4 else 8 * int(jnp.dtype(self.dtype).itemsize)
 
     @property
@@ -101,17 +101,17 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What `weight` declared, with the path that the module tree gave it."""
+    """Arguments of one `weight` call, with its path in the module tree."""
 
     path: str  # layers.3.attention.qkv.kernel
     shape: tuple[int, ...]
-    dtype: Any  # that it is computed in
+    dtype: Any  # of computation
     axes: tuple[str | None, ...]
     source: Source
     spread: float | None
-    packing: Packing | None  # None: plain numbers
-    kept: bool  # packed as the checkpoint stores it, not quantised while loading
-    left_plain: bool  # asked to be quantised, which its shape or its checkpoint does not allow
+    packing: Packing | None  # None: unquantised
+    kept: bool  # packed as the checkpoint stores it, not quantised at load
+    left_plain: bool  # quantising was requested, but its shape or checkpoint does not allow it
     leaves: tuple[Leaf, ...]  # in the order of the module's leaves
 
     @property
@@ -121,14 +121,14 @@ class Declaration:
 
 @dataclass(frozen=True)
 class Blueprint:
-    """A module without its weights: what to load, and how to put it together."""
+    """A module without its weights: what to load, and how to assemble it."""
 
     declarations: tuple[Declaration, ...]  # in the order of the leaves
     _graph: Any
     _structure: Any
 
     def assemble(self, leaves: Sequence[jax.Array]) -> Any:
-        """The module over these weights, int4 as such or in bytes."""
+        """Build the module from its weights; int4 may be packed in bytes."""
         state = jax.tree.unflatten(self._structure, leaves)
         return nnx.merge(self._graph, jax.tree.map(_on_program, state, is_leaf=_is_quantized))
 
@@ -146,12 +146,12 @@ def _on_program(value: Any) -> Any:
 
 
 def blueprint(build: Callable[[], nnx.Module]) -> Blueprint:
-    """Read the declarations of the module that `build` makes; no memory is taken."""
+    """Collect the declarations of the module `build` returns, without allocating it."""
     module = nnx.eval_shape(build)
     declared = tuple(_declarations(nnx.state(module)))
     for _, node in nnx.iter_graph(module):
         if isinstance(node, nnx.Param):
-            # Layers that differ in nothing but where their tensors are stored are traced once.
+            # Drop what differs between otherwise equal layers, so that they are traced once.
             node.set_metadata(source=None, packing=None, kept=False, left_plain=False)
     graph, state = nnx.split(module)
     return Blueprint(declared, graph, jax.tree.structure(state))

@@ -46,7 +46,7 @@ def test_a_quantised_model_still_knows_its_capitals(
     ("override", "says"),
     [
         ('QUANTIZE="int3"', "int8"),
-        ('QUANTIZE="int4:31"', "multiples of 31"),
+        ('QUANTIZE="int4:31"', "a multiple of 31"),
         ('KV_CACHE_DTYPE="int4"', "KV_CACHE_DTYPE"),
     ],
 )

@@ -138,7 +138,7 @@ def test_heads_have_to_lie_with_their_pages() -> None:
     case = Case(2, 0, 1, 4, 2, 16, 16, 8, 2)
     for heads, pages in (("model", None), (None, "model")):
         kernel = GpuAttention(mesh, heads, pages)
-        with pytest.raises(KernelRefusal, match="divide both alike"):
+        with pytest.raises(KernelRefusal, match="shard both alike"):
             jax.eval_shape(lambda *of: attend(case, *of), *arguments(case, kernel))
 
 

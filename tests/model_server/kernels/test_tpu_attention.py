@@ -201,8 +201,8 @@ def test_what_does_not_fit_a_chip_is_refused_in_words() -> None:
     with pytest.raises(KernelRefusal, match="the page size is 12"):
         KERNEL.shapes(GROUPED.cache, 9, 12, jnp.dtype("bfloat16"))
     tables = Mix(decodes=(1,) * 256, chunks=(), blocks=0, block=8, table=1024)
-    refused(KERNEL, GROUPED, tables, "scalar memory takes 786432")
+    refused(KERNEL, GROUPED, tables, "scalar memory holds 786432")
     wide = Heads(heads=512, kv_heads=512)
     refused(KERNEL, wide, BOTH, "give the model more devices")
     apart = dataclasses.replace(KERNEL, heads="model")
-    refused(apart, GROUPED, BOTH, "query heads are divided over model")
+    refused(apart, GROUPED, BOTH, "query heads are sharded over model")

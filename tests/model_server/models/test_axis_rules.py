@@ -31,7 +31,7 @@ def test_an_override_changes_what_it_names() -> None:
     [
         ({"expert": "data"}, 'logical axis, "expert": did you mean experts'),
         ({"experts": "modle"}, 'mesh axis for "experts", "modle": did you mean model'),
-        ({"experts": 3}, 'mesh axis for "experts", 3: there are replica, data, model or null'),
+        ({"experts": 3}, 'mesh axis for "experts", 3: use replica, data, model or null'),
         ({"experts": ["data"]}, 'mesh axis for "experts"'),
         (["data"], r'SHARDING_RULES is \["data"\]: give an object'),
         ("data", "give an object"),

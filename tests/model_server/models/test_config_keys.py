@@ -34,7 +34,7 @@ def test_defaults_hold_for_absent_keys_and_not_for_null_ones() -> None:
         (lambda: keys(cap="50").number_or_none("cap"), "cap = '50'; .* a number"),
         (lambda: keys(cap=True).number("cap"), "cap = True; .* a number"),
         (lambda: keys(bias=1).flag("bias"), "bias = 1; .* true or false"),
-        (lambda: keys(kind="b").only("kind", "a"), "kind = 'b'; the gemma2 family computes 'a'"),
+        (lambda: keys(kind="b").only("kind", "a"), "kind = 'b'; the gemma2 family supports 'a'"),
     ],
 )
 def test_a_value_of_another_kind_is_refused_by_its_key(read: Callable[[], Any], says: str) -> None:

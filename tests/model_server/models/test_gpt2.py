@@ -68,7 +68,7 @@ def test_cross_attention_is_refused_by_name() -> None:
 
 
 def test_heads_that_do_not_divide_the_width_are_refused() -> None:
-    with pytest.raises(CheckpointError, match="32 numbers do not divide into 5 heads"):
+    with pytest.raises(CheckpointError, match="width 32 does not divide into 5 heads"):
         make_recipe("gpt2", CONFIG | {"n_head": 5}, {})
 
 

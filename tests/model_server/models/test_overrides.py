@@ -45,15 +45,15 @@ def test_what_is_wrong_is_named(key: str, text: str, says: str) -> None:
     ("key", "says"),
     [
         ("BUCKET_KEYS", "no buckets"),
-        ("BEAM_SIZE", "no beam search"),
+        ("BEAM_SIZE", "beam search is not supported"),
         ("SPM_MODEL", "tokenizer comes from the checkpoint"),
-        ("FPROP_DTYPE", "say DTYPE"),
+        ("FPROP_DTYPE", "use DTYPE"),
     ],
 )
 def test_saxmls_keys_without_a_meaning_here_are_refused_with_the_reason(
     key: str, says: str
 ) -> None:
-    with pytest.raises(InvalidRequest, match=f"override {key} means nothing here: .*{says}"):
+    with pytest.raises(InvalidRequest, match=f"override {key} has no effect here: .*{says}"):
         apply_overrides(DEFAULTS, {key: "1"})
 
 

@@ -42,7 +42,7 @@ def test_the_first_names_of_longrope_mean_it(name: str) -> None:
 
 def test_positions_that_are_not_computed_are_refused_by_name() -> None:
     rope = {"rope_type": "llama3", "factor": 8.0}
-    with pytest.raises(CheckpointError, match="'llama3' is not computed here; the phi3 family"):
+    with pytest.raises(CheckpointError, match="'llama3' is not supported; the phi3 family"):
         make_recipe("auto", PHI3 | {"rope_scaling": rope}, {})
 
 

@@ -30,5 +30,5 @@ def test_only_queries_keys_and_values_are_biased() -> None:
 
 def test_the_positions_of_images_are_refused_by_name() -> None:
     rope = {"rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]}}
-    with pytest.raises(CheckpointError, match="'mrope' is not computed"):
+    with pytest.raises(CheckpointError, match="'mrope' is not supported"):
         make_recipe("auto", QWEN2 | rope, {})

@@ -69,10 +69,10 @@ def test_what_longrope_says_of_its_scale_counts() -> None:
     ("given", "says"),
     [
         ({"rope_type": "longrope"}, "'longrope' has no 'original_max_position_embeddings'"),
-        (LONGROPE | {"long_factor": [1.0]}, "long_factor of 1 numbers for the 2 pairs"),
+        (LONGROPE | {"long_factor": [1.0]}, "1 numbers in long_factor for the 2 rotated pairs"),
         ({"rope_type": "llama3"}, "'llama3' has no 'low_freq_factor'"),
-        ({"type": "ntk"}, "rope scaling 'ntk' is not computed here"),
-        ({"full_attention": {"rope_type": "default"}}, "per kind of layer .full_attention."),
+        ({"type": "ntk"}, "rope scaling 'ntk' is not supported"),
+        ({"full_attention": {"rope_type": "default"}}, "per layer type .full_attention."),
     ],
 )
 def test_a_stretch_that_cannot_be_computed_is_refused(given: dict[str, Any], says: str) -> None:

@@ -56,7 +56,7 @@ def test_a_batch_is_slots_for_every_sample_of_its_requests() -> None:
 
 
 def test_a_prefill_batch_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="prompts share steps by their tokens"):
+    with pytest.raises(InvalidRequest, match="prompts share each step's tokens"):
         make_recipe(LLAMA, None, {"BATCH_SIZE": "2"})
 
 
@@ -87,7 +87,7 @@ def test_sampling_values_are_the_defaults_of_a_call() -> None:
         ({"EOS_ID": "32000"}, "EOS_ID is 32000: give token ids from 0 to 31999"),
         ({"EOS_ID": '"</s>"'}, "EOS_ID"),
         ({"STOP_TOKEN_IDS": "[1, -1]"}, "STOP_TOKEN_IDS"),
-        ({"USE_BEAM_SEARCH": "true"}, "no beam search here"),
+        ({"USE_BEAM_SEARCH": "true"}, "beam search is not supported"),
         ({"BUCKET_KEYS": "[128]"}, "no buckets"),
         ({"QUANTIZE": '"int3"'}, "QUANTIZE"),
         ({"TEMPERATURE": "-1"}, "TEMPERATURE is -1"),
@@ -179,14 +179,14 @@ def test_a_checkpoint_of_other_sizes_is_refused_with_both(key: str) -> None:
     if key == "NUM_HEADS":
         other["NUM_KV_HEADS"] = "4"
     with pytest.raises(
-        CheckpointError, match=rf"{key} is {SHRUNK[key]} .*LLaMA7BH100 is {other[key]}:"
+        CheckpointError, match=rf"{key} is {SHRUNK[key]} but LLaMA7BH100 has {other[key]}:"
     ):
         make_recipe(LLAMA, CONFIG, other)
 
 
 def test_the_vocabulary_is_the_checkpoints_unless_somebody_insists() -> None:
     assert make_recipe(LLAMA, CONFIG, SHRUNK | {"VOCAB_SIZE": "97"}).vocab == 97
-    with pytest.raises(CheckpointError, match="VOCAB_SIZE is 97 .* is 98"):
+    with pytest.raises(CheckpointError, match="VOCAB_SIZE is 97 but .* has 98"):
         make_recipe(LLAMA, CONFIG, SHRUNK | {"VOCAB_SIZE": "98"})
 
 

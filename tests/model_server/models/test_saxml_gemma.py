@@ -53,5 +53,5 @@ def test_the_published_checkpoint_fits_though_saxml_pads_its_vocabulary() -> Non
 
 
 def test_the_smaller_checkpoint_does_not_fit_the_larger_class() -> None:
-    with pytest.raises(CheckpointError, match="NUM_LAYERS is 18 and that of Gemma7BFP16 is 28"):
+    with pytest.raises(CheckpointError, match="NUM_LAYERS is 18 but Gemma7BFP16 has 28"):
         make_recipe(f"{PACKAGE}Gemma7BFP16", GEMMA_2B, {})

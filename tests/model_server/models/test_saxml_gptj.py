@@ -42,7 +42,7 @@ def test_the_published_checkpoint_fits() -> None:
 
 
 def test_another_rotation_does_not() -> None:
-    with pytest.raises(CheckpointError, match="ROTARY_DIM is 32 and that of GPTJ is 64"):
+    with pytest.raises(CheckpointError, match="ROTARY_DIM is 32 but GPTJ has 64"):
         make_recipe(f"{PACKAGE}GPTJ", GPT_J_6B | {"rotary_dim": 32}, {})
 
 

@@ -104,7 +104,7 @@ def test_parts_that_do_not_fit_together_are_named_with_their_shapes() -> None:
     stored = Arrays(a=numbers(3, 4), b=numbers(3, 5))
     with pytest.raises(CheckpointError, match=r"a is \[3, 4\], b is \[3, 5\]"):
         source_of(("a", "b")).shape(stored)
-    with pytest.raises(CheckpointError, match="one shape"):
+    with pytest.raises(CheckpointError, match="same shape"):
         Stacked((Tensor("a"), Tensor("b"))).shape(stored)
 
 

@@ -47,7 +47,7 @@ def test_layers_are_shared_out_in_order_the_last_stages_get_fewer(
 
 
 def test_more_stages_than_layers_are_refused() -> None:
-    with pytest.raises(InvalidRequest, match="NUM_STAGES is 5 and this model has 4 layers"):
+    with pytest.raises(InvalidRequest, match="NUM_STAGES is 5 but this model has 4 layers"):
         stages_of(4, 5)
 
 

@@ -40,7 +40,7 @@ _SMALL = (
         (["Llama-3-8B", "--topology=v5e:2x2", "--set=QUANTISE=1"], "did you mean QUANTIZE"),
         (
             ["Llama-3-8B", "--topology=v5e:2x2", '--set=QUANTIZE="stored"'],
-            "keeps what a checkpoint",
+            "keeps a checkpoint's own",
         ),
         (["Llama-3-8B", "--topology=v5e:2x2", "--slots=0"], "--slots is 0"),
         (["Llama-3-8B", "--topology=v5e:2x2", "--context=0"], "--context is 0"),
@@ -48,7 +48,7 @@ _SMALL = (
         (["Llama-3-8B", "--topology=v5e:2x2", "--page_size=12"], "the page size is 12; on a TPU"),
         (
             ["Llama-3-8B", "--topology=v5e:2x4", "--slots=1024", "--page_size=8"],
-            "make pages larger",
+            "use larger pages",
         ),
         (["Llama-3-8B", "--topology=v5e:2x2", "--plot=a.png"], "the picture is an SVG"),
         (["Llama-3-8B", "--topology=v5e:2x2", "--values=/nowhere/a"], "cannot be written"),

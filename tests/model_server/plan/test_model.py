@@ -137,7 +137,7 @@ def test_what_no_plan_can_be_made_of_is_refused(
 def test_stored_numbers_without_the_checkpoint_are_refused_in_words() -> None:
     with open_model("Llama-3-8B") as model:
         recipe = recipe_of(model, {"QUANTIZE": '"stored"'})
-        with pytest.raises(InvalidRequest, match="keeps what a checkpoint has quantised"):
+        with pytest.raises(InvalidRequest, match="keeps a checkpoint's own quantisation"):
             recipe.blueprint()
 
 
