@@ -1,6 +1,7 @@
-"""A server looks for programs that were compiled ahead, and says what it finds.
+"""Finds programs that were compiled ahead, and logs the result.
 
-Programs are code, so it looks only where its flag says: at one place, or beside each checkpoint.
+Programs are code, so a server looks only where its flag says: at one place, or beside each
+checkpoint.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ def find_ready(
     layout: Layout,
     limits: EngineLimits,
 ) -> ReadyPrograms | None:
-    """The set that fits; None, and a line in the log that says why, where there is none.
+    """Return the set that fits, or None after logging why there is none.
 
-    layout: over the devices that the model will lie on. limits: as this server plans them; a set
-    may have fewer pages.
+    layout: over the devices that will hold the model. limits: as this server plans them; a set may
+    have fewer pages.
     """
     place = _place(spec, config)
     if place is None:
