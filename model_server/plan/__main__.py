@@ -1,9 +1,9 @@
-"""Plans a model for a TPU slice that need not be there.
+"""Plans a model for a TPU slice that need not be present.
 
     python -m model_server.plan MODEL --topology v5e:4x8 [flags]
 
-Compiles with libtpu on the CPU, reads headers and configurations but no weights. Exit status 0: it
-fits; 1: it does not; 2: the question is wrong.
+Compiles with libtpu on the CPU; reads headers and configurations but no weights. Exit status: 0
+fits, 1 does not fit, 2 bad arguments.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _FITS, _DOES_NOT_FIT, _BAD_INPUT = 0, 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit status."""
+    """Run the command line; returns the exit status."""
     options = _parser().parse_args(arguments)
-    jax.config.update("jax_platforms", "cpu")  # a plan takes no accelerator
+    jax.config.update("jax_platforms", "cpu")  # planning must not occupy an accelerator
     try:
         request = _request(options)
         _check_outputs(options)
@@ -100,13 +100,13 @@ def _config(options: argparse.Namespace) -> ModelServerConfig:
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
-    """Before minutes are spent: whether there is a place for what is to be written."""
+    """Fail on outputs that cannot be written before minutes are spent on compiling."""
     if options.plot and Path(options.plot).suffix.lower() != ".svg":
         raise InvalidRequest(f"--plot {options.plot}: the picture is an SVG; name it FILE.svg")
     if options.json and options.emit:
         raise InvalidRequest("--json and --emit both say what to print: leave one out")
     if (options.values or options.emit) and options.topology != AUTO:
-        slice_of(str(parse_slice(options.topology)))  # the cluster must have it
+        slice_of(str(parse_slice(options.topology)))  # Kubernetes Engine must offer the slice
     for path in filter(None, (options.plot, options.values)):
         folder = Path(path).resolve().parent
         if not folder.is_dir() or not os.access(folder, os.W_OK):

@@ -1,4 +1,4 @@
-"""A plan as it looks in a terminal. Knows nothing of how any of it is found out."""
+"""Print a plan in a terminal."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from model_server.memory_plan import human
 from model_server.plan.report import BucketPlan, Plan
 
 _COLUMNS = ("temp", "TFLOP", "GB moved", "over least", "MB sent", "ms", "bound by", "compile s")
-_NARROWEST = 100  # where there is no terminal: a page's width
+_NARROWEST = 100  # width without a terminal
 
 
 def show(plan: Plan, console: Console | None = None) -> None:
-    """Print it."""
     out = console or _console()
     _headings(plan, out)
     if plan.memory is not None:
@@ -148,7 +147,7 @@ def _verdict(plan: Plan, out: Console) -> None:
 
 
 def _plain(text: str) -> str:
-    """Names come from the user and from files: nothing that a terminal would obey."""
+    """Replace control characters: names come from users and files, and terminals obey escapes."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
