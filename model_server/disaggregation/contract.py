@@ -58,7 +58,7 @@ def check_same(ours: Contract, theirs: Contract) -> None:
             for name in differing
         )
         raise InvalidRequest(
-            f"keys and values cannot be handed over, the servers differ ({named}): start both "
+            f"KV pages cannot be exchanged, as the servers differ ({named}): start both "
             "with the same flags and versions, and load the same version of the model",
             param=f"contract.{differing[0]}",
         )

@@ -136,7 +136,7 @@ class _Way:
         except SaxError as error:  # rejected by the engine
             self._running.receive(Update(0, RowResult(), error=error))
         except Exception:
-            logger.exception("a request was lost on its way")
+            logger.exception("remote prefill of a request failed")
             error = Internal("internal error; the server's log has the details")
             self._running.receive(Update(0, RowResult(), error=error))
         finally:

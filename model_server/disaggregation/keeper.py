@@ -66,7 +66,7 @@ class Keeper:
             self._server.lose()
             self._note(error)
         except Exception:  # the loop must survive
-            logger.exception("looking after a prefill server failed")
+            logger.exception("polling a prefill server failed")
 
     def _follow(self, held: Mapping[str, ServableInfo]) -> None:
         """Start the loads and unloads that lead from `held` to wanted."""
@@ -102,7 +102,7 @@ class Keeper:
             self._retry_at_s[model_id] = time.monotonic() + pause_s
             self._retry_s[model_id] = min(2 * pause_s, _LAST_RETRY_S)
             logger.warning(
-                "the prefill server at %s does not load %s; trying again in %.0f s: %s",
+                "the prefill server at %s failed to load %s; retrying in %.0f s: %s",
                 self._server.address,
                 model_id,
                 pause_s,
@@ -118,7 +118,7 @@ class Keeper:
             await self._call("Unload", modelet_pb2.UnloadRequest(model_key=model_id), _LOAD_S)
         except SaxError as error:
             logger.warning(
-                "the prefill server at %s does not unload %s: %s",
+                "the prefill server at %s failed to unload %s: %s",
                 self._server.address,
                 model_id,
                 error.text,
@@ -143,7 +143,7 @@ class Keeper:
             if error is None:
                 logger.info("the prefill server at %s answers", self._server.address)
             else:
-                logger.warning("computing prompts here: %s", error.text)
+                logger.warning("prefilling locally: %s", error.text)
 
 
 def _digest(spec: ModelSpec) -> str:

@@ -122,7 +122,7 @@ class KvTransfers:
         with self._lock:
             coming = self._incoming.pop(key, None)
             if coming is None or coming.blocks is None:
-                raise Internal(f"a step takes in pages that host {self._ordinal} did not fetch")
+                raise Internal(f"a step imports pages that host {self._ordinal} did not fetch")
             self._room.give_back(coming.pages)
         return coming.blocks
 
@@ -161,13 +161,13 @@ class KvTransfers:
         while not _arrived(parts):
             if time.monotonic() > deadline:
                 self._server.lose(address)
-                raise DeadlineExceeded(f"pages did not come from {address} in {deadline_s:.1f} s")
+                raise DeadlineExceeded(f"pages did not arrive from {address} in {deadline_s:.1f} s")
             time.sleep(_POLL_S)
         try:
             jax.block_until_ready(parts)
         except jax.errors.JaxRuntimeError as exc:
             self._server.lose(address)
-            raise ReplicaLost(f"pages were lost on their way from {address}: {exc}") from exc
+            raise ReplicaLost(f"pages from {address} were lost in transit: {exc}") from exc
 
     def _fail(self, key: int, coming: _Incoming, parts: list[jax.Array]) -> None:
         """Keep the reservation of a failed pull, which may still write, until it has ended."""

@@ -104,7 +104,7 @@ class PrefillServer:
         if trust.trouble != type(error).__name__:
             trust.trouble = type(error).__name__
             logger.warning(
-                "%s computes no prompts of %s now, so this server does: %s",
+                "%s does not prefill %s now, so this server does: %s",
                 self._named,
                 model_id,
                 error.text,
@@ -114,7 +114,7 @@ class PrefillServer:
         """Reset the backoff after pages arrived."""
         before = self._trust.pop(model_id, None)
         if before is not None:
-            logger.info("%s computes prompts of %s again", self._named, model_id)
+            logger.info("%s prefills %s again", self._named, model_id)
 
     @property
     def _named(self) -> str:

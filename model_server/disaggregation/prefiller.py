@@ -47,7 +47,7 @@ class Prefiller:
         pages = -(-len(submission.prompt) // apart.contract.page_size)
         if not apart.outgoing.take(pages):
             raise QueueFull(
-                f"{apart.outgoing.used} of {apart.outgoing.pages} pages wait here to be fetched",
+                f"{apart.outgoing.used} of {apart.outgoing.pages} pages wait to be fetched here",
                 retry_after_s=_RETRY_S,
             )
         self._open[key] = _nothing  # nothing to free yet
@@ -77,8 +77,8 @@ class Prefiller:
         apart = servable.loaded.apart if isinstance(servable, LmServable) else None
         if not isinstance(servable, LmServable) or apart is None or not apart.transfers.gives:
             raise UnsupportedParameter(
-                f"this server computes no prompts of {model_id} for others: only a server of "
-                "language models that was started with --prefill does"
+                f"this server does not prefill {model_id} for others: that takes a language model "
+                "on a server started with --prefill"
             )
         return servable, apart
 
@@ -96,7 +96,7 @@ class Prefiller:
             end()
             apart.moved.expired += 1
             logger.warning(
-                "%d pages of %s were not fetched within %.0f s and are free again",
+                "freed %d pages of %s that were not fetched within %.0f s",
                 pages,
                 model_id,
                 self._expiry_s,

@@ -119,8 +119,8 @@ class CommandReceiver:
     def _check(self, number: int, expected: int) -> None:
         if number != expected:
             raise Unavailable(
-                f"of the primary's commands the ones from {self._number + 1} on are lost (it is at "
-                f"{number}), so this host cannot go on"
+                f"the primary's commands from {self._number + 1} on were lost (it is at {number}); "
+                "this host cannot go on"
             )
 
 

@@ -43,9 +43,8 @@ def _tpu(environ: Mapping[str, str], count: int | None) -> Told | None:
         return None
     if ordinal and count is None:
         raise InvalidRequest(
-            f"TPU_WORKER_ID={ordinal} says that there are several hosts, but neither "
-            "TPU_WORKER_HOSTNAMES nor TPU_PROCESS_ADDRESSES names them: set one of them, or give "
-            "--hosts",
+            f"TPU_WORKER_ID={ordinal} implies several hosts, but neither TPU_WORKER_HOSTNAMES nor "
+            "TPU_PROCESS_ADDRESSES names them: set one of them, or give --hosts",
             param="TPU_WORKER_HOSTNAMES",
         )
     return Told((), "", ordinal, "TPU_WORKER_ID") if count and count > 1 else None
@@ -59,8 +58,8 @@ def _tpu_names(environ: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
     ]
     if len(found) == 2 and len(found[0][0]) != len(found[1][0]):
         raise InvalidRequest(
-            f"TPU_WORKER_HOSTNAMES names {len(found[0][0])} hosts, TPU_PROCESS_ADDRESSES "
-            f"{len(found[1][0])} processes: every host runs one process, so make them agree",
+            f"TPU_WORKER_HOSTNAMES names {len(found[0][0])} hosts, but TPU_PROCESS_ADDRESSES "
+            f"{len(found[1][0])} processes: make them agree (one process per host)",
             param="TPU_PROCESS_ADDRESSES",
         )
     return found[0] if found else ((), "")
@@ -73,8 +72,8 @@ def _leader_worker_set(environ: Mapping[str, str]) -> Told | None:
     ordinal = read_number(environ, "LWS_WORKER_INDEX")
     if not environ.get("LWS_LEADER_ADDRESS", "").strip():
         raise InvalidRequest(
-            f"LWS_GROUP_SIZE is {size} but LWS_LEADER_ADDRESS is not set: a LeaderWorkerSet sets "
-            "both, so unset the one or set the other",
+            f"LWS_GROUP_SIZE is {size} but LWS_LEADER_ADDRESS is not set: set it too, or unset "
+            "LWS_GROUP_SIZE (a LeaderWorkerSet sets both)",
             param="LWS_LEADER_ADDRESS",
         )
     (leader,) = read_processes(environ["LWS_LEADER_ADDRESS"].strip(), "LWS_LEADER_ADDRESS")[:1]
@@ -104,7 +103,7 @@ def _job(environ: Mapping[str, str], host: str, count: int | None) -> Told | Non
 def _checked(said: Told) -> Told:
     if said.ordinal is not None and said.ordinal >= len(said.names):
         raise InvalidRequest(
-            f"{said.ordinal_in}={said.ordinal}, but {said.names_in} tells of {len(said.names)} "
+            f"{said.ordinal_in}={said.ordinal}, but {said.names_in} gives {len(said.names)} "
             f"hosts, numbered from 0: correct one of them",
             param=said.ordinal_in,
         )

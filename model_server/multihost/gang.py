@@ -66,7 +66,7 @@ def lead(membership: Membership, config: ModelServerConfig) -> tuple[Primary, Sh
     if problem := jax_group.unreachable(membership) or jax_group.uneven(membership):
         primary.dismiss(problem)
         raise InvalidRequest(problem, param="--hosts")
-    logger.info("%d hosts are one replica", membership.count)
+    logger.info("all %d hosts have joined the replica", membership.count)
     salt = f"{sorted(machines.items())} {own.versions} host 0"
     kept = KeptPrograms(ProgramFiles(jax_group.take_cache_folder()), salt)
     return primary, Shares(primary, kept, alike=len(set(machines.values())) == 1), kept
@@ -97,7 +97,7 @@ def serve_together(group: Membership, config: ModelServerConfig, page: HealthPag
     """Serve as one of several hosts until the end of the process."""
     logger.info("host %d of %d (%s)", group.ordinal, group.count, group.source)
     for name in [name for name in os.environ if name.startswith("MEGASCALE_")]:
-        logger.info("%s is left aside: a replica is one slice", name)
+        logger.info("ignoring %s: a replica is one slice", name)
         del os.environ[name]  # or libtpu would wait for the other slices
     page.waiting = lambda: f"waiting for all {group.count} hosts of this replica"
     try:
@@ -181,7 +181,7 @@ def own_address(primary: str) -> str:
         jax_group.free_port(address)
     except OSError as exc:
         logger.warning(
-            "%s is no address of this host (%s): listening on every address", primary, exc
+            "%s is not an address of this host (%s): listening on every address", primary, exc
         )
         return "0.0.0.0"
     return address

@@ -135,21 +135,21 @@ def why_not(primary: Hello, host: Hello, present: Mapping[int, Hello]) -> str | 
     who = f"host {host.ordinal} ({host.name})"
     if host.count != primary.count:
         return (
-            f"{who} was told of {host.count} hosts, the primary ({primary.name}) of "
+            f"{who} expects {host.count} hosts, the primary ({primary.name}) expects "
             f"{primary.count}: give every host the same --hosts"
         )
     if host.ordinal == 0:
         return (
-            f"two primaries: {host.name} says that it is host 0, which {primary.name} is: give "
+            f"two primaries: {host.name} and {primary.name} both say that they are host 0: give "
             "every host its own --host_ordinal"
         )
     if not 0 < host.ordinal < primary.count:
-        return f"{who} is none of hosts 1 to {primary.count - 1}: give it one of them"
+        return f"{who} is out of range: its ordinal must be 1 to {primary.count - 1}"
     other = present.get(host.ordinal)
     if other is not None and other.nonce != host.nonce:
         return (
-            f"two hosts {host.ordinal}: {other.name} is it already and {host.name} says the same: "
-            "give every host its own --host_ordinal"
+            f"two hosts {host.ordinal}: {other.name} and {host.name} both say that they are: give "
+            "every host its own --host_ordinal"
         )
     return _differs(primary, host, who)
 
@@ -159,7 +159,7 @@ def _differs(primary: Hello, host: Hello, who: str) -> str | None:
         has = host.versions.get(name, "no version")
         if has != wanted:
             return (
-                f"{who} runs {name} {has}, the primary ({primary.name}) {wanted}: start every "
+                f"{who} runs {name} {has}, the primary ({primary.name}) runs {wanted}: start every "
                 "host from the same image"
             )
     for flag, wanted in primary.flags.items():
@@ -182,6 +182,6 @@ def why_uneven(devices: Mapping[int, tuple[int, str]], names: tuple[str, ...]) -
         if has != wanted:
             return (
                 f"host {ordinal} ({name}) has {has[0]} devices ({has[1]}), the primary "
-                f"({names[0]}) {wanted[0]} ({wanted[1]}): a replica is made of equal hosts"
+                f"({names[0]}) has {wanted[0]} ({wanted[1]}): all hosts must have the same"
             )
     return None

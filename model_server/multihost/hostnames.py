@@ -22,8 +22,8 @@ def read_host(text: str, where: str) -> str:
     if _NAME.fullmatch(bare) or _is_address(bare):
         return bare
     raise InvalidRequest(
-        f"{where}: {text!r} is no host: write a host name or an address, without a port (the hosts "
-        "meet at --group_port)",
+        f"{where}: {text!r} is not a host: give a host name or an address, without a port (the "
+        "hosts meet at --group_port)",
         param=where,
     )
 
@@ -45,7 +45,7 @@ def read_number(environ: Mapping[str, str], name: str) -> int | None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise InvalidRequest(
-            f"{name}={text!r} is no number: set it to one, or unset it", param=name
+            f"{name}={text!r} is not a number: set it to one, or unset it", param=name
         )
     return int(text)
 

@@ -67,12 +67,12 @@ def unreachable(membership: Membership) -> str | None:
     try:
         address = socket.gethostbyname(name)
     except OSError as exc:
-        return f"host {membership.ordinal} does not know its own name {name}: {exc}"
+        return f"host {membership.ordinal} cannot resolve its own name {name}: {exc}"
     if not is_loopback(address):
         return None
     return (
-        f"host {membership.ordinal} ({membership.names[membership.ordinal]}) takes its own name, "
-        f"{name}, for {address}, which other hosts cannot reach: put its address into /etc/hosts"
+        f"host {membership.ordinal} ({membership.names[membership.ordinal]}) resolves its own "
+        f"name, {name}, to {address}, which other hosts cannot reach: correct it in /etc/hosts"
     )
 
 

@@ -58,8 +58,8 @@ def take(link: Link, number: int, *forms: Sequence[Form]) -> tuple[np.ndarray, .
     """Receive the arrays of message `number` in one of these forms. Raises LinkError."""
     message = link.receive()
     if message.number != number:
-        raise LinkBroken(f"step {number} was due from the host before and {message.number} came")
+        raise LinkBroken(f"expected step {number} from the previous host, got {message.number}")
     found = [(array.shape, array.dtype.name) for array in message.arrays]
     if found not in [list(form) for form in forms]:
-        raise LinkBroken(f"step {number} came from the host before as {found}, not {forms[0]}")
+        raise LinkBroken(f"step {number} of the previous host has {found}, expected {forms[0]}")
     return message.arrays

@@ -128,7 +128,7 @@ class Reception:
             self._send(route, Refusal(reason))
             return
         if host.ordinal not in present:
-            logger.info("host %d (%s) is here", host.ordinal, host.name)
+            logger.info("host %d (%s) has arrived", host.ordinal, host.name)
         self._present[host.ordinal] = _Guest(host, route, time.monotonic())
         self._send(route, self._welcome or Waiting(self.missing))
 
@@ -159,7 +159,7 @@ def say_hello(context: Context, own: Hello, host: str, port: int, deadline_s: fl
                 missing = reply.missing
                 logger.info("waiting with the primary for %s", missing)
         if missing is not None:
-            raise Unavailable(f"these hosts did not come in time: {missing}")
+            raise Unavailable(f"these hosts did not arrive in time: {missing}")
         raise Unavailable(f"the primary at {host}:{port} does not answer: is it running?")
 
 
@@ -185,10 +185,10 @@ def check_alone(
                 found = _decode(socket.recv())
                 if isinstance(found, Found) and found.nonce != own.nonce:
                     raise InvalidRequest(
-                        f"two primaries: this process ({own.name}) was told that it is host 0, but "
-                        f"at {host}:{port} {found.name} is it: give every host its own "
+                        f"two primaries: this process ({own.name}) is host 0, and so is "
+                        f"{found.name} at {host}:{port}: give every host its own "
                         "--host_ordinal",
                         param="--host_ordinal",
                     )
                 return
-        logger.warning("nothing answers at %s:%d, where the other hosts will look", host, port)
+        logger.warning("nothing answers at %s:%d, where the other hosts will connect", host, port)

@@ -148,7 +148,7 @@ def _ordinals(
     for value, where in ordinals[1:]:
         if value != ordinals[0][0]:
             raise InvalidRequest(
-                f"{ordinals[0][1]} says that this is host {ordinals[0][0]}, {where} that it is "
+                f"{ordinals[0][1]} says that this is host {ordinals[0][0]}, {where} says "
                 f"host {value}: make them agree, or give only one of them",
                 param=ordinals[0][1],
             )
@@ -170,7 +170,7 @@ def _alone(
                 param=where,
             )
     name = wanted.names[0] if wanted and wanted.names else host
-    source = wanted.where if wanted else "nothing tells of other hosts"
+    source = wanted.where if wanted else "no other hosts configured"
     return Membership(1, 0, name, (name,), source + _slices(environ))
 
 
@@ -180,7 +180,7 @@ def _ordinal(
     if not ordinals:
         raise InvalidRequest(
             f"there are {count} hosts, but nothing says which of them this is: give --host_ordinal "
-            f"or SAX_HOST_ORDINAL, 0 for the primary to {count - 1}",
+            f"or SAX_HOST_ORDINAL, from 0 (the primary) to {count - 1}",
             param="--host_ordinal",
         )
     value, where = ordinals[0]
@@ -237,4 +237,4 @@ def _slices(environ: Mapping[str, str]) -> str:
     count = environ.get("MEGASCALE_NUM_SLICES", "").strip()
     if count in ("", "1"):
         return ""
-    return f" (MEGASCALE_NUM_SLICES={count} makes the gang no larger: a replica is one slice)"
+    return f" (MEGASCALE_NUM_SLICES={count} is ignored: a replica is one slice)"

@@ -87,7 +87,7 @@ def plan_stage(
     limits = decided or min((plan.limits for plan in plans.values()), key=_pages_of)
     if own.limits.pages < limits.pages:
         raise MemoryPlanError(
-            f"{own.recipe.stage} has room for {own.limits.pages} pages and the primary decided on "
+            f"{own.recipe.stage} has memory for {own.limits.pages} pages, the primary planned "
             f"{limits.pages}: give every host the same flags and the same memory"
         )
     return replace(own, limits=limits, memory=own.memory.with_pages(limits.pages))

@@ -44,8 +44,8 @@ def place_of(hosts: int, ordinal: int, stages: int) -> Place:
     if hosts % stages:
         raise InvalidRequest(
             f"NUM_STAGES is {stages}, but this replica has {hosts} "
-            f"{'host' if hosts == 1 else 'hosts'}, which cannot be divided into so many groups of "
-            "one size: give a divisor of the number of hosts, or publish on a replica with more",
+            f"{'host' if hosts == 1 else 'hosts'}, which do not divide evenly: give a divisor of "
+            "the number of hosts, or publish on a replica with more",
             param="overrides.NUM_STAGES",
         )
     return Place(hosts, stages, ordinal)

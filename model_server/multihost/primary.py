@@ -185,7 +185,7 @@ class Primary:
             if self.lost is not None or self._closing:
                 return
             self.lost = ReplicaLost(
-                f"{self.name(ordinal)} of this replica is lost: {why}; the replica starts again"
+                f"{self.name(ordinal)} of this replica is lost: {why}; the replica restarts"
             )
             self._changed.notify_all()
         logger.error("%s", self.lost.text)
@@ -225,7 +225,7 @@ class Primary:
             now_s = time.monotonic()
             if now_s > self._deadline_s:
                 raise Unavailable(
-                    f"these hosts did not come in time (--bring_up_seconds): "
+                    f"these hosts did not arrive in time (--bring_up_seconds): "
                     f"{self._reception.missing}"
                 )
             if now_s - told_s > _LOG_S:

@@ -50,7 +50,7 @@ class ProgramFiles:
             temporary.write_bytes(body)
             temporary.replace(self._folder / key)
         except OSError as exc:
-            logger.warning("compiled programs cannot be kept in %s: %s", self._folder, exc)
+            logger.warning("cannot store compiled programs in %s: %s", self._folder, exc)
 
 
 class KeptPrograms:
@@ -126,7 +126,7 @@ class ReceivedPrograms:
             # load ends in a Drop, which closes this.
             self._changed.wait_for(lambda: self._closed or name in self._bodies)
             if name not in self._bodies:
-                raise Cancelled("the load was given up")
+                raise Cancelled("the load was cancelled")
             body = self._bodies.pop(name)
         program = _load(body) if body is not None else None
         return program if program is not None else lower().compile()
@@ -147,5 +147,5 @@ def _load(body: bytes) -> Any:
     try:
         return from_bytes(body)
     except Exception as exc:
-        logger.warning("a compiled program cannot be read here, compiling it: %s", exc)
+        logger.warning("cannot read a compiled program, compiling it: %s", exc)
         return None

@@ -44,12 +44,12 @@ class Pulse:
         if ordinal is not None:
             silence_s = now_s - self._hosts[ordinal].heard_at_s
             if silence_s > self._timeout_s:
-                return ordinal, f"nothing was heard of it for {silence_s:.1f} s"
+                return ordinal, f"no heartbeat for {silence_s:.1f} s"
         for ordinal, host in self._hosts.items():
             if host.done >= published:
                 host.moved_at_s = now_s
             elif now_s - host.moved_at_s > STALL_S:
                 return ordinal, (
-                    f"it answers, but has not taken command {host.done + 1} for {STALL_S:.0f} s"
+                    f"it answers but has not performed command {host.done + 1} for {STALL_S:.0f} s"
                 )
         return None

@@ -234,7 +234,7 @@ class Secondary:
         reserved = traffic is not None and traffic.reserve(command.key, command.pages)
 
         def work() -> None:
-            reason = "" if reserved else "there is no room for the pages, or no model"
+            reason = "" if reserved else "no memory for the pages, or no model"
             try:
                 if traffic is not None and reserved:
                     traffic.fetch(command.key, command.addresses, command.deadline_s)

@@ -58,7 +58,7 @@ class ZmqLink:
             port = self._inlet.bind_to_random_port(f"tcp://{bind}")
         except zmq.ZMQError as exc:
             self.close()
-            raise LoadFailed(f"a stage cannot listen on {bind} for the one before: {exc}") from exc
+            raise LoadFailed(f"cannot listen on {bind} for the previous stage: {exc}") from exc
         host = f"[{name}]" if ":" in name else name
         self.offer = f"tcp://{host}:{port}/{self._key}"
 
@@ -68,7 +68,7 @@ class ZmqLink:
         try:
             self._outlet.connect(address)
         except zmq.ZMQError as exc:
-            raise LoadFailed(f"the next stage offers {address}, which is none: {exc}") from exc
+            raise LoadFailed(f"the next stage offers a bad address, {address}: {exc}") from exc
         self._next_key = key
 
     def send(self, message: Message) -> None:
@@ -88,7 +88,7 @@ class ZmqLink:
                 message = self._read(self._inlet.recv_multipart(copy=False))
                 if message is not None:
                     return message
-                logger.warning("a stage of a pipeline was sent something that is not for it")
+                logger.warning("ignored a message that is not from the previous stage")
 
     def close(self) -> None:
         """Idempotent; raises nothing."""

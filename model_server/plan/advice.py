@@ -158,6 +158,6 @@ def _of_slice(found: tuple[Topology, Attempt]) -> str:
 
 def _needs(tried: Attempt) -> str:
     return (
-        f"{human(tried.least)} at least of {human(tried.limit)} per device, "
-        f"{human(tried.weights)} of them weights"
+        f"needs {human(tried.least)} of {human(tried.limit)} per device, "
+        f"{human(tried.weights)} of it weights"
     )

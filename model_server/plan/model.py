@@ -125,7 +125,7 @@ def _unknown(text: str) -> InvalidRequest:
     close = nearest(text, [*known_names(), *model_paths()])
     hint = f"nearest: {', '.join(close)}" if close else f"known are {', '.join(known_names())}"
     return InvalidRequest(
-        f"{text!r} is no model path, no checkpoint or config.json on this machine, and no "
+        f"{text!r} is not a model path, a checkpoint or config.json on this machine, or a "
         f"well-known model; {hint}",
         param="model",
     )

@@ -104,8 +104,8 @@ def _on(request: Request, model: Model, recipe: Recipe, topology: Topology, repo
     made = make_plan(target, anatomy, measured, context)
     if depths is not None:
         made.notes.append(
-            f"compiled with {depths}; what those in the middle take is added for each of the "
-            "others (--full compiles them all)"
+            f"compiled with {depths}; the cost of those in the middle is added for each of "
+            "the others (--full compiles them all)"
         )
     return _checked(request, model, target, measured, made)
 
@@ -141,7 +141,7 @@ def _checked(
     problem = (
         f"{made.model} does not fit {target.topology.name} as planned: weights, "
         f"{memory.kv_pages} KV pages and programs take {human(memory.used)} per device, "
-        f"{human(memory.temporaries)} of them temporaries, and {human(memory.limit)} is there"
+        f"{human(memory.temporaries)} of it temporaries; {human(memory.limit)} is available"
     )
     advice = _fewer_pages(target, memory.kv_pages_free) or changes(
         model, request.overrides, target.topology, request.config
@@ -166,7 +166,7 @@ def _refused(
         problem=(
             f"{target.title} does not fit {target.topology.name}: the compiler needs "
             f"{human(exc.used)} per device for {exc.bucket} with {target.planned.pages} KV pages "
-            f"({human(target.planned.kv)}), and {human(exc.available)} is there"
+            f"({human(target.planned.kv)}); {human(exc.available)} is available"
         ),
         advice=advice,
     )
@@ -189,7 +189,7 @@ def _fewer_pages(target: Target, pages: int) -> list[str]:
     page = target.planned.kv // (target.planned.pages + 1)
     tokens = pages * target.limits.page_size
     return [
-        f"--kv_cache_bytes {(pages + 1) * page}: {tokens:,} tokens of keys and values in place of "
+        f"--kv_cache_bytes {(pages + 1) * page}: {tokens:,} KV tokens instead of "
         f"{target.planned.pages * target.limits.page_size:,}"
     ]
 
@@ -212,8 +212,8 @@ def _no_room(request: Request, model: Model, recipe: Recipe, topology: Topology)
         problem=(
             f"{model.title} does not fit {topology.name}: weights {human(tried.weights)} + "
             f"workspace and one sequence of {context:,} tokens "
-            f"{human(tried.least - tried.weights)} = {human(tried.least)} per device, and "
-            f"{human(tried.limit)} is there"
+            f"{human(tried.least - tried.weights)} = {human(tried.least)} per device; "
+            f"{human(tried.limit)} is available"
         ),
         advice=changes(model, request.overrides, topology, config),
     )

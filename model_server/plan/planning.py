@@ -191,7 +191,7 @@ def _unlent(target: Target) -> str | None:
     topology = target.topology
     if topology.is_lent:
         return None
-    return f"Google Cloud lends no slice {topology.name}, as far as is known here"
+    return f"Google Cloud is not known to offer the slice {topology.name}"
 
 
 def _unused(target: Target) -> str | None:
@@ -200,7 +200,7 @@ def _unused(target: Target) -> str | None:
         return None
     shape = list(target.layout.mesh.shape.values())
     return (
-        f"the mesh {shape} uses {used} of the {there} devices: the others stand idle; override "
+        f"the mesh {shape} uses {used} of the {there} devices: the others are idle; override "
         f"ICI_MESH_SHAPE=[1,1,{there}] to use all"
     )
 
@@ -217,7 +217,7 @@ def _whole_heads(target: Target, anatomy: Anatomy) -> str | None:
         count for count in range(1, shards + 1) if shards % count == 0 and heads % count == 0
     )
     return (
-        f"{heads} heads ({kv_heads} of keys and values) do not divide over {shards} devices: every "
-        "device holds all of the attention's weights and keys and values; override "
-        f"ICI_MESH_SHAPE=[1,{shards // fitting},{fitting}], of which {fitting} divide them"
+        f"{heads} heads ({kv_heads} KV heads) do not divide over {shards} devices: every device "
+        "holds all of the attention's weights, keys and values; override "
+        f"ICI_MESH_SHAPE=[1,{shards // fitting},{fitting}] to divide them by {fitting}"
     )

@@ -56,7 +56,7 @@ def parse_slice(text: str) -> SliceName:
     name = SliceName(parse_chip(found[1], found[2]), found[2])
     if not 0 < name.chips <= _MOST_CHIPS:
         raise InvalidRequest(
-            f"topology {text} has {name.chips} chips: there are {_listed(nearby(name))}",
+            f"topology {text} has {name.chips} chips; nearest: {_listed(nearby(name))}",
             param=_PARAM,
         )
     return name
@@ -103,7 +103,7 @@ def _unreadable(text: str) -> InvalidRequest:
     if counted := _COUNTED.fullmatch(word):
         chip = parse_chip(counted[1], counted[2])
         name = SliceName(chip, str(int(counted[2])))
-        hint = f"write how they stand: {_listed(nearby(name))}"
+        hint = f"give their shape: {_listed(nearby(name))}"
     elif chip := CHIPS.get(ALIASES.get(word.rstrip(":"), word.rstrip(":"))):
         hint = f"add a size: {', '.join(f'{chip.name}:{size}' for size in LENT[chip.name])}"
     else:
@@ -112,7 +112,7 @@ def _unreadable(text: str) -> InvalidRequest:
             parse_chip(
                 word.partition(":")[0], "1x1"
             )  # raises the clearer error for an unknown chip
-    return InvalidRequest(f"topology {text!r} is no name of a slice: {hint}", param=_PARAM)
+    return InvalidRequest(f"topology {text!r} is not the name of a slice: {hint}", param=_PARAM)
 
 
 def _listed(names: list[str]) -> str:

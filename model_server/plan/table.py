@@ -66,7 +66,7 @@ def _memory(plan: Plan, out: Console) -> None:
     )
     table.add_row("temporaries", human(memory.temporaries), "of the largest step")
     table.add_row("code", human(memory.code), "of all buckets")
-    table.add_row("in all", human(memory.used), f"of {human(memory.limit)} that programs may fill")
+    table.add_row("in all", human(memory.used), f"of {human(memory.limit)} that programs may use")
     free = memory.kv_pages_free * memory.page_size
     table.add_row(
         "KV that would fit", human(memory.kv_page * memory.kv_pages_free), f"{free:,} tokens"
@@ -113,7 +113,7 @@ def _bucket_row(bucket: BucketPlan) -> tuple[str, ...]:
 
 def _speeds(plan: Plan, out: Console) -> None:
     table = Table(
-        title="Predicted from the roofline: what the chips allow at best, not measured",
+        title="Predicted from the roofline: the best case, not measured",
         box=box.SIMPLE,
         title_justify="left",
     )
@@ -141,7 +141,7 @@ def _verdict(plan: Plan, out: Console) -> None:
         return
     out.print(escape(_plain(plan.problem or "")))
     if plan.advice:
-        out.print("it would fit with one of:")
+        out.print("it would fit with one of these changes:")
     for advice in plan.advice:
         out.print(f"  {escape(advice)}")
 

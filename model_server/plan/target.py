@@ -102,7 +102,7 @@ def recipe_of(model: Model, overrides: Mapping[str, str]) -> Recipe:
     entry = find(model.path)
     if isinstance(entry, CustomModel):
         raise InvalidRequest(
-            f"{model.path} is a model of your own code: only language models are planned",
+            f"{model.path} is a custom model: only language models can be planned",
             param="model",
         )
     if model.config is None and entry.needs_checkpoint:
@@ -115,12 +115,12 @@ def recipe_of(model: Model, overrides: Mapping[str, str]) -> Recipe:
     if not isinstance(recipe, Recipe):
         raise InvalidRequest(
             f"{model.title} is an embedding model, which one device holds: only language models "
-            "are planned",
+            "can be planned",
             param="model",
         )
     if recipe.stages > 1:
         raise InvalidRequest(
-            f"NUM_STAGES is {recipe.stages}: a plan is of one mesh; leave it out, or plan the "
+            f"NUM_STAGES is {recipe.stages}: a plan covers one mesh; leave it out, or plan the "
             "layers of one stage with NUM_LAYERS",
             param="overrides.NUM_STAGES",
         )

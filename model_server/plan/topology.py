@@ -118,7 +118,7 @@ def _check_even(name: SliceName, devices: list[Any]) -> None:
     shares = Counter(device.process_index for device in devices)
     if len(set(shares.values())) > 1:
         raise InvalidRequest(
-            f"topology {name} has hosts with unlike numbers of devices; nearest: "
+            f"topology {name} has hosts with different numbers of devices; nearest: "
             f"{', '.join(nearby(name))}",
             param="topology",
         )

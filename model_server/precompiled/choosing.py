@@ -45,7 +45,7 @@ def explain(sets: Mapping[str, Manifest], wanted: Wanted) -> str:
     }
     if not reasons:
         others = sorted({f"{each.model} on {each.topology}" for each in sets.values()})
-        return f"those there are of other models or meshes ({', '.join(others)})"
+        return f"the sets there are for other models or meshes ({', '.join(others)})"
     nearest = min(reasons, key=lambda name: len(reasons[name]))
     return f"{nearest}, the nearest of {len(reasons)}, was {'; '.join(reasons[nearest])}"
 
@@ -53,9 +53,9 @@ def explain(sets: Mapping[str, Manifest], wanted: Wanted) -> str:
 def _pages(made: int, wanted: Wanted) -> list[str]:
     own = wanted.limits.pages
     if made > own:
-        return [f"made for {made} KV pages, here is room for {own}"]
+        return [f"made for {made} KV pages, this server has memory for {own}"]
     if wanted.pages_are_given and made != own:
-        return [f"made for {made} KV pages, here --kv_cache_bytes gives {own}"]
+        return [f"made for {made} KV pages, --kv_cache_bytes gives {own}"]
     return []
 
 

@@ -50,8 +50,8 @@ def find_ready(
 def _look(place: str, spec: ModelSpec, wanted: Wanted) -> ReadyPrograms | None:
     if open_to_all(place):
         logger.error(
-            "%s: every user of this machine can write there, and programs are code: they are left "
-            "aside; chmod o-w it",
+            "%s is ignored: every user of this machine can write there, and programs are code; "
+            "chmod o-w it",
             place,
         )
         return None
@@ -68,7 +68,7 @@ def _look(place: str, spec: ModelSpec, wanted: Wanted) -> ReadyPrograms | None:
         "%s: %d programs for %s, compiled ahead by sax %s at %s, are in %s%s",
         *(spec.model_id, len(chosen.programs), chosen.topology, chosen.sax, chosen.made_at),
         folder.url,
-        f"; they are for {pages} KV pages, of the {own} there is room for" if pages < own else "",
+        f"; they are for {pages} KV pages, {own} would fit" if pages < own else "",
     )
     return ReadyPrograms(folder, chosen, wanted.sax)
 
@@ -93,8 +93,8 @@ def _place(spec: ModelSpec, config: ModelServerConfig) -> str | None:
         return own
     if own is not None and "://" not in own and _has_some(own):
         logger.info(
-            "%s holds compiled programs, which are code and are taken only where --programs says "
-            "so: --programs %s, if whoever can write there may run code here",
+            "%s holds compiled programs, which are code and are loaded only with --programs: give "
+            "--programs %s if everyone who can write there may run code here",
             own,
             BESIDE_CHECKPOINTS,
         )
@@ -105,5 +105,5 @@ def _has_some(own: str) -> bool:
     try:
         return any(True for _ in sets_at(own))
     except CheckpointError:
-        logger.warning("%s cannot be looked into", own)
+        logger.warning("%s cannot be listed", own)
         return False

@@ -39,7 +39,7 @@ def flags_of(environment: Mapping[str, str]) -> dict[str, str]:
 def differences(made: Keys, here: Keys) -> list[str]:
     """Describe differences: "made for jax 0.10.1, here is 0.10.2"; empty if there are none."""
     found = [
-        f"made for {name} {there or _NONE}, here is {ours or _NONE}"
+        f"made for {name} {there or _NONE}, this server has {ours or _NONE}"
         for name, there, ours in _pairs(made, here)
         if there != ours
     ]
@@ -70,7 +70,8 @@ def _hosts(keys: Keys) -> str:
 def _moved(made: tuple[str, ...], here: tuple[str, ...]) -> str:
     place = next(n for n, pair in enumerate(zip(made, here, strict=True)) if pair[0] != pair[1])
     return (
-        f"made for device {made[place]} at place {place} of the mesh, here is device {here[place]}"
+        f"made for device {made[place]} at place {place} of the mesh, this server has device "
+        f"{here[place]}"
     )
 
 

@@ -68,14 +68,14 @@ def decode(body: bytes) -> Manifest:
             raise CheckpointError(f"it has format {version}, and this sax reads format {FORMAT}")
         return msgspec.json.decode(body, type=Manifest)
     except msgspec.MsgspecError as exc:
-        raise CheckpointError(f"it is no manifest of compiled programs: {exc}") from exc
+        raise CheckpointError(f"it is not a manifest of compiled programs: {exc}") from exc
 
 
 def shape_differences(made: EngineLimits, here: EngineLimits) -> list[str]:
     """Describe which of the limits that shape programs differ; pages aside."""
     names = [name for name in made.__struct_fields__ if name not in _OF_HOST]
     return [
-        f"made for {name} {getattr(made, name)}, here is {getattr(here, name)}"
+        f"made for {name} {getattr(made, name)}, this server has {getattr(here, name)}"
         for name in names
         if getattr(made, name) != getattr(here, name)
     ]

@@ -59,7 +59,7 @@ class SetFolder:
             try:
                 manifest = self._manifest(name)
             except CheckpointError as exc:
-                logger.warning("%s; it is made anew", exc.text)
+                logger.warning("%s; recreating it", exc.text)
                 continue
             if manifest is not None:
                 found |= {entry.name: entry for entry in manifest.programs}

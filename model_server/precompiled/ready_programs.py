@@ -52,7 +52,7 @@ class ReadyPrograms:
         other = (
             ""
             if self._sax == self._manifest.sax
-            else (f"; made from the sources of sax {self._manifest.sax}, here is {self._sax}")
+            else (f"; made by sax {self._manifest.sax}, this server is {self._sax}")
         )
         logger.warning(
             "%d programs were read from %s and %d compiled (%s)%s",

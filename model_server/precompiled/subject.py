@@ -88,7 +88,7 @@ def _on_cpu(
     wanted, there = cpu_devices(topology), len(jax.devices())
     if wanted != there:
         raise InvalidRequest(
-            f"{topology} has {wanted} devices, and this process {there}", param="topology"
+            f"{topology} has {wanted} devices, but this process has {there}", param="topology"
         )
     recipe = recipe_of(model, overrides)
     check_devices(recipe, model.checkpoint, config)

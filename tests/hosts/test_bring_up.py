@@ -69,7 +69,7 @@ def test_hosts_that_do_not_fit_the_primary_are_turned_away_by_name(
     hosts.start("miscounted", 1, count=3)
     status, said = hosts.ended("miscounted")
     assert status == TURNED_AWAY
-    assert "host 1 (127.0.0.1) was told of 3 hosts, the primary (127.0.0.1) of 2" in said
+    assert "host 1 (127.0.0.1) expects 3 hosts, the primary (127.0.0.1) expects 2" in said
 
     hosts.start("other flags", 1, "--slots=7")
     status, said = hosts.ended("other flags")
