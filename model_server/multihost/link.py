@@ -61,5 +61,5 @@ def take(link: Link, number: int, *forms: Sequence[Form]) -> tuple[np.ndarray, .
         raise LinkBroken(f"expected step {number} from the previous host, got {message.number}")
     found = [(array.shape, array.dtype.name) for array in message.arrays]
     if found not in [list(form) for form in forms]:
-        raise LinkBroken(f"step {number} of the previous host has {found}, expected {forms[0]}")
+        raise LinkBroken(f"step {number} from the previous host is {found}, expected {forms[0]}")
     return message.arrays

@@ -45,7 +45,7 @@ def test_two_hosts_of_one_ordinal_are_both_named() -> None:
     reason = why_not(PRIMARY, greeting(3, 1, name="b", nonce="x"), {1: greeting(3, 1)})
     assert reason is not None
     assert "node-1" in reason
-    assert "b says the same" in reason
+    assert "and b both say" in reason
 
 
 def test_a_host_with_other_devices_is_named() -> None:
