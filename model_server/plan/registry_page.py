@@ -148,7 +148,7 @@ def _room(found: Plan) -> str:
         f"Weights take {_rounded(memory.weights)}, temporaries and code {programs}, and keys and\n"
         f"values of {memory.kv_tokens:,} tokens {pool}; {found.slots} slots of "
         f"{found.max_context:,} tokens need {found.slots * found.max_context:,},\n"
-        f"and there would be room for {free:,}."
+        f"and {free:,} would fit."
     )
 
 

@@ -103,4 +103,4 @@ def test_hosts_with_different_devices_are_no_replica(hosts: Hosts) -> None:
     for name, allowed in (("primary", {TURNED_AWAY}), ("larger", {TURNED_AWAY, LOST})):
         status, said = hosts.ended(name)
         assert status in allowed, said
-        assert "host 1 (127.0.0.1) has 2 devices (cpu), the primary (127.0.0.1) 1 (cpu)" in said
+        assert "host 1 (127.0.0.1) has 2 devices (cpu), the primary (127.0.0.1) has 1 (cpu)" in said
