@@ -36,7 +36,7 @@ _FETCHERS = 4  # concurrent fetches; they share one network
 
 
 class Elsewhere:
-    """One per process that has prefill servers."""
+    """Starts remote prefills; one per process that has prefill servers."""
 
     def __init__(self, servers: PrefillServers) -> None:
         self._servers = servers

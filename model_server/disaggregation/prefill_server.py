@@ -37,7 +37,7 @@ class _Trust:
 
 
 class PrefillServer:
-    """Must be closed."""
+    """Connection to one prefill server; must be closed."""
 
     def __init__(self, address: str) -> None:
         self.address = address

@@ -54,7 +54,6 @@ class CommandPublisher:
             return self.published
 
     def beat(self) -> None:
-        """Send a heartbeat to every host."""
         with self._lock:
             if not self._closed:
                 self._socket.send(self.published.to_bytes(_NUMBER, "big"))

@@ -55,14 +55,10 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
 
 
 class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
-    """Some hosts are still missing."""
-
     missing: str  # in words
 
 
 class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
-    """The host cannot join."""
-
     reason: str
 
 

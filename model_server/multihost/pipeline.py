@@ -75,7 +75,6 @@ class PipelineRunner:
 
     @property
     def weight_bytes(self) -> int:
-        """Size of this stage's weights."""
         return self._programs.weight_bytes
 
     @property
@@ -154,7 +153,6 @@ class PipelineRunner:
         self._link.send(Message(number, (np.asarray(hidden),)))
 
     def _go_on(self, number: int, bucket: Bucket, vector: np.ndarray, rivals: bool) -> None:
-        """Run any other stage."""
         shape = (self._programs.layouts[bucket].tokens, self._programs.embed)
         (hidden,) = take(self._link, number, [(shape, "float32")])
         made = self._programs.run(bucket, vector, hidden)

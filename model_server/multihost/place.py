@@ -14,8 +14,6 @@ from sax.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Position of one host."""
-
     hosts: int  # of the replica
     stages: int
     ordinal: int  # this host's

@@ -176,7 +176,6 @@ class Primary:
         return found
 
     def name(self, ordinal: int) -> str:
-        """Format a host for messages."""
         return f"host {ordinal} ({self.membership.names[ordinal]})"
 
     def lose(self, ordinal: int, why: str) -> None:
@@ -235,7 +234,7 @@ class Primary:
             self._reception.answer()
 
     def _wait_for_first_beats(self) -> None:
-        """Wait until every host receives: commands published before its first beat are lost."""
+        """Wait until all hosts receive: commands published before a first heartbeat are lost."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self.lost or len(self._beating) == self.membership.count - 1

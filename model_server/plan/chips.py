@@ -29,7 +29,6 @@ class Chip:
 
     @property
     def device_hbm_rate(self) -> float:
-        """HBM bytes per second of one device."""
         return self.hbm_rate / self.devices
 
     @property
@@ -39,7 +38,6 @@ class Chip:
 
     @property
     def device_link_rate(self) -> float:
-        """Bytes per second from one device to other chips."""
         return self.link_rate / self.devices
 
     @property

@@ -41,7 +41,7 @@ class Depths:
 
     @property
     def missing(self) -> float:
-        """How many times the typical layers recur beyond the compiled ones."""
+        """Repeats of the typical layers beyond the compiled ones."""
         return (self.all - self.more) / len(self.typical)
 
     def __str__(self) -> str:

@@ -85,7 +85,7 @@ def collectives(text: str | Program) -> list[Collective]:
 
 
 def large_copies(text: str | Program, least_bytes: int) -> list[Copy]:
-    """Return copies into HBM of at least so many bytes: of a weight or of the pages.
+    """Return copies of at least `least_bytes` into HBM: of a weight or of the pages.
 
     Includes copies by way of on-chip memory; a mere load into that is not a copy. Raises
     ValueError.

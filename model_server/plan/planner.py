@@ -34,8 +34,6 @@ _SPARE = 0.98  # margin on pages extrapolated from two points
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Input of a plan."""
-
     model: str
     topology: str  # or auto
     config: ModelServerConfig
@@ -134,7 +132,7 @@ def _measure_all(target: Target, anatomy: Anatomy, depths: Depths | None, report
 def _checked(
     request: Request, model: Model, target: Target, measured: Sequence[Measured], made: Plan
 ) -> Plan:
-    """Check that the programs' memory leaves room for the planned pages."""
+    """Check that the programs leave memory for the planned pages."""
     memory = memory_of(target, measured)
     if memory.used <= memory.limit:
         return made

@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """The slice that would run the model."""
-
     topology: str  # v5e:4x8
     chip: str
     hosts: int

@@ -32,8 +32,6 @@ _MESH = "overrides.ICI_MESH_SHAPE"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A model on a slice."""
-
     title: str  # as requested
     path: str  # in the registry
     topology: Topology

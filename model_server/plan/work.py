@@ -72,7 +72,7 @@ def flops_ratio(target: Target, anatomy: Anatomy, bucket: Bucket, layers: int) -
 
 
 def weights_of(target: Target, anatomy: Anatomy, tokens: int) -> int:
-    """Return the bytes of weights that a step of so many tokens reads on one device."""
+    """Return the bytes of weights that a step of `tokens` tokens reads on one device."""
     return sum(
         _of_weight(target, anatomy, declared, tokens, tokens)[0]
         for declared in target.blueprint.declarations

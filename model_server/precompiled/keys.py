@@ -37,7 +37,7 @@ def flags_of(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def differences(made: Keys, here: Keys) -> list[str]:
-    """Describe differences: "made for jax 0.10.1, here is 0.10.2"; empty if there are none."""
+    """Describe each difference: "made for jax 0.10.1, this server has 0.10.2"."""
     found = [
         f"made for {name} {there or _NONE}, this server has {ours or _NONE}"
         for name, there, ours in _pairs(made, here)

@@ -102,7 +102,6 @@ class Maker:
 
     @property
     def failures(self) -> list[Made]:
-        """Programs that did not compile."""
         return [made for made in self._made.values() if made.entry is None]
 
     def compiled(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Any:

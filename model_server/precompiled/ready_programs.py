@@ -24,8 +24,6 @@ logger = logging.getLogger(__name__)
 
 
 class ReadyPrograms:
-    """A set of compiled programs."""
-
     def __init__(self, folder: SetFolder, manifest: Manifest, sax: str) -> None:
         """sax: version of this server."""
         self.limits = manifest.limits
@@ -78,7 +76,6 @@ class ReadyPrograms:
         return None
 
     def note(self, name: str, *, read: bool) -> None:
-        """Count a program as read or as compiled."""
         with self._counting:
             self._read += read
             if not read:
