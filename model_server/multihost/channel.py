@@ -38,7 +38,7 @@ class CommandPublisher:
 
     def __init__(self, context: Context, host: str) -> None:
         self._socket = context.socket(zmq.PUB)
-        self._socket.setsockopt(zmq.SNDHWM, 0)  # unbounded: PUB drops messages at the mark
+        self._socket.setsockopt(zmq.SNDHWM, 0)  # no limit: PUB drops at its high-water mark
         self._socket.setsockopt(zmq.LINGER, 1000)
         self.port = self._socket.bind_to_random_port("tcp://" + endpoint(host, "").rstrip(":"))
         self._lock = threading.Lock()
