@@ -1,6 +1,7 @@
-"""What a language model needs in order that its prompts may be computed on another server.
+"""Disaggregated prefill for one model: its contract, its page transfers, its counters.
 
-The seam between serving and devices: the real one moves arrays, the tests' one is arithmetic.
+`Transfers` separates serving from devices: the real one moves arrays, the one in tests is
+arithmetic.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Protocol
 from model_server.disaggregation.contract import Contract
 from model_server.disaggregation.page_room import PageRoom
 
-# Whole contexts of pages that may be on their way, in and out each: memory planned beside the pool.
+# Full contexts of pages in transit, per direction: memory planned beside the page pool.
 CONTEXTS = 4
-KEYS = 2**62  # keys are below: random, and as such secrets
+KEYS = 2**62  # exclusive upper bound of keys; they are random and so serve as secrets
 
 
 class Transfers(Protocol):
@@ -24,41 +25,42 @@ class Transfers(Protocol):
     takes: bool
 
     def addresses(self) -> Sequence[str]:
-        """Where others fetch what is offered: one address per host, in their order."""
+        """Return where other replicas fetch exported pages: one address per host, in host order."""
         ...
 
     def reserve(self, key: int, pages: int) -> bool:
-        """Room for pages to be fetched, until a step takes them in or they are dropped; False if
-        there is none."""
+        """Reserve memory for pages to be fetched; False if there is too little.
+
+        It stays reserved until a step imports the pages or they are dropped.
+        """
         ...
 
     def fetch(self, key: int, addresses: Sequence[str], deadline_s: float) -> None:
-        """Keep the pages that another server offers under a reserved key.
+        """Fetch the pages that another server exports under a reserved key.
 
         Blocks up to `deadline_s` seconds. Raises DeadlineExceeded, ReplicaLost.
         """
         ...
 
     def drop(self, key: int) -> None:
-        """Free what is reserved, fetched or offered under the key, if anything is; whoever fetches
-        it later gets an error."""
+        """Free what is reserved, fetched or exported under the key; a late fetch gets an error."""
         ...
 
 
 @dataclass(slots=True)
 class Moved:
-    """What became of prompts that were computed apart, ever."""
+    """Lifetime counters of disaggregated prefill."""
 
-    fetched: int = 0  # prompts whose pages came from another server
+    fetched: int = 0  # prompts whose pages came from a prefill server
     fetched_bytes: int = 0
     fetch_s: float = 0.0
-    computed_here: int = 0  # prompts that another server was to compute, and did not
+    computed_here: int = 0  # prompts that fell back to local prefill
     offered: int = 0  # prompts computed for another server
-    expired: int = 0  # of those, never fetched
+    expired: int = 0  # of the offered, never fetched
 
 
 class Apart:
-    """One model's share in it, and its figures."""
+    """Disaggregated prefill of one model."""
 
     def __init__(
         self, contract: Contract, transfers: Transfers, *, room: int, page_bytes: int

@@ -1,7 +1,4 @@
-"""What two servers must have alike for the keys and values of one to be those of the other.
-
-Pure: values and their comparison. Knows nothing of devices or of the wire.
-"""
+"""Properties that two servers must share to exchange KV pages of a model, and their comparison."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ _SAID = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
-    """How one server keeps the keys and values of one model."""
+    """Layout of one model's KV pages on one server."""
 
     source: str  # of the weights (`source_of`)
     page_size: int
@@ -38,18 +35,18 @@ class Contract:
     value_dim: int
     mesh: str
     hosts: int
-    jaxlib: str  # pages travel by its own protocol
+    jaxlib: str  # pages travel over its own protocol
 
 
 def source_of(spec: ModelSpec) -> str:
-    """A digest of all that decides the weights: two versions of a model never mix."""
+    """Return a digest of everything that decides the weights, so that versions never mix."""
     overrides = sorted(spec.overrides.items())
     parts = repr((spec.model_path, spec.checkpoint, overrides, spec.version))
     return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
 
 def check_same(ours: Contract, theirs: Contract) -> None:
-    """Raises InvalidRequest that names every difference."""
+    """Raise InvalidRequest naming every difference."""
     differing = [
         field.name
         for field in fields(Contract)
@@ -61,7 +58,7 @@ def check_same(ours: Contract, theirs: Contract) -> None:
             for name in differing
         )
         raise InvalidRequest(
-            f"keys and values cannot be handed over, the servers differ ({named}): start both "
+            f"KV pages cannot be exchanged, as the servers differ ({named}): start both "
             "with the same flags and versions, and load the same version of the model",
             param=f"contract.{differing[0]}",
         )

@@ -1,8 +1,8 @@
-"""The way of one request whose prompt another server computes; whatever fails, it goes on here.
+"""Remote prefill for single requests; falls back to local prefill on any error.
 
-The first token goes to the caller as soon as the other server has it. Then its pages are fetched
-and the sequence joins the engine with them; without them the engine computes prompt and token
-itself, so the answer is the same. Lives on the event loop; pages are fetched on threads.
+The first token goes to the caller as soon as the prefill server has it. Then the pages are fetched
+and the sequence joins the engine with them; without them the engine recomputes prompt and token, so
+the output is the same. Runs on the event loop; pages are fetched on threads.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from sax.errors import Internal, SaxError, ShuttingDown
 
 logger = logging.getLogger(__name__)
 
-_FETCH_S = 10.0  # pages that take longer are computed again
+_FETCH_S = 10.0  # pages that take longer are recomputed
 _CLOSE_S = 1.0
 _GOING = "this replica is going away; try another"
-_FETCHERS = 4  # at once: they share one network
+_FETCHERS = 4  # concurrent fetches; they share one network
 
 
 class Elsewhere:
-    """One per process that has prefill servers."""
+    """Starts remote prefills; one per process that has prefill servers."""
 
     def __init__(self, servers: PrefillServers) -> None:
         self._servers = servers
         self._threads = ThreadPoolExecutor(_FETCHERS, thread_name_prefix="fetch pages")
-        self._tasks: set[asyncio.Task[None]] = set()  # nobody else holds them
+        self._tasks: set[asyncio.Task[None]] = set()  # keeps them alive: asyncio holds tasks weakly
 
     def take(self, running: RunningRequest, submission: Submission) -> bool:
-        """Go on with this request from here; False if its prompt is to be computed here.
+        """Take over this request; returns False if its prompt must be computed locally.
 
-        Raises as a submission does: the request has its place in the engine's queue from now on.
+        From here on the request has a place in the engine's queue. Raises like a submission.
         """
         apart = running.servable.loaded.apart
         if apart is None or not apart.transfers.takes:
@@ -68,18 +68,18 @@ class Elsewhere:
         return True
 
     def release(self, server: PrefillServer, key: int) -> None:
-        """Without waiting for it."""
+        """Release the pages on the prefill server, in the background."""
         self._start(server.release(key))
 
     def fetch(self, apart: Apart, key: int, ticket: Ticket) -> asyncio.Future[None]:
-        """On a thread; it goes on when nobody waits any more."""
+        """Fetch on a thread; continues even if nobody waits any more."""
         wait_s = min(_FETCH_S, ticket.expires_s)
         fetch = apart.transfers.fetch
         loop = asyncio.get_running_loop()
         return loop.run_in_executor(self._threads, fetch, key, ticket.addresses, wait_s)
 
     async def close(self) -> None:
-        """End what is still on its way; the prefill servers get a moment to hear of it."""
+        """Cancel pending requests after a short wait, so that prefill servers can be notified."""
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=_CLOSE_S)
             for task in late:
@@ -95,9 +95,9 @@ class Elsewhere:
 
 
 def worthwhile(limits: EngineLimits) -> int:
-    """The shortest prompt that is computed elsewhere.
+    """Return the length of the shortest prompt that is prefilled remotely.
 
-    What fits one step holds nobody up for longer than that step; and it fills a page.
+    A prompt that fits one step delays others by no more than that step. It must also fill a page.
     """
     block = limits.prefill_block
     blocks = limits.max_prefill_blocks or limits.token_budget // block
@@ -105,7 +105,7 @@ def worthwhile(limits: EngineLimits) -> int:
 
 
 class _Way:
-    """One request, from its reservation to the engine's queue or to its end."""
+    """Remote prefill of one request, from its reservation to the engine's queue or its end."""
 
     def __init__(
         self,
@@ -123,20 +123,20 @@ class _Way:
         self._running = running
         self._submission = submission
         self._key = key
-        self._asked = False  # pages may wait there
-        self._kept = False  # the engine has them, or will
+        self._asked = False  # pages may be held for us there
+        self._kept = False  # the engine owns the pages
 
     async def go(self) -> None:
-        """Raises nothing but cancellation."""
+        """Raises nothing but CancelledError."""
         try:
             await self._go()
-        except asyncio.CancelledError:  # by its caller, who hears nothing, or by `close`
+        except asyncio.CancelledError:  # by the caller, who is gone, or by `close`
             self._running.receive(Update(0, RowResult(), error=ShuttingDown(_GOING)))
             raise
-        except SaxError as error:  # the engine does not take it
+        except SaxError as error:  # rejected by the engine
             self._running.receive(Update(0, RowResult(), error=error))
         except Exception:
-            logger.exception("a request was lost on its way")
+            logger.exception("remote prefill of a request failed")
             error = Internal("internal error; the server's log has the details")
             self._running.receive(Update(0, RowResult(), error=error))
         finally:
@@ -162,7 +162,7 @@ class _Way:
         self._submit(ahead)
 
     async def _ticket(self) -> Ticket | None:
-        """None: compute the prompt here."""
+        """Return the ticket, or None for local prefill."""
         model_id = self._running.servable.model_id
         self._asked = True
         try:
@@ -174,7 +174,7 @@ class _Way:
             return None
 
     async def _fetched(self, ticket: Ticket) -> bool:
-        """Whether the pages are here; else the engine computes prompt and first token again."""
+        """Fetch the pages; False if the engine must recompute prompt and first token."""
         model_id, moved = self._running.servable.model_id, self._apart.moved
         began_s = time.monotonic()
         try:

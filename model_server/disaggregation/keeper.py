@@ -1,9 +1,9 @@
-"""Keeps one prefill server at what this server holds: tells it to load and to unload.
+"""Keeps the models of one prefill server in line with those loaded here.
 
-Looks at it about once a second, so that one that restarted gets its models again, and one that
-does not answer is noticed. It may serve others too: a model that is there in another version is
-another's, and is replaced only when this server has changed to a version that it has not told.
-Lives on the event loop.
+Polls about once a second, so that a restarted server gets its models again and a dead one is
+noticed. The server may work for others too: a model that is loaded there in another version belongs
+to someone else, and is replaced only when this server changes to a version that it has not
+requested yet. Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -25,27 +25,30 @@ from sax.types import ModelSpec, ServableInfo, ServableStatus
 logger = logging.getLogger(__name__)
 
 _PERIOD_S = 1.0
-_STATUS_S = 3.0  # a server that takes longer to say how it does is lost
+_STATUS_S = 3.0  # a server that takes longer to answer counts as lost
 _LOAD_S = 3600.0
 _FIRST_RETRY_S, _LAST_RETRY_S = 2.0, 60.0
 
 
 class Keeper:
-    """Of one server. `wanted`: the language models that are loaded here, by id."""
+    """Reconciler of one prefill server.
+
+    wanted: the language models that are loaded here, by id.
+    """
 
     def __init__(
         self, server: PrefillServer, wanted: Callable[[], Mapping[str, ModelSpec]]
     ) -> None:
         self._server = server
         self._wanted = wanted
-        self._told: dict[str, str] = {}  # model id -> what we last told it to hold
+        self._told: dict[str, str] = {}  # model id -> digest of the last requested spec
         self._calls: dict[str, asyncio.Task[None]] = {}  # model id -> load or unload under way
         self._retry_at_s: dict[str, float] = {}
         self._retry_s: dict[str, float] = {}
-        self._answers: bool | None = None  # None: not asked yet
+        self._answers: bool | None = None  # None: not polled yet
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         try:
             while True:
                 await self._look()
@@ -62,11 +65,11 @@ class Keeper:
         except SaxError as error:
             self._server.lose()
             self._note(error)
-        except Exception:  # it must go on
-            logger.exception("looking after a prefill server failed")
+        except Exception:  # the loop must survive
+            logger.exception("polling a prefill server failed")
 
     def _follow(self, held: Mapping[str, ServableInfo]) -> None:
-        """What is to be done, from what is there and what is wanted."""
+        """Start the loads and unloads that lead from `held` to wanted."""
         loaded = (i.model_id for i in held.values() if i.status is ServableStatus.LOADED)
         self._server.holds = frozenset(loaded)
         wanted = dict(self._wanted())
@@ -99,7 +102,7 @@ class Keeper:
             self._retry_at_s[model_id] = time.monotonic() + pause_s
             self._retry_s[model_id] = min(2 * pause_s, _LAST_RETRY_S)
             logger.warning(
-                "the prefill server at %s does not load %s; trying again in %.0f s: %s",
+                "the prefill server at %s failed to load %s; retrying in %.0f s: %s",
                 self._server.address,
                 model_id,
                 pause_s,
@@ -115,7 +118,7 @@ class Keeper:
             await self._call("Unload", modelet_pb2.UnloadRequest(model_key=model_id), _LOAD_S)
         except SaxError as error:
             logger.warning(
-                "the prefill server at %s does not unload %s: %s",
+                "the prefill server at %s failed to unload %s: %s",
                 self._server.address,
                 model_id,
                 error.text,
@@ -133,18 +136,18 @@ class Keeper:
         )
 
     def _note(self, error: SaxError | None) -> None:
-        """One line when it goes and one when it comes."""
+        """Log once when the server goes away and once when it comes back."""
         answers = error is None
         if answers != self._answers:
             self._answers = answers
             if error is None:
                 logger.info("the prefill server at %s answers", self._server.address)
             else:
-                logger.warning("computing prompts here: %s", error.text)
+                logger.warning("prefilling locally: %s", error.text)
 
 
 def _digest(spec: ModelSpec) -> str:
-    """What it is told anew when it changes; new access lists cause no load."""
+    """Digest a spec; a change is sent as a new Load, which loads nothing for new access lists."""
     return f"{source_of(spec)} {sorted(spec.acls.items())}"
 
 

@@ -1,7 +1,7 @@
-"""The pages of one model that are on their way, on this host: offered by it or fetched for it.
+"""Pages of one model in transit on this host: exported from it or fetched for it.
 
 Each host moves the shards of its own devices, one array per device, so nothing here talks to
-another host of the same replica. Knows nothing of requests: keys come from whoever decides.
+another host of the same replica. Callers choose the keys.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from model_server.engine.page_copies import Block, block_shape, block_sizes
 from sax.errors import Cancelled, DeadlineExceeded, Internal, ReplicaLost
 
 _POLL_S = 0.0005
-# Offers that were dropped unfetched stay known, so that whoever is late gets an error: so many.
+# Number of offers dropped unfetched that stay registered, so that a late fetch gets an error.
 _REMEMBERED = 64
 
 
@@ -29,11 +29,11 @@ _REMEMBERED = 64
 class _Incoming:
     pages: int
     fetching: bool = False
-    blocks: Sequence[Block] | None = None  # None: not here yet
+    blocks: Sequence[Block] | None = None  # None: not arrived yet
 
 
 class KvTransfers:
-    """Any thread may call it."""
+    """`Transfers` of one host. Any thread may call it."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class KvTransfers:
         *,
         gives: bool,
         takes: bool,
-        room: int,  # pages that may be coming at once
+        room: int,  # pages that may be in transit to this host at once
         ordinal: int = 0,  # of this host
     ) -> None:
         self.gives = gives
@@ -50,22 +50,22 @@ class KvTransfers:
         self._server = server
         self._shapes = [jax.tree.map(_shape, layer) for layer in layers]
         self._ordinal = ordinal
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards all below
         self._offered: dict[int, list[jax.Array]] = {}
         self._dropped: deque[tuple[int, list[jax.ShapeDtypeStruct]]] = deque()
         self._incoming: dict[int, _Incoming] = {}
         self._room = PageRoom(room)
-        self._late: list[tuple[int, list[jax.Array]]] = []  # pages given up that may yet arrive
+        self._late: list[tuple[int, list[jax.Array]]] = []  # abandoned pages that may still arrive
         self._closed = False
 
     def addresses(self) -> Sequence[str]:
-        """Where this host's shards are fetched."""
+        """Return the address of this host's shards."""
         return (self._server.address,)
 
     # Out
 
     def offer(self, key: int, blocks: Sequence[Block]) -> None:
-        """Let the same host of one other replica fetch them."""
+        """Let the corresponding host of one other replica fetch the pages."""
         parts = [part for leaf in jax.tree.leaves(list(blocks)) for part in _local(leaf)]
         with self._lock:
             if self._closed:
@@ -75,14 +75,14 @@ class KvTransfers:
 
     @property
     def offered(self) -> int:
-        """Bytes that wait to be fetched on this host."""
+        """Bytes on this host that wait to be fetched."""
         with self._lock:
             return sum(part.nbytes for parts in self._offered.values() for part in parts)
 
     # In
 
     def reserve(self, key: int, pages: int) -> bool:
-        """Room for pages to be fetched; False if there is none."""
+        """Reserve memory for pages to be fetched; False if there is too little."""
         with self._lock:
             self._reap()
             if self._closed or key in self._incoming or not self._room.take(pages):
@@ -91,9 +91,9 @@ class KvTransfers:
             return True
 
     def fetch(self, key: int, addresses: Sequence[str], deadline_s: float) -> None:
-        """Pull the shards that belong here, and keep them under the same key.
+        """Pull this host's shards and keep them under the same key.
 
-        Raises DeadlineExceeded; ReplicaLost when they are gone; Cancelled if they were dropped.
+        Raises DeadlineExceeded; ReplicaLost if they are gone; Cancelled if they were dropped.
         """
         with self._lock:
             coming = self._incoming.get(key)
@@ -118,18 +118,18 @@ class KvTransfers:
         _delete(parts)
 
     def take(self, key: int) -> Sequence[Block]:
-        """What was fetched. Raises Internal if nothing was."""
+        """Return the fetched pages. Raises Internal if there are none."""
         with self._lock:
             coming = self._incoming.pop(key, None)
             if coming is None or coming.blocks is None:
-                raise Internal(f"a step takes in pages that host {self._ordinal} did not fetch")
+                raise Internal(f"a step imports pages that host {self._ordinal} did not fetch")
             self._room.give_back(coming.pages)
         return coming.blocks
 
     # Both
 
     def drop(self, key: int) -> None:
-        """Free what is fetched or offered under the key; a late fetch of it gets an error."""
+        """Free pages fetched or exported under the key; a late fetch gets an error."""
         with self._lock:
             coming = self._incoming.pop(key, None)
             if coming is not None and not coming.fetching:
@@ -145,7 +145,7 @@ class KvTransfers:
             self._forget(*drained)
 
     def close(self) -> None:
-        """Free everything; what is still under way is freed when it ends."""
+        """Free everything; transfers still running are freed when they end."""
         with self._lock:
             self._closed = True
             keys = [*self._offered, *self._incoming]
@@ -153,7 +153,7 @@ class KvTransfers:
             self.drop(key)
 
     def _forget(self, key: int, shapes: list[jax.ShapeDtypeStruct]) -> None:
-        """Let the transfer server forget what was deleted: it does when someone pulls it."""
+        """Make the transfer server forget deleted arrays: it does so when they are pulled."""
         self._server.pull(self._server.address, key, shapes)
 
     def _await(self, parts: list[jax.Array], address: str, deadline_s: float) -> None:
@@ -161,16 +161,16 @@ class KvTransfers:
         while not _arrived(parts):
             if time.monotonic() > deadline:
                 self._server.lose(address)
-                raise DeadlineExceeded(f"pages did not come from {address} in {deadline_s:.1f} s")
+                raise DeadlineExceeded(f"pages did not arrive from {address} in {deadline_s:.1f} s")
             time.sleep(_POLL_S)
         try:
             jax.block_until_ready(parts)
         except jax.errors.JaxRuntimeError as exc:
             self._server.lose(address)
-            raise ReplicaLost(f"pages were lost on their way from {address}: {exc}") from exc
+            raise ReplicaLost(f"pages from {address} were lost in transit: {exc}") from exc
 
     def _fail(self, key: int, coming: _Incoming, parts: list[jax.Array]) -> None:
-        """Room that a pull may still fill is not free before it ended."""
+        """Keep the reservation of a failed pull, which may still write, until it has ended."""
         with self._lock:
             if self._incoming.get(key) is coming:
                 del self._incoming[key]
@@ -178,7 +178,7 @@ class KvTransfers:
             self._reap()
 
     def _reap(self) -> None:
-        """Under the lock: the room of pulls that have ended meanwhile."""
+        """Free the reservations of failed pulls that have ended. Call with the lock held."""
         late = []
         for pages, parts in self._late:
             if _arrived(parts):
@@ -193,7 +193,7 @@ def _shape(array: Any) -> jax.ShapeDtypeStruct:
 
 
 def _devices(sharding: jax.sharding.Sharding) -> list[Any]:
-    """This host's, in an order that both sides agree on."""
+    """Return this host's devices, in an order that both sides agree on."""
     return sorted(sharding.addressable_devices, key=lambda device: device.id)
 
 

@@ -1,4 +1,4 @@
-"""From a recipe and its mesh to what a model needs to have prompts computed apart."""
+"""Build a model's disaggregated prefill from its recipe and mesh."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make_transfers(
     limits: EngineLimits,
     layout: Layout,
 ) -> KvTransfers | None:
-    """This host's share; None where the server takes no part."""
+    """Return this host's page transfers; None if the server does not take part."""
     if not (config.gives_pages or config.takes_pages):
         return None
     return KvTransfers(
@@ -41,7 +41,7 @@ def make_transfers(
 def make_apart(
     transfers: Transfers, spec: ModelSpec, recipe: Recipe, limits: EngineLimits, layout: Layout
 ) -> Apart:
-    """What serving needs; `transfers` moves the pages of every host of the replica."""
+    """Return the part that serving needs; `transfers` covers every host of the replica."""
     cache, dtype = cache_of(recipe, layout), kv_dtype(recipe, layout)
     contract = Contract(
         source=source_of(spec),

@@ -1,17 +1,17 @@
-"""How many pages may be on their way at once. Pure; knows nothing of what is in them."""
+"""Limits the number of pages in transit."""
 
 from __future__ import annotations
 
 
 class PageRoom:
-    """A bound on pages outside the pool; what is taken must be given back."""
+    """A budget of pages outside the pool; whatever is taken must be given back."""
 
     def __init__(self, pages: int) -> None:
         self.pages = pages
         self.used = 0
 
     def take(self, count: int) -> bool:
-        """Whether there is room; if so it is taken."""
+        """Take pages if that many are free; returns success."""
         if self.used + count > self.pages:
             return False
         self.used += count

@@ -1,7 +1,6 @@
-"""One server that computes prompts for this one: whether it can now, and asking it to.
+"""Client of one prefill server: whether it is usable now, and requests to it.
 
-Lives on the event loop. Knows nothing of requests or of devices; when to look at the server is
-its keeper's business.
+Runs on the event loop. Its `Keeper` polls the server.
 """
 
 from __future__ import annotations
@@ -22,28 +21,28 @@ from sax.proto import prefill_pb2
 
 logger = logging.getLogger(__name__)
 
-_TICKET_S = 30.0  # a prompt that takes longer there is computed here
+_TICKET_S = 30.0  # a prompt that takes longer there is prefilled locally
 _RELEASE_S = 5.0
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 1.0, 30.0
-_FULL_PAUSE_S = 0.25  # room comes back as fast as pages are fetched
+_FULL_PAUSE_S = 0.25  # short: space frees up as fast as pages are fetched
 
 
 @dataclass(slots=True)
 class _Trust:
-    """How a model fares there."""
+    """Backoff state of a model on the server."""
 
     usable_at_s: float = 0.0
     pause_s: float = _FIRST_PAUSE_S
-    trouble: str = ""  # that was told of last
+    trouble: str = ""  # class name of the last logged error
 
 
 class PrefillServer:
-    """Close it after."""
+    """Connection to one prefill server; must be closed."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.channel = rpc.open_channel(address)
-        self.asked = 0  # prompts it computes for us now
+        self.asked = 0  # prompts that it is computing for us
         self.holds: frozenset[str] = frozenset()  # models it has loaded
         self._trust: dict[str, _Trust] = {}
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -52,12 +51,12 @@ class PrefillServer:
         await self.channel.close()
 
     def usable(self, model_id: str) -> bool:
-        """Whether it is worth asking now."""
+        """Return True if the server has the model and is not backed off."""
         trust = self._trust.get(model_id)
         return model_id in self.holds and (trust is None or time.monotonic() >= trust.usable_at_s)
 
     def lose(self) -> None:
-        """It does not answer: whoever waits for it waits no more."""
+        """Mark the server as lost and fail everyone who waits for it."""
         self.holds = frozenset()
         self._lost.set_result(None)
         self._lost = asyncio.get_running_loop().create_future()
@@ -65,7 +64,7 @@ class PrefillServer:
     async def ask(
         self, model_id: str, contract: Contract, submission: Submission, key: int
     ) -> Ticket:
-        """Have a prompt computed. Raises SaxError; then it is left alone for a while."""
+        """Have a prompt computed. On SaxError, which it raises, backs off for a while."""
         self.asked += 1
         try:
             ticket = await self._unless_lost(
@@ -79,7 +78,7 @@ class PrefillServer:
         return ticket
 
     async def release(self, key: int) -> None:
-        """Say that the pages are not needed (any more). If that fails they expire there."""
+        """Release pages that are not needed (any more). If that fails they expire there."""
         request = prefill_pb2.ReleaseRequest(key=key)
         try:
             await rpc.call(
@@ -94,7 +93,7 @@ class PrefillServer:
             logger.debug("could not release pages: %s", error.text)
 
     def distrust(self, model_id: str, error: SaxError) -> None:
-        """Leave it alone for a while, the longer the more often; one line per kind of trouble."""
+        """Back off, exponentially unless it is full; logs once per kind of error."""
         trust = self._trust.setdefault(model_id, _Trust())
         now = time.monotonic()
         if isinstance(error, QueueFull):
@@ -105,17 +104,17 @@ class PrefillServer:
         if trust.trouble != type(error).__name__:
             trust.trouble = type(error).__name__
             logger.warning(
-                "%s computes no prompts of %s now, so this server does: %s",
+                "%s does not prefill %s now, so this server does: %s",
                 self._named,
                 model_id,
                 error.text,
             )
 
     def trust(self, model_id: str) -> None:
-        """Its pages arrived."""
+        """Reset the backoff after pages arrived."""
         before = self._trust.pop(model_id, None)
         if before is not None:
-            logger.info("%s computes prompts of %s again", self._named, model_id)
+            logger.info("%s prefills %s again", self._named, model_id)
 
     @property
     def _named(self) -> str:

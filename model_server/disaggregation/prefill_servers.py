@@ -1,7 +1,4 @@
-"""The servers that compute prompts for this one: who is asked next.
-
-Lives on the event loop.
-"""
+"""The prefill servers of this process, and the choice between them. Runs on the event loop."""
 
 from __future__ import annotations
 
@@ -27,14 +24,14 @@ class PrefillServers:
         self._turn = 0
 
     def start(self) -> None:
-        """Look after each of them from now on."""
+        """Connect to all servers and start their keepers."""
         self._servers = [PrefillServer(address) for address in self._addresses]
         self._keepers = [
             asyncio.create_task(Keeper(server, self._wanted).run()) for server in self._servers
         ]
 
     async def stop(self) -> None:
-        """Leave them as they are; their pages expire."""
+        """Disconnect; models stay loaded there and pages expire."""
         for keeper in self._keepers:
             keeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -42,7 +39,7 @@ class PrefillServers:
         await asyncio.gather(*(server.close() for server in self._servers))
 
     def choose(self, model_id: str) -> PrefillServer | None:
-        """The one that computes the fewest prompts for us, by turns among equals."""
+        """Return the usable server with the fewest prompts in flight, round-robin among equals."""
         usable = [server for server in self._servers if server.usable(model_id)]
         if not usable:
             return None

@@ -1,4 +1,4 @@
-"""The gRPC face of a server that computes prompts for others. Thin: decode, call, encode."""
+"""gRPC service of a server that computes prompts for others: decode, call, encode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sax.security import Security
 
 
 class PrefillService(prefill_pb2_grpc.PrefillServiceServicer):
-    """For those who may load models here: other servers of the same operator."""
+    """For callers that may load models here: other servers of the same operator."""
 
     def __init__(self, prefiller: Prefiller, admission: Admission, security: Security) -> None:
         self._prefiller = prefiller
@@ -35,7 +35,7 @@ class PrefillService(prefill_pb2_grpc.PrefillServiceServicer):
         return encode_ticket(ticket)
 
     async def Release(self, request: Any, context: Any) -> prefill_pb2.ReleaseResponse:
-        """The pages were fetched, or nobody wants them."""
+        """Free pages that were fetched or are not wanted."""
         self._check()
         self._prefiller.release(request.key)
         return prefill_pb2.ReleaseResponse()

@@ -1,6 +1,6 @@
-"""Computes prompts for other servers: through the model's own engine, then holds the pages ready.
+"""Computes prompts for other servers through the model's own engine and holds their pages.
 
-Lives on the event loop. Knows nothing of the wire, of weights or of devices.
+Runs on the event loop.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Prefiller:
     def __init__(self, servables: Servables, *, expiry_s: float) -> None:
         self._servables = servables
         self._expiry_s = expiry_s
-        self._open: dict[int, Callable[[], None]] = {}  # ends what waits under a key
+        self._open: dict[int, Callable[[], None]] = {}  # by key: frees the pages held
 
     async def compute(self, model_id: str, theirs: Contract, submission: Submission) -> Ticket:
         """Run a prompt and offer its pages under its export key.
 
-        Raises NotLoaded, UnsupportedParameter, QueueFull, ShuttingDown, InvalidRequest naming
-        what differs, PromptTooLong.
+        Raises NotLoaded, UnsupportedParameter, QueueFull, ShuttingDown, PromptTooLong, and
+        InvalidRequest that names every difference between the contracts.
         """
         servable, apart = self._servable(model_id)
         check_same(apart.contract, theirs)
@@ -47,10 +47,10 @@ class Prefiller:
         pages = -(-len(submission.prompt) // apart.contract.page_size)
         if not apart.outgoing.take(pages):
             raise QueueFull(
-                f"{apart.outgoing.used} of {apart.outgoing.pages} pages wait here to be fetched",
+                f"{apart.outgoing.used} of {apart.outgoing.pages} pages wait to be fetched here",
                 retry_after_s=_RETRY_S,
             )
-        self._open[key] = _nothing  # until there is something to end
+        self._open[key] = _nothing  # nothing to free yet
         try:
             first = await _first_token(servable, apart, submission, key)
             addresses = tuple(apart.transfers.addresses())
@@ -62,7 +62,7 @@ class Prefiller:
         return Ticket(addresses, self._expiry_s, first)
 
     def release(self, key: int) -> None:
-        """Free what waits under the key; a key that is unknown (any more) is no error."""
+        """Free the pages under the key; an unknown key is no error."""
         if end := self._open.get(key):
             end()
 
@@ -77,13 +77,13 @@ class Prefiller:
         apart = servable.loaded.apart if isinstance(servable, LmServable) else None
         if not isinstance(servable, LmServable) or apart is None or not apart.transfers.gives:
             raise UnsupportedParameter(
-                f"this server computes no prompts of {model_id} for others: only a server of "
-                "language models that was started with --prefill does"
+                f"this server does not prefill {model_id} for others: that takes a language model "
+                "on a server started with --prefill"
             )
         return servable, apart
 
     def _hold(self, model_id: str, apart: Apart, key: int, pages: int) -> None:
-        """Until it is fetched or the time is over, whichever comes first."""
+        """Hold the pages until they are released or expire."""
         apart.moved.offered += 1
 
         def end() -> None:
@@ -96,7 +96,7 @@ class Prefiller:
             end()
             apart.moved.expired += 1
             logger.warning(
-                "%d pages of %s were not fetched within %.0f s and are free again",
+                "freed %d pages of %s that were not fetched within %.0f s",
                 pages,
                 model_id,
                 self._expiry_s,
@@ -107,11 +107,11 @@ class Prefiller:
 
 
 def _nothing() -> None:
-    """Ends nothing."""
+    pass
 
 
 def _check(submission: Submission, servable: LmServable) -> None:
-    """The other side has checked it too; what is wrong must not reach the neighbours in a step."""
+    """Validate again what the caller has validated: a bad row would affect others in its step."""
     tokenizer, sampling = servable.loaded.tokenizer, submission.sampling
     check_rows(submission.prompt, servable.loaded.vocab, tokenizer)
     check_ids("tokens", submission.prompt, tokenizer.vocab_size)
@@ -141,7 +141,7 @@ async def _first_token(
     try:
         return await outcome
     except BaseException:
-        # First the sequence: a step that offers its pages after the drop below drops them itself.
+        # Cancel first: a step that exports the pages after the drop below drops them itself.
         servable.cancel(sequence)
         apart.transfers.drop(key)
         raise

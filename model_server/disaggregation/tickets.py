@@ -1,7 +1,4 @@
-"""From a finished prompt to the message that says where its pages are, and back.
-
-Decodes and encodes. Knows nothing of connections.
-"""
+"""Convert prefill requests and tickets to and from protobuf messages."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from sax.proto import prefill_pb2
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """The first token, and where the keys and values of the prompt wait."""
+    """The first token, and where the prompt's pages can be fetched."""
 
     addresses: tuple[str, ...]  # one per host
     expires_s: float
@@ -25,7 +22,6 @@ class Ticket:
 def encode_ask(
     model_id: str, contract: Contract, submission: Submission, key: int
 ) -> prefill_pb2.PrefillRequest:
-    """A prompt to compute, and the key to offer its pages under."""
     sampling = submission.sampling
     return prefill_pb2.PrefillRequest(
         model_key=model_id,
@@ -41,12 +37,11 @@ def encode_ask(
 
 
 def decode_contract(message: prefill_pb2.Contract) -> Contract:
-    """What the other side keeps."""
     return Contract(**{name: getattr(message, name) for name in Contract.__dataclass_fields__})
 
 
 def decode_ask(message: prefill_pb2.PrefillRequest) -> Submission:
-    """One token after the prompt, whatever it is; the pages are offered under the key."""
+    """Decode to a request for one token, any token; its pages are exported under the key."""
     return Submission(
         prompt=tuple(message.tokens),
         sampling=Sampling(
@@ -63,7 +58,6 @@ def decode_ask(message: prefill_pb2.PrefillRequest) -> Submission:
 
 
 def encode_ticket(ticket: Ticket) -> prefill_pb2.Ticket:
-    """What the other side needs to go on."""
     first = ticket.first
     return prefill_pb2.Ticket(
         addresses=ticket.addresses,
@@ -75,7 +69,6 @@ def encode_ticket(ticket: Ticket) -> prefill_pb2.Ticket:
 
 
 def decode_ticket(message: prefill_pb2.Ticket) -> Ticket:
-    """Where to go on from."""
     top = tuple((each.token, each.logprob) for each in message.top)
     return Ticket(
         addresses=tuple(message.addresses),

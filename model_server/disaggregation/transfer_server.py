@@ -1,12 +1,11 @@
 """This process's end of `jax.experimental.transfer`: one server, and connections to others.
 
-Started by the first model that takes part. Knows nothing of models or pages.
+Starts with the first model that takes part.
 
-What was found out about it (jaxlib 0.10, CPU): an offered array that is deleted is free at once,
-also in the middle of a pull, and whoever pulls it gets an error; a pull of a key that is not
-offered waits for ever, and so does one at an address where nobody listens; the timeouts of its own
-methods are looked at only when something else happens. So offers are ended by deleting arrays and
-pulls are polled.
+Findings (jaxlib 0.10, CPU): deleting an offered array frees it at once, even in the middle of a
+pull, and whoever pulls it gets an error. A pull of a key that is not offered waits for ever, and so
+does one at an address where nobody listens. The timeouts of its own methods are checked only when
+something else happens. So offers are ended by deleting arrays, and pulls are polled.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class TransferServer:
     """Any thread may call it."""
 
     def __init__(self, host: str) -> None:
-        """`host`: as the others reach this machine."""
+        """host: this machine's name or address for the others."""
         self._host = host
         self._lock = threading.Lock()
         self._server: Any = None
@@ -36,13 +35,13 @@ class TransferServer:
         return self._started().address()
 
     def offer(self, key: int, arrays: Sequence[jax.Array]) -> None:
-        """Let one other process pull them, once; deleting them is what ends it before."""
+        """Let one other process pull the arrays, once; delete them to withdraw the offer."""
         self._started().await_pull(key, list(arrays))
 
     def pull(
         self, address: str, key: int, shapes: Sequence[jax.ShapeDtypeStruct]
     ) -> list[jax.Array]:
-        """Arrays to come: poll `is_ready`."""
+        """Return arrays that arrive later: poll `is_ready`."""
         with self._lock:
             connection = self._connections.get(address)
         if connection is None:
@@ -52,7 +51,7 @@ class TransferServer:
         return connection.pull(key, list(shapes))
 
     def lose(self, address: str) -> None:
-        """The next pull from there makes a new connection."""
+        """Drop the connection; the next pull from there makes a new one."""
         with self._lock:
             self._connections.pop(address, None)
 

@@ -1,8 +1,9 @@
-"""The sockets between the hosts of a replica, and nothing else that is one.
+"""ZeroMQ sockets between the hosts of a replica.
 
-The primary publishes commands to all (PUB) and collects what they answer (PULL); before that, hosts
-meet at one port (ROUTER). ZeroMQ, because a step message costs it 0.05 to 0.2 ms where a broadcast
-over the devices costs milliseconds. Frames of a command: its number, its body; a beat has no body.
+The primary publishes commands to every host (PUB) and collects their answers (PULL); before that,
+hosts meet at one port (ROUTER). ZeroMQ, because a step message costs 0.05 to 0.2 ms over it and
+milliseconds as a broadcast over the devices. A command has two frames, its number and its body; a
+heartbeat has no body.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ Context = zmq.Context[zmq.Socket[bytes]]
 
 
 def open_context() -> Context:
-    """For sockets that reach hosts by either kind of address."""
+    """Open a context whose sockets reach hosts over IPv4 and IPv6."""
     context: Context = zmq.Context()
     context.setsockopt(zmq.IPV6, 1)
     return context
 
 
 def endpoint(host: str, port: int | str) -> str:
-    """host:port, an IPv6 address in brackets."""
+    """Format host:port, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class CommandPublisher:
-    """The primary's end. Any thread may publish."""
+    """Publishes the primary's commands. Any thread may publish."""
 
     def __init__(self, context: Context, host: str) -> None:
         self._socket = context.socket(zmq.PUB)
-        self._socket.setsockopt(zmq.SNDHWM, 0)  # no command is ever dropped for want of room
+        self._socket.setsockopt(zmq.SNDHWM, 0)  # no limit: PUB drops at its high-water mark
         self._socket.setsockopt(zmq.LINGER, 1000)
         self.port = self._socket.bind_to_random_port("tcp://" + endpoint(host, "").rstrip(":"))
         self._lock = threading.Lock()
@@ -53,20 +54,19 @@ class CommandPublisher:
             return self.published
 
     def beat(self) -> None:
-        """Tell every host that the primary lives."""
         with self._lock:
             if not self._closed:
                 self._socket.send(self.published.to_bytes(_NUMBER, "big"))
 
     def close(self) -> None:
-        """Send what is on its way, then let go. Idempotent."""
+        """Flush, then close. Idempotent."""
         with self._lock:
             self._socket.close()
             self._closed = True
 
 
 class AnswerCollector:
-    """The primary's other end. One thread."""
+    """Receives the secondaries' answers on the primary. One thread."""
 
     def __init__(self, context: Context, host: str) -> None:
         self.socket = context.socket(zmq.PULL)
@@ -74,7 +74,7 @@ class AnswerCollector:
         self.port = self.socket.bind_to_random_port("tcp://" + endpoint(host, "").rstrip(":"))
 
     def take(self) -> Answer | None:
-        """The next answer, if one is there."""
+        """Return the next answer if one has arrived."""
         try:
             return decode_answer(self.socket.recv(zmq.NOBLOCK))
         except zmq.Again:
@@ -82,7 +82,7 @@ class AnswerCollector:
 
 
 class CommandReceiver:
-    """A secondary's end. One thread."""
+    """Receives the primary's commands on a secondary. One thread."""
 
     def __init__(self, context: Context, host: str, port: int) -> None:
         self._socket = context.socket(zmq.SUB)
@@ -93,9 +93,10 @@ class CommandReceiver:
         self._number = 0  # of the last command
 
     def receive(self, heard: Callable[[], None]) -> tuple[int, Command] | None:
-        """The next command, None when none comes for a while; `heard` is called for every message.
+        """Return the next command, or None if none arrives for a while.
 
-        Raises Unavailable when one was lost on the way: this host cannot go on.
+        `heard` is called for every message, heartbeats included. Raises Unavailable when a command
+        was lost: this host cannot go on.
         """
         while True:
             if not self._socket.poll(_LOOK_MS):
@@ -104,7 +105,7 @@ class CommandReceiver:
             heard()
             number = int.from_bytes(frames[0], "big")
             if len(frames) == 1:
-                # A beat tells what was published before it, on the same connection.
+                # A heartbeat carries the number of the last command published before it.
                 self._check(number, self._number)
                 continue
             self._check(number, self._number + 1)
@@ -112,19 +113,18 @@ class CommandReceiver:
             return number, decode_command(frames[1])
 
     def close(self) -> None:
-        """Listen no more."""
         self._socket.close()
 
     def _check(self, number: int, expected: int) -> None:
         if number != expected:
             raise Unavailable(
-                f"of the primary's commands the ones from {self._number + 1} on are lost (it is at "
-                f"{number}), so this host cannot go on"
+                f"the primary's commands from {self._number + 1} on were lost (it is at {number}); "
+                "this host cannot go on"
             )
 
 
 class AnswerSender:
-    """A secondary's other end. Any thread may send."""
+    """Sends a secondary's answers. Any thread may send."""
 
     def __init__(self, host: str, port: int) -> None:
         self._context = open_context()
@@ -135,13 +135,13 @@ class AnswerSender:
         self._lock = threading.Lock()
 
     def send(self, answer: Answer) -> None:
-        """Send; never waits."""
+        """Send without blocking."""
         with self._lock:
             if not self._context.closed:
                 self._socket.send(encode(answer))
 
     def close(self) -> None:
-        """Return once what is on its way has left this process, or nobody takes it."""
+        """Return once pending answers have left this process, or after the linger time."""
         with self._lock:
             if not self._context.closed:
                 self._context.destroy()

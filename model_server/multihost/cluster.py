@@ -1,7 +1,7 @@
-"""What a cluster's own environment variables tell of the hosts of one replica.
+"""Read a replica's hosts from the environment variables that clusters set.
 
-One reader per kind of cluster; the variables are listed in `membership`. A cluster that tells of a
-single host tells nothing here. Pure; knows nothing of flags.
+One reader per kind of cluster; `membership` lists the variables. A cluster of a single host yields
+nothing.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from sax.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What one cluster says. Without names it knows which host this is, but not who they are."""
+    """One cluster's account of the hosts; without names only this host's ordinal is known."""
 
     names: tuple[str, ...]
-    names_in: str  # the variable that has them, or their number
+    names_in: str  # the variable that holds them, or their count
     ordinal: int | None
     ordinal_in: str
 
 
 def told(environ: Mapping[str, str], host: str, count: int | None) -> Told | None:
-    """What the first cluster says that says anything; `count` is what our own words ask for.
+    """Return the account of the first cluster that gives one.
 
-    Raises InvalidRequest for variables that are half there or do not fit each other.
+    count: the number of hosts from our own flags. Raises InvalidRequest for variables that are
+    incomplete or contradict each other.
     """
-    # The TPU's own come first: a LeaderWorkerSet may have a leader without TPUs, which its group
-    # size counts and TPU_WORKER_HOSTNAMES does not.
+    # TPU variables first: a LeaderWorkerSet may have a leader without TPUs, which LWS_GROUP_SIZE
+    # counts and TPU_WORKER_HOSTNAMES does not.
     return _tpu(environ, count) or _leader_worker_set(environ) or _job(environ, host, count)
 
 
@@ -42,9 +43,8 @@ def _tpu(environ: Mapping[str, str], count: int | None) -> Told | None:
         return None
     if ordinal and count is None:
         raise InvalidRequest(
-            f"TPU_WORKER_ID={ordinal} says that there are several hosts, but neither "
-            "TPU_WORKER_HOSTNAMES nor TPU_PROCESS_ADDRESSES names them: set one of them, or give "
-            "--hosts",
+            f"TPU_WORKER_ID={ordinal} implies several hosts, but neither TPU_WORKER_HOSTNAMES nor "
+            "TPU_PROCESS_ADDRESSES names them: set one of them, or give --hosts",
             param="TPU_WORKER_HOSTNAMES",
         )
     return Told((), "", ordinal, "TPU_WORKER_ID") if count and count > 1 else None
@@ -58,8 +58,8 @@ def _tpu_names(environ: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
     ]
     if len(found) == 2 and len(found[0][0]) != len(found[1][0]):
         raise InvalidRequest(
-            f"TPU_WORKER_HOSTNAMES names {len(found[0][0])} hosts, TPU_PROCESS_ADDRESSES "
-            f"{len(found[1][0])} processes: every host runs one process, so make them agree",
+            f"TPU_WORKER_HOSTNAMES names {len(found[0][0])} hosts, but TPU_PROCESS_ADDRESSES "
+            f"{len(found[1][0])} processes: make them agree (one process per host)",
             param="TPU_PROCESS_ADDRESSES",
         )
     return found[0] if found else ((), "")
@@ -72,8 +72,8 @@ def _leader_worker_set(environ: Mapping[str, str]) -> Told | None:
     ordinal = read_number(environ, "LWS_WORKER_INDEX")
     if not environ.get("LWS_LEADER_ADDRESS", "").strip():
         raise InvalidRequest(
-            f"LWS_GROUP_SIZE is {size} but LWS_LEADER_ADDRESS is not set: a LeaderWorkerSet sets "
-            "both, so unset the one or set the other",
+            f"LWS_GROUP_SIZE is {size} but LWS_LEADER_ADDRESS is not set: set it too, or unset "
+            "LWS_GROUP_SIZE (a LeaderWorkerSet sets both)",
             param="LWS_LEADER_ADDRESS",
         )
     (leader,) = read_processes(environ["LWS_LEADER_ADDRESS"].strip(), "LWS_LEADER_ADDRESS")[:1]
@@ -87,14 +87,14 @@ def _workers(leader: str, size: int) -> tuple[str, ...]:
 
 
 def _job(environ: Mapping[str, str], host: str, count: int | None) -> Told | None:
-    """An indexed Job, of a JobSet or alone: it numbers its pods and tells nobody how many."""
+    """Read an indexed Job, in a JobSet or alone: it numbers its pods but not how many there are."""
     ordinal = read_number(environ, "JOB_COMPLETION_INDEX")
     if ordinal is None or count is None or count == 1:
         return None
     pod, _, domain = host.partition(".")
     stem, _, last = pod.rpartition("-")
     subdomain = environ.get("SAX_SUBDOMAIN") or environ.get("JOBSET_NAME") or domain
-    # On the host's own network the host name is the node's and says nothing.
+    # With hostNetwork the host name is the node's and says nothing about the Job.
     known = stem and last == str(ordinal) and subdomain
     names = siblings(f"{stem}-0.{subdomain}", count) if known else ()
     return Told(names, "the pod's host name", ordinal, "JOB_COMPLETION_INDEX")
@@ -103,7 +103,7 @@ def _job(environ: Mapping[str, str], host: str, count: int | None) -> Told | Non
 def _checked(said: Told) -> Told:
     if said.ordinal is not None and said.ordinal >= len(said.names):
         raise InvalidRequest(
-            f"{said.ordinal_in}={said.ordinal}, but {said.names_in} tells of {len(said.names)} "
+            f"{said.ordinal_in}={said.ordinal}, but {said.names_in} gives {len(said.names)} "
             f"hosts, numbered from 0: correct one of them",
             param=said.ordinal_in,
         )

@@ -1,7 +1,7 @@
-"""What the primary tells the other hosts, and what they answer. Plain values that travel.
+"""Commands from the primary to the other hosts, and their answers.
 
-Commands are numbered by the channel and performed in that order on every host; whatever starts a
-program in which hosts wait for each other is a command.
+The channel numbers commands, and every host performs them in that order. Anything that starts a
+program in which hosts wait for each other must be a command.
 """
 
 from __future__ import annotations
@@ -16,19 +16,17 @@ from sax.types import ModelSpec
 
 
 class Load(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Build your share of a model, beside what else you do, and vote on it."""
+    """Build this host's share of a model in the background, then vote."""
 
-    servable: int  # names the model in later commands; never used twice
+    servable: int  # identifies the model in later commands; never reused
     spec: ModelSpec
     limits: EngineLimits  # as the primary planned them
 
 
 class Program(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """A compiled program of a model that is being loaded."""
-
     servable: int
     name: str
-    body: bytes | None  # None: compile it yourself
+    body: bytes | None  # None: each host compiles its own
 
 
 class Warm(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -39,14 +37,12 @@ class Warm(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class Launch(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """Run a step."""
-
     servable: int
     step: Step
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """Call a method of the model's runner that is no step; msgpack of its arguments."""
+    """Call a runner method other than a step; arguments are msgpack values."""
 
     servable: int
     method: str
@@ -60,17 +56,17 @@ class Drop(msgspec.Struct, frozen=True, array_like=True, tag=6):
 
 
 class Bye(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """The replica ends: leave."""
+    """The replica shuts down: exit."""
 
 
 class Lost(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """A host is lost, and the replica with it: leave for a new start."""
+    """A host, and so the replica, is lost: exit to be restarted."""
 
     reason: str
 
 
 class Fetch(msgspec.Struct, frozen=True, array_like=True, tag=9):
-    """Fetch a prompt's pages from this host's counterpart, beside what else you do; then reply."""
+    """Fetch a prompt's pages from this host's counterpart in the background, then reply."""
 
     servable: int
     key: int
@@ -80,14 +76,14 @@ class Fetch(msgspec.Struct, frozen=True, array_like=True, tag=9):
 
 
 class DropPages(msgspec.Struct, frozen=True, array_like=True, tag=10):
-    """Free what is fetched or offered under a key."""
+    """Free the pages fetched or offered under a key."""
 
     servable: int
     key: int
 
 
 def fetching(key: int) -> str:
-    """What a reply to a Fetch is called."""
+    """Return the call name used in replies to a Fetch."""
     return f"fetch {key}"
 
 
@@ -95,25 +91,25 @@ Command = Load | Program | Warm | Launch | Call | Drop | Bye | Lost | Fetch | Dr
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """A sign of life of a secondary."""
+    """Heartbeat of a secondary."""
 
     ordinal: int
     done: int  # the last command it performed
 
 
 class Vote(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """A secondary has its share of a model, or says why not."""
+    """A secondary's result of loading its share of a model."""
 
     ordinal: int
     servable: int
-    reason: str  # empty: it has
-    error: str = ""  # name of the SaxError
-    need: str = ""  # what would have been enough room, as `sax.need` writes it
-    offer: str = ""  # address of this host's end of a pipeline
+    reason: str  # empty: loaded
+    error: str = ""  # class name of the SaxError
+    need: str = ""  # memory that would have been enough, as `sax.need` formats it
+    offer: str = ""  # address of this host's pipeline inlet
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """What a Call came to on a secondary."""
+    """A secondary's result of a Call."""
 
     ordinal: int
     servable: int
@@ -122,13 +118,13 @@ class Reply(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class Leaving(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """A secondary was told to stop (SIGTERM): the whole replica drains."""
+    """A secondary received SIGTERM: the whole replica drains."""
 
     ordinal: int
 
 
 class Gone(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """A secondary leaves: after a Bye, or because it cannot go on, with the reason."""
+    """A secondary exits: after a Bye, or with the reason why it cannot go on."""
 
     ordinal: int
     reason: str = ""

@@ -1,8 +1,8 @@
-"""Several hosts become one replica: what `python -m model_server` runs where there are several.
+"""Run `python -m model_server` as one of several hosts that form a replica.
 
-The primary goes on as a model server whose loader reaches all hosts; a secondary does what it is
-told until the end. Statuses with which a process ends: as `end_status` says after a drain, 2 when
-it was turned away, 75 when the replica lost a host and must be started again as a whole.
+The primary becomes a model server whose loader reaches all hosts; a secondary performs its
+commands. Exit status: as `end_status` says after a drain, 2 when turned away by the primary, 75
+when the replica lost a host and must be restarted as a whole.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ TURNED_AWAY = 2
 
 
 def lead(membership: Membership, config: ModelServerConfig) -> tuple[Primary, Shares, KeptPrograms]:
-    """On the primary: wait for the other hosts and join their devices.
+    """Wait for the other hosts as the primary and join their devices.
 
-    Raises InvalidRequest for hosts that are no replica, Unavailable, OSError.
+    Raises InvalidRequest for hosts that cannot form a replica, Unavailable, OSError.
     """
     bind = own_address(membership.primary)
     own = hello(membership, config)
@@ -58,7 +58,7 @@ def lead(membership: Membership, config: ModelServerConfig) -> tuple[Primary, Sh
         timeout_s=config.host_timeout_seconds,
         bring_up_s=config.bring_up_seconds,
     )
-    primary.on_loss = lambda error: end(LOST)  # until somebody is there to answer for
+    primary.on_loss = lambda error: end(LOST)  # until `serve` has requests to fail
     coordinator = jax_group.free_port(bind)
     machines = primary.bring_up(coordinator)
     address = endpoint(membership.primary, coordinator)
@@ -66,14 +66,14 @@ def lead(membership: Membership, config: ModelServerConfig) -> tuple[Primary, Sh
     if problem := jax_group.unreachable(membership) or jax_group.uneven(membership):
         primary.dismiss(problem)
         raise InvalidRequest(problem, param="--hosts")
-    logger.info("%d hosts are one replica", membership.count)
+    logger.info("all %d hosts have joined the replica", membership.count)
     salt = f"{sorted(machines.items())} {own.versions} host 0"
     kept = KeptPrograms(ProgramFiles(jax_group.take_cache_folder()), salt)
     return primary, Shares(primary, kept, alike=len(set(machines.values())) == 1), kept
 
 
 def follow(membership: Membership, config: ModelServerConfig) -> tuple[Secondary, KeptPrograms]:
-    """On another host: meet the primary and join the devices.
+    """Meet the primary as a secondary and join the devices.
 
     Raises InvalidRequest when this host is turned away, Unavailable.
     """
@@ -97,7 +97,7 @@ def serve_together(group: Membership, config: ModelServerConfig, page: HealthPag
     """Serve as one of several hosts until the end of the process."""
     logger.info("host %d of %d (%s)", group.ordinal, group.count, group.source)
     for name in [name for name in os.environ if name.startswith("MEGASCALE_")]:
-        logger.info("%s is left aside: a replica is one slice", name)
+        logger.info("ignoring %s: a replica is one slice", name)
         del os.environ[name]  # or libtpu would wait for the other slices
     page.waiting = lambda: f"waiting for all {group.count} hosts of this replica"
     try:
@@ -128,7 +128,7 @@ def _serve_replica(group: Membership, config: ModelServerConfig, page: HealthPag
 
 
 def _serve_share(group: Membership, config: ModelServerConfig, page: HealthPage) -> int:
-    """Do what the primary says until it says that this is all."""
+    """Perform the primary's commands until it says Bye."""
     loader = prepare(config)
     secondary, kept = _interruptible(lambda: follow(group, config))
     loader.stage_host = StageHost(
@@ -142,7 +142,7 @@ def _serve_share(group: Membership, config: ModelServerConfig, page: HealthPage)
 
     def on_signal(*_: object) -> None:
         page.waiting = lambda: "draining"
-        # Not here: the thread that was interrupted may be the one that is sending.
+        # In another thread: the interrupted one may hold the sender's lock.
         threading.Thread(target=secondary.leave, daemon=True).start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -161,7 +161,7 @@ def _serve_share(group: Membership, config: ModelServerConfig, page: HealthPage)
 
 
 def _interruptible(work: Callable[[], Result]) -> Result:
-    """Run it while signals are heard: jax waits for other hosts without listening to them."""
+    """Run in a thread so that signals are handled: jax blocks them while waiting for hosts."""
     done: Future[Result] = Future()
 
     def run() -> None:
@@ -175,34 +175,34 @@ def _interruptible(work: Callable[[], Result]) -> Result:
 
 
 def own_address(primary: str) -> str:
-    """The address of this host under which the others know it; any, where that is not to be had."""
+    """Return the address under which the other hosts know this one, or 0.0.0.0 if unknown."""
     try:
         address = str(socket.getaddrinfo(primary, None)[0][4][0])
         jax_group.free_port(address)
     except OSError as exc:
         logger.warning(
-            "%s is no address of this host (%s): listening on every address", primary, exc
+            "%s is not an address of this host (%s): listening on every address", primary, exc
         )
         return "0.0.0.0"
     return address
 
 
 def address_towards(host: str, port: int) -> str:
-    """The address of this host from which it reaches another, and is reached."""
+    """Return the local address that routes to another host."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
-        probe.connect(address)  # sends nothing: it only chooses a way
+        probe.connect(address)  # UDP: picks the route, sends nothing
         return str(probe.getsockname()[0])
 
 
 def lose(reason: str) -> NoReturn:
-    """The replica is lost: leave for a new start."""
+    """Exit so that the replica is restarted."""
     logger.error("%s", reason)
     end(LOST)
 
 
 def end(status: int) -> NoReturn:
-    """End at once: jax would wait for the other hosts."""
+    """Exit at once: a normal exit makes jax wait for the other hosts."""
     logging.shutdown()
     sys.stdout.flush()
     os._exit(status)

@@ -1,7 +1,7 @@
-"""The pages of one model that are on their way, on all hosts of a replica: the primary's view.
+"""KV page transfers of one model on all hosts of a replica, as the primary sees them.
 
-Each host moves the shards of its own devices; what is offered and taken in rides in the steps. Only
-fetching and dropping are commands of their own. Knows nothing of requests.
+Each host moves the shards of its own devices. Exporting and importing pages ride in the steps; only
+fetching and dropping are commands of their own.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from model_server.multihost.commands import DropPages, Fetch, fetching
 from model_server.multihost.primary import Primary
 from sax.errors import ReplicaLost, SaxError
 
-_GRACE_S = 5.0  # beyond the deadline of a fetch, for the word that it is over
+_GRACE_S = 5.0  # beyond the deadline of a fetch, for its reply to arrive
 
 
 class GangTransfers:
-    """Any thread may call it."""
+    """`KvTransfers` across all hosts. Any thread may call it."""
 
     def __init__(
         self, own: KvTransfers, hosts: Primary, servable: int, offers: Sequence[str]
     ) -> None:
-        """offers: where each host's pages are fetched, in order."""
+        """offers: address of each host's pages, in host order."""
         self.gives, self.takes = own.gives, own.takes
         self._own = own
         self._hosts = hosts
@@ -34,14 +34,17 @@ class GangTransfers:
         return self._offers
 
     def reserve(self, key: int, pages: int) -> bool:
-        # The other hosts have what this one has: theirs is reserved when the pages are fetched.
+        # The other hosts have the same memory free; they reserve when the fetch command arrives.
         if not self._own.reserve(key, pages):
             return False
         self._pages[key] = pages
         return True
 
     def fetch(self, key: int, addresses: Sequence[str], deadline_s: float) -> None:
-        """Raises what it raised here, ReplicaLost with the reason of a host where it failed."""
+        """Fetch on every host.
+
+        Raises the error raised here, or ReplicaLost with the reason of a host where it failed.
+        """
         pages = self._pages.pop(key, 0)
         self._hosts.publish(Fetch(self._servable, key, pages, tuple(addresses), deadline_s))
         failure: SaxError | None = None

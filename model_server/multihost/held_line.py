@@ -1,9 +1,9 @@
-"""A line to another host that stays up when its far end dies.
+"""Relay to jax's coordination service that stays up when the primary dies.
 
-jax ends a process at once when its coordination service hangs up, which lives in the primary's
-process: before anybody could say who is lost. So the other hosts speak to it through themselves;
-when the primary is gone they hear nothing, and the replica's own heartbeat, which knows names,
-is the first to notice. Knows nothing of what goes over the line.
+jax kills a process at once when the coordination service, which lives in the primary's process,
+hangs up: before anyone could say which host is lost. So secondaries reach it through a local relay.
+When the primary is gone they hear nothing, and the replica's own heartbeat, which knows host names,
+notices first.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _AGAIN_S = 0.1
 
 
 def hold_line(host: str, port: int, timeout_s: float) -> str:
-    """An address of this process that leads there, for as long as it lives. Raises OSError.
+    """Return a local address that relays there for the life of this process. Raises OSError.
 
-    timeout_s: how long a connection waits for somebody to listen there.
+    timeout_s: how long a connection waits for a listener there.
     """
     listener = socket.create_server(("127.0.0.1", 0))
     work = threading.Thread(
@@ -38,11 +38,11 @@ def _accept(listener: socket.socket, there: tuple[str, int], timeout_s: float) -
 
 
 def _lead(near: socket.socket, there: tuple[str, int], deadline_s: float) -> None:
-    """Carry what this process says, until it hangs up; what the far end says comes back."""
+    """Relay both directions until the near end hangs up."""
     with near, suppress(OSError), _connect(there, deadline_s) as far:
         threading.Thread(target=_bring_back, args=(far, near), name="line", daemon=True).start()
         while data := near.recv(_CHUNK):
-            with suppress(OSError):  # nobody is there any more: as if it were still on its way
+            with suppress(OSError):  # far end is gone: pretend that the data is in flight
                 far.sendall(data)
         far.shutdown(socket.SHUT_RDWR)
 
@@ -54,7 +54,7 @@ def _bring_back(far: socket.socket, near: socket.socket) -> None:
 
 
 def _connect(there: tuple[str, int], deadline_s: float) -> socket.socket:
-    """Raises OSError when nobody listens there in time."""
+    """Connect, retrying until the deadline. Raises OSError."""
     while True:
         try:
             found = socket.create_connection(there, timeout=5)

@@ -1,7 +1,7 @@
-"""What the hosts of a replica say to each other when they meet, and who is turned away.
+"""Messages that the hosts of a replica exchange when they meet, and the checks on them.
 
-Pure: a host is checked against the primary and against those that are there already. A refusal
-names the host, what is wrong and what would be right. Knows nothing of sockets or of jax.
+A host is checked against the primary and against the hosts already present. A refusal names the
+host, what is wrong and what would be right.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from model_server.multihost.membership import Membership
 
 _ROOT = Path(__file__).parents[2]
 _ROOMS = ("sax", "model_server")
-# What every host must have been told alike: it shapes the programs that they run together.
+# Flags that must match on every host: they shape the programs that the hosts run together.
 _ALIKE = (
     "slots",
     "page_size",
@@ -34,9 +34,9 @@ _ALIKE = (
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """A host to the primary: who it is, and what it would compute with."""
+    """A host's introduction to the primary: identity, versions, machine and flags."""
 
-    count: int  # hosts of the replica, as it was told
+    count: int  # of hosts in the replica, as this host was told
     ordinal: int
     name: str
     nonce: str  # of this process
@@ -46,34 +46,30 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
-    """Everybody is there: where to go on."""
+    """All hosts are present: the addresses to continue with."""
 
     host: str  # of the primary, as the secondaries reach it
     coordinator: int  # port of jax's coordination service
-    commands: int  # port that commands come from
-    replies: int  # port that acknowledgements, votes and beats go to
+    commands: int  # port that publishes commands
+    replies: int  # port that takes acknowledgements, votes and heartbeats
 
 
 class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
-    """Not everybody is there yet."""
-
     missing: str  # in words
 
 
 class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
-    """The host cannot be one of them."""
-
     reason: str
 
 
 class Probe(msgspec.Struct, frozen=True, tag="probe"):
-    """A primary to whoever answers at the primary's address: is that me?"""
+    """Sent by a primary to its own address, to find out whether another process answers."""
 
     nonce: str
 
 
 class Found(msgspec.Struct, frozen=True, tag="found"):
-    """The primary that answers there."""
+    """The primary that answers a Probe."""
 
     nonce: str
     name: str
@@ -83,7 +79,6 @@ Greeting = Hello | Welcome | Waiting | Refusal | Probe | Found
 
 
 def hello(membership: Membership, config: ModelServerConfig) -> Hello:
-    """What this process says of itself."""
     return Hello(
         count=membership.count,
         ordinal=membership.ordinal,
@@ -96,12 +91,12 @@ def hello(membership: Membership, config: ModelServerConfig) -> Hello:
 
 
 def versions() -> dict[str, str]:
-    """Of all that must be the same on every host; of the program also what it consists of."""
+    """Return the versions that must match on every host; sax also by a digest of its sources."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         own = version("sax")
-    except PackageNotFoundError:  # the tree was put on the path; its digest says the rest
+    except PackageNotFoundError:  # run from a source tree; the digest identifies it
         own = "not installed"
     return {
         "sax": f"{own} ({source_digest()})",
@@ -112,7 +107,7 @@ def versions() -> dict[str, str]:
 
 
 def source_digest(root: Path = _ROOT) -> str:
-    """Tells programs apart that call themselves by the same version."""
+    """Return a digest of the sources, which tells apart builds of one version."""
     digest = hashlib.sha256()
     for room in _ROOMS:
         for path in sorted((root / room).rglob("*.py")):
@@ -121,7 +116,7 @@ def source_digest(root: Path = _ROOT) -> str:
 
 
 def machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Which instructions this machine has, in short."""
+    """Return a short id of this machine's instruction set."""
     try:
         text = cpuinfo.read_text()
     except OSError:
@@ -132,25 +127,25 @@ def machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def why_not(primary: Hello, host: Hello, present: Mapping[int, Hello]) -> str | None:
-    """Why this host cannot be one of the primary's; None: it can."""
+    """Return why this host cannot join, or None if it can."""
     who = f"host {host.ordinal} ({host.name})"
     if host.count != primary.count:
         return (
-            f"{who} was told of {host.count} hosts, the primary ({primary.name}) of "
+            f"{who} expects {host.count} hosts, the primary ({primary.name}) expects "
             f"{primary.count}: give every host the same --hosts"
         )
     if host.ordinal == 0:
         return (
-            f"two primaries: {host.name} says that it is host 0, which {primary.name} is: give "
+            f"two primaries: {host.name} and {primary.name} both say that they are host 0: give "
             "every host its own --host_ordinal"
         )
     if not 0 < host.ordinal < primary.count:
-        return f"{who} is none of hosts 1 to {primary.count - 1}: give it one of them"
+        return f"{who} is out of range: its ordinal must be 1 to {primary.count - 1}"
     other = present.get(host.ordinal)
     if other is not None and other.nonce != host.nonce:
         return (
-            f"two hosts {host.ordinal}: {other.name} is it already and {host.name} says the same: "
-            "give every host its own --host_ordinal"
+            f"two hosts {host.ordinal}: {other.name} and {host.name} both say that they are: give "
+            "every host its own --host_ordinal"
         )
     return _differs(primary, host, who)
 
@@ -160,7 +155,7 @@ def _differs(primary: Hello, host: Hello, who: str) -> str | None:
         has = host.versions.get(name, "no version")
         if has != wanted:
             return (
-                f"{who} runs {name} {has}, the primary ({primary.name}) {wanted}: start every "
+                f"{who} runs {name} {has}, the primary ({primary.name}) runs {wanted}: start every "
                 "host from the same image"
             )
     for flag, wanted in primary.flags.items():
@@ -173,13 +168,16 @@ def _differs(primary: Hello, host: Hello, who: str) -> str | None:
 
 
 def why_uneven(devices: Mapping[int, tuple[int, str]], names: tuple[str, ...]) -> str | None:
-    """Which host has other devices than the primary; `devices` are (number, kind) by ordinal."""
+    """Return which host's devices differ from the primary's.
+
+    devices: (count, kind) by ordinal.
+    """
     wanted = devices.get(0, (0, ""))
     for ordinal, name in enumerate(names):
         has = devices.get(ordinal, (0, "none"))
         if has != wanted:
             return (
                 f"host {ordinal} ({name}) has {has[0]} devices ({has[1]}), the primary "
-                f"({names[0]}) {wanted[0]} ({wanted[1]}): a replica is made of equal hosts"
+                f"({names[0]}) has {wanted[0]} ({wanted[1]}): all hosts must have the same"
             )
     return None

@@ -1,7 +1,7 @@
-"""A stage of a pipelined model as one host of a gang holds it.
+"""One host's pipeline stage in the form in which gangs load and run models.
 
-What `model_server.multihost.pipeline_loading` makes, in the form in which the hosts of a gang load
-and run models: limits from the primary, offers of links in the votes, buckets by their number.
+Wraps `pipeline_loading`: limits come from the primary, link offers travel in the votes, buckets go
+by number.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ STAGES = "in stages of several hosts"
 
 @dataclass(frozen=True, kw_only=True)
 class StageHost:
-    """This host, as pipelines need it."""
+    """This host's settings for pipelines."""
 
     membership: Membership = ALONE
-    address: str = "127.0.0.1"  # that the other hosts reach
+    address: str = "127.0.0.1"  # at which the other hosts reach this one
     programs: Programs = COMPILED_HERE
     on_failure: Callable[[BaseException], None] = lambda failure: None
     thread: StageThread = field(default_factory=StageThread)
 
 
 class StageLoad:
-    """Made with a plan that holds; raises MemoryPlanError, InvalidRequest where there is none."""
+    """A planned stage, ready to build."""
 
     def __init__(
         self,
@@ -51,7 +51,10 @@ class StageLoad:
         host: StageHost,
         limits: EngineLimits | None = None,
     ) -> None:
-        """limits: as the primary planned them; None: this host plans."""
+        """limits: as the primary planned them; None: this host plans.
+
+        Raises MemoryPlanError, InvalidRequest.
+        """
         self._seed = zlib.crc32(spec.model_id.encode())
         self._checkpoint = checkpoint
         self._host = host
@@ -65,11 +68,11 @@ class StageLoad:
         self.total = self._plan.memory.total
         self.memory = self.total * jax.device_count()
         self.spans_hosts = True
-        # Hosts that share a stage wait for each other in the order of the stages' thread.
+        # Hosts of one stage wait for each other, so the stage thread fixes the order of programs.
         self.order = STAGES if self._place.per_stage > 1 else None
 
     def build(self, programs: Programs, report: Callable[[Progress], None]) -> HostStage:
-        """This host's stage. `programs` are of the primary's stage, so it has its own."""
+        """Build this host's stage; `programs` belong to the primary's stage and are not used."""
         link = ZmqLink(self._host.address, bind=self._host.address)
         try:
             runner = build_stage(
@@ -107,20 +110,20 @@ class HostStage:
 
     @property
     def buckets(self) -> int:
-        """How many there are to `warm`."""
+        """Number of buckets to `warm`."""
         return len(self._buckets)
 
     @property
     def offer(self) -> str:
-        """Where the host before finds this one."""
+        """Address at which the previous host reaches this one."""
         return self._link.offer
 
     def connect(self, key: str, offers: Sequence[str]) -> None:
-        """Find the next host; `offers` are of all hosts, in order."""
+        """Connect to the next host; `offers` are those of all hosts, in order."""
         self._link.connect(offers[self._place.next])
 
     def warm(self, bucket: int) -> None:
-        """Run a bucket once, empty; every host does so."""
+        """Run an empty step of a bucket; every host must do so."""
         self._runner.warm(self._buckets[bucket])
 
     def launch(self, step: Step) -> PendingStep:

@@ -1,6 +1,6 @@
-"""Host names and small numbers as flags and variables spell them: read once, refused by name.
+"""Parse host names and small numbers from flags and variables.
 
-Knows nothing of who is asked for; `where` is the flag or variable to name in a refusal.
+`where` is the flag or variable that an error names.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 
 
 def read_host(text: str, where: str) -> str:
-    """A host name or an address, without brackets or port. Raises InvalidRequest."""
+    """Parse a host name or an address, without brackets or port. Raises InvalidRequest."""
     text = text.strip()
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     if _NAME.fullmatch(bare) or _is_address(bare):
         return bare
     raise InvalidRequest(
-        f"{where}: {text!r} is no host: write a host name or an address, without a port (the hosts "
-        "meet at --group_port)",
+        f"{where}: {text!r} is not a host: give a host name or an address, without a port (the "
+        "hosts meet at --group_port)",
         param=where,
     )
 
 
 def read_hosts(text: str, where: str) -> tuple[str, ...]:
-    """The hosts of a list with commas. Raises InvalidRequest."""
+    """Parse a comma-separated list of hosts. Raises InvalidRequest."""
     return _bounded(tuple(read_host(word, where) for word in text.split(",")), where)
 
 
 def read_processes(text: str, where: str) -> tuple[str, ...]:
-    """The hosts of a list of host:port with commas. Raises InvalidRequest."""
+    """Parse a comma-separated list of host:port and return the hosts. Raises InvalidRequest."""
     return _bounded(tuple(read_host(_drop_port(word), where) for word in text.split(",")), where)
 
 
 def read_number(environ: Mapping[str, str], name: str) -> int | None:
-    """The number in a variable; None where it is not set or empty. Raises InvalidRequest."""
+    """Parse a variable as a number; None if unset or empty. Raises InvalidRequest."""
     text = environ.get(name, "").strip()
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise InvalidRequest(
-            f"{name}={text!r} is no number: set it to one, or unset it", param=name
+            f"{name}={text!r} is not a number: set it to one, or unset it", param=name
         )
     return int(text)
 
 
 def siblings(primary: str, count: int) -> tuple[str, ...]:
-    """The hosts by the primary's name: a-0.b gives a-1.b; "host 1" where it has no such form."""
+    """Derive all host names from the primary's: a-0.b gives a-1.b, any other form "host 1"."""
     label, dot, domain = primary.partition(".")
     stem, dash, last = label.rpartition("-")
     if dash and last == "0":
@@ -60,12 +60,11 @@ def siblings(primary: str, count: int) -> tuple[str, ...]:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether this can only be the machine that asks."""
     return name == "localhost" or (_is_address(name) and ipaddress.ip_address(name).is_loopback)
 
 
 def check_count(count: int, where: str) -> int:
-    """A possible number of hosts. Raises InvalidRequest."""
+    """Return the count if a replica can have that many hosts. Raises InvalidRequest."""
     if not 1 <= count <= MOST_HOSTS:
         raise InvalidRequest(
             f"{where} is {count}: a replica has 1 to {MOST_HOSTS} hosts", param=where

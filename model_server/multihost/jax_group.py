@@ -1,7 +1,7 @@
-"""jax.distributed for the hosts of one replica: started here, never stopped but with the process.
+"""jax.distributed for the hosts of one replica; it runs until the process ends.
 
-Gloo joins CPUs, NCCL GPUs, their own network TPUs. The only file of this folder that changes jax's
-settings.
+CPUs communicate over Gloo, GPUs over NCCL, TPUs over their own network. The only file of this
+package that changes jax's settings.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from model_server.multihost.membership import Membership
 
 logger = logging.getLogger(__name__)
 
-# The replica's own heartbeat names a lost host within seconds, and jax would end the process before
-# it has answered anybody: it is to be the last to notice.
+# The replica's own heartbeat names a lost host within seconds. jax would kill the process before it
+# has answered its clients, so jax must be the last to notice.
 _HEARTBEAT_S = 600
 
 
 def free_port(host: str) -> int:
-    """A port that nobody holds now. New at every start: no host of an earlier one can meddle."""
+    """Return a free port; a new one at each start keeps out hosts of an earlier gang."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
 
 def join(membership: Membership, coordinator: str, bind: str, timeout_s: float) -> None:
-    """Make the devices of all hosts known to jax. Blocks until all have joined.
+    """Make the devices of all hosts known to jax; blocks until all have joined.
 
     coordinator: host:port of the service that the primary runs, which listens at `bind`.
     """
@@ -42,24 +42,24 @@ def join(membership: Membership, coordinator: str, bind: str, timeout_s: float) 
         membership.count,
         membership.ordinal,
         coordinator_bind_address=bind,
-        cluster_detection_method="deactivate",  # the hosts have found each other already
+        cluster_detection_method="deactivate",  # the hosts have already found each other
         initialization_timeout=max(1, round(timeout_s)),
         heartbeat_timeout_seconds=_HEARTBEAT_S,
     )
 
 
 def take_cache_folder() -> Path | None:
-    """Where compiled programs are kept; jax's own cache is switched off (see `programs`)."""
+    """Return jax's compilation cache folder and turn that cache off (see `programs`)."""
     folder = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
     jax.config.update("jax_compilation_cache_dir", None)
     return Path(folder) / "hosts" if folder and "://" not in folder else None
 
 
 def unreachable(membership: Membership) -> str | None:
-    """Why hosts with CPUs cannot reach this one, in words; None: they can.
+    """Return why other hosts cannot reach this one's CPUs, or None if they can.
 
-    jax tells the others the address that this host's own name stands for; on Debian that is
-    127.0.1.1 where nobody changed it.
+    jax announces the address to which this host's own name resolves, which is 127.0.1.1 by default
+    on Debian.
     """
     if jax.local_devices()[0].platform != "cpu" or is_loopback(membership.primary):
         return None
@@ -67,17 +67,17 @@ def unreachable(membership: Membership) -> str | None:
     try:
         address = socket.gethostbyname(name)
     except OSError as exc:
-        return f"host {membership.ordinal} does not know its own name {name}: {exc}"
+        return f"host {membership.ordinal} cannot resolve its own name {name}: {exc}"
     if not is_loopback(address):
         return None
     return (
-        f"host {membership.ordinal} ({membership.names[membership.ordinal]}) takes its own name, "
-        f"{name}, for {address}, which other hosts cannot reach: put its address into /etc/hosts"
+        f"host {membership.ordinal} ({membership.names[membership.ordinal]}) resolves its own "
+        f"name, {name}, to {address}, which other hosts cannot reach: correct it in /etc/hosts"
     )
 
 
 def uneven(membership: Membership) -> str | None:
-    """Which host has other devices than the primary, in words; None: all are alike."""
+    """Return which host's devices differ from the primary's, or None if all are alike."""
     devices = jax.devices()
     numbers = Counter(device.process_index for device in devices)
     kinds = {device.process_index: device.device_kind for device in devices}

@@ -1,6 +1,6 @@
-"""A Runner on several hosts: each step is told to the others, then run here like anywhere.
+"""A Runner on several hosts: publishes each step to the others, then runs it here.
 
-Wraps the runner that every host has. Holds the order: the engines of several models launch from
+Wraps the runner that every host has and keeps the order: engines of several models launch from
 several threads, and programs in which hosts wait for each other must start in one order everywhere.
 """
 
@@ -18,7 +18,7 @@ _CALL_S = 60.0
 
 
 class LocalRunner(Protocol):
-    """What this host holds of the model."""
+    """This host's runner of the model."""
 
     @property
     def limits(self) -> EngineLimits: ...
@@ -37,7 +37,7 @@ class LocalRunner(Protocol):
 
 
 class _Pending:
-    """A step of all hosts. An error between them becomes the name of the host that is lost."""
+    """A step of all hosts; turns a communication error into the loss of a named host."""
 
     def __init__(self, pending: PendingStep, hosts: Primary) -> None:
         self._pending = pending
@@ -58,7 +58,7 @@ class Lockstep:
         self._runner = runner
         self.servable = servable
         self._hosts = hosts
-        self.offers: list[str] = []  # of every host, to other hosts or replicas
+        self.offers: list[str] = []  # of every host, for other hosts or replicas
 
     @property
     def limits(self) -> EngineLimits:
@@ -84,14 +84,14 @@ class Lockstep:
                 raise
 
     def connect(self, offers: list[str]) -> None:
-        """Tell every host what each of them offers to others, in order."""
+        """Send every host the offers of all hosts, in host order."""
         self.call("connect", "connect", offers=offers)
         self.offers = offers
 
     def call(self, method: str, key: str, **arguments: Any) -> None:
-        """Call a method of the runner on every host, this one included, and wait for all.
+        """Call a runner method on every host, this one included, and wait for all.
 
-        Raises what it raised here, Unavailable with the reason of a host where it did not work.
+        Raises the error raised here, or Unavailable with the reason of a host where it failed.
         """
         arguments = {"key": key, **arguments}
         self._hosts.publish(Call(self.servable, method, arguments))

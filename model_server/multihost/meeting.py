@@ -1,8 +1,7 @@
-"""Where the hosts of a replica meet: each says hello to the primary until all are there.
+"""Rendezvous of a replica's hosts: each says hello to the primary until all are present.
 
-The primary's side listens at one port from the first hello to the end of the process, so that a
-host that comes late or twice gets an answer in words. Who is turned away is decided in
-`model_server.multihost.hello`.
+The primary listens at one port from the first hello to the end of the process, so a host that comes
+late or twice gets an explanation. `model_server.multihost.hello` decides who is turned away.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from sax.errors import InvalidRequest, Unavailable
 logger = logging.getLogger(__name__)
 
 _AGAIN_S = 0.5  # how often a host says hello
-_SILENT_S = 2.0  # who is waiting and silent for so long is not there any more
+_SILENT_S = 2.0  # a waiting host that is silent for this long is gone
 _PROBE_S = 3.0
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -41,12 +40,12 @@ _decode = msgspec.msgpack.Decoder(Greeting).decode
 @dataclass(frozen=True, slots=True)
 class _Guest:
     hello: Hello
-    route: bytes  # ZeroMQ's name of the connection
+    route: bytes  # ZeroMQ's id of the connection
     heard_at_s: float
 
 
 class Reception:
-    """The primary's side; one thread calls it."""
+    """The primary's side. One thread."""
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class Reception:
         self._names = names
         self._present: dict[int, _Guest] = {}
         self._welcome: Welcome | None = None
-        self._refused: set[str] = set()  # nonces, so that each is told once in the log
+        self._refused: set[str] = set()  # nonces: each refusal is logged once
         try:
             self.socket.bind(f"tcp://{endpoint(host, port)}")
         except zmq.ZMQError as exc:
@@ -74,17 +73,16 @@ class Reception:
 
     @property
     def complete(self) -> bool:
-        """Is everybody here?"""
         return not self._missing()
 
     @property
     def missing(self) -> str:
-        """Who is not here yet, in words."""
+        """The missing hosts, formatted for messages."""
         return ", ".join(f"host {each} ({self._names[each]})" for each in self._missing())
 
     @property
     def machines(self) -> dict[int, str]:
-        """What each of the others runs on."""
+        """Machine id of each secondary, by ordinal."""
         return {ordinal: guest.hello.machine for ordinal, guest in self._present.items()}
 
     def _missing(self) -> list[int]:
@@ -98,11 +96,11 @@ class Reception:
         return [each for each in range(1, self._own.count) if each not in self._present]
 
     def answer(self) -> None:
-        """Answer one greeting, if one is there."""
+        """Answer one greeting if one has arrived."""
         try:
             route, body = self.socket.recv_multipart(zmq.NOBLOCK)
             greeting = _decode(body)
-        except (zmq.Again, ValueError):  # nothing there, or nobody of ours
+        except (zmq.Again, ValueError):  # nothing arrived, or not one of our messages
             return
         if isinstance(greeting, Probe):
             self._send(route, Found(self._own.nonce, self._own.name))
@@ -110,17 +108,17 @@ class Reception:
             self._meet(route, greeting)
 
     def welcome(self, welcome: Welcome) -> None:
-        """Tell everybody where to go on."""
+        """Send every present host the addresses to continue with."""
         self._welcome = welcome
         for guest in self._present.values():
             self._send(guest.route, welcome)
 
     def _meet(self, route: bytes, host: Hello) -> None:
-        self._missing()  # forget who went away
+        self._missing()  # drops hosts that went away
         present = {ordinal: guest.hello for ordinal, guest in self._present.items()}
         other = present.get(host.ordinal)
         if self._welcome is not None and other is not None and other.nonce != host.nonce:
-            # Started again before the loss of its earlier self was noticed: the replica ends soon.
+            # Restarted before its earlier process was found lost: the replica ends soon.
             self._send(route, Waiting(f"the end of {other.name}, which is host {host.ordinal} now"))
             return
         if (reason := why_not(self._own, host, present)) is not None:
@@ -130,7 +128,7 @@ class Reception:
             self._send(route, Refusal(reason))
             return
         if host.ordinal not in present:
-            logger.info("host %d (%s) is here", host.ordinal, host.name)
+            logger.info("host %d (%s) has arrived", host.ordinal, host.name)
         self._present[host.ordinal] = _Guest(host, route, time.monotonic())
         self._send(route, self._welcome or Waiting(self.missing))
 
@@ -139,9 +137,9 @@ class Reception:
 
 
 def say_hello(context: Context, own: Hello, host: str, port: int, deadline_s: float) -> Welcome:
-    """A secondary's side: wait until all are there.
+    """Say hello as a secondary until all hosts are present.
 
-    Raises InvalidRequest when it is turned away, Unavailable when the time is over.
+    Raises InvalidRequest when turned away, Unavailable at the deadline.
     """
     with context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
@@ -156,12 +154,12 @@ def say_hello(context: Context, own: Hello, host: str, port: int, deadline_s: fl
                 raise InvalidRequest(f"turned away by the primary: {reply.reason}")
             if isinstance(reply, Welcome):
                 return reply
-            # Nobody is missing for the moment between the last host's coming and the welcome.
+            # `missing` is empty between the last host's arrival and the welcome.
             if isinstance(reply, Waiting) and reply.missing not in ("", missing):
                 missing = reply.missing
                 logger.info("waiting with the primary for %s", missing)
         if missing is not None:
-            raise Unavailable(f"these hosts did not come in time: {missing}")
+            raise Unavailable(f"these hosts did not arrive in time: {missing}")
         raise Unavailable(f"the primary at {host}:{port} does not answer: is it running?")
 
 
@@ -172,9 +170,9 @@ def check_alone(
     port: int,
     answer: Callable[[], None],
 ) -> None:
-    """Ask who the primary is at the primary's address. Raises InvalidRequest if it is another.
+    """Check that no other primary answers at the primary's address. Raises InvalidRequest.
 
-    `answer` lets our own reception answer, should it be us.
+    `answer` lets our own reception reply, in case the address is ours.
     """
     with context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
@@ -187,10 +185,10 @@ def check_alone(
                 found = _decode(socket.recv())
                 if isinstance(found, Found) and found.nonce != own.nonce:
                     raise InvalidRequest(
-                        f"two primaries: this process ({own.name}) was told that it is host 0, but "
-                        f"at {host}:{port} {found.name} is it: give every host its own "
+                        f"two primaries: this process ({own.name}) is host 0, and so is "
+                        f"{found.name} at {host}:{port}: give every host its own "
                         "--host_ordinal",
                         param="--host_ordinal",
                     )
                 return
-        logger.warning("nothing answers at %s:%d, where the other hosts will look", host, port)
+        logger.warning("nothing answers at %s:%d, where the other hosts will connect", host, port)

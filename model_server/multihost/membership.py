@@ -1,37 +1,37 @@
-"""Who the hosts of this replica are, and which of them this is: read from flags and environment.
+"""Read from flags and environment which hosts form this replica, and which of them this is.
 
-A replica is one slice: its hosts are one gang, host 0 is the primary. The first of these that
-tells wins, and where two of them contradict each other both are named and refused:
+A replica is one slice: its hosts form one gang, and host 0 is the primary. The first of these
+sources wins; if two contradict each other, the error names both:
 
-1. `--hosts a,b,c` with `--host_ordinal`: who they are, the primary first. One machine may be
-   named several times. A list of loopback names is this very machine, and of that a cluster's
-   variables (4 to 7) tell nothing.
-2. `--hosts 3`: how many; who and which comes from the environment.
+1. `--hosts a,b,c` with `--host_ordinal`: all hosts, the primary first. A machine may be named
+   several times. If all names are loopback, everything runs on this machine and the cluster
+   variables (4 to 7) are ignored.
+2. `--hosts 3`: the count; names and ordinal come from the environment.
 3. Our own variables, for any machine:
      SAX_HOSTS             as --hosts: a list or a count
      SAX_HOST_ORDINAL      as --host_ordinal
-     SAX_PRIMARY           host name or address of host 0 (a JobSet's coordinator, say)
+     SAX_PRIMARY           host name or address of host 0 (e.g. a JobSet's coordinator)
 4. TPU, as GKE and LeaderWorkerSet set them:
-     TPU_WORKER_HOSTNAMES  every host of the slice, with commas
+     TPU_WORKER_HOSTNAMES  every host of the slice, comma-separated
      TPU_PROCESS_ADDRESSES the same as host:port
-     TPU_WORKER_ID         which of them this is
+     TPU_WORKER_ID         this host's ordinal
 5. LeaderWorkerSet:
      LWS_LEADER_ADDRESS    host 0
-     LWS_GROUP_SIZE        how many
-     LWS_WORKER_INDEX      which of them this is
-6. JobSet, one per replica. It tells nobody how many pods a job has, so SAX_HOSTS (or --hosts N)
-   must. The primary is SAX_PRIMARY, else made from the host name `<js>-<rj>-<job>-<pod>`:
-     JOB_COMPLETION_INDEX  which of them this is
-     SAX_SUBDOMAIN         the subdomain of the pods, else
-     JOBSET_NAME           the JobSet's name, which is its subdomain unless it says otherwise
+     LWS_GROUP_SIZE        the count
+     LWS_WORKER_INDEX      this host's ordinal
+6. JobSet, one per replica. It does not say how many pods a job has, so SAX_HOSTS (or --hosts N)
+   must. The primary is SAX_PRIMARY, or derived from the host name `<js>-<rj>-<job>-<pod>`:
+     JOB_COMPLETION_INDEX  this host's ordinal
+     SAX_SUBDOMAIN         the subdomain of the pods; by default
+     JOBSET_NAME           the JobSet's name, which is its subdomain unless set otherwise
 7. An indexed Job by itself: as 6, with the host name `<job>-<index>` and SAX_SUBDOMAIN.
 
-Nothing of all that: one host. JOB_COMPLETION_INDEX alone is one host too: the pods of a Job may
-well be replicas of their own. An empty variable is one that is not set. MEGASCALE_NUM_SLICES,
-MEGASCALE_SLICE_ID and MEGASCALE_COORDINATOR_ADDRESS make no gang larger: they join slices to one
-job, and a replica is one slice.
+Without any of these: one host. JOB_COMPLETION_INDEX alone is one host too, because the pods of a
+Job may be replicas of their own. An empty variable counts as unset. MEGASCALE_NUM_SLICES,
+MEGASCALE_SLICE_ID and MEGASCALE_COORDINATOR_ADDRESS do not enlarge the gang: they join slices
+into one job, and a replica is one slice.
 
-Pure: no sockets, no jax, no process; the caller brings the environment and the host's name.
+Pure: the caller passes the environment and the host name.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Membership:
     ordinal: int  # of this host; 0 is the primary
     primary: str  # host name or address of the primary, no port and no brackets
     names: tuple[str, ...]  # of every host, in order, for messages
-    source: str  # in words, where it was read
+    source: str  # where it was read, for messages
 
 
 ALONE = Membership(1, 0, "127.0.0.1", ("127.0.0.1",), "nothing")
@@ -67,7 +67,7 @@ ALONE = Membership(1, 0, "127.0.0.1", ("127.0.0.1",), "nothing")
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What our own words say: how many, and who where they name them."""
+    """Number of hosts from our own flags and variables, and their names where given."""
 
     count: int
     names: tuple[str, ...]
@@ -77,7 +77,7 @@ class _Wanted:
 def membership(
     hosts: str, ordinal: int | None, environ: Mapping[str, str], hostname: str
 ) -> Membership:
-    """The gang of this process; `hostname` is this host's own.
+    """Return this process's gang; `hostname` is this host's own.
 
     Raises InvalidRequest that names the flag or variable at fault.
     """
@@ -138,7 +138,7 @@ def _counts_differ(wanted: _Wanted, count: int, where: str) -> InvalidRequest:
 def _ordinals(
     flag: int | None, environ: Mapping[str, str], cluster: Told | None
 ) -> list[tuple[int, str]]:
-    """Every word on which host this is, the first the strongest. Raises where two differ."""
+    """Collect every statement of this host's ordinal, strongest first. Raises if two differ."""
     said = (
         (flag, "--host_ordinal"),
         (read_number(environ, "SAX_HOST_ORDINAL"), "SAX_HOST_ORDINAL"),
@@ -148,7 +148,7 @@ def _ordinals(
     for value, where in ordinals[1:]:
         if value != ordinals[0][0]:
             raise InvalidRequest(
-                f"{ordinals[0][1]} says that this is host {ordinals[0][0]}, {where} that it is "
+                f"{ordinals[0][1]} says that this is host {ordinals[0][0]}, {where} says "
                 f"host {value}: make them agree, or give only one of them",
                 param=ordinals[0][1],
             )
@@ -170,7 +170,7 @@ def _alone(
                 param=where,
             )
     name = wanted.names[0] if wanted and wanted.names else host
-    source = wanted.where if wanted else "nothing tells of other hosts"
+    source = wanted.where if wanted else "no other hosts configured"
     return Membership(1, 0, name, (name,), source + _slices(environ))
 
 
@@ -180,7 +180,7 @@ def _ordinal(
     if not ordinals:
         raise InvalidRequest(
             f"there are {count} hosts, but nothing says which of them this is: give --host_ordinal "
-            f"or SAX_HOST_ORDINAL, 0 for the primary to {count - 1}",
+            f"or SAX_HOST_ORDINAL, from 0 (the primary) to {count - 1}",
             param="--host_ordinal",
         )
     value, where = ordinals[0]
@@ -220,7 +220,7 @@ def _names(
 
 
 def _check_same_job(primary: str, known: tuple[str, ...]) -> None:
-    """A JobSet has one coordinator: with several jobs in it, all of them would take that one."""
+    """Reject a coordinator from another job: every job of a JobSet would take the same one."""
     if not known:
         return
     theirs, ours = (name.partition(".")[0].rsplit("-", 2) for name in (primary, known[0]))
@@ -237,4 +237,4 @@ def _slices(environ: Mapping[str, str]) -> str:
     count = environ.get("MEGASCALE_NUM_SLICES", "").strip()
     if count in ("", "1"):
         return ""
-    return f" (MEGASCALE_NUM_SLICES={count} makes the gang no larger: a replica is one slice)"
+    return f" (MEGASCALE_NUM_SLICES={count} is ignored: a replica is one slice)"

@@ -1,12 +1,12 @@
-"""A Runner whose layers lie on several groups of hosts, one stage on each.
+"""A Runner whose layers are split over groups of hosts, one pipeline stage per group.
 
-Every host is given the same steps in the same order and does its stage's part of them: take hidden
-states from the host before, compute, pass them on. The last stage chooses the tokens and sends them
-to the first, whose primary reads them. `launch` only queues; one thread of the host computes, so
-that all hosts of a stage start their programs in one order. Knows nothing of sockets.
+Every host is given the same steps in the same order and computes its stage's part: take hidden
+states from the previous host, compute, pass them on. The last stage chooses the tokens and sends
+them to the first, whose primary reads them. `launch` only queues; one thread per host computes, so
+that all hosts of a stage start their programs in one order.
 
-A sequence's next token waits for all stages in turn: stages add memory, and a little time to every
-step, but for a single batch of decodes no speed.
+A sequence's next token passes through all stages in turn: stages add memory, and a little latency
+to every step, but no speed for a single batch of decodes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ logger = logging.getLogger(__name__)
 
 
 class StageThread(ThreadPoolExecutor):
-    """The one thread of a host that runs the programs of stages.
+    """The one thread of a host that runs stage programs.
 
-    Pipelines that share it run their steps in the order in which they were launched, which is the
-    same on every host; with threads of their own, hosts of a stage might start programs of two
-    models in different orders and wait for each other for ever.
+    Pipelines that share it run their steps in launch order, which is the same on every host. With a
+    thread per pipeline, hosts of a stage could start programs of two models in different orders and
+    deadlock.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class StageThread(ThreadPoolExecutor):
 
 
 class PipelineRunner:
-    """One host's part."""
+    """One host's part of a pipeline."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class PipelineRunner:
         thread: StageThread,
         on_failure: Callable[[BaseException], None] = lambda failure: None,
     ) -> None:
-        """on_failure: told once, in a thread of this pipeline, if its part stops working."""
+        """on_failure: called once, in a thread of this pipeline, if this part stops working."""
         self._programs = programs
         self._stage = programs.stage
         self._link = link
@@ -75,7 +75,6 @@ class PipelineRunner:
 
     @property
     def weight_bytes(self) -> int:
-        """Of this stage."""
         return self._programs.weight_bytes
 
     @property
@@ -85,22 +84,22 @@ class PipelineRunner:
     def compile(
         self, report: Callable[[Progress], None], programs: Programs = COMPILED_HERE
     ) -> None:
-        """Compile every bucket; nothing runs, and no other host is needed."""
+        """Compile every bucket without running anything; needs no other host."""
         self._programs.compile(report, programs)
 
     def warm(self, bucket: Bucket) -> None:
-        """Run a bucket once, empty; all hosts do so in the same order. Raises LinkError."""
+        """Run an empty step of a bucket; all hosts must, in the same order. Raises LinkError."""
         self._start(Step(0, ()), bucket).result()
 
     def launch(self, step: Step) -> PendingStep:
-        """Raises what ended the pipeline, if something did."""
+        """Queue a step. Raises the error that stopped the pipeline, if any."""
         decodes = sum(row.is_decode for row in step.rows)
         block = self.limits.prefill_block
         blocks = sum(-(-row.count // block) for row in step.rows if not row.is_decode)
         return self._start(step, choose(self.buckets, decodes, blocks, block))
 
     def close(self) -> None:
-        """Steps in flight end with LinkClosed. Not to be called by `on_failure`.
+        """Close; steps in flight end with LinkClosed. Must not be called by `on_failure`.
 
         Waits for no other host and for no other pipeline of the thread.
         """
@@ -141,20 +140,19 @@ class PipelineRunner:
     def _fail(self, failure: BaseException) -> None:
         with self._failing:
             if self.closed or self._failure:
-                return  # what follows from an end is not the reason for it
+                return  # later failures follow from the first
             self._failure = failure
         logger.error("%s stopped", self._stage, exc_info=failure)
         self._link.close()
         self._on_failure(failure)
 
     def _enter(self, number: int, bucket: Bucket, vector: np.ndarray, feeds: list[Owed]) -> None:
-        """The first stage's part: decode rows are fed what the last stage chose for them."""
+        """Run the first stage; decode rows take the tokens that the last stage chose."""
         fill(self._programs.layouts[bucket].views(vector)["tokens"], feeds)
         hidden = self._programs.run(bucket, vector, None)
         self._link.send(Message(number, (np.asarray(hidden),)))
 
     def _go_on(self, number: int, bucket: Bucket, vector: np.ndarray, rivals: bool) -> None:
-        """The part of any other stage."""
         shape = (self._programs.layouts[bucket].tokens, self._programs.embed)
         (hidden,) = take(self._link, number, [(shape, "float32")])
         made = self._programs.run(bucket, vector, hidden)
@@ -163,7 +161,7 @@ class PipelineRunner:
     def _passed_on(self, made: Any, rivals: bool) -> tuple[np.ndarray, ...]:
         if not self._stage.is_last:
             return (np.asarray(made),)
-        # The likeliest other tokens are many times the rest, and few ask for them.
+        # Top logprobs are many times larger than the rest, and few requests ask for them.
         wanted: Sequence[Any] = made if rivals else made[:1]
         return tuple(map(np.asarray, wanted))
 
@@ -172,7 +170,7 @@ class PipelineRunner:
 
 
 class _Returning:
-    """A step on the first stage, on its way through the others."""
+    """A step launched on the first stage; its tokens come back from the last."""
 
     def __init__(
         self,
@@ -189,7 +187,7 @@ class _Returning:
         self._reason = reason
 
     def result(self) -> StepResult:
-        """Raises LinkError, or what ended this host's part."""
+        """Raises LinkError, or the error that stopped this host's part."""
         try:
             outputs = self._outputs.result()
         except LinkClosed as closed:
@@ -198,13 +196,13 @@ class _Returning:
 
 
 class _Passed:
-    """A step on another stage; no tokens are to be had there."""
+    """A step launched on another stage, which sees no tokens."""
 
     def __init__(self, step: Step, done: Future[None]) -> None:
         self._step = step
         self._done = done
 
     def result(self) -> StepResult:
-        """Wait for this host's part: no rows. Raises what ended it."""
+        """Wait for this host's part and return no rows. Raises the error that stopped it."""
         self._done.result()
         return StepResult(self._step.number, ())

@@ -1,7 +1,6 @@
-"""Loading one host's stage: a plan that every stage can keep, its own weights, its programs.
+"""Plan and load one host's pipeline stage: shared limits, its own weights, its programs.
 
-Starts no program that talks to another host. Who tells the hosts what was planned, and carries the
-offers of their links, is not known here.
+Starts no program that talks to another host.
 """
 
 from __future__ import annotations
@@ -46,17 +45,17 @@ Report = Callable[[Progress], None]
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """What one host will hold."""
+    """Everything one host will hold."""
 
-    recipe: Recipe  # of its stage
+    recipe: Recipe  # of this stage
     blueprint: Blueprint
     layout: Layout
     limits: EngineLimits  # the same on every host
-    memory: MemoryPlan  # of one device
+    memory: MemoryPlan  # per device
 
 
 def stage_layout(recipe: Recipe, place: Place) -> Layout:
-    """Over the devices of the hosts of one stage; the n-th host is the n-th process of jax.
+    """Lay a stage out over its hosts' devices; the n-th host is the n-th process of jax.
 
     Raises InvalidRequest, MemoryPlanError.
     """
@@ -73,11 +72,11 @@ def plan_stage(
     in_use: int,
     decided: EngineLimits | None = None,
 ) -> StagePlan:
-    """The plan of one stage, on the devices of this host's.
+    """Plan one stage for this host's devices.
 
-    decided: by the primary, and checked here; None: this host decides. As many pages as the stage
-    with the least room has: the devices of the others are taken to be like these. Raises
-    MemoryPlanError, InvalidRequest.
+    decided: the primary's limits, which are checked here; None: this host decides, with as many
+    pages as the stage with the least memory fits, assuming that the devices of other stages are
+    like these. Raises MemoryPlanError, InvalidRequest.
     """
     parts = recipe.cut()
     plans = {
@@ -88,7 +87,7 @@ def plan_stage(
     limits = decided or min((plan.limits for plan in plans.values()), key=_pages_of)
     if own.limits.pages < limits.pages:
         raise MemoryPlanError(
-            f"{own.recipe.stage} has room for {own.limits.pages} pages and the primary decided on "
+            f"{own.recipe.stage} has memory for {own.limits.pages} pages, the primary planned "
             f"{limits.pages}: give every host the same flags and the same memory"
         )
     return replace(own, limits=limits, memory=own.memory.with_pages(limits.pages))
@@ -105,10 +104,10 @@ def build_stage(
     buckets: Sequence[Bucket] | None = None,
     compiled: Programs = COMPILED_HERE,
 ) -> PipelineRunner:
-    """Weights, pages and compiled buckets; every host then warms them. The runner owns the link.
+    """Load weights, allocate pages and compile buckets; every host must warm them afterwards.
 
-    seed: of random weights, for checkpoint None. buckets: None: those of every server. compiled:
-    where this stage's programs come from. Raises CheckpointError.
+    The runner owns the link. seed: of random weights, used if checkpoint is None. buckets: None:
+    the default ones. compiled: source of this stage's programs. Raises CheckpointError.
     """
     leaves = _weights(plan, checkpoint, seed, report)
     stage = plan.recipe.stage
@@ -144,7 +143,7 @@ def _alone(
     config: ModelServerConfig,
     in_use: int,
 ) -> StagePlan:
-    """As if there were no other stages."""
+    """Plan a stage as if there were no others."""
     module = part.blueprint(layout, checkpoint)
     try:
         limits, planned = plan_capacity(part, module, layout, config, in_use, _own(layout))
@@ -172,9 +171,9 @@ def _weights(
 def own_tensors(
     part: Recipe, module: Blueprint, layout: Layout, checkpoint: Checkpoint
 ) -> Checkpoint:
-    """The checkpoint without the tensors of other stages. Raises CheckpointError.
+    """Return the checkpoint without the tensors of other stages. Raises CheckpointError.
 
-    Every host checks the whole of it, so that all say the same of a wrong one.
+    Every host checks the whole checkpoint, so that all report the same error.
     """
     needed: Any = NeededTensors(checkpoint, part.unused)
     whole = replace(part, stage=None).blueprint(layout, checkpoint)

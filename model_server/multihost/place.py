@@ -1,8 +1,8 @@
-"""Where a host stands in a pipeline. Pure: ordinals in, ordinals out; knows no device or socket.
+"""A host's position in a pipeline.
 
-The hosts of a replica are divided in order into groups of one size, one per stage. Host i of a
-stage sends to host i of the next one, and host i of the last stage to host i of the first: the
-hosts form rings, and each has one neighbour before it and one after.
+The hosts of a replica are divided in order into equal groups, one per stage. Host i of a stage
+sends to host i of the next one, and host i of the last stage to host i of the first: the hosts form
+rings, and each has one neighbour before it and one after.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from sax.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One host's."""
-
     hosts: int  # of the replica
     stages: int
     ordinal: int  # this host's
@@ -30,7 +28,7 @@ class Place:
 
     @property
     def members(self) -> range:
-        """The hosts of this one's stage."""
+        """The hosts of this host's stage."""
         return range(self.stage * self.per_stage, (self.stage + 1) * self.per_stage)
 
     @property
@@ -40,12 +38,12 @@ class Place:
 
 
 def place_of(hosts: int, ordinal: int, stages: int) -> Place:
-    """Raises InvalidRequest where the hosts do not divide into the stages."""
+    """Raises InvalidRequest if the hosts do not divide into the stages."""
     if hosts % stages:
         raise InvalidRequest(
             f"NUM_STAGES is {stages}, but this replica has {hosts} "
-            f"{'host' if hosts == 1 else 'hosts'}, which cannot be divided into so many groups of "
-            "one size: give a divisor of the number of hosts, or publish on a replica with more",
+            f"{'host' if hosts == 1 else 'hosts'}, which do not divide evenly: give a divisor of "
+            "the number of hosts, or publish on a replica with more",
             param="overrides.NUM_STAGES",
         )
     return Place(hosts, stages, ordinal)

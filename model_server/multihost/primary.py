@@ -1,7 +1,7 @@
-"""The primary's view of the other hosts: brings them together, tells them what to do, misses them.
+"""The primary's side of a gang: gathers the other hosts, sends commands, detects losses.
 
-One thread listens (hellos, beats, acknowledgements, votes), one beats. Any thread may publish.
-Knows nothing of models: what the answers to commands mean is for whoever asks.
+One thread listens (hellos, heartbeats, acknowledgements, votes), one sends heartbeats. Any thread
+may publish. Callers interpret the answers to their commands.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from sax.errors import ReplicaLost, Unavailable
 logger = logging.getLogger(__name__)
 
 BEAT_S = 0.5
-_AHEAD = 64  # commands that a host may be behind: it confirms every sixteenth, and twice a second
+_AHEAD = 64  # commands a host may lag: it confirms every sixteenth, and twice a second
 _LEAVE_S = 3.0  # for the others to leave after a Bye
-_EXIT_S = 0.3  # from their last word to their end; jax on a host that outlives this one complains
+_EXIT_S = 0.3  # from Gone to their exit; jax complains on a host that outlives this one
 _LOG_S = 10.0
 
 OnLoss = Callable[[ReplicaLost], None]
@@ -43,7 +43,10 @@ OnLeaving = Callable[[str], None]
 
 
 class Primary:
-    """Bring it up, use it, close it. `order` is held by whoever publishes what runs on devices."""
+    """Bring it up, use it, close it.
+
+    Publishers of commands that run programs on devices must hold `order`.
+    """
 
     def __init__(
         self,
@@ -55,9 +58,9 @@ class Primary:
         timeout_s: float,
         bring_up_s: float,
     ) -> None:
-        """bind: the address of this host that the others reach. Raises OSError."""
+        """bind: address of this host that the others reach. Raises OSError."""
         self.membership = membership
-        self.order = threading.Lock()  # programs start in the order of their commands, everywhere
+        self.order = threading.Lock()  # programs must start in the order of their commands
         self.lost: ReplicaLost | None = None
         self._own = own
         self._port = port
@@ -80,10 +83,10 @@ class Primary:
         self.on_leaving: OnLeaving | None = None
 
     def bring_up(self, coordinator: int) -> dict[int, str]:
-        """Wait for every host; then all know where to go on. Returns the machine of each.
+        """Wait for every host, then send all of them the addresses. Returns each host's machine id.
 
-        coordinator: port of jax's coordination service. Raises InvalidRequest where another process
-        is the primary, Unavailable when not all came in time.
+        coordinator: port of jax's coordination service. Raises InvalidRequest if another process is
+        the primary, Unavailable if not all hosts came in time.
         """
         check_alone(
             self._context, self._own, self.membership.primary, self._port, self._reception.answer
@@ -109,7 +112,7 @@ class Primary:
         return machines
 
     def publish(self, command: Command) -> None:
-        """Tell every host; waits while one of them is far behind. Raises ReplicaLost."""
+        """Send to every host; blocks while one of them is far behind. Raises ReplicaLost."""
         if self._commands.published - self._done() >= _AHEAD:
             with self._changed:
                 self._changed.wait_for(
@@ -119,18 +122,21 @@ class Primary:
         self._commands.publish(command)
 
     def check(self) -> None:
-        """Raises ReplicaLost once a host is lost."""
+        """Raise ReplicaLost once a host is lost."""
         if self.lost is not None:
             raise ReplicaLost(self.lost.text)
 
     def wait_for_loss(self) -> None:
-        """Something went wrong between hosts: who is it? Raises ReplicaLost if one is lost."""
+        """After an error between hosts, wait until the lost one is known. Raises ReplicaLost."""
         with self._changed:
             self._changed.wait_for(lambda: self.lost, self._timeout_s + 2 * BEAT_S)
         self.check()
 
     def votes(self, servable: int, look: Callable[[], None]) -> list[Vote]:
-        """Wait for all votes on a model; `look` is called now and then, and may raise."""
+        """Wait for all votes on a model or one refusal.
+
+        `look` is called periodically and may raise.
+        """
         others = self.membership.count - 1
 
         def given() -> list[Vote]:
@@ -149,14 +155,14 @@ class Primary:
             look()
 
     def waiting_for(self, servable: int) -> str:
-        """The hosts that have not voted on a model."""
+        """Return the hosts that have not voted on a model, formatted for messages."""
         with self._changed:
             voted = self._votes.get(servable, {})
             missing = [n for n in range(1, self.membership.count) if n not in voted]
         return ", ".join(self.name(ordinal) for ordinal in missing)
 
     def replies(self, servable: int, call: str, timeout_s: float) -> list[Reply]:
-        """Wait for what every host made of a Call. Raises ReplicaLost, Unavailable."""
+        """Wait for every host's reply to a Call. Raises ReplicaLost, Unavailable."""
         others = self.membership.count - 1
         key = (servable, call)
         with self._changed:
@@ -170,16 +176,15 @@ class Primary:
         return found
 
     def name(self, ordinal: int) -> str:
-        """What a host is called in messages."""
         return f"host {ordinal} ({self.membership.names[ordinal]})"
 
     def lose(self, ordinal: int, why: str) -> None:
-        """A host is lost, and the replica with it: everyone who waits hears of it, once."""
+        """Declare a host, and so the replica, lost; wakes up everyone who waits. Only once."""
         with self._changed:
             if self.lost is not None or self._closing:
                 return
             self.lost = ReplicaLost(
-                f"{self.name(ordinal)} of this replica is lost: {why}; the replica starts again"
+                f"{self.name(ordinal)} of this replica is lost: {why}; the replica restarts"
             )
             self._changed.notify_all()
         logger.error("%s", self.lost.text)
@@ -188,7 +193,7 @@ class Primary:
             self.on_loss(self.lost)
 
     def dismiss(self, reason: str) -> None:
-        """These hosts are no replica: let the others know why, too."""
+        """Tell the other hosts why they cannot form a replica."""
         self._commands.publish(Lost(reason))
         time.sleep(BEAT_S)
 
@@ -219,7 +224,7 @@ class Primary:
             now_s = time.monotonic()
             if now_s > self._deadline_s:
                 raise Unavailable(
-                    f"these hosts did not come in time (--bring_up_seconds): "
+                    f"these hosts did not arrive in time (--bring_up_seconds): "
                     f"{self._reception.missing}"
                 )
             if now_s - told_s > _LOG_S:
@@ -229,7 +234,7 @@ class Primary:
             self._reception.answer()
 
     def _wait_for_first_beats(self) -> None:
-        """A host that beats hears commands, too: before that they would be lost."""
+        """Wait until all hosts receive: commands published before a first heartbeat are lost."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self.lost or len(self._beating) == self.membership.count - 1

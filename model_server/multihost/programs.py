@@ -1,10 +1,11 @@
-"""Compiled programs that one host makes for all: a replica compiles once, not once per host.
+"""Share compiled programs between hosts: a replica compiles once, not once per host.
 
-The primary compiles (or finds what it compiled before), keeps the program in a file and sends it to
-the hosts that run the same instructions; the others, and who cannot read it, compile themselves.
-JAX's own cache does not serve here: its keys differ from host to host on CPUs, only the first host
+The primary compiles (or finds an earlier result), keeps the program in a file and sends it to the
+hosts with the same instruction set; hosts that differ or cannot read it compile for themselves.
+
+JAX's own cache does not work here: its keys differ from host to host on CPUs, only the first host
 writes, and XLA:CPU cannot serialise a program again that was read from it. Serialised programs are
-code: they are taken from the primary alone.
+code: they are accepted from the primary alone.
 """
 
 from __future__ import annotations
@@ -28,20 +29,19 @@ Lower = Callable[[], "jax.stages.Lowered"]
 
 
 class ProgramFiles:
-    """Serialised programs in a folder, by what they were made from."""
+    """Serialised programs in a folder, by key."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
     def get(self, key: str) -> bytes | None:
-        """What was kept under this key."""
         try:
             return (self._folder / key).read_bytes() if self._folder else None
         except OSError:
             return None
 
     def put(self, key: str, body: bytes) -> None:
-        """Keep it; a folder that cannot be written only costs time."""
+        """Store a program; if the folder cannot be written, only time is lost."""
         if self._folder is None:
             return
         try:
@@ -50,26 +50,26 @@ class ProgramFiles:
             temporary.write_bytes(body)
             temporary.replace(self._folder / key)
         except OSError as exc:
-            logger.warning("compiled programs cannot be kept in %s: %s", self._folder, exc)
+            logger.warning("cannot store compiled programs in %s: %s", self._folder, exc)
 
 
 class KeptPrograms:
-    """Compiles and keeps, for one host."""
+    """Compiles programs and keeps them on disk, for one host."""
 
     def __init__(self, files: ProgramFiles, salt: str) -> None:
-        """salt: what else a program depends on, such as the machine and the hosts."""
+        """salt: everything else a program depends on, such as the machine and the hosts."""
         self._files = files
         self._salt = salt
 
     def compiled(self, name: str, lower: Lower) -> Any:
-        """The program, compiled now or before."""
+        """Return the program, compiled now or earlier."""
         return self.found(lower())[0]
 
     def pass_on(self, name: str, body: bytes) -> None:
-        """There is nobody else."""
+        """Do nothing: there is no other host."""
 
     def found(self, lowered: jax.stages.Lowered) -> tuple[Any, bytes | None]:
-        """The program, and the bytes it is kept as; None where this backend has none."""
+        """Return the program and its bytes; None if this backend cannot serialise it."""
         key = hashlib.sha256(f"{self._salt}\n{lowered.as_text()}".encode()).hexdigest()
         body = self._files.get(key)
         program = _load(body) if body is not None else None
@@ -82,25 +82,25 @@ class KeptPrograms:
 
 
 class SharedPrograms:
-    """The primary's: compiles, keeps and sends."""
+    """The primary's programs: compiles, keeps and sends."""
 
     def __init__(self, kept: KeptPrograms, send: Callable[[str, bytes | None], None]) -> None:
         self._kept = kept
         self._send = send
 
     def compiled(self, name: str, lower: Lower) -> Any:
-        """The program, compiled now or before."""
+        """Return the program, compiled now or earlier, and send it."""
         program, body = self._kept.found(lower())
         self._send(name, body)
         return program
 
     def pass_on(self, name: str, body: bytes) -> None:
-        """One that was compiled ahead: the other hosts need not look for it."""
+        """Send a program that was compiled ahead of time."""
         self._send(name, body)
 
 
 class ReceivedPrograms:
-    """A secondary's: waits for what the primary sends. Any thread."""
+    """A secondary's programs: waits for the primary to send them. Any thread."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -108,37 +108,37 @@ class ReceivedPrograms:
         self._closed = False
 
     def put(self, name: str, body: bytes | None) -> None:
-        """Arrived from the primary; None: it could not be sent."""
+        """Store what the primary sent; None: it could not be sent."""
         with self._changed:
             self._bodies[name] = body
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Make `compiled` raise Cancelled: nothing more will come."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def compiled(self, name: str, lower: Lower) -> Any:
-        """The program as the primary made it, or made here. Raises Cancelled once closed."""
+        """Return the primary's program, or compile it here. Raises Cancelled once closed."""
         with self._changed:
-            # Not for ever: the primary's heartbeat ends this process when the primary is lost, and
-            # a failed load ends in a Drop, which closes this.
+            # Needs no timeout: this process ends when the primary's heartbeat does, and a failed
+            # load ends in a Drop, which closes this.
             self._changed.wait_for(lambda: self._closed or name in self._bodies)
             if name not in self._bodies:
-                raise Cancelled("the load was given up")
+                raise Cancelled("the load was cancelled")
             body = self._bodies.pop(name)
         program = _load(body) if body is not None else None
         return program if program is not None else lower().compile()
 
     def pass_on(self, name: str, body: bytes) -> None:
-        """It comes from the primary, which has sent it to everybody."""
+        """Do nothing: the primary sends it to every host."""
 
 
 def _serialised(program: Any) -> bytes | None:
     try:
         return to_bytes(program)
-    except Exception as exc:  # a backend that cannot: every host compiles
+    except Exception as exc:  # unsupported by the backend: every host compiles
         logger.warning("programs of this backend cannot be sent to other hosts: %s", exc)
         return None
 
@@ -147,5 +147,5 @@ def _load(body: bytes) -> Any:
     try:
         return from_bytes(body)
     except Exception as exc:
-        logger.warning("a compiled program cannot be read here, compiling it: %s", exc)
+        logger.warning("cannot read a compiled program, compiling it: %s", exc)
         return None

@@ -1,7 +1,7 @@
-"""Which hosts of a replica still live, by when they were last heard of and what they have done.
+"""Heartbeat bookkeeping: decide which hosts of a replica are alive.
 
-Pure bookkeeping on times that it is told. A host is lost when it is silent for too long, or when it
-is heard but takes no command for much longer.
+A host is lost when it is silent for too long, or when it answers but performs no command for much
+longer. Pure; callers pass the time.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-STALL_S = 120.0  # for the first run of a large program on a slow machine, with room to spare
+STALL_S = 120.0  # ample for the first run of a large program on a slow machine
 
 
 @dataclass(slots=True)
 class _Host:
     heard_at_s: float
-    done: int = 0  # number of the last command it performed
-    moved_at_s: float = 0.0  # when `done` last grew, or there was nothing to do
+    done: int = 0  # last command it performed
+    moved_at_s: float = 0.0  # when `done` last grew or the host was idle
 
 
 class Pulse:
-    """One host looks after others: the primary after all, a secondary after the primary."""
+    """The hosts that one host watches: all for the primary, the primary for a secondary."""
 
     def __init__(self, hosts: Iterable[int], timeout_s: float, now_s: float) -> None:
         self._timeout_s = timeout_s
         self._hosts = {ordinal: _Host(now_s, 0, now_s) for ordinal in hosts}
 
     def heard(self, ordinal: int, done: int, now_s: float) -> None:
-        """A sign of life: by now it has performed the commands up to `done`."""
+        """Record a sign of life; the host has performed the commands up to `done`."""
         host = self._hosts[ordinal]
         host.heard_at_s = now_s
         if done > host.done:
@@ -35,21 +35,21 @@ class Pulse:
 
     @property
     def done(self) -> int:
-        """The last command that every host has performed."""
+        """Number of the last command that every host has performed."""
         return min((host.done for host in self._hosts.values()), default=0)
 
     def lost(self, published: int, now_s: float) -> tuple[int, str] | None:
-        """The host that is lost, and why in words; of several the one silent for longest."""
+        """Return a lost host and the reason; of several, the one silent for longest."""
         ordinal = min(self._hosts, key=lambda each: self._hosts[each].heard_at_s, default=None)
         if ordinal is not None:
             silence_s = now_s - self._hosts[ordinal].heard_at_s
             if silence_s > self._timeout_s:
-                return ordinal, f"nothing was heard of it for {silence_s:.1f} s"
+                return ordinal, f"no heartbeat for {silence_s:.1f} s"
         for ordinal, host in self._hosts.items():
             if host.done >= published:
                 host.moved_at_s = now_s
             elif now_s - host.moved_at_s > STALL_S:
                 return ordinal, (
-                    f"it answers, but has not taken command {host.done + 1} for {STALL_S:.0f} s"
+                    f"it answers but has not performed command {host.done + 1} for {STALL_S:.0f} s"
                 )
         return None

@@ -1,8 +1,8 @@
-"""A host that is not the primary: does what it is told, in order, and says that it lives.
+"""A secondary host: performs the primary's commands in order and sends heartbeats.
 
-The main thread performs commands; each load has a thread of its own, so that models go on serving
-meanwhile; one thread beats. Ends when the primary says so or is not heard of any more. Computes
-with the same runners as the primary does; results stay on the devices.
+The main thread performs commands. Each load has a thread of its own, so that loaded models go on
+serving; one thread sends heartbeats. Ends when the primary says so or falls silent. Uses the same
+runners as the primary; results stay on the devices.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from sax.types import ModelSpec, Progress
 
 logger = logging.getLogger(__name__)
 
-_CONFIRM = 16  # commands after which it says how far it is, beside its beats
-_IN_FLIGHT = 2  # steps; as the engine on the primary has
+_CONFIRM = 16  # commands between confirmations, besides heartbeats
+_IN_FLIGHT = 2  # steps, as in the primary's engine
 _PRIMARY = 0
 
 
 class HostRunner(Protocol):
-    """What a host holds of a model; the same class on every host."""
+    """A host's part of a model; the same class on every host."""
 
     def launch(self, step: Step) -> PendingStep: ...
 
@@ -68,7 +68,7 @@ Build = Callable[[ModelSpec, EngineLimits, ReceivedPrograms, Callable[[Progress]
 
 
 class _Dropped(BaseException):
-    """Unwinds a load that nobody wants any more."""
+    """Unwinds a load whose model was dropped."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,14 +82,14 @@ class _Share:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def keep(self, runner: HostRunner) -> bool:
-        """What was built; False if nobody wants it any more."""
+        """Keep the built runner; returns False if the model was dropped meanwhile."""
         with self._lock:
             if not self.dropped:
                 self.runner = runner
             return not self.dropped
 
     def drop(self) -> HostRunner | None:
-        """Nobody wants it any more; what there is to close."""
+        """Mark as dropped and return the runner to close, if any."""
         with self._lock:
             self.dropped = True
             return self.runner
@@ -115,7 +115,7 @@ class Secondary:
         self.on_loss: Callable[[str], None] = lambda reason: None
 
     def start(self) -> None:
-        """Listen and beat, before there is anything to do."""
+        """Start listening and sending heartbeats."""
         self._threads = [
             threading.Thread(target=work, name=name, daemon=True)
             for work, name in ((self._listen, "commands"), (self._beat, "beat"))
@@ -124,15 +124,15 @@ class Secondary:
             thread.start()
 
     def leave(self) -> None:
-        """This host was told to stop: the replica drains, then the primary says Bye."""
+        """Report a SIGTERM: the replica drains, then the primary says Bye."""
         self._answers.send(Leaving(self._ordinal))
 
     def fail(self, failure: BaseException) -> None:
-        """Something outside the commands went wrong: this host cannot go on."""
+        """Stop this host for a failure outside the commands."""
         self._queue.put(Unavailable(f"{type(failure).__name__}: {failure}"))
 
     def wait_for_loss(self) -> None:
-        """Devices failed here, perhaps as another host is gone: give `on_loss` time to be told."""
+        """After a device failure, give `on_loss` time: another host may be the cause."""
         self._ended.wait(self._timeout_s + 2 * BEAT_S)
 
     def end(self, reason: str) -> None:
@@ -145,7 +145,7 @@ class Secondary:
         self._context.destroy()
 
     def run(self, build: Build) -> None:
-        """Perform commands until a Bye. Raises SaxError, or what a command raised."""
+        """Perform commands until a Bye. Raises SaxError, or whatever a command raised."""
         while True:
             received = self._queue.get()
             if isinstance(received, SaxError):
@@ -166,7 +166,7 @@ class Secondary:
         elif isinstance(command, Load):
             self._load(command, build)
         elif isinstance(command, Program):
-            if share := self._shares.get(command.servable):  # else: dropped meanwhile
+            if share := self._shares.get(command.servable):  # otherwise dropped meanwhile
                 share.programs.put(command.name, command.body)
         elif isinstance(command, Warm):
             self._runner(command.servable).warm(command.bucket)
@@ -181,7 +181,7 @@ class Secondary:
             self._drop(command.servable)
 
     def _launch(self, share: _Share, step: Step) -> None:
-        """Launch; what went wrong on the device comes up when an earlier step is looked at."""
+        """Launch a step; device errors surface when an earlier step's result is read."""
         assert share.runner is not None, "a step comes after all votes"
         if len(share.in_flight) == _IN_FLIGHT:
             share.in_flight.popleft().result()
@@ -206,7 +206,7 @@ class Secondary:
                 logger.info("loaded this host's share of %s", command.spec.model_id)
             except _Dropped:
                 return
-            except BaseException as exc:  # whatever it is, the primary must hear of it
+            except BaseException as exc:  # the primary must hear of any failure
                 logger.exception("loading failed for key: %s", command.spec.model_id)
                 vote = self._refusal(command.servable, as_load_error(exc))
             self._answers.send(vote)
@@ -228,13 +228,13 @@ class Secondary:
         self._answers.send(Reply(self._ordinal, command.servable, call, reason))
 
     def _fetch(self, command: Fetch) -> None:
-        """Room is taken in the order of commands; the fetch itself must hold up no step."""
+        """Reserve pages in command order; fetch in a thread, so that steps go on."""
         share = self._shares.get(command.servable)
         traffic: Any = getattr(share and share.runner, "traffic", None)
         reserved = traffic is not None and traffic.reserve(command.key, command.pages)
 
         def work() -> None:
-            reason = "" if reserved else "there is no room for the pages, or no model"
+            reason = "" if reserved else "no memory for the pages, or no model"
             try:
                 if traffic is not None and reserved:
                     traffic.fetch(command.key, command.addresses, command.deadline_s)
@@ -276,8 +276,8 @@ class Secondary:
             self._queue.put(error)
 
     def _lose(self, reason: str) -> None:
-        """The main thread may wait for a device that waits for the host that is lost."""
         self._queue.put(ReplicaLost(reason))
+        # The main thread may be waiting for a device that waits for the lost host.
         self.on_loss(reason)
 
     def _hear(self) -> None:
@@ -285,7 +285,7 @@ class Secondary:
         self._heard.set()
 
     def _beat(self) -> None:
-        """Beat from the first sign of the primary on; without one it is lost."""
+        """Send heartbeats once the primary was first heard; watch the primary."""
         while not self._ended.is_set():
             if self._heard.is_set():
                 self._answers.send(Beat(self._ordinal, self._done))

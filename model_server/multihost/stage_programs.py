@@ -1,7 +1,7 @@
-"""One stage's weights, pages and compiled buckets on the devices of its own mesh.
+"""One pipeline stage's weights, pages and compiled buckets, on the devices of its own mesh.
 
-The counterpart of `ModelRunner` for a part of the layers: what goes in and out of a step are hidden
-states where a neighbour is, tokens at the ends. No collective leaves the mesh. Knows no link.
+The counterpart of `ModelRunner` for some of the layers: a step takes and returns hidden states
+where there is a neighbour, tokens at the ends. No collective leaves the mesh.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from sax.types import Progress
 
 
 class StagePrograms:
-    """Compiled ahead; a call of a compiled bucket cannot compile again."""
+    """Compiled ahead of time: calling a compiled bucket never compiles again."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class StagePrograms:
         self._pages = tuple(pages)
         self._everywhere = everywhere(self._leaves[0].sharding)
         self._compiled: dict[Bucket, Any] = {}
-        self._pages_are_whole = threading.Lock()  # while a call replaces them they are not
+        self._pages_are_whole = threading.Lock()  # held while a call donates and replaces them
 
     @property
     def weight_bytes(self) -> int:
@@ -74,7 +74,7 @@ class StagePrograms:
     def compile(
         self, report: Callable[[Progress], None], programs: Programs = COMPILED_HERE
     ) -> None:
-        """Every bucket. Runs nothing."""
+        """Compile every bucket without running any."""
 
         def program_of(bucket: Bucket) -> Any:
             return self._compile_one(bucket, programs)
@@ -87,9 +87,9 @@ class StagePrograms:
                 report(Progress("compiling bucket", done, total))
 
     def run(self, bucket: Bucket, vector: np.ndarray, hidden: np.ndarray | None) -> Any:
-        """One device call: hidden states f32[T, D], or `Outputs` of the last stage.
+        """Run one device call; returns hidden states f32[T, D], or `Outputs` on the last stage.
 
-        hidden: what the stage before gave; None on the first. The pages are replaced.
+        hidden: from the previous stage; None on the first. Replaces the pages.
         """
         given = () if hidden is None else (hidden,)
         with self._pages_are_whole:
@@ -97,7 +97,7 @@ class StagePrograms:
         return made
 
     def close(self) -> None:
-        """Free device memory. Another thread that runs something gets an error."""
+        """Free device memory; a concurrent `run` gets an error."""
         with self._pages_are_whole:
             self._compiled.clear()
             arrays = jax.tree.leaves((self._leaves, self._pages))
@@ -113,7 +113,7 @@ class StagePrograms:
         jitted = jax.jit(
             self._trace(layout),
             donate_argnums=1,
-            # Every host passes on a copy of its own; pages stay where they are.
+            # Replicated outputs, as every host passes on its own copy; pages keep their sharding.
             out_shardings=(self._everywhere, jax.tree.map(lambda page: page.sharding, held[1])),
             compiler_options=options_for(self._everywhere),
         )
@@ -145,7 +145,7 @@ def run_stage(
     split: RowSplit | None,
     hidden: jax.Array | None = None,  # f32[T, D]; None on the first stage
 ) -> tuple[jax.Array | Outputs, tuple[LayerPages, ...]]:
-    """One stage of one step, traced. The first stage takes every token from the step itself."""
+    """Trace one stage of one step. On the first stage every token comes from the step itself."""
     positions = step["positions"]
     x = model.embed(step["tokens"], positions) if hidden is None else hidden
     x, written = model.run(x, positions, pages, paged_batch(step, kernel, split))

@@ -1,7 +1,7 @@
-"""Loading a model on all hosts of a replica: every host builds its share, then says so or why not.
+"""Load a model on all hosts of a replica: each builds its share and votes on the result.
 
-A model is loaded when all hosts have loaded it. If one cannot, the reason names it and every host
-frees what it has. Knows the loader as a function that builds this host's share.
+The model is loaded once all hosts have loaded it. If one cannot, the error names it and every host
+frees its share.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Build = Callable[[Programs], LocalRunner]  # this host's share
 
 
 class Shares:
-    """The loads of one primary."""
+    """Loads of one primary."""
 
     def __init__(self, hosts: Primary, kept: KeptPrograms, *, alike: bool) -> None:
-        """alike: every host runs the same instructions, so programs can be sent."""
+        """alike: all hosts have the same instruction set, so programs can be sent."""
         self._hosts = hosts
         self._kept = kept
         self._alike = alike
@@ -39,9 +39,9 @@ class Shares:
         self._counting = threading.Lock()
 
     def load(self, spec: ModelSpec, limits: EngineLimits, build: Build, report: Report) -> Lockstep:
-        """Build everywhere, count the votes, run every bucket once. Raises LoadFailed and its kin.
+        """Build on every host, collect the votes, run every bucket once.
 
-        build: makes this host's share.
+        build: makes this host's share. Raises LoadFailed and its kin.
         """
         with self._counting:
             servable = next(self._numbers)
@@ -69,11 +69,11 @@ class Shares:
             raise
 
     def transfers(self, runner: Lockstep, own: KvTransfers) -> GangTransfers:
-        """What moves the pages of every host of a model that `load` returned."""
+        """Return the page transfers on all hosts of a model that `load` returned."""
         return GangTransfers(own, self._hosts, runner.servable, runner.offers)
 
     def _count_votes(self, servable: int, report: Report) -> list[str]:
-        """What the others offer, in their order."""
+        """Return the other hosts' offers, in host order."""
 
         def look() -> None:
             waiting = self._hosts.waiting_for(servable)
@@ -86,7 +86,7 @@ class Shares:
         return [vote.offer for vote in sorted(votes, key=lambda vote: vote.ordinal)]
 
     def _refusal(self, vote: Vote) -> SaxError:
-        """The host's own kind of error, with its name before the reason."""
+        """Rebuild the host's error, with the host's name before the reason."""
         kind = getattr(sax.errors, vote.error, LoadFailed)
         if not (isinstance(kind, type) and issubclass(kind, SaxError)):
             kind = LoadFailed

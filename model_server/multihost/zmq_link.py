@@ -1,8 +1,8 @@
-"""The link of a pipeline over ZeroMQ: a PULL socket of one's own, a PUSH socket to the next host.
+"""A pipeline link over ZeroMQ: a PULL socket for input, a PUSH socket to the next host.
 
-A host binds its inlet before anything is loaded and offers the address, with a key that strangers
-do not know, to the host before it; who carries the offers there is not known here. Neither is
-whether a neighbour lives: the hosts' heartbeats find that out, and then somebody closes the link.
+A host binds its inlet before anything is loaded and offers the address, with a secret key, to the
+previous host; callers carry the offer there. The link does not notice a dead neighbour: the hosts'
+heartbeats do, and then someone closes the link.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from sax.errors import LoadFailed
 
 logger = logging.getLogger(__name__)
 
-_AHEAD = 4  # messages on their way before a sender waits; an engine has two steps in flight
+_AHEAD = 4  # messages in flight before a sender blocks; an engine has two steps in flight
 _LARGEST = 2**28  # bytes of one array
-_GLANCE_MS = 100  # between two looks at whether the link was closed
+_GLANCE_MS = 100  # between checks whether the link was closed
 _DTYPES = frozenset({"float32", "int32"})
 
 
@@ -36,10 +36,10 @@ class _Header(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ZmqLink:
-    """Bound at once, connected once the next host's offer is known."""
+    """Bound when created, connected once the next host's offer is known."""
 
     def __init__(self, name: str, *, bind: str = "*") -> None:
-        """name: of this host, for the one before it; bind: the interface to listen on.
+        """name: this host's address for the previous one; bind: interface to listen on.
 
         Raises LoadFailed.
         """
@@ -58,24 +58,24 @@ class ZmqLink:
             port = self._inlet.bind_to_random_port(f"tcp://{bind}")
         except zmq.ZMQError as exc:
             self.close()
-            raise LoadFailed(f"a stage cannot listen on {bind} for the one before: {exc}") from exc
+            raise LoadFailed(f"cannot listen on {bind} for the previous stage: {exc}") from exc
         host = f"[{name}]" if ":" in name else name
         self.offer = f"tcp://{host}:{port}/{self._key}"
 
     def connect(self, offer: str) -> None:
-        """offer: the next host's. Raises LoadFailed."""
+        """Connect to the next host's offer. Raises LoadFailed."""
         address, _, key = offer.rpartition("/")
         try:
             self._outlet.connect(address)
         except zmq.ZMQError as exc:
-            raise LoadFailed(f"the next stage offers {address}, which is none: {exc}") from exc
+            raise LoadFailed(f"the next stage offers a bad address, {address}: {exc}") from exc
         self._next_key = key
 
     def send(self, message: Message) -> None:
         assert self._next_key is not None, "send before connect"
         described = tuple((array.dtype.name, array.shape) for array in message.arrays)
         header = msgspec.msgpack.encode(_Header(self._next_key, message.number, described))
-        # Numbers go from where they lie; ZeroMQ holds them until they are sent.
+        # Not copied: ZeroMQ holds the arrays until they are sent.
         frames = [header, *map(np.ascontiguousarray, message.arrays)]
         with self._sending:
             self._wait(self._outlet, zmq.POLLOUT)
@@ -88,13 +88,13 @@ class ZmqLink:
                 message = self._read(self._inlet.recv_multipart(copy=False))
                 if message is not None:
                     return message
-                logger.warning("a stage of a pipeline was sent something that is not for it")
+                logger.warning("ignored a message that is not from the previous stage")
 
     def close(self) -> None:
-        """Raises nothing; again is fine."""
+        """Idempotent; raises nothing."""
         self._closed.set()
         for lock, socket in ((self._receiving, self._inlet), (self._sending, self._outlet)):
-            with lock:  # whoever waits finds out within a glance
+            with lock:  # a waiting thread lets go within _GLANCE_MS
                 socket.close()
 
     def _wait(self, socket: zmq.Socket[Any], event: int) -> None:
@@ -104,7 +104,7 @@ class ZmqLink:
         raise LinkClosed("the link to the other stages was closed")
 
     def _read(self, frames: Sequence[zmq.Frame]) -> Message | None:
-        """None: not from the host before."""
+        """Decode a message; None if it is not from the previous host."""
         try:
             header = msgspec.msgpack.decode(frames[0].buffer, type=_Header)
         except msgspec.MsgspecError:
@@ -117,7 +117,7 @@ class ZmqLink:
 
 
 def _array(dtype: str, shape: tuple[int, ...], frame: zmq.Frame) -> np.ndarray:
-    """Over the message's own memory; nothing where it is not what the header says."""
+    """View the frame as an array; empty if it does not match the header."""
     if dtype not in _DTYPES or len(frame.buffer) != math.prod(shape) * np.dtype(dtype).itemsize:
         return np.empty(0, np.uint8)
     return np.frombuffer(frame.buffer, dtype).reshape(shape)

@@ -1,9 +1,9 @@
-"""Plans a model for a TPU slice that need not be there.
+"""Plans a model for a TPU slice that need not be present.
 
     python -m model_server.plan MODEL --topology v5e:4x8 [flags]
 
-Compiles with libtpu on the CPU, reads headers and configurations but no weights. Exit status 0: it
-fits; 1: it does not; 2: the question is wrong.
+Compiles with libtpu on the CPU; reads headers and configurations but no weights. Exit status: 0
+fits, 1 does not fit, 2 bad arguments.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _FITS, _DOES_NOT_FIT, _BAD_INPUT = 0, 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit status."""
+    """Run the command line; returns the exit status."""
     options = _parser().parse_args(arguments)
-    jax.config.update("jax_platforms", "cpu")  # a plan takes no accelerator
+    jax.config.update("jax_platforms", "cpu")  # planning must not occupy an accelerator
     try:
         request = _request(options)
         _check_outputs(options)
@@ -54,22 +54,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("model", help="model path, checkpoint, config.json or well-known name")
     parser.add_argument(
-        "--topology", required=True, help="v5e:4x8, or auto: the smallest that fits"
+        "--topology", required=True, help="slice, e.g. v5e:4x8; auto picks the smallest that fits"
     )
-    parser.add_argument("--chip", help="of which --topology auto tries slices (v5e)")
-    parser.add_argument("--model-path", help="of a checkpoint, where not as its config.json says")
+    parser.add_argument("--chip", help="chip whose slices --topology auto tries (v5e)")
+    parser.add_argument("--model-path", help="of a checkpoint, if not as in its config.json")
     parser.add_argument("--set", "--override", action="append", default=[], metavar="KEY=JSON")
     parser.add_argument("--slots", type=int)
     parser.add_argument("--page_size", "--page-size", type=int)
     parser.add_argument("--max_context", "--max-context", type=int)
     parser.add_argument("--kv_cache_bytes", "--kv-cache-bytes", type=int)
     parser.add_argument("--memory_limit_bytes", "--memory-limit-bytes", type=int)
-    parser.add_argument("--context", type=int, help="cached tokens that speeds are told for")
+    parser.add_argument("--context", type=int, help="cached tokens per sequence, for speeds")
     parser.add_argument("--full", action="store_true", help="compile all layers of every bucket")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.add_argument("--plot", metavar="FILE.svg", help="write the roofline picture")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--plot", metavar="FILE.svg", help="write the roofline as a picture")
     parser.add_argument("--values", metavar="FILE", help="write the Kubernetes values")
-    parser.add_argument("--emit", choices=["kubernetes"], help="print the values, not the table")
+    parser.add_argument(
+        "--emit", choices=["kubernetes"], help="print the values instead of the table"
+    )
     return parser
 
 
@@ -100,17 +102,17 @@ def _config(options: argparse.Namespace) -> ModelServerConfig:
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
-    """Before minutes are spent: whether there is a place for what is to be written."""
+    """Fail on outputs that cannot be written before minutes are spent on compiling."""
     if options.plot and Path(options.plot).suffix.lower() != ".svg":
         raise InvalidRequest(f"--plot {options.plot}: the picture is an SVG; name it FILE.svg")
     if options.json and options.emit:
-        raise InvalidRequest("--json and --emit both say what to print: leave one out")
+        raise InvalidRequest("--json and --emit exclude each other: leave one out")
     if (options.values or options.emit) and options.topology != AUTO:
-        slice_of(str(parse_slice(options.topology)))  # the cluster must have it
+        slice_of(str(parse_slice(options.topology)))  # Kubernetes Engine must offer the slice
     for path in filter(None, (options.plot, options.values)):
         folder = Path(path).resolve().parent
         if not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise InvalidRequest(f"{path} cannot be written: {folder} is no folder to write in")
+            raise InvalidRequest(f"{path} cannot be written: {folder} is not a writable folder")
 
 
 def _write(made: Plan, options: argparse.Namespace) -> None:

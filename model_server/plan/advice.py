@@ -1,6 +1,6 @@
-"""What to change where a model does not fit a slice: each change tried by arithmetic, with numbers.
+"""Suggest changes for a model that does not fit its slice.
 
-Compiles nothing; tries what a load would plan.
+Each change is tried by the arithmetic of a load, without compiling, and comes with its numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SMALLEST_CONTEXT = 256
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What one device must hold at least, and may."""
+    """Bytes that one device must hold at least, and may hold."""
 
     weights: int
     least: int  # weights, workspace, and one whole sequence
@@ -36,7 +36,7 @@ class Attempt:
 
 
 def attempt(model: Model, recipe: Recipe, topology: Topology, config: ModelServerConfig) -> Attempt:
-    """Of a model on a slice. Raises InvalidRequest where its mesh does not fit the slice."""
+    """Size a model on a slice. Raises InvalidRequest if its mesh does not fit the slice."""
     layout = layout_on(recipe, topology)
     blueprint = recipe.blueprint(layout, model.checkpoint)
     return Attempt(
@@ -52,7 +52,7 @@ def changes(
     topology: Topology,
     config: ModelServerConfig,
 ) -> list[str]:
-    """Sentences, each a change with which it would fit, the smallest change first."""
+    """Return one sentence per change that makes the model fit, the smallest change first."""
     recipe = recipe_of(model, overrides)
     found = [
         text
@@ -74,7 +74,7 @@ def smallest_slice(
     chips: list[str],
     least_chips: int = 1,
 ) -> tuple[Topology, Attempt] | None:
-    """The first slice of these chips that has room by arithmetic."""
+    """Return the first slice of these chips that fits by arithmetic."""
     return next(fitting_slices(model, recipe, config, chips, least_chips), None)
 
 
@@ -85,7 +85,7 @@ def fitting_slices(
     chips: list[str],
     least_chips: int = 1,
 ) -> Iterator[tuple[Topology, Attempt]]:
-    """Every slice of these chips that has room by arithmetic, smallest first."""
+    """Yield every slice of these chips that fits by arithmetic, smallest first."""
     for chip in chips:
         for size in LENT[chip]:
             if chips_of(size) < least_chips:
@@ -93,7 +93,7 @@ def fitting_slices(
             topology = topology_of(f"{chip}:{size}")
             try:
                 tried = attempt(model, recipe, topology, config)
-            except SaxError:  # its mesh is larger, or no number of whole hosts
+            except SaxError:  # its mesh is larger than the slice, or no whole number of hosts
                 continue
             if tried.fits:
                 yield topology, tried
@@ -147,7 +147,7 @@ def _fewer_flags(
 
 
 def _below(context: int) -> int:
-    """The largest power of two that is less."""
+    """Return the largest power of two below the context."""
     return 1 << max(0, (context - 1).bit_length() - 1)
 
 
@@ -158,6 +158,6 @@ def _of_slice(found: tuple[Topology, Attempt]) -> str:
 
 def _needs(tried: Attempt) -> str:
     return (
-        f"{human(tried.least)} at least of {human(tried.limit)} per device, "
-        f"{human(tried.weights)} of them weights"
+        f"needs {human(tried.least)} of {human(tried.limit)} per device, "
+        f"{human(tried.weights)} of it weights"
     )

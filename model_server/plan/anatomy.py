@@ -1,4 +1,4 @@
-"""What a step works on, read off the modules of a model: heads, windows, experts."""
+"""Read heads, windows and experts off the modules of a model."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ _LAYER = re.compile(r"layers\.(\d+)\.")
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What tells the layers of one model apart."""
+    """The properties in which layers of one model differ."""
 
-    window: int | None = None  # tokens that a query sees; None: all
-    is_routed: bool = False  # its feed-forward is one of experts
+    window: int | None = None  # tokens that a query attends to; None: all
+    is_routed: bool = False  # its feed-forward block is a mixture of experts
 
 
 @dataclass(frozen=True, slots=True)
 class Anatomy:
-    """Of one model, whatever it is divided over."""
+    """One model's structure, independent of its sharding."""
 
-    heads: int  # that ask; of the layer that has most
+    heads: int  # query heads, of the layer that has most
     kv_heads: int
     layers: tuple[Layer, ...]
-    experts_per_token: int | None  # None: there are none
+    experts_per_token: int | None  # None: no experts
 
     def seen(self, context: int) -> int:
-        """Cached tokens that one query sees, added up over the layers."""
+        """Cached tokens that one query attends to, summed over the layers."""
         windows = (layer.window for layer in self.layers)
         return sum(context if window is None else min(context, window) for window in windows)
 
 
 def anatomy_of(recipe: Recipe) -> Anatomy:
-    """Read it off the modules of the recipe; takes no memory."""
+    """Read the structure off the recipe's modules, built abstractly (no memory)."""
     form = WeightForm(dtype=jnp.dtype(recipe.dtype))
     module: Any = nnx.eval_shape(lambda: recipe.build(form))
     parts = [_parts(layer) for layer in module.layers]
@@ -58,18 +58,18 @@ def anatomy_of(recipe: Recipe) -> Anatomy:
 
 
 def layer_at(path: str) -> int | None:
-    """The layer that a weight of this path belongs to; None: to none."""
+    """Return the layer of a weight by its path; None if it belongs to none."""
     found = _LAYER.match(path)
     return int(found[1]) if found else None
 
 
 def _chosen(choice: Any) -> int:
-    """Experts of a token: every way of choosing has a count."""
+    """Experts per token; every kind of routing has a count."""
     return choice.count
 
 
 def _parts(layer: Any) -> list[Any]:
-    """The attention of a layer and its router, wherever they are in it."""
+    """Find the attention and router modules anywhere in a layer."""
     wanted = (Attention, LatentAttention, Router)
     return [node for _, node in nnx.iter_graph(layer) if isinstance(node, wanted)]
 

@@ -1,7 +1,7 @@
-"""What one TPU chip holds, moves and computes: facts for the roofline, each with its source.
+"""Memory, bandwidth and compute of each TPU chip, for the roofline, each with its source.
 
-Bytes per second between chips are those of all links of a chip, one way. Google's pages give some
-of them both ways; here they are halved. Knows no compiler and no model.
+Link rates are those of all links of a chip, one way. Google's pages give some of them both ways;
+those are halved here.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """A generation of chips. What programs run on are its devices, of which it has 1 or 2."""
+    """One generation of chips. A chip has 1 or 2 devices, on which programs run."""
 
     name: str  # as in v5e:4x8
-    compiler_name: str  # as libtpu spells it before the colon
-    devices: int  # that jax sees on it
+    compiler_name: str  # libtpu's name for it, before the colon
+    devices: int  # jax devices per chip
     hbm: int  # bytes
-    usable: int  # bytes of one device that the compiler lets a program fill
+    usable: int  # bytes per device that the compiler lets a program use
     hbm_rate: float  # bytes per second
     bf16_rate: float  # FLOP per second
     int8_rate: float | None  # operations per second; None: no faster than bf16
@@ -29,27 +29,25 @@ class Chip:
 
     @property
     def device_hbm_rate(self) -> float:
-        """Bytes per second of one device."""
         return self.hbm_rate / self.devices
 
     @property
     def device_flops(self) -> float:
-        """FLOP per second of one device in bf16, which weights of every form are widened to."""
+        """FLOP per second of one device in bf16, to which weights of every form are widened."""
         return self.bf16_rate / self.devices
 
     @property
     def device_link_rate(self) -> float:
-        """Bytes per second of one device to other chips."""
         return self.link_rate / self.devices
 
     @property
     def ridge(self) -> float:
-        """FLOP per byte from which on a step is bound by its FLOPs."""
+        """FLOP per byte above which a step is bound by FLOPs."""
         return self.bf16_rate / self.hbm_rate
 
 
 # `usable`: libtpu 0.0.52 was given a program with 2 TiB of temporaries for one device of each; its
-# refusal says how much there is ("exceeds available HBM (15.75G)"). A test asks it again.
+# error says how much is available ("exceeds available HBM (15.75G)"). A test repeats this.
 _CHIPS = (
     Chip(
         name="v2",
@@ -137,7 +135,7 @@ _CHIPS = (
     ),
 )
 CHIPS = {chip.name: chip for chip in _CHIPS}
-# What else people call them: Google Cloud, Kubernetes, libtpu, and Saxml's --platform_chip.
+# Other names in use: Google Cloud, Kubernetes, libtpu, and Saxml's --platform_chip.
 ALIASES = {
     "v5litepod": "v5e",
     "v5lite": "v5e",

@@ -1,6 +1,6 @@
-"""Compiles a bucket for chips that are somewhere else, and keeps only the numbers.
+"""Compile a bucket for chips that are not present, and keep only the numbers.
 
-The one file of plans that compiles. The program itself is let go at once: several hundred MB.
+The only file of plans that compiles. The program itself is freed at once: several hundred MB.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from model_server.plan.hlo_traffic import Moved, bytes_moved
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = r"([\d.]+)([KMGT]?)i?B?"
-# libtpu says it in one of these ways.
+# The two forms of libtpu's out-of-memory error.
 _USED = re.compile(rf"[Uu]sed {_SIZE} of {_SIZE} hbm")
 _REQUIRED = re.compile(rf"required for [^(]*\({_SIZE}\) exceeds available HBM \({_SIZE}\)")
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a program moves in one step; bytes of one device."""
+    """Data moved by a program in one step; bytes are per device."""
 
     moved: Moved
-    sent: dict[str, int]  # bytes to other devices by kind of collective
-    exchanges: int  # collectives
+    sent: dict[str, int]  # bytes to other devices, by kind of collective
+    exchanges: int  # number of collectives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What the compiler says about one bucket; bytes and FLOPs are of one device."""
+    """The compiler's figures for one bucket; bytes and FLOPs are per device."""
 
     bucket: Bucket
     arguments: int
     temporaries: int
-    outputs: int  # that take no argument's place
+    outputs: int  # not aliased to arguments
     code: int
-    flops: float  # outside of kernels; a loop whose length is data counts once
+    flops: float  # outside kernels; a loop of data-dependent length counts once
     traffic: Traffic
-    layers: Traffic | None = None  # of the layers that were asked about
+    layers: Traffic | None = None  # of the part, if one was given
     lower_seconds: float
     compile_seconds: float
     read_seconds: float
@@ -59,7 +59,7 @@ class Measured:
 
 
 class OutOfMemory(Exception):
-    """The compiler finds no room for a program."""
+    """Raised when a program does not fit the device's memory."""
 
     def __init__(self, bucket: Bucket, used: int, available: int) -> None:
         super().__init__(f"the compiler needs {used} bytes for {bucket} and has {available}")
@@ -68,11 +68,11 @@ class OutOfMemory(Exception):
         self.available = available
 
 
-Part = Callable[[Program], Program]  # the same program in which only some of it costs anything
+Part = Callable[[Program], Program]  # masks a program so that only a part of it has a cost
 
 
 def measure(program: StepProgram, bucket: Bucket, part: Part | None = None) -> Measured:
-    """Compile one bucket, and tell what a part of it moves. Raises OutOfMemory."""
+    """Compile one bucket and measure it, and one part of it. Raises OutOfMemory."""
     started = time.monotonic()
     lowered = program.lower(bucket)
     traced = time.monotonic()
@@ -99,7 +99,6 @@ def measure(program: StepProgram, bucket: Bucket, part: Part | None = None) -> M
 
 
 def traffic_of(program: Program) -> Traffic:
-    """Read it off a program."""
     exchanged = collectives(program)
     sent: dict[str, int] = {}
     for each in exchanged:
@@ -108,10 +107,10 @@ def traffic_of(program: Program) -> Traffic:
 
 
 def _text_of(folder: Path, made: Any) -> str:
-    """The text of a compiled program, as libtpu wrote it.
+    """Return the text of a compiled program, as libtpu wrote it.
 
-    jaxlib 0.10 cannot read every program that a newer libtpu makes (steps on v5p, v6e and v7x whose
-    gathers run on the SparseCore), so `as_text` comes second.
+    jaxlib 0.10 cannot read every program of a newer libtpu (steps on v5p, v6e and v7x whose gathers
+    run on the SparseCore), so `as_text` is only the fallback.
     """
     written = sorted(folder.glob("*jit_step*.after_optimizations.txt"))
     return written[-1].read_text() if written else made.as_text() or ""
@@ -127,7 +126,7 @@ def _compile(lowered: jax.stages.Lowered, bucket: Bucket, folder: str) -> Any:
 
 
 def read_refusal(text: str) -> tuple[int, int] | None:
-    """Bytes that a program takes and those there are; None where it was refused for else."""
+    """Return (needed, available) bytes from a compiler error; None for any other error."""
     if "RESOURCE_EXHAUSTED" not in text:
         return None
     found = _USED.search(text) or _REQUIRED.search(text)
@@ -142,6 +141,6 @@ def _bytes(number: str, unit: str) -> int:
 
 
 def _flops(analysis: Any) -> float:
-    """Some versions of jax give a list of one."""
+    # Some versions of jax return a list of one.
     found: Any = analysis[0] if isinstance(analysis, list) and analysis else analysis
     return max(0.0, float(found.get("flops", 0.0))) if found else 0.0

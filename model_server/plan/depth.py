@@ -1,7 +1,7 @@
-"""A deep model judged by a shallow one: layers of one kind cost the same, one after the other.
+"""Estimate a deep model from a shallow one: layers of one kind cost the same.
 
-A step is an embedding, layers and a head. It is compiled with a few layers; what those of them cost
-that stand between others is what every further one costs. Compiles nothing.
+A step is an embedding, layers and a head. It is compiled with a few layers, and every further layer
+costs as much as those of them that stand between others. Compiles nothing itself.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _PARAMETER = re.compile(r"(leaves|pages)\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class Depths:
-    """How many layers are compiled, and how many there are."""
+    """Number of layers to compile, and in all."""
 
-    few: int  # for one bucket, which tells what memory a layer takes
+    few: int  # compiled for one bucket only, to see the memory per layer
     more: int
     all: int
-    typical: range  # the layers, of `more`, of which a further one of each kind costs as much
+    typical: range  # those of `more` whose cost stands for all further layers
 
     @property
     def missing(self) -> float:
-        """How often the typical layers are there beyond those that are compiled."""
+        """Repeats of the typical layers beyond the compiled ones."""
         return (self.all - self.more) / len(self.typical)
 
     def __str__(self) -> str:
@@ -59,12 +59,12 @@ class Growth:
 
 
 def depths_of(kinds: Sequence[Any]) -> Depths | None:
-    """Depths that tell a whole one, of what tells layers apart; None: compile them all.
+    """Choose depths that represent all layers of these kinds; None: compile them all.
 
-    The typical layers are one round of the pattern, behind layers at the front that have none. Two
-    layers stand before them and two behind: the first and the last ones share fusions and the
-    chip's own memory with the embedding and the head. Shallow programs keep more on the chip than
-    deep ones do: from 7 layers on, libtpu 0.0.52 compiles a layer as it does among 96.
+    The typical layers are one period of the pattern, after any irregular layers at the front. Two
+    layers stand before them and two behind: the first and the last ones share fusions and on-chip
+    memory with the embedding and the head. Shallow programs keep more on the chip than deep ones
+    do: from 7 layers on, libtpu 0.0.52 compiles a layer as it does among 96.
     """
     first, period = _pattern(kinds)
     start = max(first + 1, 2)
@@ -75,14 +75,14 @@ def depths_of(kinds: Sequence[Any]) -> Depths | None:
 
 
 def program_with(target: Target, layers: int) -> StepProgram:
-    """The target's program with the first so many layers, and the same pages."""
+    """Return the target's program with only the first layers, and the same pages."""
     recipe = _cut(target.recipe, layers)
     blueprint = recipe.blueprint(target.layout, target.checkpoint)
     return step_program(recipe, blueprint, target.limits, target.layout)
 
 
 def typical_part(target: Target, depths: Depths) -> Part:
-    """Leaves of a program of the target what its typical layers cost."""
+    """Return a mask that leaves in a program only the cost of its typical layers."""
     paths = [each.path for each in target.blueprint.declarations for _ in each.leaves]
 
     def layer_of(parameter: str) -> int | None:
@@ -99,7 +99,7 @@ def typical_part(target: Target, depths: Depths) -> Part:
 
 
 def growth_of(few: Measured, more: Measured, depths: Depths) -> Growth:
-    """What a layer adds to the memory of a program, from one bucket at two depths."""
+    """Return the memory that a layer adds to a program, from one bucket at two depths."""
     layers = depths.more - depths.few
 
     def slope(name: str) -> float:
@@ -109,7 +109,7 @@ def growth_of(few: Measured, more: Measured, depths: Depths) -> Growth:
 
 
 def whole(measured: Measured, growth: Growth, depths: Depths, flops_ratio: float) -> Measured:
-    """What a bucket comes to with all layers; flops_ratio: of these to the compiled ones."""
+    """Extrapolate a bucket to all layers; flops_ratio: FLOPs of all layers to the compiled ones."""
     assert measured.layers is not None, "measured without its typical layers"
     further = depths.all - depths.more
 
@@ -141,7 +141,7 @@ def _sum(all_of_it: Traffic, layers: Traffic, times: float) -> Traffic:
 
 
 def _pattern(kinds: Sequence[Any]) -> tuple[int, int]:
-    """How many layers come before the pattern, and after how many it starts anew."""
+    """Return the number of layers before the pattern, and its period."""
     for first in range(len(kinds) // 2):
         rest = kinds[first:]
         for period in range(1, len(rest) // 2 + 1):

@@ -1,7 +1,7 @@
-"""A compiled program as text, read into values: computations, instructions, arrays and their bytes.
+"""Parse the text of a compiled program into computations, instructions and arrays.
 
-The text is what `Compiled.as_text()` gives for a TPU: layouts say how arrays are tiled and in which
-memory they lie. Pure text; knows no compiler and no model.
+The text is that of `Compiled.as_text()` for a TPU: layouts tell how arrays are tiled and in which
+memory they lie.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-# `%name = shape opcode(operands), attributes`; a tuple's shape has blanks in it.
+# `%name = shape opcode(operands), attributes`; a tuple's shape contains spaces.
 _INSTRUCTION = re.compile(
     r"\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)|[^\s(]\S*) ([a-z][a-z0-9\-]*)\((.*)", re.DOTALL
 )
@@ -27,8 +27,8 @@ _CALLED = re.compile(
     r"(\{[^}]*\}|%[\w.\-]+)"
 )
 _BITS = re.compile(r"\d+")
-ELSEWHERE = "elsewhere"  # opcode of what is left out of an account: the same arrays, at no cost
-_HBM = 0  # a layout without S(..)
+ELSEWHERE = "elsewhere"  # opcode of masked instructions: same arrays, no cost
+_HBM = 0  # default of a layout without S(..)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class Array:
 
     dtype: str  # bf16, s8, s4, pred
     dims: tuple[int, ...]
-    layout: tuple[int, ...]  # dimensions, the fastest first
-    tile: tuple[int, ...]  # () where it is not tiled
-    memory: int  # 0: HBM; others are on the chip, or are flags
+    layout: tuple[int, ...]  # dimensions, minor to major
+    tile: tuple[int, ...]  # () if not tiled
+    memory: int  # 0: HBM; others: on-chip memory or flags
 
     @property
     def bytes(self) -> int:
-        """With what its tiles are padded to; 0 for what holds no numbers."""
+        """Size including tile padding; 0 for types that hold no numbers."""
         return math.ceil(math.prod(self._padded) * bits_of(self.dtype) / 8)
 
     @property
@@ -69,17 +69,17 @@ class Instruction:
     opcode: str
     shape: str
     operands: tuple[str, ...]
-    rest: str  # attributes, as they stand; of a parameter or constant with what is in its brackets
+    rest: str  # attributes; for parameters and constants also the text in parentheses
     is_root: bool
 
     @cached_property
     def arrays(self) -> tuple[Array, ...]:
-        """What it makes; several for a tuple."""
+        """Its results; several for a tuple."""
         return arrays_of(self.shape)
 
     @property
     def results(self) -> tuple[Array, ...]:
-        """Of a start, which also hands on what it was given, what it makes; else all."""
+        """Its results without the inputs that a `-start` passes through."""
         if not self.opcode.endswith("-start"):
             return self.arrays
         arrays = tuple(array for array in self.arrays if array.dims)
@@ -89,7 +89,7 @@ class Instruction:
 
     @property
     def source(self) -> str:
-        """Where in the model it comes from."""
+        """Its place in the model (op_name)."""
         found = re.search(r'op_name="([^"]*)"', self.rest)
         return found[1] if found else ""
 
@@ -99,14 +99,14 @@ class Instruction:
         return {key: tuple(_NAME.findall(names)) for key, names in _CALLED.findall(self.rest)}
 
     def attribute(self, name: str) -> str | None:
-        """The value of `name=`, up to the next comma outside of braces."""
+        """Return the value of `name=`, up to the next comma outside braces."""
         found = re.search(rf"\b{name}=(\{{[^}}]*\}}+|\"[^\"]*\"|[^,\s]+)", self.rest)
         return None if found is None else found[1]
 
 
 @dataclass(frozen=True)
 class Computation:
-    """A function of the program; what it makes is its root."""
+    """A function of the program; its result is its root."""
 
     name: str
     instructions: tuple[Instruction, ...]
@@ -126,7 +126,7 @@ class Computation:
 
     @cached_property
     def users(self) -> Mapping[str, Sequence[Instruction]]:
-        """Who takes each instruction as an operand."""
+        """Instructions that use each instruction as an operand."""
         found: dict[str, list[Instruction]] = {}
         for each in self.instructions:
             for name in dict.fromkeys(each.operands):
@@ -134,16 +134,16 @@ class Computation:
         return found
 
     def made(self, name: str) -> tuple[Array, ...]:
-        """The arrays of an instruction here."""
+        """Return the result arrays of an instruction of this computation."""
         found = self.by_name.get(name)
         return found.arrays if found else ()
 
     def is_in_hbm(self, name: str) -> bool:
-        """Whether any of them lies there."""
+        """Return True if any result of the instruction lies in HBM."""
         return any(array.in_hbm for array in self.made(name))
 
     def behind(self, name: str) -> Instruction | None:
-        """Who made these numbers, past copies and other spellings of them."""
+        """Return the instruction that made these numbers, past copies, casts and reshapes."""
         found = self.by_name.get(name)
         while found and found.opcode in ("bitcast", "copy", "reshape", "convert"):
             found = self.by_name.get(found.operands[0])
@@ -156,16 +156,16 @@ class Program:
 
     computations: Mapping[str, Computation]
     entry: Computation
-    partitions: int  # devices that it runs on
+    partitions: int  # number of devices
 
     def called(self, instruction: Instruction, attribute: str) -> Computation | None:
-        """The computation that an attribute names."""
+        """Return the computation that an attribute names."""
         names = instruction.calls.get(attribute)
         return self.computations.get(names[0]) if names else None
 
 
 def parse(text: str | Program) -> Program:
-    """Read a module, unless that was done. Raises ValueError where the text is none."""
+    """Parse a module; a Program is returned as it is. Raises ValueError for any other text."""
     if isinstance(text, Program):
         return text
     computations: dict[str, Computation] = {}
@@ -181,13 +181,13 @@ def parse(text: str | Program) -> Program:
 
 
 def arrays_of(shape: str) -> tuple[Array, ...]:
-    """Every array of a shape's text, those in tuples included."""
+    """Return every array of a shape's text, those in tuples included."""
     return tuple(_array(*found) for found in _ARRAY.findall(shape))
 
 
 @cache
 def bits_of(dtype: str) -> int:
-    """Of one number: 16 of bf16; 0 of what is no number."""
+    """Bits per number: 16 for bf16; 0 for types that hold no numbers."""
     if dtype in ("token", "opaque"):
         return 0
     if dtype == "pred":
@@ -214,7 +214,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _bodies(text: str) -> Iterator[tuple[str, bool, list[str]]]:
-    """Name, whether it is the entry, and lines of each computation."""
+    """Yield (name, is entry, lines) of each computation."""
     head, lines = None, list[str]()
     for line in text.splitlines():
         if head is None:
@@ -233,7 +233,7 @@ def _instruction(line: str) -> Instruction | None:
         return None
     root, name, shape, opcode, rest = found.groups()
     operands, _, attributes = rest.partition(")")
-    # What stands in the brackets is a number or a value here.
+    # Parentheses hold a number or a value here, not operands.
     is_leaf = opcode in ("parameter", "constant")
     names = () if is_leaf else tuple(_NAME.findall(operands))
     kept = rest if is_leaf else attributes

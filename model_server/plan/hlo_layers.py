@@ -1,8 +1,8 @@
-"""Which instructions of a compiled program belong to which layer of the model it was made from.
+"""Assign the instructions of a compiled program to the layers of its model.
 
-An instruction belongs to the last layer among those whose weights and pages it depends on: what is
-computed between two layers belongs to the one before, and so does a head that has no weights yet.
-Pure text; the caller knows which parameter is whose.
+An instruction belongs to the last layer among those whose weights and pages it depends on: whatever
+is computed between two layers belongs to the one before, and so does a head that has no weights
+yet. The caller knows which parameter belongs to which layer.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from dataclasses import replace
 
 from model_server.plan.hlo import ELSEWHERE, Computation, Instruction, Program
 
-BEFORE = -1  # the layer of what depends on none
+BEFORE = -1  # layer of instructions that depend on none
 
 
 def only_layers(
     program: Program, layers: Container[int], layer_of: Callable[[str], int | None]
 ) -> Program:
-    """The program in which all but these layers costs nothing.
+    """Return the program with the cost of all other layers masked.
 
-    layer_of: the layer that a parameter of the entry belongs to, by its op_name; None: to none.
+    layer_of: maps the op_name of an entry parameter to its layer; None: to none.
     """
     belongs = _layers(program.entry, layer_of)
 
     def masked(each: Instruction) -> Instruction:
-        # Scalars stay: they say how often a loop runs, and cost nothing either.
+        # Scalars stay: loop bounds are read from them, and they cost nothing.
         if belongs[each.name] in layers or not any(array.dims for array in each.arrays):
             return each
         return replace(each, opcode=ELSEWHERE, rest="")
@@ -35,7 +35,7 @@ def only_layers(
 
 
 def _layers(entry: Computation, layer_of: Callable[[str], int | None]) -> dict[str, int]:
-    """The layer of each instruction, by its name. Operands stand before their users."""
+    """Return the layer of each instruction, by name; relies on operands preceding their users."""
     found: dict[str, int] = {}
     for each in entry.instructions:
         if each.opcode == "parameter":

@@ -1,4 +1,4 @@
-"""How often each computation of a program runs. Knows arrays only as names."""
+"""Count how often each computation of a program runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RUNS = (
     "false_computation",
     "called_computations",
 )
-_CALLERS = ("conditional", "call", "async-start", "custom-call")  # the last: on the SparseCore
+_CALLERS = ("conditional", "call", "async-start", "custom-call")  # custom-call: SparseCore programs
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +26,20 @@ class Run:
     """A computation that runs on its own, not as a part of a fusion."""
 
     computation: Computation
-    times: int  # in one step; a loop whose length is data counts once
-    is_open: bool  # within such a loop
+    times: int  # per step; a loop of data-dependent length counts once
+    is_open: bool  # inside such a loop
 
 
 def runs_of(program: Program) -> Iterator[Run]:
-    """The entry and whatever its loops, branches and calls run, each where it is called.
+    """Yield the entry and whatever its loops, branches and calls run, where they are called.
 
-    Every branch counts: all but one of them do next to nothing, and which one runs is data.
+    Every branch counts: which one runs depends on data, and all but one do next to nothing.
     """
     yield from _within(program, Run(program.entry, 1, False))
 
 
 def trips(program: Program, caller: Computation, loop: Instruction) -> int | None:
-    """How often a while loop runs its body; None where that is data."""
+    """Return the trip count of a while loop; None if it depends on data."""
     if known := _KNOWN.search(loop.rest):
         return int(known[1])
     condition = program.called(loop, "condition")
@@ -54,7 +54,7 @@ def trips(program: Program, caller: Computation, loop: Instruction) -> int | Non
         return None
     place = int(counter.attribute("index") or 0)
     end = _value(condition, test.operands[1])
-    if end is None:  # handed in, as the counter is
+    if end is None:  # passed in the loop state, like the counter
         bound = condition.by_name.get(test.operands[1])
         if bound is None or bound.opcode != "get-tuple-element":
             return None
@@ -101,7 +101,7 @@ def _handed_in(caller: Computation, loop: Instruction, place: int) -> int | None
 
 
 def _step(body: Computation, place: int) -> int | None:
-    """What one round adds to the counter."""
+    """Return the increment of the counter per iteration."""
     if body.root.opcode != "tuple":
         return None
     made = body.behind(body.root.operands[place])

@@ -1,7 +1,7 @@
-"""What a compiled program exchanges between devices, and what it copies in memory.
+"""Collectives and large copies of a compiled program.
 
-Bytes are those of one device. A start and its done count once, what runs in a loop as often as the
-loop goes round. Pure text; knows no compiler and no model.
+Bytes are per device. A start and its done count once; an instruction in a loop counts once per
+iteration.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ class Collective:
 
     kind: str
     name: str
-    arrays: tuple[Array, ...]  # the largest of what goes in and what comes out
-    group: int  # devices that take part
-    times: int  # in one step
-    is_open: bool  # within a loop whose length is data, which counts once
-    source: str  # op_name: where in the model it comes from
+    arrays: tuple[Array, ...]  # inputs or results, whichever are larger
+    group: int  # number of devices that take part
+    times: int  # per step
+    is_open: bool  # in a loop of data-dependent length, which counts once
+    source: str  # op_name: its place in the model
 
     @property
     def bytes(self) -> int:
-        """Of its arrays on one device, as often as it runs."""
+        """Bytes of its arrays on one device, times its runs."""
         return self.times * sum(array.bytes for array in self.arrays)
 
     @property
     def sent(self) -> int:
-        """Bytes that a device sends: with a ring, which no way of doing it betters."""
+        """Bytes that a device sends with a ring algorithm, which is optimal."""
         if self.kind == "collective-permute":
             return self.bytes
         share = self.bytes * (self.group - 1) // max(self.group, 1)
@@ -63,7 +63,7 @@ class Copy:
 
     name: str
     array: Array
-    from_chip: bool  # it lay in the chip's own memory: on its way back, or for lack of room
+    from_chip: bool  # from on-chip memory: written back, or spilled for lack of space
     times: int
     source: str
 
@@ -73,7 +73,7 @@ class Copy:
 
 
 def collectives(text: str | Program) -> list[Collective]:
-    """Every exchange between devices. Raises ValueError."""
+    """Return every exchange between devices. Raises ValueError."""
     program = parse(text)
     return [
         each
@@ -85,9 +85,10 @@ def collectives(text: str | Program) -> list[Collective]:
 
 
 def large_copies(text: str | Program, least_bytes: int) -> list[Copy]:
-    """Copies of so many bytes into HBM: of a weight, or of the pages. Raises ValueError.
+    """Return copies of at least `least_bytes` into HBM: of a weight or of the pages.
 
-    Also those by way of the chip's own memory; what is only read into that is no copy.
+    Includes copies by way of on-chip memory; a mere load into that is not a copy. Raises
+    ValueError.
     """
     program = parse(text)
     return [
@@ -116,7 +117,7 @@ def _collective(
     taken = [array for name in each.operands for array in within.made(name)]
     arrays = max(made, tuple(taken), key=lambda found: sum(array.bytes for array in found))
     if kind == "all-reduce" and "scatter" in within.name:
-        kind = "reduce-scatter"  # the compiler writes it as a fusion that keeps a part
+        kind = "reduce-scatter"  # compiled to a fusion of an all-reduce that keeps one shard
     group = _group(each.rest, program.partitions)
     return Collective(kind, each.name, arrays, group, run.times, run.is_open, each.source)
 
@@ -134,7 +135,7 @@ def _group(rest: str, everyone: int) -> int:
 
 
 def _copied(program: Program, each: Instruction) -> Array | None:
-    """What an instruction writes to HBM without having changed it."""
+    """Return the array that an instruction writes to HBM unchanged, if any."""
     made = each.results
     if len(made) != 1 or not made[0].in_hbm or not each.operands:
         return None
@@ -147,7 +148,7 @@ def _copied(program: Program, each: Instruction) -> Array | None:
 
 
 def _is_respelled(fused: Computation) -> bool:
-    """Whether all that a fusion does is to lay out an operand anew."""
+    """Return True if a fusion only changes the layout of an operand."""
     found: Instruction | None = fused.root
     while found and found.opcode in _LAID_OUT:
         found = fused.by_name.get(found.operands[0])

@@ -1,7 +1,6 @@
-"""What a compiled program reads from a device's memory and writes to it in one step.
+"""HBM traffic of a compiled program in one step.
 
-Bytes are those of one device; what runs in a loop counts as often as the loop goes round. Pure
-text; knows no compiler and no model.
+Bytes are per device; an instruction in a loop counts once per iteration.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from model_server.plan.hlo import ELSEWHERE, Array, Computation, Instruction, Program, parse
 from model_server.plan.hlo_loops import runs_of
 
-# These hand on what others made, or make nothing that is in memory.
+# These pass on existing arrays, or make none in memory.
 _FREE = {
     "parameter",
     "constant",
@@ -34,7 +33,7 @@ _FREE = {
     ELSEWHERE,
 }
 _SLICES = ("dynamic-slice", "slice", "gather")
-_UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # which operand is what is written
+_UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # index of the operand that is written
 # Custom calls that compute nothing.
 _MARKERS = ("AllocateBuffer", "AssumeGatherIndicesInBound", "ConcatBitcast", "Sharding", "TopK")
 KERNEL = "tpu_custom_call"  # a Pallas kernel
@@ -42,12 +41,12 @@ KERNEL = "tpu_custom_call"  # a Pallas kernel
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Bytes between HBM and the chip in one step, outside of kernels."""
+    """Bytes between HBM and the chip in one step; `read` and `written` exclude kernels."""
 
     read: int
     written: int
-    kernels: int  # arrays that Pallas kernels are given and do not update in place
-    open_loops: int  # of these: in loops whose length is data, which count once
+    kernels: int  # arrays of Pallas kernels, except those updated in place
+    open_loops: int  # of these: in loops of data-dependent length, counted once
 
     @property
     def total(self) -> int:
@@ -55,12 +54,12 @@ class Moved:
 
 
 def bytes_moved(text: str | Program) -> Moved:
-    """What one step reads from HBM and writes to it.
+    """Count the bytes that one step reads from HBM and writes to it.
 
-    A fusion counts what it is given and what it makes; of an array that it only slices or gathers
-    from, what it takes; of one that it updates in place, what it writes. A Pallas kernel counts
-    what it is given, less what it updates in place: only the kernel knows how much of that it
-    reads. Raises ValueError.
+    A fusion counts its inputs and results; of an array that it only slices or gathers from, the
+    part taken; of one that it updates in place, the part written. A Pallas kernel counts its arrays
+    except those updated in place: only the kernel knows how much of those it reads. Raises
+    ValueError.
     """
     program = parse(text)
     read = written = kernels = open_loops = 0
@@ -74,7 +73,7 @@ def bytes_moved(text: str | Program) -> Moved:
 
 
 def _traffic(program: Program, within: Computation, each: Instruction) -> tuple[int, int, int]:
-    """Bytes read, written, and given to a kernel."""
+    """Bytes read, written, and passed to a kernel."""
     if each.opcode in _FREE or each.opcode.endswith("-done"):
         return 0, 0, 0
     if each.opcode == "custom-call":
@@ -93,7 +92,9 @@ def _traffic(program: Program, within: Computation, each: Instruction) -> tuple[
 
 def _of_custom_call(within: Computation, each: Instruction) -> tuple[int, int, int]:
     target = (each.attribute("custom_call_target") or "").strip('"')
-    if target in _MARKERS or each.calls.get("called_computations"):  # what it calls counts
+    if target in _MARKERS or each.calls.get(
+        "called_computations"
+    ):  # its computation is counted itself
         return 0, 0, 0
     ins = [_hbm(within.made(name)) for name in each.operands]
     outs = [_hbm((array,)) for array in each.arrays]
@@ -106,7 +107,7 @@ def _of_custom_call(within: Computation, each: Instruction) -> tuple[int, int, i
 
 
 def _aliases(rest: str) -> Iterator[tuple[int, int]]:
-    """Results that take the place of operands: `output_to_operand_aliasing={{0}: (1, {})}`."""
+    """Results aliased to operands: `output_to_operand_aliasing={{0}: (1, {})}`."""
     found = re.search(r"output_to_operand_aliasing=\{(.*?\))\s*\}", rest)
     for out, operand in re.findall(r"\{(\d*)\}: \((\d+),", found[1] if found else ""):
         yield int(out or 0), int(operand)
@@ -132,14 +133,14 @@ def _taken(fused: Computation, parameter: Instruction) -> int:
         if user.opcode in _SLICES and user.operands[0] == name:
             total += _size(user.arrays)
         elif user.opcode in _UPDATES and user.operands[0] == name:
-            continue  # in place: what is written is counted where it is written
+            continue  # in place: counted as written
         else:
             return whole
     return min(whole, total)
 
 
 def _users(fused: Computation, made: Instruction) -> Iterator[tuple[Instruction, str]]:
-    """Who uses these numbers, past other spellings of them; and under which name."""
+    """Yield users of these numbers, past bitcasts, with the operand name they use."""
     for user in fused.users.get(made.name, ()):
         if user.opcode == "bitcast":
             yield from _users(fused, user)

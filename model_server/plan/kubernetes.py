@@ -1,6 +1,6 @@
-"""What a cluster must be told to give one replica its slice: Google Kubernetes Engine's words.
+"""Kubernetes values that give one replica its slice on Google Kubernetes Engine.
 
-Which machines make the slice is known in `sax.kubernetes.machines`.
+`sax.kubernetes.machines` knows the machine types of each slice.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from sax.kubernetes.machines import GENERATIONS, Machine, slice_of
 
 
 def kubernetes_values(where: Slice, model: str) -> str:
-    """YAML: node selector, resources and counts. Raises InvalidRequest for chips GKE lacks."""
+    """Return YAML with node selector, resources and counts.
+
+    Raises InvalidRequest for chips that GKE lacks.
+    """
     if where.chip not in GENERATIONS:
         raise InvalidRequest(
             f"Kubernetes Engine has no {where.chip}: plan for one of {', '.join(GENERATIONS)}",
@@ -39,7 +42,7 @@ def kubernetes_values(where: Slice, model: str) -> str:
 
 
 def _machine_of(where: Slice) -> Machine:
-    """The machine type with as many chips as the plan's hosts have."""
+    """Return the machine type with as many chips as the plan's hosts have."""
     machines = GENERATIONS[where.chip].machines
     found = [machine for machine in machines if machine.chips == where.chips_per_host]
     if not found:

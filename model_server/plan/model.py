@@ -1,6 +1,6 @@
-"""Which model a plan is of: a registered path, a checkpoint, a config.json, or a well-known name.
+"""Resolve the model of a plan: registered path, checkpoint, config.json or well-known name.
 
-Reads headers and configurations, never weights. Knows no slice.
+Reads headers and configurations, never weights.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ _OUTER_ONLY = ("text_config", "vision_config", "model_type", "architectures")
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What the registry is asked for."""
+    """Input for the registry."""
 
     title: str
     path: str
-    config: Mapping[str, Any] | None  # None: the path has its own sizes
-    checkpoint: Checkpoint | None = None  # open while it is planned
+    config: Mapping[str, Any] | None  # None: the path defines the sizes
+    checkpoint: Checkpoint | None = None  # open during planning
 
 
 @contextmanager
 def open_model(text: str, path: str | None = None) -> Iterator[Model]:
-    """What MODEL means; `path`: the model path of its checkpoint, where not as config.json says.
+    """Open the model that the text names.
 
-    Raises InvalidRequest, ModelPathNotFound, CheckpointError.
+    path: the model path of its checkpoint, if not as in config.json. Raises InvalidRequest,
+    ModelPathNotFound, CheckpointError.
     """
     if path is not None:
         find(path)
@@ -60,12 +61,12 @@ def open_model(text: str, path: str | None = None) -> Iterator[Model]:
 
 
 def known_models() -> dict[str, Path]:
-    """The config.json of every well-known model, by what its names have in common."""
+    """Return the config.json of every well-known model, by normalised name."""
     return {_key(_title(file)): file for file in sorted(_CONFIGS.glob("*.json"))}
 
 
 def known_names() -> list[str]:
-    """meta-llama/Llama-3-70B and the others."""
+    """Return the names of the well-known models, e.g. meta-llama/Llama-3-70B."""
     return [_title(file) for file in known_models().values()]
 
 
@@ -74,7 +75,7 @@ def _title(file: Path) -> str:
 
 
 def _key(name: str) -> str:
-    """The same for meta-llama/Meta-Llama-3-70B-Instruct and Llama-3-70B."""
+    """Normalise: the same for meta-llama/Meta-Llama-3-70B-Instruct and Llama-3-70B."""
     word = name.rpartition("/")[2].lower().removeprefix(_BEFORE)
     while end := next((end for end in _BEHIND if word.endswith(end)), None):
         word = word.removesuffix(end)
@@ -82,7 +83,7 @@ def _key(name: str) -> str:
 
 
 def _registered(text: str) -> str | None:
-    """The full path of a registered one; of a Saxml class also its last words."""
+    """Return the full path of a registered model; Saxml classes also match by their last words."""
     try:
         return find(text).path
     except ModelPathNotFound:
@@ -91,7 +92,7 @@ def _registered(text: str) -> str | None:
 
 
 def _config_alone(place: Path) -> Path | None:
-    """A config.json that stands without weights."""
+    """Return a config.json that stands without weights."""
     if place.suffix == ".json" and place.is_file():
         return place
     config = place / "config.json"
@@ -112,7 +113,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _text_part(config: dict[str, Any]) -> dict[str, Any]:
-    """Of a model that also sees images: the part that is served."""
+    """Return the configuration of the text model inside a multimodal one."""
     inner, kind = config.get("text_config"), config.get("model_type")
     if not isinstance(inner, dict) or kind not in _TEXT_PART:
         return config
@@ -124,7 +125,7 @@ def _unknown(text: str) -> InvalidRequest:
     close = nearest(text, [*known_names(), *model_paths()])
     hint = f"nearest: {', '.join(close)}" if close else f"known are {', '.join(known_names())}"
     return InvalidRequest(
-        f"{text!r} is no model path, no checkpoint or config.json on this machine, and no "
+        f"{text!r} is not a model path, a checkpoint or config.json on this machine, or a "
         f"well-known model; {hint}",
         param="model",
     )

@@ -1,6 +1,6 @@
-"""Plans a model: opens it, finds a slice, has every bucket compiled, and says what came of it.
+"""Plan a model: open it, choose a slice, compile every bucket, report the result.
 
-Raises for bad input; that a model does not fit is a plan too, with what to change.
+Raises for bad input. A model that does not fit yields a plan too, with the changes that would help.
 """
 
 from __future__ import annotations
@@ -29,26 +29,24 @@ from model_server.plan.work import flops_ratio
 from sax.errors import MemoryPlanError
 
 AUTO = "auto"
-_SPARE = 0.98  # of the pages that would fit: the numbers come from a line through two points
+_SPARE = 0.98  # margin on pages extrapolated from two points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is to be planned."""
-
     model: str
     topology: str  # or auto
     config: ModelServerConfig
     overrides: Mapping[str, str]
     path: str | None = None  # the model path of a checkpoint; None: as its config.json says
-    chips: tuple[str, ...] = ("v5e",)  # of which auto tries slices
-    context: int | None = None  # cached tokens for bytes and speeds
+    chips: tuple[str, ...] = ("v5e",)  # whose slices auto tries
+    context: int | None = None  # cached tokens per sequence, for bytes and speeds
     is_full: bool = False  # compile all layers
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """One more bucket is compiled."""
+    """Progress: one more bucket is compiled."""
 
     bucket: Bucket
     topology: str
@@ -61,7 +59,7 @@ Report = Callable[[Done], None]
 
 
 def plan(request: Request, report: Report) -> Plan:
-    """Plan it. Raises InvalidRequest, ModelPathNotFound, CheckpointError, Unavailable."""
+    """Make a plan. Raises InvalidRequest, ModelPathNotFound, CheckpointError, Unavailable."""
     started = time.monotonic()
     with open_model(request.model, request.path) as model:
         recipe = recipe_of(model, request.overrides)
@@ -73,7 +71,7 @@ def plan(request: Request, report: Report) -> Plan:
 
 
 def _smallest(request: Request, model: Model, recipe: Recipe, report: Report) -> Plan:
-    """The first slice that has room by arithmetic and that the compiler takes."""
+    """Plan on the first slice that fits by arithmetic and by the compiler."""
     refused = None
     for topology, _ in fitting_slices(model, recipe, request.config, list(request.chips)):
         made = _on(request, model, recipe, topology, report)
@@ -91,7 +89,7 @@ def _on(request: Request, model: Model, recipe: Recipe, topology: Topology, repo
     try:
         target = target_on(model, recipe, topology, request.config)
     except MemoryPlanError as exc:
-        if exc.need is None:  # a flag is wrong, which no slice makes right
+        if exc.need is None:  # a flag is wrong: no slice helps
             raise
         return _no_room(request, model, recipe, topology)
     anatomy = anatomy_of(recipe)
@@ -104,17 +102,17 @@ def _on(request: Request, model: Model, recipe: Recipe, topology: Topology, repo
     made = make_plan(target, anatomy, measured, context)
     if depths is not None:
         made.notes.append(
-            f"compiled with {depths}; what those in the middle take is added for each of the "
-            "others (--full compiles them all)"
+            f"compiled with {depths}; the cost of those in the middle is added for each of "
+            "the others (--full compiles them all)"
         )
     return _checked(request, model, target, measured, made)
 
 
 def _measure_all(target: Target, anatomy: Anatomy, depths: Depths | None, report: Report):
-    """Each bucket, two in the making at once."""
+    """Measure every bucket, compiling two at a time."""
     program = program_with(target, depths.more) if depths else target.program
     part = typical_part(target, depths) if depths else None
-    # The largest first: whether it fits is known early.
+    # Largest first: it is the most likely not to fit.
     buckets = target.buckets[::-1]
     found: list[Measured] = []
     for bucket, measured in compiled_in_turn(buckets, lambda each: measure(program, each, part)):
@@ -134,14 +132,14 @@ def _measure_all(target: Target, anatomy: Anatomy, depths: Depths | None, report
 def _checked(
     request: Request, model: Model, target: Target, measured: Sequence[Measured], made: Plan
 ) -> Plan:
-    """Whether what the programs need leaves room for the planned pages."""
+    """Check that the programs leave memory for the planned pages."""
     memory = memory_of(target, measured)
     if memory.used <= memory.limit:
         return made
     problem = (
         f"{made.model} does not fit {target.topology.name} as planned: weights, "
         f"{memory.kv_pages} KV pages and programs take {human(memory.used)} per device, "
-        f"{human(memory.temporaries)} of them temporaries, and {human(memory.limit)} is there"
+        f"{human(memory.temporaries)} of it temporaries; {human(memory.limit)} is available"
     )
     advice = _fewer_pages(target, memory.kv_pages_free) or changes(
         model, request.overrides, target.topology, request.config
@@ -152,7 +150,7 @@ def _checked(
 def _refused(
     request: Request, model: Model, target: Target, context: int, exc: OutOfMemory
 ) -> Plan:
-    """The compiler found no room: say how few pages it would find room for."""
+    """Report that the compiler ran out of memory, and with how many pages it would not."""
     try:
         pages = _pages_by_line(target, exc)
     except OutOfMemory:
@@ -166,14 +164,14 @@ def _refused(
         problem=(
             f"{target.title} does not fit {target.topology.name}: the compiler needs "
             f"{human(exc.used)} per device for {exc.bucket} with {target.planned.pages} KV pages "
-            f"({human(target.planned.kv)}), and {human(exc.available)} is there"
+            f"({human(target.planned.kv)}); {human(exc.available)} is available"
         ),
         advice=advice,
     )
 
 
 def _pages_by_line(target: Target, exc: OutOfMemory) -> int:
-    """Pages that fit, from what the program takes with its pool and with the smallest."""
+    """Extrapolate the pages that fit from a program with this pool and with the smallest one."""
     least = target.limits.pages_per_sequence
     small = target.with_pages(least)
     measured = measure(small.program, exc.bucket)
@@ -189,7 +187,7 @@ def _fewer_pages(target: Target, pages: int) -> list[str]:
     page = target.planned.kv // (target.planned.pages + 1)
     tokens = pages * target.limits.page_size
     return [
-        f"--kv_cache_bytes {(pages + 1) * page}: {tokens:,} tokens of keys and values in place of "
+        f"--kv_cache_bytes {(pages + 1) * page}: {tokens:,} KV tokens instead of "
         f"{target.planned.pages * target.limits.page_size:,}"
     ]
 
@@ -212,8 +210,8 @@ def _no_room(request: Request, model: Model, recipe: Recipe, topology: Topology)
         problem=(
             f"{model.title} does not fit {topology.name}: weights {human(tried.weights)} + "
             f"workspace and one sequence of {context:,} tokens "
-            f"{human(tried.least - tried.weights)} = {human(tried.least)} per device, and "
-            f"{human(tried.limit)} is there"
+            f"{human(tried.least - tried.weights)} = {human(tried.least)} per device; "
+            f"{human(tried.limit)} is available"
         ),
         advice=changes(model, request.overrides, topology, config),
     )

@@ -1,4 +1,4 @@
-"""From what the compiler measured to a plan. Pure arithmetic; compiles nothing."""
+"""Turn the compiler's measurements into a plan. Compiles nothing."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Step:
 
 
 def usual_context(target: Target) -> int:
-    """Cached tokens that speeds are told for: what every slot has room for, a chat at most."""
+    """Return the default context for speeds: each slot's share of the pages, at most a chat."""
     fair = target.limits.pages * target.limits.page_size // target.limits.slots
     return max(1, min(_USUAL_CONTEXT, target.limits.max_context, fair))
 
 
 def make_plan(target: Target, anatomy: Anatomy, measured: Sequence[Measured], context: int) -> Plan:
-    """Of a target whose every bucket compiled."""
+    """Make the plan of a target whose every bucket compiled."""
     by_bucket = {each.bucket: each for each in measured}
     memory = memory_of(target, measured)
     return Plan(
@@ -52,7 +52,7 @@ def make_plan(target: Target, anatomy: Anatomy, measured: Sequence[Measured], co
 
 
 def headings(target: Target, context: int) -> dict:
-    """What is the same whether it fits or not."""
+    """Return the fields of a plan that do not depend on whether it fits."""
     topology = target.topology
     return {
         "model": target.title,
@@ -66,7 +66,6 @@ def headings(target: Target, context: int) -> dict:
 
 
 def slice_of(topology, mesh: dict[str, int]) -> Slice:
-    """As the report tells it."""
     return Slice(
         topology=topology.name,
         chip=topology.chip.name,
@@ -80,7 +79,7 @@ def slice_of(topology, mesh: dict[str, int]) -> Slice:
 
 
 def memory_of(target: Target, measured: Sequence[Measured]) -> Memory:
-    """What the programs take, and the pages that there would be room for beside them."""
+    """Return the memory that the programs take, and the pages that fit beside them."""
     page = target.planned.kv // (target.planned.pages + 1)
     limit = target.config.memory_limit_bytes or 0
     code = sum(each.code for each in measured)
@@ -102,10 +101,10 @@ def memory_of(target: Target, measured: Sequence[Measured]) -> Memory:
 
 
 def step_of(target: Target, anatomy: Anatomy, measured: Measured, context: int) -> Step:
-    """The compiled program beside our own count; the larger of each bounds the step.
+    """Combine the compiled program with our own count; the larger of each bounds the step.
 
-    The program's text says nothing of what a kernel reads of the cache, and counts a loop over it
-    once: the cache is added to its bytes, attention to its FLOPs.
+    The program's text does not show what a kernel reads of the cache, and counts a loop over it
+    once: so the cache is added to its bytes, attention to its FLOPs.
     """
     work = work_of(target, anatomy, measured.bucket, context)
     flops = measured.flops + work.attention_flops
@@ -119,7 +118,7 @@ def step_of(target: Target, anatomy: Anatomy, measured: Measured, context: int) 
 
 
 def notes_of(target: Target, anatomy: Anatomy) -> list[str]:
-    """What whoever asked should know although it works."""
+    """Return warnings about a plan that fits."""
     return [
         note for note in (_unlent(target), _unused(target), _whole_heads(target, anatomy)) if note
     ]
@@ -176,7 +175,7 @@ def _first_tokens(target: Target, anatomy: Anatomy, by_bucket: dict[Bucket, Meas
 def _first_token(
     target: Target, anatomy: Anatomy, by_bucket: dict[Bucket, Measured], prompt: int
 ) -> FirstToken:
-    """The steps of a prompt that is alone, one after the other."""
+    """Sum the steps of a prompt that runs alone."""
     block, most = target.limits.prefill_block, target.limits.max_prefill_blocks or 1
     done, steps, seconds = 0, 0, 0.0
     while done < prompt:
@@ -192,7 +191,7 @@ def _unlent(target: Target) -> str | None:
     topology = target.topology
     if topology.is_lent:
         return None
-    return f"Google Cloud lends no slice {topology.name}, as far as is known here"
+    return f"Google Cloud is not known to offer the slice {topology.name}"
 
 
 def _unused(target: Target) -> str | None:
@@ -201,7 +200,7 @@ def _unused(target: Target) -> str | None:
         return None
     shape = list(target.layout.mesh.shape.values())
     return (
-        f"the mesh {shape} uses {used} of the {there} devices: the others stand idle; override "
+        f"the mesh {shape} uses {used} of the {there} devices: the others are idle; override "
         f"ICI_MESH_SHAPE=[1,1,{there}] to use all"
     )
 
@@ -213,12 +212,12 @@ def _whole_heads(target: Target, anatomy: Anatomy) -> str | None:
     if shards == 1 or split_heads(heads, kv_heads, shards).sharded and cached.axis:
         return None
     if cached.value_dim == 0 and heads % shards == 0:
-        return None  # a latent is shared by all heads and whole everywhere by design
+        return None  # a latent is shared by all heads and replicated by design
     fitting = max(
         count for count in range(1, shards + 1) if shards % count == 0 and heads % count == 0
     )
     return (
-        f"{heads} heads ({kv_heads} of keys and values) do not divide over {shards} devices: every "
-        "device holds all of the attention's weights and keys and values; override "
-        f"ICI_MESH_SHAPE=[1,{shards // fitting},{fitting}], of which {fitting} divide them"
+        f"{heads} heads ({kv_heads} KV heads) do not divide over {shards} devices: every device "
+        "holds all of the attention's weights, keys and values; override "
+        f"ICI_MESH_SHAPE=[1,{shards // fitting},{fitting}] to divide them by {fitting}"
     )

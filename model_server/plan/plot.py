@@ -1,6 +1,6 @@
 """The roofline as a picture: FLOP per byte against FLOP per second, one point per bucket.
 
-Written as SVG by hand: one picture of lines and dots is less than a plotting library.
+Written as SVG by hand: for one picture of lines and dots a plotting library would be too much.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _INK, _FAINT = "#222222", "#dddddd"
 
 
 def roofline_svg(plan: Plan) -> str:
-    """The picture of a plan whose buckets were compiled."""
+    """Draw the picture of a plan whose buckets were compiled."""
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '

@@ -1,4 +1,4 @@
-"""Tells how far compiling is: a bar in a terminal, else a line per bucket."""
+"""Show the progress of compiling: a bar in a terminal, otherwise a line per bucket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from model_server.plan.planner import Done
 
 @contextmanager
 def told(out: TextIO) -> Iterator[Callable[[Done], None]]:
-    """Who is told of every bucket that is compiled."""
+    """Yield the callback for every compiled bucket."""
     if out.isatty():
         with _bar(out) as report:
             yield report

@@ -1,10 +1,10 @@
-"""Writes docs/plans.md: large models on slices, each planned for real: `make plans`.
+"""Writes docs/plans.md (`make plans`): large models on slices, each really planned.
 
     python -m model_server.plan.registry_page > docs/plans.md
 
-Takes some minutes a model; says on stderr how far it is. The text around the tables is
-registry_page.md. Compile times are left out and figures rounded: the page changes when a program
-does.
+Takes some minutes per model; reports progress on stderr. The text around the tables is
+registry_page.md. Compile times are left out and figures rounded, so that the page changes only when
+a program does.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ CASES = (
 
 
 def page(cases: Iterable[Case] = CASES) -> str:
-    """The whole page as Markdown."""
+    """Return the whole page as Markdown."""
     plans = [(case, _planned(case)) for case in cases]
     made = [(case, found) for case, found in plans if isinstance(found, Plan)]
     filled = {
@@ -130,11 +130,11 @@ def _planned(case: Case) -> Plan | str:
     except SaxError as exc:
         return exc.text
     finally:
-        jax.clear_caches()  # traced programs of a model that is done with
+        jax.clear_caches()  # frees the traced programs of a finished model
 
 
 def _room(found: Plan) -> str:
-    """What a chip of the tutorial's slice holds, in words."""
+    """Describe the memory of a chip of the tutorial's slice."""
     memory = found.memory
     if memory is None:
         return f"{found.model} does not fit {found.slice.topology}: {_first(found)}"
@@ -148,7 +148,7 @@ def _room(found: Plan) -> str:
         f"Weights take {_rounded(memory.weights)}, temporaries and code {programs}, and keys and\n"
         f"values of {memory.kv_tokens:,} tokens {pool}; {found.slots} slots of "
         f"{found.max_context:,} tokens need {found.slots * found.max_context:,},\n"
-        f"and there would be room for {free:,}."
+        f"and {free:,} would fit."
     )
 
 
@@ -220,7 +220,7 @@ def _rounded(count: float) -> str:
 
 
 def _two(value: float) -> str:
-    """Two figures: what a prediction is worth."""
+    """Format with two significant figures: a prediction is no more precise."""
     return f"{float(f'{value:.2g}'):,.{0 if value >= 10 else 1}f}"
 
 

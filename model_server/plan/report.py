@@ -1,7 +1,6 @@
-"""What there is to say about a model on a slice, as values and as JSON.
+"""The result of a plan, as values and as JSON.
 
-Bytes and FLOPs are of one device (a chip has one or two). Knows nothing of how any of it is found
-out.
+Bytes and FLOPs are per device (a chip has one or two).
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Where the model would run."""
-
     topology: str  # v5e:4x8
     chip: str
     hosts: int
@@ -21,22 +18,22 @@ class Slice:
     chips_per_host: int
     devices: int
     hbm_per_chip: int
-    mesh: dict[str, int]  # of devices
+    mesh: dict[str, int]  # devices per axis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Of one device, at most over the buckets."""
+    """Memory of one device, the maximum over the buckets."""
 
-    limit: int  # that the compiler lets programs fill
+    limit: int  # that the compiler lets programs use
     weights: int
-    arguments: int  # weights, pages and the step's numbers
+    arguments: int  # weights, pages and the step's inputs
     temporaries: int
-    outputs: int  # that take no argument's place
+    outputs: int  # not aliased to arguments
     code: int  # of all buckets together
     kv_page: int  # bytes of one page
     kv_pages: int  # in the compiled pool
-    kv_pages_free: int  # that would fit beside what the programs really need
+    kv_pages_free: int  # that would fit beside the programs' real needs
     page_size: int
 
     @property
@@ -60,19 +57,19 @@ class BucketPlan:
     outputs: int
     code: int  # at most
     flops: float  # counted from the model
-    flops_compiled: float  # that the compiler counts, and attention
+    flops_compiled: float  # counted by the compiler, plus attention
     bytes: float  # weights and cache, each once
-    bytes_compiled: float  # that the program moves, and the cache
-    open_loop_bytes: int  # of these: in loops whose length is data, counted once
+    bytes_compiled: float  # moved by the program, plus the cache
+    open_loop_bytes: int  # of these: in loops of data-dependent length, counted once
     sent: dict[str, int]  # bytes to other chips, by kind of collective
     collectives: int
-    seconds: float  # predicted: the roofline
+    seconds: float  # predicted from the roofline
     bound: str  # FLOPs, HBM, links
     compile_seconds: float
 
     @property
     def efficiency(self) -> float:
-        """Bytes that the program moves over those that no program could do without."""
+        """Bytes that the program moves, divided by the unavoidable ones."""
         return self.bytes_compiled / self.bytes
 
     @property
@@ -82,7 +79,7 @@ class BucketPlan:
 
     @property
     def rate(self) -> float:
-        """FLOP per second of one device, as predicted."""
+        """Predicted FLOP per second of one device."""
         return max(self.flops, self.flops_compiled) / self.seconds
 
 
@@ -92,7 +89,7 @@ class Decoding:
 
     batch: int
     context: int  # cached tokens of each
-    longest: int  # tokens that each may have, all slots filled so far
+    longest: int  # tokens that each may have if the batch shares all pages
     seconds: float  # of a step
     tokens_per_second: float
     per_chip: float
@@ -120,17 +117,17 @@ class Plan:
     context: int  # cached tokens of a sequence, for bytes and speeds
     slice: Slice
     fits: bool
-    problem: str | None = None  # why it does not
+    problem: str | None = None  # why it does not fit
     advice: list[str] = field(default_factory=list)  # what to change
     notes: list[str] = field(default_factory=list)
-    memory: Memory | None = None  # None: the compiler was not asked
+    memory: Memory | None = None  # None: nothing was compiled
     buckets: list[BucketPlan] = field(default_factory=list)
     decoding: list[Decoding] = field(default_factory=list)
     first_token: list[FirstToken] = field(default_factory=list)
     planning_seconds: float = 0.0
 
     def as_json(self) -> str:
-        """For programs; every speed stands under `predicted`."""
+        """Return JSON; every speed stands under `predicted`."""
         made = asdict(self)
         made["predicted"] = {key: made.pop(key) for key in ("decoding", "first_token")}
         if self.memory is not None:

@@ -1,8 +1,8 @@
-"""The time that a step takes at least on a chip, and what bounds it. Pure arithmetic.
+"""Minimum time of a step on a chip, and its bound.
 
-A step computes, reads its memory and talks to other chips, all at once at best: the slowest of the
-three is the least time (Williams et al. 2009, doi:10.1145/1498765.1498785). No start of a program
-and no wait for the slowest chip is in it.
+A step computes, accesses memory and talks to other chips, at best all at once: the slowest of the
+three is the minimum time (Williams et al. 2009, doi:10.1145/1498765.1498785). Program launches and
+waits for the slowest chip are not included.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BOUNDS = ("FLOPs", "HBM", "links")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What one device does in one step."""
+    """Work of one device in one step."""
 
     flops: float
     bytes: float  # to and from HBM
@@ -43,7 +43,7 @@ class Roofline:
 
 
 def roofline(load: Load, chip: Chip) -> Roofline:
-    """Of one step on one device of this chip."""
+    """Return the times of one step on one device of this chip."""
     return Roofline(
         computing=load.flops / chip.device_flops,
         reading=load.bytes / chip.device_hbm_rate,

@@ -1,4 +1,4 @@
-"""The name of a slice, such as v5e:4x8: read, spelled, and put right. Knows no compiler."""
+"""Parse and correct names of slices, such as v5e:4x8."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sax.names import nearest
 
 _PARAM = "topology"
 _NAME = re.compile(r"([a-z][a-z0-9_-]*?)[:=_](\d+(?:x\d+)*)")
-_COUNTED = re.compile(r"([a-z][a-z0-9_-]*?)-(\d+)")  # v5litepod-32: so many chips
-_MOST_CHIPS = 2**14  # no slice comes near, and a slip would keep the compiler busy for ever
+_COUNTED = re.compile(r"([a-z][a-z0-9_-]*?)-(\d+)")  # v5litepod-32: a number of chips
+_MOST_CHIPS = 2**14  # far above any slice; a typo would keep the compiler busy for ever
 
-# What Google Cloud lends, smallest first: https://cloud.google.com/tpu/docs/ and the page of each.
+# Slices of Google Cloud, smallest first: https://cloud.google.com/tpu/docs/ and each chip's page.
 LENT = {
     "v2": ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16"),
     "v3": ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"),
@@ -26,7 +26,7 @@ LENT = {
 
 @dataclass(frozen=True, slots=True)
 class SliceName:
-    """A chip and how many of them stand in each direction."""
+    """A chip and the number of chips in each direction."""
 
     chip: Chip
     size: str  # 4x8
@@ -40,7 +40,7 @@ class SliceName:
 
     @property
     def is_lent(self) -> bool:
-        """Whether Google Cloud has such a slice, which the compiler does not ask."""
+        """True if Google Cloud offers the slice; the compiler accepts others too."""
         return self.size in LENT[self.chip.name]
 
     @property
@@ -49,21 +49,21 @@ class SliceName:
 
 
 def parse_slice(text: str) -> SliceName:
-    """Read v5e:4x8 and its like. Raises InvalidRequest with the nearest names."""
+    """Parse v5e:4x8 and its like. Raises InvalidRequest with the nearest names."""
     found = _NAME.fullmatch(text.strip().lower())
     if found is None:
         raise _unreadable(text)
     name = SliceName(parse_chip(found[1], found[2]), found[2])
     if not 0 < name.chips <= _MOST_CHIPS:
         raise InvalidRequest(
-            f"topology {text} has {name.chips} chips: there are {_listed(nearby(name))}",
+            f"topology {text} has {name.chips} chips; nearest: {_listed(nearby(name))}",
             param=_PARAM,
         )
     return name
 
 
 def parse_chip(text: str, size: str = "") -> Chip:
-    """Read v5e, or what else people call it. Raises InvalidRequest with the nearest names."""
+    """Parse v5e or an alias. Raises InvalidRequest with the nearest names."""
     word = text.strip().lower()
     if found := CHIPS.get(ALIASES.get(word, word)):
         return found
@@ -78,7 +78,7 @@ def parse_chip(text: str, size: str = "") -> Chip:
 
 
 def nearby(name: SliceName, limit: int = 3) -> list[str]:
-    """Slices of the same chip that can be had, nearest in size first."""
+    """Return available slices of the same chip, nearest in size first."""
 
     def distance(size: str) -> float:
         return abs(math.log(chips_of(size) / max(name.chips, 1)))
@@ -88,12 +88,12 @@ def nearby(name: SliceName, limit: int = 3) -> list[str]:
 
 
 def chips_of(size: str) -> int:
-    """32, of 4x8."""
+    """Return the number of chips: 32 for 4x8."""
     return math.prod(map(int, size.split("x")))
 
 
 def _fitting(chip: str, size: str) -> str:
-    """The size, or the smallest where the chip does not come in it."""
+    """Return the size if the chip comes in it, else its smallest."""
     sizes = LENT[ALIASES.get(chip, chip)]
     return size if size in sizes else sizes[0]
 
@@ -103,14 +103,16 @@ def _unreadable(text: str) -> InvalidRequest:
     if counted := _COUNTED.fullmatch(word):
         chip = parse_chip(counted[1], counted[2])
         name = SliceName(chip, str(int(counted[2])))
-        hint = f"write how they stand: {_listed(nearby(name))}"
+        hint = f"give their shape: {_listed(nearby(name))}"
     elif chip := CHIPS.get(ALIASES.get(word.rstrip(":"), word.rstrip(":"))):
         hint = f"add a size: {', '.join(f'{chip.name}:{size}' for size in LENT[chip.name])}"
     else:
         hint = "write CHIP:SIZE, as v5e:4x8, v5p:2x2x4, or auto"
         if ":" in word:
-            parse_chip(word.partition(":")[0], "1x1")  # an unknown chip is the clearer error
-    return InvalidRequest(f"topology {text!r} is no name of a slice: {hint}", param=_PARAM)
+            parse_chip(
+                word.partition(":")[0], "1x1"
+            )  # raises the clearer error for an unknown chip
+    return InvalidRequest(f"topology {text!r} is not the name of a slice: {hint}", param=_PARAM)
 
 
 def _listed(names: list[str]) -> str:

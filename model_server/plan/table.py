@@ -1,4 +1,4 @@
-"""A plan as it looks in a terminal. Knows nothing of how any of it is found out."""
+"""Print a plan in a terminal."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from model_server.memory_plan import human
 from model_server.plan.report import BucketPlan, Plan
 
 _COLUMNS = ("temp", "TFLOP", "GB moved", "over least", "MB sent", "ms", "bound by", "compile s")
-_NARROWEST = 100  # where there is no terminal: a page's width
+_NARROWEST = 100  # width without a terminal
 
 
 def show(plan: Plan, console: Console | None = None) -> None:
-    """Print it."""
     out = console or _console()
     _headings(plan, out)
     if plan.memory is not None:
@@ -67,7 +66,7 @@ def _memory(plan: Plan, out: Console) -> None:
     )
     table.add_row("temporaries", human(memory.temporaries), "of the largest step")
     table.add_row("code", human(memory.code), "of all buckets")
-    table.add_row("in all", human(memory.used), f"of {human(memory.limit)} that programs may fill")
+    table.add_row("in all", human(memory.used), f"of {human(memory.limit)} that programs may use")
     free = memory.kv_pages_free * memory.page_size
     table.add_row(
         "KV that would fit", human(memory.kv_page * memory.kv_pages_free), f"{free:,} tokens"
@@ -114,7 +113,7 @@ def _bucket_row(bucket: BucketPlan) -> tuple[str, ...]:
 
 def _speeds(plan: Plan, out: Console) -> None:
     table = Table(
-        title="Predicted from the roofline: what the chips allow at best, not measured",
+        title="Predicted from the roofline: the best case, not measured",
         box=box.SIMPLE,
         title_justify="left",
     )
@@ -142,13 +141,13 @@ def _verdict(plan: Plan, out: Console) -> None:
         return
     out.print(escape(_plain(plan.problem or "")))
     if plan.advice:
-        out.print("it would fit with one of:")
+        out.print("it would fit with one of these changes:")
     for advice in plan.advice:
         out.print(f"  {escape(advice)}")
 
 
 def _plain(text: str) -> str:
-    """Names come from the user and from files: nothing that a terminal would obey."""
+    """Replace control characters: names come from users and files, and terminals obey escapes."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 

@@ -1,6 +1,6 @@
-"""A model on a slice: everything that its programs are compiled from, made as a load makes it.
+"""A model on a slice: everything its programs are compiled from, made as a load makes it.
 
-Nothing is compiled here, and nothing allocated.
+Compiles and allocates nothing.
 """
 
 from __future__ import annotations
@@ -32,23 +32,21 @@ _MESH = "overrides.ICI_MESH_SHAPE"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A model on a slice."""
-
-    title: str  # as it was asked for
-    path: str  # of the registry
+    title: str  # as requested
+    path: str  # in the registry
     topology: Topology
     recipe: Recipe
     layout: Layout  # over devices of the topology
     blueprint: Blueprint
     limits: EngineLimits
     planned: MemoryPlan
-    config: ModelServerConfig  # with the memory of the chip
+    config: ModelServerConfig  # with the chip's memory limit
     buckets: tuple[Bucket, ...]
     program: StepProgram
-    checkpoint: Checkpoint | None = None  # which may be closed by now
+    checkpoint: Checkpoint | None = None  # may be closed by now
 
     def with_pages(self, pages: int) -> Target:
-        """The same with another number of pages, and the program that they make."""
+        """Return the target with another number of pages, and the program for it."""
         limits = structs.replace(self.limits, pages=pages)
         program = step_program(self.recipe, self.blueprint, limits, self.layout)
         return replace(self, limits=limits, planned=self.planned.with_pages(pages), program=program)
@@ -61,10 +59,10 @@ def target_of(
     config: ModelServerConfig,
     path: str | None = None,
 ) -> Target:
-    """What a server of this slice would compile for this publish.
+    """Return what a server of this slice would compile for this publish.
 
-    path: the model path of a checkpoint, where it is not as its config.json says. Raises
-    InvalidRequest, ModelPathNotFound, CheckpointError, MemoryPlanError; Unavailable without libtpu.
+    path: the model path of a checkpoint, if not as in its config.json. Raises InvalidRequest,
+    ModelPathNotFound, CheckpointError, MemoryPlanError; Unavailable without libtpu.
     """
     with open_model(model, path) as opened:
         return target_on(opened, recipe_of(opened, overrides), topology_of(topology), config)
@@ -73,7 +71,10 @@ def target_of(
 def target_on(
     model: Model, recipe: Recipe, topology: Topology, config: ModelServerConfig
 ) -> Target:
-    """The same of an open model. Raises InvalidRequest, CheckpointError, MemoryPlanError."""
+    """Return the target of an open model.
+
+    Raises InvalidRequest, CheckpointError, MemoryPlanError.
+    """
     layout = layout_on(recipe, topology)
     blueprint = recipe.blueprint(layout, model.checkpoint)
     config = replace(config, memory_limit_bytes=memory_of(topology, config))
@@ -95,11 +96,11 @@ def target_on(
 
 
 def recipe_of(model: Model, overrides: Mapping[str, str]) -> Recipe:
-    """As a load configures it. Raises InvalidRequest, CheckpointError."""
+    """Configure the recipe as a load does. Raises InvalidRequest, CheckpointError."""
     entry = find(model.path)
     if isinstance(entry, CustomModel):
         raise InvalidRequest(
-            f"{model.path} is a model of your own code: only language models are planned",
+            f"{model.path} is a custom model: only language models can be planned",
             param="model",
         )
     if model.config is None and entry.needs_checkpoint:
@@ -112,12 +113,12 @@ def recipe_of(model: Model, overrides: Mapping[str, str]) -> Recipe:
     if not isinstance(recipe, Recipe):
         raise InvalidRequest(
             f"{model.title} is an embedding model, which one device holds: only language models "
-            "are planned",
+            "can be planned",
             param="model",
         )
     if recipe.stages > 1:
         raise InvalidRequest(
-            f"NUM_STAGES is {recipe.stages}: a plan is of one mesh; leave it out, or plan the "
+            f"NUM_STAGES is {recipe.stages}: a plan covers one mesh; leave it out, or plan the "
             "layers of one stage with NUM_LAYERS",
             param="overrides.NUM_STAGES",
         )
@@ -125,13 +126,13 @@ def recipe_of(model: Model, overrides: Mapping[str, str]) -> Recipe:
 
 
 def memory_of(topology: Topology, config: ModelServerConfig) -> int:
-    """Bytes that one device of the slice has for models."""
+    """Return the bytes that one device of the slice has for models."""
     usable = topology.chip.usable
     return min(usable, config.memory_limit_bytes or usable)
 
 
 def layout_on(recipe: Recipe, topology: Topology) -> Layout:
-    """How a model is divided over a slice. Raises InvalidRequest for a mesh that does not fit."""
+    """Lay a model out over a slice. Raises InvalidRequest for a mesh that does not fit."""
     there = len(topology.devices)
     layout = layout_of(recipe.mesh_shape or (1, 1, there), recipe.rules)
     wanted = layout.mesh.size

@@ -1,4 +1,4 @@
-"""TPU slices that are somewhere else, as the compiler in libtpu knows them. Needs no TPU."""
+"""TPU slices that are not present, as described by libtpu's compiler. Needs no TPU."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from model_server.plan.chips import Chip
 from model_server.plan.slices import SliceName, nearby, parse_slice
 from sax.errors import InvalidRequest, Unavailable
 
-# libtpu asks the metadata server of a TPU machine, and lets one process in at a time: neither
-# is for who only compiles.
+# By default libtpu queries the metadata server of a TPU machine and locks out other processes;
+# compiling alone needs neither.
 _ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-1",  # any: it says on stderr that it found none
+    "TPU_ACCELERATOR_TYPE": "v5litepod-1",  # any value avoids a complaint on stderr
 }
-# libtpu writes these itself, past os.environ, with words of complaint where it found nothing: a
-# server that this process starts would take them for those of a slice.
+# libtpu sets these itself, behind os.environ, to error messages where it found nothing. A server
+# that this process starts would take them for those of a slice.
 _WRITTEN = (
     "TPU_WORKER_ID",
     "CLOUD_TPU_TASK_ID",
@@ -33,24 +33,24 @@ _WRITTEN = (
     "CLOUD_TPU_WORKER_HOSTNAMES",
     "TPU_PREMAPPED_BUFFER_SIZE",
 )
-# A TPU machine joins the two cores of these chips to one device; the compiler does so if told.
+# TPU machines join the two cores of these chips into one device; the compiler needs the option.
 _JOINED_CORES = {"v4": {"chip_config_name": "megacore"}}
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A slice: its devices, to compile for, and how they stand on hosts."""
+    """A slice: its devices, to compile for, and its hosts."""
 
     name: str  # v5e:4x8
     chip: Chip
     devices: tuple[Any, ...]
     hosts: int
     chips: int
-    is_lent: bool  # whether Google Cloud has such a slice
+    is_lent: bool  # offered by Google Cloud
 
     @property
     def size(self) -> str:
-        """4x8, of v5e:4x8."""
+        """4x8 for v5e:4x8."""
         return self.name.partition(":")[2]
 
     @property
@@ -63,7 +63,7 @@ class Topology:
 
 
 def topology_of(text: str) -> Topology:
-    """The slice of this name. Raises InvalidRequest, and Unavailable where libtpu is absent."""
+    """Return the slice of this name. Raises InvalidRequest; Unavailable without libtpu."""
     name = parse_slice(text)
     devices = _described(name)
     return Topology(
@@ -77,7 +77,7 @@ def topology_of(text: str) -> Topology:
 
 
 def devices_of(name: str) -> list[Any]:
-    """The devices of a slice such as v5e:4x8, to compile for. Raises as `topology_of`."""
+    """Return the devices of a slice such as v5e:4x8. Raises like `topology_of`."""
     return _described(parse_slice(name))
 
 
@@ -102,7 +102,7 @@ def _described(name: SliceName) -> list[Any]:
 
 @contextmanager
 def _as_for_a_compiler() -> Iterator[None]:
-    """The environment that libtpu should find; nothing of it stays."""
+    """Set the environment that libtpu needs, and restore it afterwards."""
     given = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(given)
     try:
@@ -118,14 +118,14 @@ def _check_even(name: SliceName, devices: list[Any]) -> None:
     shares = Counter(device.process_index for device in devices)
     if len(set(shares.values())) > 1:
         raise InvalidRequest(
-            f"topology {name} has hosts with unlike numbers of devices; nearest: "
+            f"topology {name} has hosts with different numbers of devices; nearest: "
             f"{', '.join(nearby(name))}",
             param="topology",
         )
 
 
 def _refused(name: SliceName, exc: RuntimeError) -> InvalidRequest:
-    """The compiler's own words where they are about more than its spelling."""
+    """Translate the compiler's error; its own text is kept unless it is only about the name."""
     said = str(exc).partition("\n")[0].partition(": ")[2] or str(exc)
     if "not divisible" in said:
         said = f"its hosts have 2x2 chips each, which {name.size} does not divide into"

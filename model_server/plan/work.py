@@ -1,7 +1,7 @@
-"""What one step cannot do without, on one device: FLOPs, and bytes of weights and of the cache.
+"""Unavoidable work of one step on one device: FLOPs, and bytes of weights and cache.
 
-Arithmetic on shapes, beside what the compiled program says: that does not look into kernels, and
-counts a loop whose length is data once.
+Arithmetic on shapes, to complement the compiled program, whose text does not show the inside of
+kernels and counts a loop of data-dependent length once.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from model_server.plan.target import Target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Of one step on one device."""
+    """Work of one step on one device."""
 
-    flops: int  # of all products
-    attention_flops: int  # of these: between queries and what is cached
+    flops: int  # of all matrix products
+    attention_flops: int  # of these: between queries and the cache
     weights: int  # bytes read
     cache: int  # bytes read and written
 
@@ -32,7 +32,7 @@ class Work:
 
 
 def work_of(target: Target, anatomy: Anatomy, bucket: Bucket, context: int) -> Work:
-    """A step of this bucket, full, whose sequences have so many tokens cached.
+    """Return the work of a full step of this bucket with `context` tokens cached per sequence.
 
     The prompt blocks of a step are the last ones of a prompt of that length.
     """
@@ -42,7 +42,7 @@ def work_of(target: Target, anatomy: Anatomy, bucket: Bucket, context: int) -> W
     for declared in target.blueprint.declarations:
         read, computed = _of_weight(target, anatomy, declared, tokens, rows)
         weights, flops = weights + read, flops + computed
-    before = max(0, context - prompt)  # cached of the prompt before its first block
+    before = max(0, context - prompt)  # tokens cached before the step's first prompt block
     queried = bucket.decodes * anatomy.seen(context)
     if prompt:
         queried += sum(
@@ -60,7 +60,7 @@ def work_of(target: Target, anatomy: Anatomy, bucket: Bucket, context: int) -> W
 
 
 def flops_ratio(target: Target, anatomy: Anatomy, bucket: Bucket, layers: int) -> float:
-    """FLOPs of all weights in a step to those of a model with the first so many layers."""
+    """Return the FLOPs of all weights in a step divided by those of the first `layers` layers."""
     tokens = bucket.tokens(target.limits.prefill_block)
     rows = bucket.decodes + (1 if bucket.blocks else 0)
     all_of_it = compiled = 0
@@ -72,7 +72,7 @@ def flops_ratio(target: Target, anatomy: Anatomy, bucket: Bucket, layers: int) -
 
 
 def weights_of(target: Target, anatomy: Anatomy, tokens: int) -> int:
-    """Bytes of weights that a step of so many tokens reads on one device."""
+    """Return the bytes of weights that a step of `tokens` tokens reads on one device."""
     return sum(
         _of_weight(target, anatomy, declared, tokens, tokens)[0]
         for declared in target.blueprint.declarations
@@ -80,14 +80,14 @@ def weights_of(target: Target, anatomy: Anatomy, tokens: int) -> int:
 
 
 def cached_token_bytes(target: Target) -> float:
-    """Bytes of one token in one layer, on one device."""
+    """Return the bytes of one token in one layer, on one device."""
     page = target.planned.kv / (target.planned.pages + 1)
     layers = cache_of(target.recipe, target.layout).layers
     return page / target.limits.page_size / layers
 
 
 def expected_experts(experts: int, chosen: int, tokens: int) -> float:
-    """How many different ones so many tokens choose, were every choice as likely."""
+    """Return the expected number of distinct experts, if all are equally likely."""
     return experts * (1 - (1 - min(1.0, chosen / experts)) ** tokens)
 
 
@@ -109,7 +109,7 @@ def _of_weight(
 
 
 def _is_looked_up(target: Target, declared: Declaration) -> bool:
-    """A table of which a step reads the rows of its tokens; a tied one is the head too."""
+    """True for tables of which a step reads single rows; a tied embedding is the head too."""
     if declared.path.startswith("positions"):
         return True
     has_head = any(other.path.startswith("head.") for other in target.blueprint.declarations)
@@ -125,7 +125,7 @@ def _held(target: Target, declared: Declaration) -> int:
 
 
 def _share(target: Target, declared: Declaration) -> int:
-    """Numbers of a weight that one device multiplies with."""
+    """Number of elements of a weight that one device multiplies with."""
     first = declared.leaves[0]
     sharding = target.layout.sharding(first.shape, first.axes, first.bits)
     part = math.prod(sharding.shard_shape(first.shape)) / math.prod(first.shape)
@@ -133,7 +133,7 @@ def _share(target: Target, declared: Declaration) -> int:
 
 
 def _flops_per_token(target: Target, anatomy: Anatomy) -> int:
-    """Of one query position with one cached token, all heads of the device: scores and mixing."""
+    """FLOPs per query and cached token on one device, over its heads: scores and mixing."""
     cache = cache_of(target.recipe, target.layout)
     shards = target.layout.shards(cache.axis)
     return 2 * (cache.key_dim + (cache.value_dim or cache.key_dim)) * anatomy.heads // shards
@@ -142,7 +142,7 @@ def _flops_per_token(target: Target, anatomy: Anatomy) -> int:
 def _cache_bytes(
     target: Target, anatomy: Anatomy, bucket: Bucket, context: int, before: int
 ) -> int:
-    """Read once by each decode and each block of prompt, and the new tokens written."""
+    """Bytes of the cache: read once by each decode and prompt block, new tokens written."""
     block = target.limits.prefill_block
     seen = bucket.decodes * anatomy.seen(context)
     seen += sum(anatomy.seen(before + (n + 1) * block) for n in range(bucket.blocks))

@@ -1,4 +1,4 @@
-"""Which of the sets that lie at a place fits this server, and why the nearest does not. Pure."""
+"""Choose the set of compiled programs that fits this server, or explain why none does."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from model_server.precompiled.manifest import Manifest, shape_differences
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What this server would compile."""
+    """Properties of the programs that this server would compile."""
 
     weights: str
     keys: Keys
-    limits: EngineLimits  # as its own plan has them
-    pages_are_given: bool  # by a flag, so that no fewer would do
+    limits: EngineLimits  # from its own plan
+    pages_are_given: bool  # by a flag: a set with fewer does not fit
     sax: str
 
 
 def choose(sets: Mapping[str, Manifest], wanted: Wanted) -> str | None:
-    """The one with the most pages; of these the one of the same sources, then the newest."""
+    """Return the fitting set with the most pages; ties go to the same sources, then the newest."""
     fitting = [name for name, each in sets.items() if not why_not(each, wanted)]
     return max(fitting, key=lambda name: _merit(sets[name], wanted), default=None)
 
 
 def why_not(made: Manifest, wanted: Wanted) -> list[str]:
-    """What keeps this server from running a set, in words; none: nothing does."""
+    """Return why this server cannot run a set; empty if it can."""
     if made.weights != wanted.weights:
         return [f"made for another model, {made.model}"]
     return [
@@ -39,13 +39,13 @@ def why_not(made: Manifest, wanted: Wanted) -> list[str]:
 
 
 def explain(sets: Mapping[str, Manifest], wanted: Wanted) -> str:
-    """Why none of them fits: of this model the nearest, with all that keeps it from being run."""
+    """Explain why no set fits, with all the differences of the nearest one for this model."""
     reasons = {
         name: why_not(each, wanted) for name, each in sets.items() if each.weights == wanted.weights
     }
     if not reasons:
         others = sorted({f"{each.model} on {each.topology}" for each in sets.values()})
-        return f"those there are of other models or meshes ({', '.join(others)})"
+        return f"the sets there are for other models or meshes ({', '.join(others)})"
     nearest = min(reasons, key=lambda name: len(reasons[name]))
     return f"{nearest}, the nearest of {len(reasons)}, was {'; '.join(reasons[nearest])}"
 
@@ -53,9 +53,9 @@ def explain(sets: Mapping[str, Manifest], wanted: Wanted) -> str:
 def _pages(made: int, wanted: Wanted) -> list[str]:
     own = wanted.limits.pages
     if made > own:
-        return [f"made for {made} KV pages, here is room for {own}"]
+        return [f"made for {made} KV pages, this server has memory for {own}"]
     if wanted.pages_are_given and made != own:
-        return [f"made for {made} KV pages, here --kv_cache_bytes gives {own}"]
+        return [f"made for {made} KV pages, --kv_cache_bytes gives {own}"]
     return []
 
 

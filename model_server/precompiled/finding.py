@@ -1,6 +1,7 @@
-"""A server looks for programs that were compiled ahead, and says what it finds.
+"""Finds programs that were compiled ahead, and logs the result.
 
-Programs are code, so it looks only where its flag says: at one place, or beside each checkpoint.
+Programs are code, so a server looks only where its flag says: at one place, or beside each
+checkpoint.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ def find_ready(
     layout: Layout,
     limits: EngineLimits,
 ) -> ReadyPrograms | None:
-    """The set that fits; None, and a line in the log that says why, where there is none.
+    """Return the set that fits, or None after logging why there is none.
 
-    layout: over the devices that the model will lie on. limits: as this server plans them; a set
-    may have fewer pages.
+    layout: over the devices that will hold the model. limits: as this server plans them; a set may
+    have fewer pages.
     """
     place = _place(spec, config)
     if place is None:
@@ -49,8 +50,8 @@ def find_ready(
 def _look(place: str, spec: ModelSpec, wanted: Wanted) -> ReadyPrograms | None:
     if open_to_all(place):
         logger.error(
-            "%s: every user of this machine can write there, and programs are code: they are left "
-            "aside; chmod o-w it",
+            "%s is ignored: every user of this machine can write there, and programs are code; "
+            "chmod o-w it",
             place,
         )
         return None
@@ -67,7 +68,7 @@ def _look(place: str, spec: ModelSpec, wanted: Wanted) -> ReadyPrograms | None:
         "%s: %d programs for %s, compiled ahead by sax %s at %s, are in %s%s",
         *(spec.model_id, len(chosen.programs), chosen.topology, chosen.sax, chosen.made_at),
         folder.url,
-        f"; they are for {pages} KV pages, of the {own} there is room for" if pages < own else "",
+        f"; they are for {pages} KV pages, {own} would fit" if pages < own else "",
     )
     return ReadyPrograms(folder, chosen, wanted.sax)
 
@@ -92,8 +93,8 @@ def _place(spec: ModelSpec, config: ModelServerConfig) -> str | None:
         return own
     if own is not None and "://" not in own and _has_some(own):
         logger.info(
-            "%s holds compiled programs, which are code and are taken only where --programs says "
-            "so: --programs %s, if whoever can write there may run code here",
+            "%s holds compiled programs, which are code and are loaded only with --programs: give "
+            "--programs %s if everyone who can write there may run code here",
             own,
             BESIDE_CHECKPOINTS,
         )
@@ -104,5 +105,5 @@ def _has_some(own: str) -> bool:
     try:
         return any(True for _ in sets_at(own))
     except CheckpointError:
-        logger.warning("%s cannot be looked into", own)
+        logger.warning("%s cannot be listed", own)
         return False

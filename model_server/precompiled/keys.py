@@ -1,6 +1,6 @@
-"""What a compiled program depends on beside its own text, and in which of it two places differ.
+"""Properties besides its own text that a compiled program depends on, and their comparison.
 
-Pure values and sentences. Knows no jax: `surroundings` fills the keys in.
+Imports no jax: `surroundings` fills in the keys.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from collections.abc import Mapping
 import msgspec
 
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
-# Flags that change no program: where XLA writes what it thinks, how many devices a CPU pretends.
+# Flags that change no program: where XLA dumps, how many devices a CPU host simulates.
 _IDLE_FLAGS = ("--xla_dump_", "--xla_force_host_platform_device_count")
 _NONE = "none"
 
 
 class Keys(msgspec.Struct, frozen=True, kw_only=True):
-    """Who made a program, and for what."""
+    """Compiler and target of a program."""
 
     platform: str  # cpu, gpu, tpu
-    chip: str  # as jax calls the kind of device
-    machine: str  # the instructions of a CPU; empty elsewhere
+    chip: str  # device kind, as jax names it
+    machine: str  # instruction set id of a CPU; empty elsewhere
     jax: str
     jaxlib: str
-    libtpu: str  # empty where it has no part
-    flags: Mapping[str, str]  # of the compiler, by the variable that holds them
+    libtpu: str  # empty where it is not used
+    flags: Mapping[str, str]  # of the compiler, by environment variable
     mesh: str  # replica x data x model
     hosts: int
     devices_per_host: int
@@ -32,18 +32,18 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def flags_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """The compiler's flags that change programs, in an order of their own."""
+    """Return the compiler flags that change programs, sorted."""
     return {name: _flags(environment.get(name, "")) for name in _FLAGS}
 
 
 def differences(made: Keys, here: Keys) -> list[str]:
-    """In words, "made for jax 0.10.1, here is 0.10.2"; none where programs can be run."""
+    """Describe each difference: "made for jax 0.10.1, this server has 0.10.2"."""
     found = [
-        f"made for {name} {there or _NONE}, here is {ours or _NONE}"
+        f"made for {name} {there or _NONE}, this server has {ours or _NONE}"
         for name, there, ours in _pairs(made, here)
         if there != ours
     ]
-    # Where there are more or fewer devices, they lie elsewhere as a matter of course.
+    # With another number of devices, their coordinates differ as a matter of course.
     alike = (made.chip, made.mesh, made.hosts, made.devices_per_host) == (
         here.chip,
         here.mesh,
@@ -70,7 +70,8 @@ def _hosts(keys: Keys) -> str:
 def _moved(made: tuple[str, ...], here: tuple[str, ...]) -> str:
     place = next(n for n, pair in enumerate(zip(made, here, strict=True)) if pair[0] != pair[1])
     return (
-        f"made for device {made[place]} at place {place} of the mesh, here is device {here[place]}"
+        f"made for device {made[place]} at place {place} of the mesh, this server has device "
+        f"{here[place]}"
     )
 
 

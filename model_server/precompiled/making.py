@@ -1,7 +1,4 @@
-"""Compiles every program of a model and writes the set. What is there already stays.
-
-Knows no terminal: who runs it is told of each program.
-"""
+"""Compiles every program of a model and writes the set; programs already present are kept."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ _LESS = "(lower --kv_cache_bytes or --slots, or take a larger slice)"
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What came of one program."""
+    """Outcome of one program."""
 
     name: str
     entry: ProgramEntry | None  # None: it failed
@@ -58,7 +55,7 @@ Told = Callable[[Made], None]
 
 
 def manifest_of(subject: Subject) -> Manifest:
-    """Of the set to be made; it has no programs yet."""
+    """Return the manifest of the set to be made, without programs yet."""
     return Manifest(
         model=subject.title,
         overrides=subject.overrides,
@@ -73,15 +70,14 @@ def manifest_of(subject: Subject) -> Manifest:
 
 
 def program_count(subject: Subject) -> int:
-    """How many there will be."""
     return len(subject.buckets) + subject.copies.count(_ways(subject))
 
 
 class Maker:
-    """Makes one set. `compiled` is called for each of its programs, by several threads."""
+    """Makes one set. Several threads call `compiled`, once per program."""
 
     def __init__(self, subject: Subject, place: str, told: Told, *, keep_going: bool) -> None:
-        """keep_going: a program that does not compile does not end it all."""
+        """keep_going: continue after a program that does not compile."""
         self._subject = subject
         self._manifest = manifest_of(subject)
         self.folder = SetFolder(Folder(place).child(self._manifest.name))
@@ -92,9 +88,9 @@ class Maker:
         self._writing = threading.Lock()
 
     def make(self) -> Manifest:
-        """The set as it was written. Raises CheckpointError, LoadFailed."""
+        """Write the set and return its manifest. Raises CheckpointError, LoadFailed."""
         self._there = self.folder.entries()
-        # A place that cannot be written is to be told before hours of compiling.
+        # Fail on a place that cannot be written before hours of compiling.
         self.folder.note(self._so_far())
         with closing(compiled_in_turn(self._subject.buckets, self._bucket)) as made:
             for _ in made:
@@ -106,11 +102,10 @@ class Maker:
 
     @property
     def failures(self) -> list[Made]:
-        """What did not compile."""
         return [made for made in self._made.values() if made.entry is None]
 
     def compiled(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Any:
-        """Compile and write; the program itself nobody needs here."""
+        """Compile and write; returns nothing, as no caller runs the program here."""
         made = self._one(name, lower)
         with self._writing:
             self._made[name] = made
@@ -119,7 +114,7 @@ class Maker:
         self._told(made)
 
     def pass_on(self, name: str, body: bytes) -> None:
-        """There is nobody else."""
+        """Do nothing: there is no other host."""
 
     def _bucket(self, bucket: Bucket) -> None:
         self.compiled(str(bucket), lambda: self._subject.program.lower(bucket))
@@ -161,7 +156,7 @@ class Maker:
         return True
 
     def _so_far(self) -> Manifest:
-        """With what an earlier run left, which this one may yet come to."""
+        """Include what an earlier run left: this run may still get to it."""
         made = {name: made.entry for name, made in self._made.items() if made.entry}
         return self._with({**self._there, **made}.values())
 

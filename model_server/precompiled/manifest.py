@@ -1,6 +1,6 @@
-"""The list of contents of a set of compiled programs: what they are of, what they were made for.
+"""Manifest of a set of compiled programs: its contents, and what it was made for.
 
-JSON that people can read. It is written last, so that a set without one was never finished. Pure.
+Human-readable JSON, written last, so a set without one was never finished.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from model_server.precompiled.keys import Keys
 from sax.errors import CheckpointError
 
 FORMAT = 1
-_OF_HOST = ("pages", "queue")  # limits that may differ, or that no program depends on
+_OF_HOST = ("pages", "queue")  # may differ (pages), or affects no program (queue)
 
 
 class ProgramEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One program."""
-
-    name: str  # 2 decodes + 0 prompt blocks
-    text: str  # sha256 of the text that was compiled
+    name: str  # e.g. "2 decodes + 0 prompt blocks"
+    text: str  # sha256 of the lowered text
     file: str
     size: int
     sha256: str  # of the file
@@ -34,10 +32,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """One set: a model on a topology, by one compiler."""
 
     format: int = FORMAT
-    model: str  # as it was asked for
+    model: str  # as requested
     overrides: Mapping[str, str]
-    topology: str  # likewise
-    weights: str  # digest of their shapes: whether it is this model at all
+    topology: str  # as requested
+    weights: str  # digest of their shapes, which identifies the model
     keys: Keys
     limits: EngineLimits
     sax: str  # version and digest of the sources
@@ -47,7 +45,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Of its folder: the same for everything that is to end up in the same set."""
+        """Name of the set's folder: the same for everything that belongs in one set."""
         alike = (self.weights, self.keys, self.limits, self.sax)
         digest = hashlib.sha256(msgspec.json.encode(alike, order="sorted")).hexdigest()[:12]
         return f"{re.sub('[^a-z0-9]+', '-', self.topology.lower())}-{digest}"
@@ -58,7 +56,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode(manifest: Manifest) -> bytes:
-    """For people and for `decode`."""
+    """Encode as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
 
 
@@ -70,14 +68,14 @@ def decode(body: bytes) -> Manifest:
             raise CheckpointError(f"it has format {version}, and this sax reads format {FORMAT}")
         return msgspec.json.decode(body, type=Manifest)
     except msgspec.MsgspecError as exc:
-        raise CheckpointError(f"it is no manifest of compiled programs: {exc}") from exc
+        raise CheckpointError(f"it is not a manifest of compiled programs: {exc}") from exc
 
 
 def shape_differences(made: EngineLimits, here: EngineLimits) -> list[str]:
-    """Which of the limits that shape programs differ, in words; pages apart."""
+    """Describe which of the limits that shape programs differ; pages aside."""
     names = [name for name in made.__struct_fields__ if name not in _OF_HOST]
     return [
-        f"made for {name} {getattr(made, name)}, here is {getattr(here, name)}"
+        f"made for {name} {getattr(made, name)}, this server has {getattr(here, name)}"
         for name in names
         if getattr(made, name) != getattr(here, name)
     ]

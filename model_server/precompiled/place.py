@@ -1,7 +1,7 @@
-"""Where sets of compiled programs lie: a folder per set, here or in a bucket.
+"""Storage of sets of compiled programs: one folder per set, on disk or in a bucket.
 
-A set is its program files and, written last, a manifest with their digests. While it is made the
-manifest is called otherwise, so that who reads sees whole sets alone. Knows no compiler.
+A set is its program files and a manifest with their digests, which is written last. Until then the
+manifest has another name, so that readers see only whole sets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNFINISHED = "unfinished.json"
 
 
 def beside(checkpoint: str) -> str | None:
-    """The place of a checkpoint's own programs: in its folder, beside its file."""
+    """Return the place of a checkpoint's own programs: in its folder, or beside its file."""
     if checkpoint == NO_CHECKPOINT:
         return None
     if "://" in checkpoint and not checkpoint.startswith("file://"):
@@ -49,24 +49,24 @@ class SetFolder:
         return self._folder.name
 
     def manifest(self) -> Manifest | None:
-        """None: there is none, or it was never finished."""
+        """Return the manifest, or None if the set is absent or unfinished."""
         return self._manifest(MANIFEST)
 
     def entries(self) -> dict[str, ProgramEntry]:
-        """What earlier runs left, finished or not, by name; nobody has looked into the files."""
+        """Return entries of earlier runs, finished or not, by name; their files are not checked."""
         found: dict[str, ProgramEntry] = {}
         for name in (MANIFEST, _UNFINISHED):
             try:
                 manifest = self._manifest(name)
             except CheckpointError as exc:
-                logger.warning("%s; it is made anew", exc.text)
+                logger.warning("%s; recreating it", exc.text)
                 continue
             if manifest is not None:
                 found |= {entry.name: entry for entry in manifest.programs}
         return found
 
     def read(self, entry: ProgramEntry) -> bytes:
-        """A program as it was written, or an error that says how the file differs."""
+        """Read and verify a program. Raises CheckpointError saying how the file differs."""
         body = self._folder.read(entry.file)
         where = f"{self.url}/{entry.file}"
         if body is None:
@@ -78,15 +78,15 @@ class SetFolder:
         return body
 
     def add(self, file: str, body: bytes) -> None:
-        """A program; it counts once a manifest lists it."""
+        """Write a program; it counts once a manifest lists it."""
         self._folder.write(file, body)
 
     def note(self, manifest: Manifest) -> None:
-        """What there is so far, for a run that goes on where this one was cut off."""
+        """Write the progress so far, so that an interrupted run can be continued."""
         self._folder.write(_UNFINISHED, encode(manifest))
 
     def finish(self, manifest: Manifest, earlier: Iterable[ProgramEntry]) -> None:
-        """The set is whole; programs of earlier runs that it no longer lists go."""
+        """Write the final manifest and remove programs of earlier runs that it does not list."""
         self._folder.write(MANIFEST, encode(manifest))
         self._folder.remove(_UNFINISHED)
         listed = {entry.file for entry in manifest.programs}
@@ -103,7 +103,7 @@ class SetFolder:
 
 
 def sets_at(place: str) -> Iterator[tuple[SetFolder, Manifest]]:
-    """The finished sets; the log tells of one that cannot be read. Raises CheckpointError."""
+    """Yield the finished sets; logs those that cannot be read. Raises CheckpointError."""
     folder = Folder(place)
     for name in [] if _is_absent(folder) else folder.children():
         found = SetFolder(folder.child(name))
@@ -117,7 +117,7 @@ def sets_at(place: str) -> Iterator[tuple[SetFolder, Manifest]]:
 
 
 def open_to_all(place: str) -> bool:
-    """Whether every user of this machine may put programs there."""
+    """Return True if every user of this machine can write programs there."""
     folder = Folder(place)
     if not folder.is_local or not folder.path.exists():
         return False

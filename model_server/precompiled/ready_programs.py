@@ -1,7 +1,7 @@
-"""Programs from a set that was compiled ahead; what is not in it, or does not load, is compiled.
+"""Programs from a set that was compiled ahead; others are compiled as usual.
 
-A program is taken when its text is the very text that would be compiled here. One load uses one of
-these. Knows no folders but as something that reads an entry.
+A program is used if its text equals the text that would be compiled here. One load uses one
+instance.
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ logger = logging.getLogger(__name__)
 
 
 class ReadyPrograms:
-    """A set, in front of who compiles."""
-
     def __init__(self, folder: SetFolder, manifest: Manifest, sax: str) -> None:
-        """sax: the version of this server."""
+        """sax: version of this server."""
         self.limits = manifest.limits
         self._folder = folder
         self._manifest = manifest
@@ -38,11 +36,11 @@ class ReadyPrograms:
         self._compiled: list[str] = []
 
     def over(self, programs: Programs) -> Programs:
-        """The same programs, those of the set without compiling."""
+        """Wrap `programs` so that those in the set are not compiled."""
         return _Over(self, programs)
 
     def tell(self) -> None:
-        """Say once what came of it."""
+        """Log the outcome, once per load."""
         where, read = self._folder.url, self._read
         if not self._compiled:
             logger.info(
@@ -52,7 +50,7 @@ class ReadyPrograms:
         other = (
             ""
             if self._sax == self._manifest.sax
-            else (f"; made from the sources of sax {self._manifest.sax}, here is {self._sax}")
+            else (f"; made by sax {self._manifest.sax}, this server is {self._sax}")
         )
         logger.warning(
             "%d programs were read from %s and %d compiled (%s)%s",
@@ -60,7 +58,7 @@ class ReadyPrograms:
         )
 
     def find(self, lowered: jax.stages.Lowered) -> tuple[Any, bytes] | None:
-        """The program of this text and its bytes. Raises nothing: compiling always helps."""
+        """Return the program of this text and its bytes. Raises nothing: compiling always works."""
         entry = self._entries.get(digest_of_text(lowered))
         if entry is None:
             return None
@@ -69,16 +67,15 @@ class ReadyPrograms:
             program = from_bytes(body)
         except CheckpointError as exc:
             logger.warning("%s; compiling it", exc.text)
-        except Exception as exc:  # whatever a compiler of another day left there
+        except Exception as exc:  # an older compiler may have written anything
             logger.warning("%s cannot be loaded here, compiling it: %s", entry.file, exc)
         else:
-            # The text does not say how values are called on their way in and out.
+            # The text does not contain the names of inputs and outputs.
             if (program.in_tree, program.out_tree) == (lowered.in_tree, lowered.out_tree):
                 return program, body
         return None
 
     def note(self, name: str, *, read: bool) -> None:
-        """One more was read, or was not there."""
         with self._counting:
             self._read += read
             if not read:
@@ -86,14 +83,13 @@ class ReadyPrograms:
 
 
 class _Over:
-    """A set in front of one who compiles."""
+    """Looks in the set first, then in `programs`."""
 
     def __init__(self, ready: ReadyPrograms, programs: Programs) -> None:
         self._ready = ready
         self._programs = programs
 
     def compiled(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Any:
-        """Of the set, else compiled as ever."""
         lowered = lower()
         found = self._ready.find(lowered)
         self._ready.note(name, read=found is not None)
@@ -108,5 +104,8 @@ class _Over:
 
 
 def digest_of_text(lowered: jax.stages.Lowered) -> str:
-    """Of what the compiler is given; wherever sax is installed (see `config.environment`)."""
+    """Digest the compiler's input, which does not depend on where sax is installed.
+
+    See `config.environment`.
+    """
     return hashlib.sha256(lowered.as_text().encode()).hexdigest()

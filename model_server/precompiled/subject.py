@@ -1,4 +1,4 @@
-"""What is to be compiled ahead: a model for a TPU slice, or for CPUs like those of this machine."""
+"""Subject of ahead-of-time compilation: a model on a TPU slice, or on CPUs like these."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from model_server.plan.topology import topology_of
 from model_server.precompiled.topologies import cpu_devices
 from sax.errors import InvalidRequest
 
-_SLACK = 64  # one part in so many of a device's memory
+_SLACK = 64  # keep 1/64 of a device's memory free
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model on devices, as far as its programs go."""
+    """A model on devices: everything its programs depend on."""
 
     title: str
     overrides: Mapping[str, str]
@@ -41,7 +41,7 @@ class Subject:
 
     @property
     def copies(self) -> PageCopies:
-        """What moves pages, where prompts and answers are computed apart."""
+        """Programs that move pages for disaggregated prefill."""
         program, most = self.program, self.limits.pages_per_sequence
         return PageCopies(program.pages, program.last_tokens, program.everywhere, most)
 
@@ -53,10 +53,10 @@ def subject_of(
     config: ModelServerConfig,
     path: str | None = None,
 ) -> Subject:
-    """Made as a load makes it. For CPUs this process must have them.
+    """Build the subject exactly as a load would; for CPUs this process must have them.
 
-    path: the model path of a checkpoint, where it is not as its config.json says. Raises
-    InvalidRequest, ModelPathNotFound, CheckpointError, MemoryPlanError; Unavailable without libtpu.
+    path: the model path of a checkpoint, if not as in its config.json. Raises InvalidRequest,
+    ModelPathNotFound, CheckpointError, MemoryPlanError; Unavailable without libtpu.
     """
     on = _on_cpu if cpu_devices(topology) else _on_slice
     with open_model(model, path) as opened:
@@ -88,7 +88,7 @@ def _on_cpu(
     wanted, there = cpu_devices(topology), len(jax.devices())
     if wanted != there:
         raise InvalidRequest(
-            f"{topology} has {wanted} devices, and this process {there}", param="topology"
+            f"{topology} has {wanted} devices, but this process has {there}", param="topology"
         )
     recipe = recipe_of(model, overrides)
     check_devices(recipe, model.checkpoint, config)
@@ -110,7 +110,7 @@ def _on_cpu(
 
 
 def _with_slack(target: Target) -> Target:
-    """A few pages fewer than fit: a device of the real slice may tell of some MB less."""
+    """Leave out a few pages: a device of the real slice may report some MB less."""
     planned, limits = target.planned, target.limits
     page = planned.kv // (planned.pages + 1)
     spare = -(-target.topology.chip.usable // (_SLACK * page))

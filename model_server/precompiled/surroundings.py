@@ -1,4 +1,4 @@
-"""The keys of programs over a mesh: of devices that are here, or of a slice that is elsewhere."""
+"""Keys of programs over a mesh, of local devices or of a remote slice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from model_server.precompiled.keys import Keys, flags_of
 
 
 def keys_of(layout: Layout) -> Keys:
-    """What programs over these devices depend on, with the compiler of this process."""
+    """Return what programs over these devices depend on, with this process's compiler."""
     mesh = layout.mesh
     assert isinstance(mesh, Mesh), "a layout of sizes is nowhere"
     devices = list(mesh.devices.flat)
@@ -39,7 +39,7 @@ def keys_of(layout: Layout) -> Keys:
 
 
 def digest_of(shapes: Iterable[Any]) -> str:
-    """Tells models apart whose weights have other shapes, number formats or shardings."""
+    """Return a digest that differs for weights of other shapes, dtypes or shardings."""
     digest = hashlib.sha256()
     for shape in shapes:
         digest.update(f"{shape.shape} {shape.dtype} {shape.sharding.spec}\n".encode())

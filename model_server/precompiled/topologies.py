@@ -1,4 +1,7 @@
-"""Topologies that are no TPU slices: CPUs of one host. Imports no jax, which wants to be told."""
+"""Topologies other than TPU slices: CPUs of one host.
+
+Imports no jax, so that jax can still be configured.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ _CPU = re.compile(r"cpu(?::([1-9]\d{0,2}))?")
 
 
 def cpu_devices(topology: str) -> int | None:
-    """How many, of cpu or cpu:2; None: it is something else. Raises InvalidRequest."""
+    """Parse cpu or cpu:2 to a number of devices; None if it is something else.
+
+    Raises InvalidRequest.
+    """
     word = topology.strip().lower()
     found = _CPU.fullmatch(word)
     if found is None and re.fullmatch(r"cpu\W.*", word):

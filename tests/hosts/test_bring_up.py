@@ -69,7 +69,7 @@ def test_hosts_that_do_not_fit_the_primary_are_turned_away_by_name(
     hosts.start("miscounted", 1, count=3)
     status, said = hosts.ended("miscounted")
     assert status == TURNED_AWAY
-    assert "host 1 (127.0.0.1) was told of 3 hosts, the primary (127.0.0.1) of 2" in said
+    assert "host 1 (127.0.0.1) expects 3 hosts, the primary (127.0.0.1) expects 2" in said
 
     hosts.start("other flags", 1, "--slots=7")
     status, said = hosts.ended("other flags")
@@ -103,4 +103,4 @@ def test_hosts_with_different_devices_are_no_replica(hosts: Hosts) -> None:
     for name, allowed in (("primary", {TURNED_AWAY}), ("larger", {TURNED_AWAY, LOST})):
         status, said = hosts.ended(name)
         assert status in allowed, said
-        assert "host 1 (127.0.0.1) has 2 devices (cpu), the primary (127.0.0.1) 1 (cpu)" in said
+        assert "host 1 (127.0.0.1) has 2 devices (cpu), the primary (127.0.0.1) has 1 (cpu)" in said

@@ -33,9 +33,9 @@ def test_a_hang_another_answer_and_another_beginning_are_told(one: Asked, compla
 
 def test_who_is_lost_is_read_from_what_hosts_and_the_supervisor_say() -> None:
     log = (
-        "00:17:07 host 1 (10.0.0.1) is here\n"
-        "00:17:08 host 0 (10.0.0.0), the primary, is lost: nothing was heard of it for 3.0 s\n"
-        "00:17:09 host 2 (10.0.0.2) of this replica is lost: it left; the replica starts again\n"
+        "00:17:07 host 1 (10.0.0.1) has arrived\n"
+        "00:17:08 host 0 (10.0.0.0), the primary, is lost: no heartbeat for 3.0 s\n"
+        "00:17:09 host 2 (10.0.0.2) of this replica is lost: it left; the replica restarts\n"
     )
     assert named_lost(log) == {0, 2}
     output = (

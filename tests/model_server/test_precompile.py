@@ -34,7 +34,11 @@ def told(capsys: pytest.CaptureFixture[str]) -> str:
         ((*MODEL, "--topology", "cpu:0", "--to", "x"), 2, "write cpu, or cpu:N"),
         ((*MODEL, "--topology", "v9:2x2", "--to", "x"), 2, "no TPU is called 'v9'"),
         ((*MODEL, "--topology", "cpu"), 2, "has no checkpoint to write programs beside"),
-        (("no-such-model", "--topology", "cpu", "--to", "x"), 2, "no checkpoint or config.json"),
+        (
+            ("no-such-model", "--topology", "cpu", "--to", "x"),
+            2,
+            "a checkpoint or config.json on this machine",
+        ),
         ((*MODEL, "LAYERS=2", "--topology", "cpu", "--to", "x"), 2, "LAYERS"),
         ((*MODEL, "NUM_LAYERS", "--topology", "cpu", "--to", "x"), 2, "write KEY=JSON"),
         (

@@ -123,7 +123,7 @@ def test_what_was_dropped_is_free_and_its_fetch_ends_with_an_error(
 
 def test_a_fetch_of_what_nobody_offers_ends_at_its_deadline(sides: tuple[Side, Side]) -> None:
     give, take = sides
-    with pytest.raises(DeadlineExceeded, match="did not come"):
+    with pytest.raises(DeadlineExceeded, match="did not arrive"):
         take.fetch(999, give, 30, deadline_s=0.05)
     assert not take.transfers.reserve(1000, 30), "what may yet arrive keeps its room"
     give.offer(999, tuple(range(1, 17)) + tuple(range(1, 15)))  # late, and of that size

@@ -159,7 +159,7 @@ async def test_a_prefill_server_that_comes_back_or_wakes_up_is_used_again() -> N
         async with server(port=port):
             await until_fetched(decode)
             await check_equal(decode, judge, PROMPT)
-        told = re.findall("computes no prompts|computing prompts here", second.text())
+        told = re.findall("does not prefill|prefilling locally", second.text())
         assert 2 <= len(told) <= 6, second.text()
 
 

@@ -26,8 +26,8 @@ def test_a_host_that_says_hello_again_is_the_same_host() -> None:
     [
         ({"count": 4}, ["host 1 (node-1)", "4 hosts", "node-0", "3", "--hosts"]),
         ({"ordinal": 0}, ["two primaries", "node-1", "node-0", "--host_ordinal"]),
-        ({"ordinal": 3}, ["host 3 (node-1)", "hosts 1 to 2"]),
-        ({"ordinal": -1}, ["host -1 (node-1)", "hosts 1 to 2"]),
+        ({"ordinal": 3}, ["host 3 (node-1)", "must be 1 to 2"]),
+        ({"ordinal": -1}, ["host -1 (node-1)", "must be 1 to 2"]),
         ({"versions": {"sax": "1 (abd)", "jax": "0.10"}}, ["host 1", "sax 1 (abd)", "1 (abc)"]),
         ({"versions": {"sax": "1 (abc)", "jax": "0.11"}}, ["host 1", "jax 0.11", "0.10"]),
         ({"versions": {"sax": "1 (abc)"}}, ["host 1", "jax no version"]),
@@ -45,7 +45,7 @@ def test_two_hosts_of_one_ordinal_are_both_named() -> None:
     reason = why_not(PRIMARY, greeting(3, 1, name="b", nonce="x"), {1: greeting(3, 1)})
     assert reason is not None
     assert "node-1" in reason
-    assert "b says the same" in reason
+    assert "and b both say" in reason
 
 
 def test_a_host_with_other_devices_is_named() -> None:

@@ -178,7 +178,7 @@ def test_a_silent_host_is_lost_and_whoever_waits_hears_of_it() -> None:
     with HostsHere(3, timeout_s=6.0) as hosts:  # other hosts may be slow on a busy machine
         lockstep, _ = load(hosts)
         hosts.secondaries[2]._answers.send = lambda answer: None  # type: ignore[method-assign]
-        with pytest.raises(ReplicaLost, match=r"host 2 \(node-2\) .* nothing was heard"):
+        with pytest.raises(ReplicaLost, match=r"host 2 \(node-2\) .* no heartbeat"):
             lockstep.call("note", "k", words="anyone?")
 
 

@@ -38,7 +38,7 @@ def refused(
 
 def test_without_a_word_there_is_one_host() -> None:
     alone = member()
-    assert alone == Membership(1, 0, "me", ("me",), "nothing tells of other hosts")
+    assert alone == Membership(1, 0, "me", ("me",), "no other hosts configured")
     assert member("1") == Membership(1, 0, "me", ("me",), "--hosts")
     assert member("", 0) == alone
 
@@ -163,7 +163,7 @@ def test_a_list_of_loopback_names_is_this_machine_whatever_its_cluster_says() ->
         ("1", None, TPU, "--hosts", "TPU_WORKER_HOSTNAMES says 3"),
         ("3", 1, TPU, "--host_ordinal", "TPU_WORKER_ID"),
         ("", None, {**TPU, "TPU_WORKER_ID": "3"}, "TPU_WORKER_ID", "numbered from 0"),
-        ("", None, {**TPU, "TPU_WORKER_ID": "two"}, "TPU_WORKER_ID", "no number"),
+        ("", None, {**TPU, "TPU_WORKER_ID": "two"}, "TPU_WORKER_ID", "not a number"),
         ("", None, {**TPU, "TPU_WORKER_ID": ""}, "--host_ordinal", "which of them"),
         ("", None, {"TPU_WORKER_ID": "3"}, "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID=3"),
         ("", None, {**TPU, "TPU_PROCESS_ADDRESSES": "a:1,b:1"}, "TPU_PROCESS_ADDRESSES", "agree"),

@@ -139,10 +139,10 @@ def test_closing_ends_what_waits_for_another_stage(two: Pipeline, index: int) ->
 @pytest.mark.parametrize(
     ("stray", "complaint"),
     [
-        (Message(7, (np.zeros((20, 2), np.float32),)), "step 0 was due .* and 7 came"),
-        (Message(0, (np.zeros((3, 2), np.float32),)), r"step 0 came .* as \[\(\(3, 2\), 'float32'"),
+        (Message(7, (np.zeros((20, 2), np.float32),)), "expected step 0 .* got 7"),
+        (Message(0, (np.zeros((3, 2), np.float32),)), r"step 0 from .* is \[\(\(3, 2\), 'float32'"),
         (Message(0, (np.zeros((20, 2), np.int32),)), "int32"),
-        (Message(0, ()), r"as \[\], not"),
+        (Message(0, ()), r"is \[\], expected"),
     ],
 )
 def test_what_does_not_belong_ends_the_pipeline(
@@ -162,7 +162,7 @@ def test_tokens_of_another_step_end_the_pipeline_for_who_reads_them(two: Pipelin
     stranger = QueueLink()
     stranger.connect(two.links[0])
     stranger.send(Message(3, (np.zeros((2, 6), np.int32),)))
-    with pytest.raises(LinkBroken, match="and 3 came"):
+    with pytest.raises(LinkBroken, match="got 3"):
         two.runners[0].launch(FIRST).result()
     assert [type(failure) for failure in two.failures] == [LinkBroken]
 

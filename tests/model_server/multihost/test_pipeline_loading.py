@@ -50,7 +50,7 @@ def test_a_host_keeps_what_the_primary_decided_if_it_can() -> None:
 
 
 def test_a_host_without_the_room_says_which_stage_it_has() -> None:
-    text = "stage 2 of 2 .layers 2 to 2. has room for 32 pages and the primary decided on 99"
+    text = "stage 2 of 2 .layers 2 to 2. has memory for 32 pages, the primary planned 99"
     with pytest.raises(MemoryPlanError, match=text):
         plan(1, decided=msgspec.structs.replace(plan(0).limits, pages=99))
 

@@ -20,7 +20,7 @@ def test_a_silent_host_is_lost_when_the_time_is_over_and_not_before() -> None:
     pulse = Pulse([1, 2], 3.0, 0.0)
     pulse.heard(1, 0, 2.9)
     assert pulse.lost(0, 3.0) is None
-    assert pulse.lost(0, 3.1) == (2, "nothing was heard of it for 3.1 s")
+    assert pulse.lost(0, 3.1) == (2, "no heartbeat for 3.1 s")
 
 
 def test_of_several_the_one_silent_for_longest_is_named() -> None:

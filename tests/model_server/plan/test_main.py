@@ -30,7 +30,7 @@ _SMALL = (
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nonsense", "--topology=v5e:4x8"], "'nonsense' is no model path"),
+        (["nonsense", "--topology=v5e:4x8"], "'nonsense' is not a model path"),
         (["Llama-3-8B", "--topology=v5x:4x8"], "no TPU is called 'v5x'; nearest:"),
         (["Llama-3-8B", "--topology=v5e:3x3"], "there is no slice v5e:3x3"),
         (["Llama-3-8B", "--topology=auto", "--chip=h100"], "no TPU is called 'h100'"),

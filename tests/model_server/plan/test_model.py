@@ -123,7 +123,7 @@ def test_a_wrong_model_path_of_a_checkpoint_is_refused(tmp_path: Path) -> None:
     [
         ("llama", {}, "takes its sizes from a checkpoint"),
         ("Llama-3-8B", {"QUANTIZE": '"int9"'}, "QUANTIZE"),
-        ("Llama-3-8B", {"NUM_STAGES": "2"}, "a plan is of one mesh"),
+        ("Llama-3-8B", {"NUM_STAGES": "2"}, "a plan covers one mesh"),
         ("Llama-3-8B", {"NUM_LAYERS": "2"}, "unknown override"),
     ],
 )

@@ -108,7 +108,11 @@ def test_the_table_tells_memory_steps_and_speeds_and_that_these_are_predicted() 
 
 def test_a_plan_that_does_not_fit_ends_with_what_to_change() -> None:
     plan = _plan(fits=False, problem="it needs 20 GiB", advice=["--max_context 512: 9 GiB"])
-    assert _shown(plan).rstrip().endswith("it would fit with one of:\n  --max_context 512: 9 GiB")
+    assert (
+        _shown(plan)
+        .rstrip()
+        .endswith("it would fit with one of these changes:\n  --max_context 512: 9 GiB")
+    )
 
 
 def test_nothing_in_a_name_moves_the_terminal() -> None:

@@ -116,7 +116,7 @@ def test_a_plan_tells_memory_speeds_and_what_the_program_moves_too_much() -> Non
 def test_a_mesh_that_does_not_divide_the_heads_is_told_with_one_that_does() -> None:
     target = _target("Qwen/Qwen2.5-7B", "v5e:2x4")  # 28 heads
     (note,) = notes_of(target, anatomy_of(target.recipe))
-    assert "28 heads (4 of keys and values) do not divide over 8 devices" in note
+    assert "28 heads (4 KV heads) do not divide over 8 devices" in note
     assert "ICI_MESH_SHAPE=[1,2,4]" in note
     better = _target("Qwen/Qwen2.5-7B", "v5e:2x4", ICI_MESH_SHAPE="[1,2,4]")
     assert not notes_of(better, anatomy_of(better.recipe))

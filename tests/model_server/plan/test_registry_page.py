@@ -21,5 +21,5 @@ def test_the_page_in_docs_has_every_case_and_says_what_the_tutorials_chips_hold(
 def test_what_does_not_fit_has_a_line_with_what_to_change() -> None:
     too_large = Case("meta-llama/Llama-3-8B", "v5e:1x1")
     (line,) = [line for line in page([too_large]).splitlines() if "Llama-3-8B" in line]
-    assert "GiB is there; --set " in line
+    assert "GiB is available; --set " in line
     assert "| no: weights " in line

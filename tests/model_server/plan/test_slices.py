@@ -35,11 +35,11 @@ def test_the_compiler_has_its_own_name_for_some_chips() -> None:
     [
         ("v5x:4x8", "nearest: .*v5e:4x8"),
         ("v5e", "add a size: v5e:1x1, v5e:2x2"),
-        ("v5litepod-32", "write how they stand: v5e:4x8"),
+        ("v5litepod-32", "give their shape: v5e:4x8"),
         ("v5e:4y8", "write CHIP:SIZE"),
         ("something", "write CHIP:SIZE"),
         ("v5e:0x4", "has 0 chips"),
-        ("v5e:99999x99999", "there are v5e:16x16"),
+        ("v5e:99999x99999", "nearest: v5e:16x16"),
         ("v9z:nothing", "no TPU is called 'v9z'"),
     ],
 )

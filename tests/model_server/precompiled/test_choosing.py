@@ -35,7 +35,7 @@ def test_pages_that_a_flag_gives_must_be_those_of_the_set() -> None:
     sets = {"few": with_pages(30)}
     assert choose(sets, given) is None
     assert explain(sets, given) == (
-        "few, the nearest of 1, was made for 30 KV pages, here --kv_cache_bytes gives 40"
+        "few, the nearest of 1, was made for 30 KV pages, --kv_cache_bytes gives 40"
     )
     assert choose({"same": with_pages(40)}, given) == "same"
 
@@ -43,14 +43,14 @@ def test_pages_that_a_flag_gives_must_be_those_of_the_set() -> None:
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (with_pages(41), "made for 41 KV pages, here is room for 40"),
+        (with_pages(41), "made for 41 KV pages, this server has memory for 40"),
         (
             replace(MANIFEST, keys=replace(KEYS, libtpu="0.0.51")),
-            "made for libtpu 0.0.51, here is 0.0.52",
+            "made for libtpu 0.0.51, this server has 0.0.52",
         ),
         (
             replace(MANIFEST, limits=replace(LIMITS, slots=4)),
-            "made for slots 4, here is 2",
+            "made for slots 4, this server has 2",
         ),
     ],
 )
@@ -63,7 +63,7 @@ def test_the_set_that_differs_in_least_is_explained() -> None:
     far = replace(MANIFEST, keys=replace(KEYS, libtpu="0.0.1", jax="0.9", mesh="1x1x4"))
     near = replace(MANIFEST, keys=replace(KEYS, jax="0.9"))
     assert explain({"far": far, "near": near}, WANTED) == (
-        "near, the nearest of 2, was made for jax 0.9, here is 0.10.2"
+        "near, the nearest of 2, was made for jax 0.9, this server has 0.10.2"
     )
 
 
@@ -71,5 +71,5 @@ def test_sets_of_other_models_are_named() -> None:
     other = replace(MANIFEST, model="gemma", weights="xyz")
     assert choose({"a": other}, WANTED) is None
     assert explain({"a": other}, WANTED) == (
-        "those there are of other models or meshes (gemma on v5e:1x2)"
+        "the sets there are for other models or meshes (gemma on v5e:1x2)"
     )

@@ -61,7 +61,7 @@ def test_a_set_that_fits_is_told_with_its_pages(
     ready = found(tmp_path, str(tmp_path))
     assert isinstance(ready, ReadyPrograms)
     assert ready.limits.pages == 30
-    assert "they are for 30 KV pages, of the 40 there is room for" in caplog.text
+    assert "they are for 30 KV pages, 40 would fit" in caplog.text
 
 
 def test_a_set_that_does_not_fit_is_explained(
@@ -70,7 +70,10 @@ def test_a_set_that_does_not_fit_is_explained(
     keys = fitting().keys
     write(tmp_path, fitting(keys=replace(keys, jaxlib="0.1")))
     assert found(tmp_path, str(tmp_path)) is None
-    assert f"one, the nearest of 1, was made for jaxlib 0.1, here is {keys.jaxlib}" in caplog.text
+    assert (
+        f"one, the nearest of 1, was made for jaxlib 0.1, this server has {keys.jaxlib}"
+        in caplog.text
+    )
 
 
 def test_a_place_without_sets_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -83,7 +86,7 @@ def test_programs_beside_a_checkpoint_are_taken_only_where_the_flag_says_so(
 ) -> None:
     write(tmp_path / "sax-programs", fitting())
     assert found(tmp_path, "", checkpoint=str(tmp_path)) is None
-    assert "are taken only where --programs says so: --programs checkpoint" in caplog.text
+    assert "are loaded only with --programs: give --programs checkpoint" in caplog.text
     assert found(tmp_path, "checkpoint", checkpoint=str(tmp_path)) is not None
     assert found(tmp_path, "checkpoint") is None  # random weights have no place of their own
 

@@ -21,23 +21,23 @@ def test_the_same_keys_differ_in_nothing() -> None:
 @pytest.mark.parametrize(
     ("here", "words"),
     [
-        ({"libtpu": "0.0.53"}, ["made for libtpu 0.0.52, here is 0.0.53"]),
-        ({"jax": "0.11.0"}, ["made for jax 0.10.2, here is 0.11.0"]),
-        ({"machine": "AMD"}, ["made for machine none, here is AMD"]),
-        ({"flags": FLAGS}, ["made for XLA_FLAGS none, here is --xla_a=1"]),
+        ({"libtpu": "0.0.53"}, ["made for libtpu 0.0.52, this server has 0.0.53"]),
+        ({"jax": "0.11.0"}, ["made for jax 0.10.2, this server has 0.11.0"]),
+        ({"machine": "AMD"}, ["made for machine none, this server has AMD"]),
+        ({"flags": FLAGS}, ["made for XLA_FLAGS none, this server has --xla_a=1"]),
         (
             {"chip": "TPU v6 lite", "devices": MOVED},
-            ["made for chip TPU v5 lite, here is TPU v6 lite"],
+            ["made for chip TPU v5 lite, this server has TPU v6 lite"],
         ),
         (
             {"hosts": 2, "devices_per_host": 1},
-            ["made for a slice of 1 host with 2 devices, here is 2 hosts with 1 devices"],
+            ["made for a slice of 1 host with 2 devices, this server has 2 hosts with 1 devices"],
         ),
         (
             {"devices": MOVED},
             [
-                "made for device 1 at 1,0,0 core 0 at place 1 of the mesh, here is device 4 at "
-                "0,1,0 core 0"
+                "made for device 1 at 1,0,0 core 0 at place 1 of the mesh, this server has "
+                "device 4 at 0,1,0 core 0"
             ],
         ),
     ],

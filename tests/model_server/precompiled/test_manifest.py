@@ -23,8 +23,8 @@ def test_a_manifest_reads_back_and_is_lines_for_people() -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"{", "no manifest"),
-        (b'{"format": 1}', "no manifest"),
+        (b"{", "not a manifest"),
+        (b'{"format": 1}', "not a manifest"),
         (json.dumps({"format": 2, "who": "knows"}).encode(), "has format 2, .* reads format 1"),
     ],
 )
@@ -48,4 +48,6 @@ def test_whatever_shapes_a_program_makes_another_set() -> None:
 
 def test_limits_differ_in_what_shapes_programs() -> None:
     assert shape_differences(LIMITS, replace(LIMITS, pages=1, queue=1)) == []
-    assert shape_differences(LIMITS, replace(LIMITS, slots=4)) == ["made for slots 2, here is 4"]
+    assert shape_differences(LIMITS, replace(LIMITS, slots=4)) == [
+        "made for slots 2, this server has 4"
+    ]

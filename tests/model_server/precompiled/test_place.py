@@ -78,7 +78,7 @@ def test_a_manifest_that_cannot_be_read_hides_no_other(
     SetFolder(Folder(str(tmp_path / "good"))).finish(WHOLE, ())
     with caplog.at_level(logging.WARNING):
         assert [folder.name for folder, _ in sets_at(str(tmp_path))] == ["good"]
-    assert "broken/manifest.json: it is no manifest" in caplog.text
+    assert "broken/manifest.json: it is not a manifest" in caplog.text
 
 
 def test_a_place_that_is_not_there_holds_nothing(tmp_path: Path) -> None:

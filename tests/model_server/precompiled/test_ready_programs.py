@@ -63,9 +63,7 @@ def test_another_program_of_the_same_name_is_compiled_and_told(
     assert answer(program) == [0, 4, 8, 12]
     of_set.tell()
     assert "0 programs were read from" in caplog.text
-    assert "1 compiled (times 3); made from the sources of sax 1 (abc), here is 2 (def)" in (
-        caplog.text
-    )
+    assert "1 compiled (times 3); made by sax 1 (abc), this server is 2 (def)" in (caplog.text)
 
 
 @pytest.mark.parametrize(("end", "words"), [(b"", "bytes of"), (b"?", "is damaged")])
