@@ -87,7 +87,7 @@ docs: install
 
 # Compiles for TPUs; needs none.
 plans: dev
-	$(BIN)/python -m model_server.plan.registry_page > docs/plans.md.new
+	$(BIN)/python -m model_server.plan.output.registry_page > docs/plans.md.new
 	@mv docs/plans.md.new docs/plans.md
 
 # Takes minutes, and about 5 GB of disk while it runs. SAX_IMAGE_BASE=IMAGE builds on that image

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import signal
 import sys
 
-from admin_server.autoscaler import ScalingTiming
+from admin_server.assignment.autoscaler import ScalingTiming
 from admin_server.config import AdminConfig
-from admin_server.garbage import collect_seldom
 from admin_server.process import serve
+from sax.auth.security import Security, add_security_flags
 from sax.errors import SaxError
 from sax.names import CellId
-from sax.security import Security, add_security_flags
+
+_YOUNG = 50_000  # new live objects; about those of one large round
+_MIDDLE = 20
+_FULL = 200
+
+
+def collect_seldom() -> None:
+    """Set the thresholds for the whole process; call once it is set up."""
+    gc.collect()
+    gc.freeze()  # modules are never freed
+    gc.set_threshold(_YOUNG, _MIDDLE, _FULL)
+
 
 _log = logging.getLogger("admin_server")
 

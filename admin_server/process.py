@@ -18,29 +18,28 @@ from contextlib import (
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from admin_server.cell import Cell
+from admin_server.api.server import AdminServer
+from admin_server.api.status_page import StatusServer, build_app
+from admin_server.cell.cell import Cell
+from admin_server.cell.modelets import GrpcModelets
+from admin_server.cell.reconciler import Timing
 from admin_server.config import NO_STATUS_PAGE, AdminConfig
-from admin_server.leadership import Leadership, LeadTiming
-from admin_server.ledger import Ledger
-from admin_server.modelets import GrpcModelets
-from admin_server.object_store import ObjectStore, open_store
-from admin_server.reconciler import Timing
-from admin_server.seat import Seat
-from admin_server.server import AdminServer
-from admin_server.status_page import StatusServer, build_app
-from admin_server.store_check import check_creates_once
-from admin_server.store_health import StoreHealth
-from sax.credentials import Credentials
+from admin_server.leadership.leadership import Leadership, LeadTiming
+from admin_server.leadership.role import AdminRole
+from admin_server.ledger.ledger import Ledger
+from admin_server.storage.object_store import ObjectStore, open_store
+from admin_server.storage.store_check import StoreHealth, check_creates_once
+from sax.auth.credentials import Credentials
+from sax.auth.security import CLOSING_FLAGS
+from sax.client.location import LOCATION, location_folder
 from sax.errors import SaxError
-from sax.exposure import is_loopback, open_warning
-from sax.location import LOCATION, location_folder
+from sax.host import is_loopback, open_warning
 from sax.names import CellId
 from sax.proto import admin_pb2
-from sax.security import CLOSING_FLAGS
 from sax.types import ModelSpec, ServerInfo
 
 if TYPE_CHECKING:
-    from admin_server.provisioning.machines import Machines
+    from admin_server.machines import Machines
     from admin_server.provisioning.provisioner import ProvisioningTiming
 
 _log = logging.getLogger(__name__)
@@ -53,7 +52,7 @@ _LOCATION_RETRY_S = 2.0
 class Running:
     """A running admin server."""
 
-    seat: Seat
+    seat: AdminRole
     port: int
     status_port: int | None
     life: asyncio.Task[None]  # ends only if it fails
@@ -84,7 +83,7 @@ async def running(
     """Run an admin server from its first role to its graceful stop. Raises SaxError."""
     clock = Clock()
     machines = _machines(config, provisioning)
-    seat = Seat(config.cell, StoreHealth(clock))
+    seat = AdminRole(config.cell, StoreHealth(clock))
     store = open_store(config.fs_root, config.store_timeout_s)
     async with AsyncExitStack() as stack:
         status_port = await _start_status_page(config, seat, clock, stack)
@@ -115,7 +114,7 @@ def _machines(config: AdminConfig, timing: ProvisioningTiming | None) -> Machine
     """None, without importing anything, unless --kubernetes is set."""
     if config.kubernetes is None:
         return None
-    from admin_server.provisioning.machines import Machines
+    from admin_server.machines import Machines
 
     return Machines(config, timing)
 
@@ -227,7 +226,7 @@ class _Led:
                 await asyncio.sleep(_LOCATION_RETRY_S)
 
 
-async def _first_role(seat: Seat, life: asyncio.Task[None]) -> None:
+async def _first_role(seat: AdminRole, life: asyncio.Task[None]) -> None:
     """Wait until this server leads, follows, or waits for a failing store. Raises what ended it."""
     settled = asyncio.create_task(seat.settled.wait())
     await asyncio.wait({settled, life}, return_when=asyncio.FIRST_COMPLETED)
@@ -282,7 +281,7 @@ async def write_location(root: str, cell: CellId, address: str) -> None:
 
 
 async def _start_status_page(
-    config: AdminConfig, seat: Seat, clock: Clock, stack: AsyncExitStack
+    config: AdminConfig, seat: AdminRole, clock: Clock, stack: AsyncExitStack
 ) -> int | None:
     if config.status_port == NO_STATUS_PAGE:
         return None

@@ -20,14 +20,13 @@ import uvicorn
 from http_gateway.app import create_app
 from http_gateway.cell_client import CellClient
 from http_gateway.config import GatewayConfig
-from sax.attempts import Patience
-from sax.authentication import Authentication
+from sax.auth.authentication import Authentication
+from sax.auth.credentials import Credentials, read_pem
+from sax.auth.token_file import TokenFile
 from sax.client import AsyncClient
-from sax.credentials import Credentials, read_pem
+from sax.client.attempts import RetryLimits
 from sax.errors import SaxError
-from sax.event_loop import loop_factory
-from sax.exposure import open_warning
-from sax.token_file import TokenFile
+from sax.host import loop_factory, open_warning
 
 log = logging.getLogger("http_gateway")
 
@@ -106,7 +105,7 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
         parser.error(str(error))
 
 
-class Server(uvicorn.Server):
+class GatewayServer(uvicorn.Server):
     """uvicorn server that does not raise a handled signal again, so that the exit code is 0."""
 
     @contextlib.contextmanager
@@ -151,7 +150,7 @@ async def serve(client: CellClient, config: GatewayConfig) -> None:
         ssl_keyfile=config.tls_key or None,
         timeout_graceful_shutdown=math.ceil(config.request_timeout_s) + 5,
     )
-    await Server(settings).serve(sockets=[settings.bind_socket()])
+    await GatewayServer(settings).serve(sockets=[settings.bind_socket()])
 
 
 def tell_of_security(config: GatewayConfig) -> None:
@@ -174,7 +173,7 @@ def tell_of_security(config: GatewayConfig) -> None:
 
 
 async def _run(config: GatewayConfig) -> None:
-    patience = Patience(most_held=config.max_held_requests)
+    patience = RetryLimits(most_held=config.max_held_requests)
     async with AsyncClient(config.admin, patience=patience, preferred=config.prefer) as client:
         await serve(client, config)
 

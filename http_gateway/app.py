@@ -14,15 +14,15 @@ from http_gateway.auth import Auth
 from http_gateway.catalog import Catalog
 from http_gateway.cell_client import CellClient
 from http_gateway.config import GatewayConfig
-from http_gateway.embeddings import EmbeddingRoutes
-from http_gateway.envelope import Envelope
-from http_gateway.metrics import Metrics
-from http_gateway.openai import OpenAiRoutes
+from http_gateway.envelope import RequestEnvelope
+from http_gateway.metrics import GatewayMetrics
+from http_gateway.openai.embeddings import EmbeddingRoutes
+from http_gateway.openai.routes import OpenAiRoutes
 from http_gateway.ops import OpsRoutes
 from http_gateway.problems import answer
-from http_gateway.saxml import SaxmlCalls, SaxmlRoutes
-from http_gateway.saxml_generation_1 import SaxmlGeneration1Routes
-from sax.authentication import NO_AUTHENTICATION, Authentication
+from http_gateway.saxml.generation_1 import SaxmlGeneration1Routes
+from http_gateway.saxml.routes import SaxmlCalls, SaxmlRoutes
+from sax.auth.authentication import NO_AUTHENTICATION, Authentication
 from sax.errors import SaxError
 
 
@@ -32,7 +32,7 @@ def create_app(
     authentication: Authentication = NO_AUTHENTICATION,
 ) -> FastAPI:
     """Return an ASGI app that serves one cell."""
-    metrics, catalog = Metrics(), Catalog(client)
+    metrics, catalog = GatewayMetrics(), Catalog(client)
     generation = config.saxml_generation
     calls = SaxmlCalls(client, catalog, config, metrics)
     saxml = SaxmlRoutes(calls) if generation == 2 else SaxmlGeneration1Routes(calls)
@@ -43,7 +43,7 @@ def create_app(
     app.include_router(OpenAiRoutes(client, catalog, config, metrics).router())
     app.include_router(EmbeddingRoutes(client, catalog, config, metrics).router())
     app.add_middleware(Auth, authentication=authentication, generation=generation)
-    app.add_middleware(Envelope, config=config, metrics=metrics)
+    app.add_middleware(RequestEnvelope, config=config, metrics=metrics)
 
     async def explain(request: Request, error: Exception) -> Response:
         return answer(request.url.path, error, generation)

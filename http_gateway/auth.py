@@ -11,10 +11,10 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from http_gateway.problems import answer
-from sax.authentication import Authentication
-from sax.credentials import acting_as, bearer_token
+from sax.auth.acl import ANYONE, Principal, enter_call
+from sax.auth.authentication import Authentication
+from sax.auth.credentials import acting_as, bearer_token
 from sax.errors import Unauthenticated
-from sax.identity import ANYONE, Principal, enter_call
 
 PROBES = ("/healthz", "/readyz")  # need no token; without one they do not name models
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from http_gateway.cell_client import CellClient
-from sax.credentials import own_account, told_to_user
+from sax.auth.credentials import own_account, told_to_user
 from sax.errors import AdminUnavailable, InvalidRequest, ModelNotFound, SaxError
 from sax.names import ModelId, nearest
 from sax.types import PublishedModel

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from sax.codec.extra_inputs import ExtraInputs
 from sax.scaling import Scaling
 from sax.types import Embedded, EmbedInput, Event, GenerateRequest, PublishedModel, TokenChunk
+from sax.wire.extra_inputs import ExtraInputs
 
 
 class CellClient(Protocol):

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from http_gateway.config import GatewayConfig
-from http_gateway.metrics import Metrics
+from http_gateway.metrics import GatewayMetrics
 from http_gateway.problems import answer
 from sax.errors import Internal
 
@@ -25,10 +25,10 @@ _ID_LENGTH = 128
 _NO_ANSWER = 499
 
 
-class Envelope:
+class RequestEnvelope:
     """ASGI middleware; sets `request_id` and `arrived` in the request's state."""
 
-    def __init__(self, app: ASGIApp, *, config: GatewayConfig, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, *, config: GatewayConfig, metrics: GatewayMetrics) -> None:
         self._app = app
         self._config = config
         self._metrics = metrics
@@ -40,7 +40,7 @@ class Envelope:
         state: dict[str, Any] = scope.setdefault("state", {})
         state["request_id"] = _request_id(headers)
         state["arrived"] = time.perf_counter()
-        reply = _Reply(send, state["request_id"])
+        reply = _RecordingSend(send, state["request_id"])
         body = _BoundedBody(receive, headers, self._config.max_body_bytes)
         self._metrics.in_flight.inc()
         try:
@@ -52,7 +52,7 @@ class Envelope:
             self._count(scope, reply.status, time.perf_counter() - state["arrived"])
 
     async def _rescue(
-        self, scope: Scope, receive: Receive, reply: _Reply, error: Exception
+        self, scope: Scope, receive: Receive, reply: _RecordingSend, error: Exception
     ) -> None:
         """Answer an unexpected error with 500; once a reply has begun, re-raise to close it."""
         if reply.status != _NO_ANSWER:
@@ -80,7 +80,7 @@ def _request_id(headers: Headers) -> str:
     return uuid.uuid4().hex
 
 
-class _Reply:
+class _RecordingSend:
     """`send` wrapper that adds the request id header and records the status."""
 
     def __init__(self, send: Send, request_id: str) -> None:

@@ -12,15 +12,15 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response
 
 from http_gateway.catalog import Catalog
-from http_gateway.metrics import Metrics
+from http_gateway.metrics import GatewayMetrics
+from sax.auth.acl import caller
 from sax.errors import SaxError
-from sax.identity import caller
 from sax.types import PublishedModel, ServableStatus
 
 
 class OpsRoutes:
     def __init__(
-        self, catalog: Catalog, metrics: Metrics, generation: int, *, closed: bool
+        self, catalog: Catalog, metrics: GatewayMetrics, generation: int, *, closed: bool
     ) -> None:
         """`closed`: only authenticated callers may see model names."""
         self._catalog = catalog

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from http_gateway.writer import Writer
+from http_gateway.writer import ConnectionWriter
 from sax.errors import Cancelled, Internal, SaxError
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Ending(Enum):
 
 
 @dataclass(slots=True)
-class Source(Generic[T]):
+class EventSource(Generic[T]):
     """A feed of values and its encoder; values encoded as b"" are not written."""
 
     feed: Feed[T]
@@ -97,7 +97,7 @@ class Script:
 class EventStream(Response, Generic[T]):
     """Sends the events of all sources as they arrive; raises an error before the first event."""
 
-    def __init__(self, sources: Sequence[Source[T]], script: Script) -> None:
+    def __init__(self, sources: Sequence[EventSource[T]], script: Script) -> None:
         self.status_code = 200
         self.background = None
         self.init_headers(_HEADERS)
@@ -106,7 +106,7 @@ class EventStream(Response, Generic[T]):
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writer = Writer(lambda data: self._send(send, data, more=True))
+        writer = ConnectionWriter(lambda data: self._send(send, data, more=True))
         pumps = [asyncio.create_task(_pump(source, writer)) for source in self._sources]
         gone = asyncio.create_task(disconnected(receive))
         ending = Ending.REFUSED
@@ -121,7 +121,7 @@ class EventStream(Response, Generic[T]):
         self,
         pumps: Sequence[asyncio.Task[None]],
         gone: asyncio.Task[None],
-        writer: Writer,
+        writer: ConnectionWriter,
         send: Send,
     ) -> Ending:
         try:
@@ -145,7 +145,7 @@ class EventStream(Response, Generic[T]):
         await send({"type": "http.response.body", "body": data, "more_body": more})
 
 
-async def _pump(source: Source[T], writer: Writer) -> None:
+async def _pump(source: EventSource[T], writer: ConnectionWriter) -> None:
     """Write a source's events to the end. Raises SaxError."""
     encode, put = source.encode, writer.put
 

@@ -15,7 +15,7 @@ from typing import Any
 Write = Callable[[bytes], Coroutine[Any, Any, None]]
 
 
-class Writer:
+class ConnectionWriter:
     """Writes in order, one write at a time. Bound to one event loop."""
 
     def __init__(self, write: Write) -> None:

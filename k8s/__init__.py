@@ -1,4 +1,4 @@
-"""The Kubernetes manifests, for kustomize and for `sax k8s render`; no code.
+"""Kubernetes: the manifests, what renders them for a model, and what diagnoses a cluster.
 
-`importlib.resources.files("k8s")` finds them in an installed sax.
+`importlib.resources.files("k8s")` finds the manifests in an installed sax.
 """

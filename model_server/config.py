@@ -4,12 +4,38 @@ from __future__ import annotations
 
 import re
 import secrets
+import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sax.auth.security import OPEN_TO_ALL, Security
 from sax.config import GROUP_PORT, MODEL_METRICS_PORT, MODEL_PORT, check_address
-from sax.machine import machine_memory
+from sax.host import machine_memory
 from sax.names import CellId
-from sax.security import OPEN_TO_ALL, Security
+
+_TERMINATED = 143  # a shell's status for SIGTERM
+
+
+def drained_status(environ: Mapping[str, str]) -> int:
+    """Return 0, but 143 in a pod of a Job.
+
+    A Job counts a host that exits with 0 as done, so after a mere eviction from a node nobody would
+    restart its replica.
+    """
+    return _TERMINATED if environ.get("JOB_COMPLETION_INDEX", "").strip() else 0
+
+
+def advertised_host(host: str, told: str = "") -> str:
+    """Return the host to advertise for a server that listens on `host`.
+
+    `told` wins if given; a wildcard address becomes this machine's own.
+    """
+    if told:
+        return f"[{told}]" if ":" in told and not told.startswith("[") else told
+    if host not in ("0.0.0.0", "::", "[::]"):
+        return host
+    return socket.gethostbyname(socket.gethostname())
+
 
 BESIDE_CHECKPOINTS = "checkpoint"  # --programs value: read programs beside each checkpoint
 _POSITIVE = (

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sax.client import AsyncClient, Client, WatchEvent
-    from sax.compat import (
+    from sax.errors import SaxError
+    from sax.names import CellId, ModelId
+    from sax.saxml.compat import (
         AdminOptions,
         GetACL,
         List,
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
         Update,
         WaitForReady,
     )
-    from sax.errors import SaxError
-    from sax.names import CellId, ModelId
     from sax.types import (
         GenerateRequest,
         JoinedServer,
@@ -77,7 +77,7 @@ __all__ = [
 # report that to the caller.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
-_HOMES = ("sax.errors", "sax.names", "sax.types", "sax.client", "sax.compat")
+_HOMES = ("sax.errors", "sax.names", "sax.types", "sax.client", "sax.saxml.compat")
 
 
 def __getattr__(name: str) -> object:

@@ -20,7 +20,7 @@
     +-- DeadlineExceeded, Cancelled
     +-- Internal
 
-Codes are names and numbers here; `sax.rpc` and `http_gateway.problems` map each to gRPC and HTTP.
+Codes are names and numbers; `sax.wire.rpc` maps them to gRPC, `http_gateway.problems` to HTTP.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import grpc.aio
 
-from sax.credentials import SCHEME, TOKEN_KEY
-from sax.token_file import new_token, token_line
+from sax.auth.credentials import SCHEME, TOKEN_KEY
+from sax.auth.token_file import new_token, token_line
 
 
 class Identities:

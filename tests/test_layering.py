@@ -1,105 +1,205 @@
 """Who may import whom: read from the source, so that a wrong import fails even where it is lazy.
 
-The rooms meet on the wire: everything imports `sax`, nothing imports another room. Within the model
-server the engine sees a Runner only, models know no engine, and the planning half knows no jax.
+Packages meet on the wire: everything imports `sax`, nothing imports another package. Inside a
+package imports go down its ladder of rooms, and in no folder do they run in a circle.
 """
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-ROOMS = {"sax", "admin_server", "model_server", "http_gateway"}
-FRAMEWORKS = {"jax", "jaxlib", "flax", "orbax", "fastapi", "starlette", "uvicorn", "obstore"}
+from tests import house
 
-# Path prefix -> top-level modules and dotted prefixes that may not be imported below it.
-# Every line that fits a file applies.
-FORBIDDEN: dict[str, set[str]] = {
-    "sax/": FRAMEWORKS | ROOMS - {"sax"},
-    # The admin's status page is small HTTP; fastapi is for the gateway.
-    "admin_server/": (FRAMEWORKS - {"obstore", "starlette", "uvicorn"})
-    | ROOMS - {"sax", "admin_server"},
-    "http_gateway/": (FRAMEWORKS - {"fastapi", "starlette", "uvicorn"})
-    | ROOMS - {"sax", "http_gateway"},
-    "model_server/": {"fastapi", "starlette", "uvicorn", "obstore"}
-    | ROOMS - {"sax", "model_server"},
-    "model_server/engine/types.py": {"jax", "jaxlib", "flax"},
-    "model_server/engine/pages.py": {"jax", "jaxlib", "flax"},
-    "model_server/engine/scheduler.py": {"jax", "jaxlib", "flax"},
+PACKAGES = set(house.PACKAGES)
+FRAMEWORKS = {"jax", "jaxlib", "flax", "orbax", "fastapi", "starlette", "uvicorn", "obstore"}
+JAX = {"jax", "jaxlib", "flax"}
+MOST_LOOSE_FILES = 20
+
+# Path prefix -> (modules that may not be imported below it, why). Every line that fits applies.
+FORBIDDEN: dict[str, tuple[set[str], str]] = {
+    "sax/": (FRAMEWORKS | PACKAGES - {"sax"}, "sax is what two processes agree on: light, alone"),
+    "admin_server/": (
+        FRAMEWORKS - {"obstore", "starlette", "uvicorn"} | PACKAGES - {"sax", "admin_server"},
+        "the admin server computes nothing, and its status page is small HTTP",
+    ),
+    "http_gateway/": (
+        FRAMEWORKS - {"fastapi", "starlette", "uvicorn"} | PACKAGES - {"sax", "http_gateway"},
+        "the gateway computes nothing and asks the others over the wire",
+    ),
+    "model_server/": (
+        {"fastapi", "starlette", "uvicorn", "obstore"} | PACKAGES - {"sax", "model_server"},
+        "a model server speaks gRPC and asks the others over the wire",
+    ),
+    "k8s/": (FRAMEWORKS | PACKAGES - {"sax", "k8s"}, "manifests are made without a server"),
     **{
-        f"model_server/disaggregation/{name}.py": {"jax", "jaxlib", "flax"}
-        for name in (
-            "apart",
-            "contract",
-            "elsewhere",
-            "keeper",
-            "page_room",
-            "prefiller",
-            "tickets",
-        )
+        f"model_server/engine/{name}.py": (JAX, "the planning half of the engine is pure")
+        for name in ("types", "pages", "scheduler", "sequence")
     },
-    "model_server/models/": {"model_server.engine"},
-    "model_server/kernels/": {"sax", "model_server.engine", "model_server.models", "grpc"},
-    # The command line's start is felt at every call.
-    "sax/cli/": {"numpy"},
+    **dict.fromkeys(
+        (
+            "model_server/disaggregation/contract.py",
+            "model_server/disaggregation/handoff.py",
+            "model_server/disaggregation/mirror.py",
+            "model_server/disaggregation/transfers.py",
+            "model_server/serving/prefiller.py",
+            "model_server/serving/remote_prefill.py",
+        ),
+        (JAX, "only kv_transfers and transfer_server touch devices"),
+    ),
+    "model_server/kernels/": ({"sax", "grpc"}, "kernels know arrays only"),
+    "sax/cli/": ({"numpy"}, "the command line's start is felt at every call"),
 }
 # The one file that may after all, because a root in a bucket is read there.
-ALLOWED: dict[str, set[str]] = {"sax/location.py": {"obstore"}}
+ALLOWED: dict[str, set[str]] = {"sax/client/location.py": {"obstore"}}
+
+# Rooms from the top down: a room imports only rooms below it.
+LADDERS: dict[str, list[str]] = {
+    "model_server": [
+        "__main__.py",
+        "plan",
+        "process",
+        "services",
+        "serving",
+        "loading",
+        "programs",
+        "multihost",
+        "disaggregation",
+        "engine",
+        "models",
+        "checkpoints",
+        "flags.py",
+        "text",
+        "config.py",
+        "kernels",
+    ],
+    "admin_server": [
+        "__main__.py",
+        "process.py",
+        "machines.py",
+        "api",
+        "leadership",
+        "cell",
+        "config.py",
+        "provisioning",
+        "assignment",
+        "ledger",
+        "storage",
+        "events.py",
+        "condition.py",
+        "format.py",
+    ],
+    "sax": [
+        "__init__.py",
+        "cli",
+        "saxml",
+        "client",
+        "wire",
+        "auth",
+        "slices.py",
+        "container.py",
+        "config.py",
+        "scaling.py",
+        "names.py",
+        "types.py",
+        "errors.py",
+        "need.py",
+        "host.py",
+    ],
+}
 
 
-def sources() -> list[Path]:
-    return [path for room in sorted(ROOMS) for path in sorted((ROOT / room).rglob("*.py"))]
+def forbidden_for(path: str) -> dict[str, str]:
+    """Module -> why the file may not import it."""
+    rules = [rule for prefix, rule in FORBIDDEN.items() if path.startswith(prefix)]
+    found = {module: why for modules, why in rules for module in modules}
+    return {module: why for module, why in found.items() if module not in ALLOWED.get(path, set())}
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Every module a file imports, anywhere in it, by full dotted name."""
-    package = path.relative_to(ROOT).parent.parts
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
-            module = ".".join(filter(None, (base, node.module or "")))
-            yield module
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+def wrong_imports(path: str, modules: Iterator[str]) -> Iterator[str]:
+    """A sentence for each import of a file that its room may not have."""
+    forbidden = forbidden_for(path)
+    for module in modules:
+        for name, why in forbidden.items():
+            if module == name or module.startswith(f"{name}."):
+                yield f"{path} imports {module}: {why}"
 
 
-def forbidden_for(path: str) -> set[str]:
-    rules = (names for prefix, names in FORBIDDEN.items() if path.startswith(prefix))
-    return set().union(*rules) - ALLOWED.get(path, set())
+def climbs(package: str, made: house.House) -> Iterator[str]:
+    """A sentence for each import that goes up the ladder of a package."""
+    ladder = [f"{package}/{room}" for room in LADDERS[package]]
+    for (room, to), files in made.arrows.items():
+        if ladder.index(to) < ladder.index(room):
+            names = "; ".join(f"{source} imports {target}" for source, target in files)
+            yield (
+                f"{names}: {to} stands above {room} in {package}; move what both need down, "
+                "or hand it in from above"
+            )
 
 
-def crosses(module: str, forbidden: set[str]) -> bool:
-    return any(module == name or module.startswith(f"{name}.") for name in forbidden)
-
-
-@pytest.mark.parametrize("room", sorted(ROOMS))
-def test_no_file_imports_what_its_room_may_not_know(room: str) -> None:
+@pytest.mark.parametrize("package", sorted(PACKAGES))
+def test_no_file_imports_what_its_room_may_not_know(package: str) -> None:
+    paths = ((path.relative_to(house.ROOT).as_posix(), path) for path in house.sources())
     wrong = [
-        f"{name} imports {module}"
-        for path in sources()
-        if (name := path.relative_to(ROOT).as_posix()).startswith(f"{room}/")
-        for module in imported(path)
-        if crosses(module, forbidden_for(name))
+        sentence
+        for name, path in paths
+        if name.startswith(f"{package}/")
+        for sentence in wrong_imports(name, house.imported(path))
     ]
-    assert not wrong
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("package", LADDERS)
+def test_imports_go_down_the_ladder_of_a_package(package: str) -> None:
+    made = house.house(package)
+    assert {f"{package}/{room}" for room in LADDERS[package]} == set(made.floors)
+    wrong = list(climbs(package, made))
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("place", ["", *house.packages()])
+def test_no_imports_run_in_a_circle(place: str) -> None:
+    made = house.house(place)
+    assert not made.upward
+    assert not made.circles
+
+
+def test_the_house_stays_small() -> None:
+    whole = house.house()
+    assert len(whole.floors) <= 24
+    assert max(whole.floors.values()) <= 13
+
+
+@pytest.mark.parametrize("folder", house.packages())
+def test_no_folder_is_a_hallway(folder: str) -> None:
+    assert len(house.loose_files(folder)) <= MOST_LOOSE_FILES
 
 
 def test_every_rule_names_a_path_that_exists() -> None:
-    assert all((ROOT / prefix).exists() for prefix in [*FORBIDDEN, *ALLOWED])
+    assert all((house.ROOT / prefix).exists() for prefix in [*FORBIDDEN, *ALLOWED])
 
 
-def test_an_import_is_seen_wherever_it_stands(tmp_path: Path) -> None:
-    """The check itself: lazy, relative and aliased imports count."""
-    file = ROOT / "sax" / "cli" / "main.py"
-    assert "sax.cli.failure" in set(imported(file))
-    assert crosses("jax.numpy", {"jax"})
-    assert not crosses("jaxtyping", {"jax"})
-    assert "jax" in forbidden_for("sax/types.py")
+def test_an_import_is_seen_wherever_it_stands() -> None:
+    """The check itself: lazy and aliased imports count, and the sentence says what is wrong."""
+    file = house.ROOT / "sax" / "cli" / "main.py"
+    assert "sax.cli.failure" in set(house.imported(file))
+    told = list(wrong_imports("sax/types.py", iter(["jax.numpy", "jaxtyping", "sax.names"])))
+    why = "sax is what two processes agree on: light, alone"
+    assert told == [f"sax/types.py imports jax.numpy: {why}"]
     assert "obstore" in forbidden_for("sax/types.py")
-    assert "obstore" not in forbidden_for("sax/location.py")
-    assert "model_server.engine" in forbidden_for("model_server/models/llama.py")
+    assert "obstore" not in forbidden_for("sax/client/location.py")
+
+
+def test_a_climbing_import_is_named_with_both_rooms() -> None:
+    arrows = {
+        ("model_server/engine", "model_server/serving"): (
+            ("model_server/engine/engine.py", "model_server/serving/handler.py"),
+        )
+    }
+    made = house.House("model_server", {}, arrows, (), ())
+    (told,) = climbs("model_server", made)
+    assert told.startswith(
+        "model_server/engine/engine.py imports model_server/serving/handler.py: "
+        "model_server/serving stands above model_server/engine in model_server"
+    )

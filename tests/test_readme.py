@@ -23,9 +23,9 @@ from pathlib import Path
 
 import pytest
 
-from model_server.__main__ import make_config
+from model_server.flags import make_config
 from model_server.multihost.membership import membership
-from sax.cli.cell_plan import CellPlan
+from sax.cli.local.cell_plan import CellPlan
 from tests.demo_model import FILE, ROOT, demo_model
 from tests.end_to_end.cell import Cell, local_plan
 from tests.end_to_end.command import options, sax

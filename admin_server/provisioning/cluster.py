@@ -51,11 +51,11 @@ class NotServed(ClusterTrouble):
     """The cluster lacks this kind of object, or we may not see it."""
 
 
-class Refused(ClusterTrouble):
+class ClusterRefused(ClusterTrouble):
     """The cluster answered but refused: an immediate retry cannot help."""
 
 
-class NameTaken(Refused):
+class NameTaken(ClusterRefused):
     """An object of this name already exists."""
 
 

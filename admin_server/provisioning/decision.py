@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count as counting
 
+from admin_server.format import clock_time, count
 from admin_server.provisioning.object_names import object_name
 from admin_server.provisioning.present import Present
 from admin_server.provisioning.setbacks import Setback
 from admin_server.provisioning.sets import NO_SERVERS, SetServers
 from admin_server.provisioning.template_choice import choose_template
 from admin_server.provisioning.templates import Template
-from admin_server.words import clock_time, count
 from sax.need import Need
 from sax.types import ModelSpec
 
@@ -76,7 +76,7 @@ class Decision:
 
 
 @dataclass(slots=True)
-class _Model:
+class _ModelDecision:
     """The decision for one model."""
 
     short: int
@@ -115,7 +115,9 @@ def decide(situation: Situation) -> Decision:
     )
 
 
-def _decide_model(situation: Situation, spec: ModelSpec, objects: Sequence[Present]) -> _Model:
+def _decide_model(
+    situation: Situation, spec: ModelSpec, objects: Sequence[Present]
+) -> _ModelDecision:
     model = _sort(situation, spec, objects)
     model.deletes += [
         Delete(p, "its server has too little memory for the model", outgrown=True)
@@ -135,10 +137,10 @@ def _decide_model(situation: Situation, spec: ModelSpec, objects: Sequence[Prese
     return model
 
 
-def _sort(situation: Situation, spec: ModelSpec, objects: Sequence[Present]) -> _Model:
+def _sort(situation: Situation, spec: ModelSpec, objects: Sequence[Present]) -> _ModelDecision:
     """Sort the objects into those that count as replicas, failed ones, and those too small."""
     short = situation.short.get(spec.model_id, 0)
-    model = _Model(short, well=[], failed=[], outgrown=[])
+    model = _ModelDecision(short, well=[], failed=[], outgrown=[])
     for present in _staying(objects):
         servers = situation.sets.get(present.name, NO_SERVERS)
         if not _is_free(situation, present):
@@ -191,7 +193,7 @@ def _by_name(objects: Sequence[Present]) -> list[Present]:
     return sorted(objects, key=lambda present: present.name)
 
 
-def _think_of_failed(situation: Situation, spec: ModelSpec, model: _Model) -> None:
+def _think_of_failed(situation: Situation, spec: ModelSpec, model: _ModelDecision) -> None:
     """Keep failed objects for inspection until their replica's next try, then recreate them."""
     setback = situation.setbacks.get(spec.model_id)
     waits = setback is not None and situation.now < setback.next_try_s
@@ -202,7 +204,7 @@ def _think_of_failed(situation: Situation, spec: ModelSpec, model: _Model) -> No
             model.deletes.append(Delete(present, f"{present.failure}, and will be replaced"))
 
 
-def _choose(situation: Situation, spec: ModelSpec, model: _Model) -> None:
+def _choose(situation: Situation, spec: ModelSpec, model: _ModelDecision) -> None:
     """Choose a template for the missing replicas, or note why there is none."""
     setback = situation.setbacks.get(spec.model_id)
     if setback is not None and situation.now < setback.next_try_s:
@@ -225,7 +227,9 @@ def _choose(situation: Situation, spec: ModelSpec, model: _Model) -> None:
 
 
 def _creates(
-    situation: Situation, models: Mapping[str, _Model], objects: Mapping[str, Sequence[Present]]
+    situation: Situation,
+    models: Mapping[str, _ModelDecision],
+    objects: Mapping[str, Sequence[Present]],
 ) -> list[Create]:
     """Create as many as the limit allows, for models with the fewest objects first."""
     wanted = sorted(

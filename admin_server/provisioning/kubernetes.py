@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from admin_server.provisioning.cluster import (
+    ClusterRefused,
     ClusterTrouble,
     NameTaken,
     NotServed,
     ObjectKind,
-    Refused,
 )
 from admin_server.provisioning.manifest import Body, part, parts
 from sax.errors import InvalidRequest
@@ -136,9 +136,9 @@ def _trouble(code: int | None, message: str, what: str) -> ClusterTrouble:
         has_none = "; if the cluster lacks this kind, install its controller"
         return NotServed(text + (has_none if what.startswith("list") else ""))
     if code == 403:
-        return NotServed(text) if what.startswith("list") else Refused(text)
+        return NotServed(text) if what.startswith("list") else ClusterRefused(text)
     if code is not None and 400 <= code < 500 and code != 429:
-        return Refused(text)
+        return ClusterRefused(text)
     return ClusterTrouble(text)
 
 

@@ -15,10 +15,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from admin_server.happenings import Happenings
-from admin_server.outlook import Outlook
-from admin_server.plan import Plan
-from admin_server.provisioning.cluster import Cluster, ClusterTrouble, NameTaken, Refused
+from admin_server.assignment.plan import CellActions, Outlook
+from admin_server.events import CellEvents
+from admin_server.ledger.state import CellState
+from admin_server.provisioning.cluster import Cluster, ClusterRefused, ClusterTrouble, NameTaken
 from admin_server.provisioning.decision import Create, Decision, Delete, Situation, decide
 from admin_server.provisioning.object_look import look
 from admin_server.provisioning.present import Present, read_present
@@ -27,7 +27,6 @@ from admin_server.provisioning.sets import servers_of_sets
 from admin_server.provisioning.steadiness import Steadiness
 from admin_server.provisioning.template_folder import TemplateFolder
 from admin_server.provisioning.templates import object_for
-from admin_server.state import CellState
 from sax.errors import Unavailable
 from sax.names import CellId
 
@@ -62,7 +61,7 @@ class Provisioner:
         clock: Callable[[], float],
         *,
         limit: int,
-        happenings: Happenings,
+        happenings: CellEvents,
         timing: ProvisioningTiming | None = None,
         jitter: random.Random | None = None,
     ) -> None:
@@ -87,15 +86,15 @@ class Provisioner:
         self._failed: set[str] = set()  # by uid: failures already reported
         self._taken: set[str] = set()
         self._too_small: dict[str, tuple[str, frozenset[str]]] = {}  # by model: version, templates
-        self._decision, self._decided_by = _NOTHING, Plan((), {})
-        self._heard = Plan((), {})
+        self._decision, self._decided_by = _NOTHING, CellActions((), {})
+        self._heard = CellActions((), {})
         self._lost_at_s: dict[str, float] = {}  # by model: when a replica was last lost
         self.trouble = ""  # why the cluster is unavailable now
         self.failures = 0  # since the start
 
     # Interface
 
-    def hear(self, plan: Plan) -> None:
+    def hear(self, plan: CellActions) -> None:
         """Take a new plan."""
         lost = {m: at for m, at in self._lost_at_s.items() if m in plan.short}
         for model_id in plan.short:
@@ -247,7 +246,7 @@ class Provisioner:
             _log.warning("%s", exc.text)
             if isinstance(action, Create):
                 self._taken.add(action.name)
-        except Refused as exc:
+        except ClusterRefused as exc:
             self.failures += 1
             self._set_back(action.model_id, exc.text)
 
@@ -294,7 +293,7 @@ class Provisioner:
         self.trouble = text
 
 
-def _placed(plan: Plan, model_id: str) -> int:
+def _placed(plan: CellActions, model_id: str) -> int:
     """Number of replicas that have a server."""
     report = plan.models.get(model_id)
     return sum(bool(replica.address) for replica in report.replicas) if report is not None else 0

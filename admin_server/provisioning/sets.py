@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from admin_server.placement import reserved_for
-from admin_server.plan import Plan
+from admin_server.assignment.plan import CellActions
+from admin_server.assignment.seen import Seen, SeenServer
+from admin_server.ledger.placement import reserved_for
+from admin_server.ledger.state import CellState
 from admin_server.provisioning.object_names import SET_TAG
-from admin_server.seen import Seen, SeenServer
-from admin_server.state import CellState
 from sax.types import ModelSpec, ServableStatus
 
 
@@ -36,7 +36,7 @@ class SetServers:
 NO_SERVERS = SetServers()
 
 
-def servers_of_sets(state: CellState, plan: Plan, seen: Seen) -> dict[str, SetServers]:
+def servers_of_sets(state: CellState, plan: CellActions, seen: Seen) -> dict[str, SetServers]:
     """Servers by the name of their object."""
     assigned = {
         replica.address

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from admin_server.placement import MODEL_TAG, demand_of, stated_bytes
+from admin_server.format import count, human_bytes, listing
+from admin_server.ledger.placement import MODEL_TAG, demand_of, stated_bytes
 from admin_server.provisioning.templates import Template
-from admin_server.words import count, human_bytes, listing
 from sax.need import Need
 from sax.types import ModelSpec
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import yaml
 
-from admin_server.placement import MODEL_TAG
+from admin_server.ledger.placement import MODEL_TAG
 from admin_server.provisioning.cluster import JOBSET, KINDS, ObjectKind
 from admin_server.provisioning.manifest import Body, annotations_of, labels_of, part, parts, words
 from admin_server.provisioning.object_names import (

@@ -11,21 +11,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from model_server.chat_template import ChatTemplate
-from model_server.checkpoints.complaint import Complain, raise_it
-from model_server.checkpoints.gguf import GgufCheckpoint
-from model_server.checkpoints.orbax import OrbaxCheckpoint
-from model_server.checkpoints.orbax_folder import REMOTE, Folder
-from model_server.checkpoints.orbax_layout import find_layout
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region
-from model_server.checkpoints.safetensors import WEIGHT_FILES, SafetensorsCheckpoint
-from model_server.checkpoints.text_part import text_part_of
-from model_server.tokenizer import HfTokenizer
-from sax.errors import CheckpointError
-
-_LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-_PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+from model_server.text.chat_template import ChatTemplate
+from model_server.text.tokenizer import HfTokenizer
 
 
 class Checkpoint(Protocol):
@@ -96,97 +85,3 @@ def ordered_ends(checkpoint: Checkpoint) -> list[int]:
     given = checkpoint.config.get("eos_token_id")
     main = given[0] if isinstance(given, list) and given else given
     return sorted(checkpoint.tokenizer().eos_ids, key=lambda token_id: (token_id != main, token_id))
-
-
-def open_checkpoint(path: str, complain: Complain = raise_it) -> Checkpoint:
-    """Open a GGUF file (or a folder around one), a Hugging Face folder or an Orbax checkpoint.
-
-    Orbax checkpoints may also be at gs:// or s3://. Raises CheckpointError, naming the file, if it
-    is missing, unreadable or truncated. If `complain` returns instead of raising, a Hugging Face
-    folder opens even if some of its weight files are broken.
-    """
-    scheme, separator, rest = path.partition("://")
-    if separator and scheme in REMOTE:
-        return _open_remote(path)
-    if separator and scheme != "file":
-        raise CheckpointError(
-            f"{path}: checkpoints are read from local paths, and Orbax checkpoints also from "
-            "gs:// and s3://; copy it to this machine first"
-        )
-    place = Path(rest if separator else path).expanduser()
-    try:
-        return _checked(_open(place, complain))
-    except OSError as exc:  # e.g. a path that cannot be inspected
-        raise CheckpointError(f"{place} cannot be opened: {exc.strerror or exc}") from exc
-
-
-def _open_remote(url: str) -> Checkpoint:
-    layout = find_layout(Folder(url))
-    if layout is None:
-        raise CheckpointError(
-            f"{url} does not exist or is not an Orbax checkpoint; other formats are read from "
-            "local paths: copy it to this machine first"
-        )
-    return _checked(OrbaxCheckpoint(layout))
-
-
-def _checked(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the text part. Raises CheckpointError for a layer count that cannot be true.
-
-    Building a model with billions of announced layers would never end.
-    """
-    try:
-        part = text_part_of(checkpoint)
-        tensors = len(part.names())
-        for key in _LAYER_KEYS:
-            layers = part.config.get(key)
-            if isinstance(layers, int) and layers > tensors:
-                raise CheckpointError(
-                    f"config.json says {key} is {layers}, but there are only {tensors} tensors"
-                )
-    except BaseException:
-        checkpoint.close()
-        raise
-    return part
-
-
-def _open(place: Path, complain: Complain) -> Checkpoint:
-    if place.is_dir():
-        return _open_folder(place, complain)
-    if not place.exists():
-        raise CheckpointError(f"{place} does not exist on this machine")
-    if place.suffix == ".safetensors":
-        raise CheckpointError(
-            f"{place} is one file of a checkpoint: give the folder that also holds config.json"
-        )
-    if place.suffix in _PICKLED:
-        raise _pickled(place.parent, [place.name])
-    return GgufCheckpoint(place)
-
-
-def _open_folder(folder: Path, complain: Complain) -> Checkpoint:
-    if any((folder / name).exists() for name in WEIGHT_FILES):
-        return SafetensorsCheckpoint(folder, complain)
-    if layout := find_layout(Folder(str(folder))):
-        return OrbaxCheckpoint(layout)
-    files = sorted(folder.glob("*.gguf"))
-    if len(files) == 1:
-        return GgufCheckpoint(files[0])
-    if pickled := sorted(f.name for f in folder.iterdir() if f.suffix in _PICKLED):
-        raise _pickled(folder, pickled)
-    if (folder / "config.json").exists():
-        return SafetensorsCheckpoint(folder)  # raises, naming the missing file
-    found = ", ".join(file.name for file in files) or "neither"
-    raise CheckpointError(
-        f"{folder} must hold config.json and its weights, an Orbax checkpoint, or exactly one "
-        f".gguf file; of these it holds {found}"
-    )
-
-
-def _pickled(folder: Path, names: list[str]) -> CheckpointError:
-    return CheckpointError(
-        f"{folder} holds {', '.join(names)}: such files are Python pickles, which can run any code "
-        "when they are loaded, so they are never opened here. Fetch the model's safetensors files "
-        "instead, or, if you trust the pickle, convert it with "
-        "model.save_pretrained(FOLDER, safe_serialization=True)"
-    )

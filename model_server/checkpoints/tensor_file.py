@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from model_server.aligned import aligned_empty
+from model_server.checkpoints.aligned import aligned_empty
 from sax.errors import CheckpointError
 
 

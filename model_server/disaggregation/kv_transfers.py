@@ -15,8 +15,8 @@ from typing import Any
 
 import jax
 
-from model_server.disaggregation.page_room import PageRoom
 from model_server.disaggregation.transfer_server import TransferServer
+from model_server.disaggregation.transfers import PageAllowance
 from model_server.engine.page_copies import Block, block_shape, block_sizes
 from sax.errors import Cancelled, DeadlineExceeded, Internal, ReplicaLost
 
@@ -54,7 +54,7 @@ class KvTransfers:
         self._offered: dict[int, list[jax.Array]] = {}
         self._dropped: deque[tuple[int, list[jax.ShapeDtypeStruct]]] = deque()
         self._incoming: dict[int, _Incoming] = {}
-        self._room = PageRoom(room)
+        self._room = PageAllowance(room)
         self._late: list[tuple[int, list[jax.Array]]] = []  # abandoned pages that may still arrive
         self._closed = False
 

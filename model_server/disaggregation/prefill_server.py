@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from model_server.disaggregation.contract import Contract
-from model_server.disaggregation.tickets import Ticket, decode_ticket, encode_ask
-from model_server.engine.engine import Submission
-from sax import rpc
+from model_server.disaggregation.handoff import KvHandoff, decode_ticket, encode_ask
+from model_server.engine.engine import EngineRequest
 from sax.errors import QueueFull, ReplicaLost, SaxError
 from sax.proto import prefill_pb2
+from sax.wire import rpc
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +62,8 @@ class PrefillServer:
         self._lost = asyncio.get_running_loop().create_future()
 
     async def ask(
-        self, model_id: str, contract: Contract, submission: Submission, key: int
-    ) -> Ticket:
+        self, model_id: str, contract: Contract, submission: EngineRequest, key: int
+    ) -> KvHandoff:
         """Have a prompt computed. On SaxError, which it raises, backs off for a while."""
         self.asked += 1
         try:
@@ -120,7 +120,7 @@ class PrefillServer:
     def _named(self) -> str:
         return f"the prefill server at {self.address}"
 
-    async def _call(self, request: prefill_pb2.PrefillRequest) -> Ticket:
+    async def _call(self, request: prefill_pb2.PrefillRequest) -> KvHandoff:
         message = await rpc.call(
             self.channel,
             "/sax.prefill.PrefillService/Prefill",
@@ -131,7 +131,7 @@ class PrefillServer:
         )
         return decode_ticket(message)
 
-    async def _unless_lost(self, call: Coroutine[Any, Any, Ticket]) -> Ticket:
+    async def _unless_lost(self, call: Coroutine[Any, Any, KvHandoff]) -> KvHandoff:
         lost, asking = self._lost, asyncio.ensure_future(call)
         try:
             await asyncio.wait({asking, lost}, return_when=asyncio.FIRST_COMPLETED)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
-from model_server.disaggregation.keeper import Keeper
+from model_server.disaggregation.mirror import PrefillMirror
 from model_server.disaggregation.prefill_server import PrefillServer
 from sax.types import ModelSpec
 
@@ -27,7 +27,8 @@ class PrefillServers:
         """Connect to all servers and start their keepers."""
         self._servers = [PrefillServer(address) for address in self._addresses]
         self._keepers = [
-            asyncio.create_task(Keeper(server, self._wanted).run()) for server in self._servers
+            asyncio.create_task(PrefillMirror(server, self._wanted).run())
+            for server in self._servers
         ]
 
     async def stop(self) -> None:

@@ -22,15 +22,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import Finish, Sequence, Submission, Update
+from model_server.engine.sequence import EngineRequest, Finish, Sequence, SequenceUpdate
 from model_server.engine.types import PendingStep, RowResult, Runner, Step
 from sax.errors import Internal, QueueFull, ReplicaLost, SaxError, ShuttingDown
 
-__all__ = ["Engine", "EngineStats", "Finish", "Submission", "Update"]
+__all__ = ["Engine", "EngineStats", "Finish", "EngineRequest", "SequenceUpdate"]
 
 log = logging.getLogger(__name__)
 
-Deliver = Callable[[list[Update]], None]
+Deliver = Callable[[list[SequenceUpdate]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class Engine:
         self._ended = False  # the thread accepts no more requests
         self._released = False
         self._failure: BaseException | None = None
-        self._outbox: list[Update] = []  # from here on: the engine's thread only
+        self._outbox: list[SequenceUpdate] = []  # from here on: the engine's thread only
         self._busy_s = 0.0
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
@@ -86,7 +86,7 @@ class Engine:
         """The error that stopped the engine, or None."""
         return self._failure
 
-    def reserve(self, submission: Submission) -> None:
+    def reserve(self, submission: EngineRequest) -> None:
         """Hold a place for a request until `submit(reserved=True)` or `release`.
 
         Raises as `submit` does. `drain` waits for it.
@@ -102,7 +102,7 @@ class Engine:
             self._reserved -= 1
             self._changed.notify_all()
 
-    def submit(self, submission: Submission, *, reserved: bool = False) -> int:
+    def submit(self, submission: EngineRequest, *, reserved: bool = False) -> int:
         """Queue a request and return its sequence id; `reserved` uses up a place, even on an error.
 
         Raises InvalidRequest, PromptTooLong, QueueFull, ShuttingDown, or Internal once failed.
@@ -235,7 +235,7 @@ class Engine:
                     cancelled.append(arrival)
             if self._closing:
                 cancelled += self._scheduler.cancel_all()
-        self._outbox += [Update(id, RowResult(), "cancelled") for id in cancelled]
+        self._outbox += [SequenceUpdate(id, RowResult(), "cancelled") for id in cancelled]
 
     def _flush(self) -> None:
         """Deliver the updates. They leave the outbox first, so none is delivered twice."""
@@ -251,7 +251,7 @@ class Engine:
             lost += [arrival.id for arrival in self._inbox if isinstance(arrival, Sequence)]
             self._inbox.clear()
             self._arriving = 0
-        self._outbox += [Update(id, RowResult(), error=_stopped(failure)) for id in lost]
+        self._outbox += [SequenceUpdate(id, RowResult(), error=_stopped(failure)) for id in lost]
         try:
             self._flush()
         except Exception:

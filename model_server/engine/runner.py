@@ -5,6 +5,7 @@ Every bucket is compiled before the first step; a compiled call cannot compile a
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
@@ -15,18 +16,26 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket, choose
 from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
-from model_server.engine.freeing import free
 from model_server.engine.page_copies import PageCopies, PageTraffic
-from model_server.engine.step_arrays import Layout, StepArrays
+from model_server.engine.step_arrays import ColumnLayout, StepArrays
 from model_server.engine.step_program import Outputs, StepProgram
 from model_server.engine.types import EngineLimits, PendingStep, RowResult, Step, StepResult
-from model_server.kernels.own_devices import full
+from model_server.kernels.local_devices import full
 from model_server.kernels.paged import Kernel
 from model_server.kernels.pages import LayerPages
-from model_server.kernels.row_split import RowSplit
-from model_server.models.nibbles import as_bytes
-from model_server.models.weight import Blueprint
+from model_server.kernels.sequence_sharding import SequenceSharding
+from model_server.models.weights.quantized import as_bytes
+from model_server.models.weights.weight import Blueprint
 from sax.types import Progress
+
+
+def free(arrays: list[jax.Array]) -> None:
+    """Empty the list and free the memory, even of arrays that others still reference."""
+    held = [weakref.ref(array) for array in arrays]
+    arrays.clear()
+    for each in held:
+        if (array := each()) is not None and not array.is_deleted():
+            array.delete()
 
 
 class Launched:
@@ -61,7 +70,7 @@ class Launched:
         return tuple(zip(tokens, logprobs, strict=True))
 
 
-class _Moved:
+class _PagesOnly:
     """A step without rows: it only moves pages, so there is no result to read."""
 
     def __init__(self, step: Step) -> None:
@@ -82,7 +91,7 @@ class ModelRunner:
         limits: EngineLimits,
         buckets: Sequence[Bucket],
         kernel: Kernel,
-        split: RowSplit | None = None,
+        split: SequenceSharding | None = None,
         traffic: PageTraffic | None = None,  # for disaggregated prefill
     ) -> None:
         self._limits = limits
@@ -96,7 +105,7 @@ class ModelRunner:
         self._last_tokens = full((limits.slots + 1,), 0, jnp.int32, everywhere)
         self._arrays = StepArrays(limits)
         self._tops = [0] * limits.slots
-        self._layouts = {bucket: Layout(bucket, limits) for bucket in self._buckets}
+        self._layouts = {bucket: ColumnLayout(bucket, limits) for bucket in self._buckets}
         self._compiled: dict[Bucket, Any] = {}
         self.traffic = traffic
         most = limits.pages_per_sequence
@@ -162,7 +171,7 @@ class ModelRunner:
         self._take_in(step)
         if not step.rows:
             self._arrays.apply(step)
-            return _Moved(step)
+            return _PagesOnly(step)
         bucket = self.bucket(step)
         vector, ranges = self._arrays.pack(step, self._layouts[bucket])
         outputs = self.call(bucket, vector)

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import deque
 
 from model_server.engine.pages import PagePool
-from model_server.engine.sequence import Finish, Sequence, Update
+from model_server.engine.sequence import Finish, Sequence, SequenceUpdate
 from model_server.engine.types import (
     EngineLimits,
     PageExport,
@@ -136,11 +136,11 @@ class Scheduler:
             tuple(drops),
         )
 
-    def commit(self, step: Step, result: StepResult) -> list[Update]:
+    def commit(self, step: Step, result: StepResult) -> list[SequenceUpdate]:
         """Apply the results of a step. Steps must be committed in the order they were scheduled."""
         self._committed += 1
         assert step.number == result.number == self._committed, "steps must commit in order"
-        updates: list[Update] = []
+        updates: list[SequenceUpdate] = []
         for row, outcome in zip(step.rows, result.rows, strict=True):
             sequence = self._live.get(row.sequence)
             if sequence is None:
@@ -296,15 +296,15 @@ class Scheduler:
 
     # Committing
 
-    def _commit_token(self, sequence: Sequence, outcome: RowResult) -> Update:
+    def _commit_token(self, sequence: Sequence, outcome: RowResult) -> SequenceUpdate:
         assert outcome.token is not None, "a yielding row must give a token"
         self.tokens += 1
         finish = sequence.append(outcome.token)
         if finish:
             self._finish(sequence)
-        return Update(sequence.id, outcome, finish)
+        return SequenceUpdate(sequence.id, outcome, finish)
 
-    def _commit_scores(self, sequence: Sequence, outcome: RowResult) -> Update | None:
+    def _commit_scores(self, sequence: Sequence, outcome: RowResult) -> SequenceUpdate | None:
         """Collect scores; a scored sequence gets one update, with its last score."""
         sequence.scores += outcome.target_logprobs
         assert sequence.score_from is not None
@@ -312,7 +312,9 @@ class Scheduler:
             return None
         self._finish(sequence)
         finish: Finish = "score"
-        return Update(sequence.id, RowResult(target_logprobs=tuple(sequence.scores)), finish)
+        return SequenceUpdate(
+            sequence.id, RowResult(target_logprobs=tuple(sequence.scores)), finish
+        )
 
     def _finish(self, sequence: Sequence) -> None:
         self._remove(sequence)

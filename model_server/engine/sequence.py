@@ -12,7 +12,7 @@ from sax.errors import InvalidRequest, PromptTooLong, SaxError
 Finish = Literal["stop", "length", "score", "cancelled"]
 
 
-class Submission(msgspec.Struct, frozen=True, kw_only=True):
+class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An engine request: generate an answer, or score the prompt's own tokens."""
 
     prompt: tuple[int, ...]
@@ -26,7 +26,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     export_key: int | None = None  # key under which to offer the prompt's pages once computed
 
 
-class Update(msgspec.Struct, frozen=True):
+class SequenceUpdate(msgspec.Struct, frozen=True):
     """Result of one step for one sequence. The last one has a `finish` or an `error`."""
 
     sequence: int
@@ -62,7 +62,7 @@ class Sequence:
         "tokens",
     )
 
-    def __init__(self, id: int, submission: Submission, limits: EngineLimits) -> None:
+    def __init__(self, id: int, submission: EngineRequest, limits: EngineLimits) -> None:
         context = min(limits.max_context, limits.pages * limits.page_size)
         _check(submission, context)
         prompt = len(submission.prompt)
@@ -103,7 +103,7 @@ class Sequence:
         return "length" if len(self.tokens) == self.finish_at else None
 
 
-def finish_of(submission: Submission, limits: EngineLimits) -> Finish | None:
+def finish_of(submission: EngineRequest, limits: EngineLimits) -> Finish | None:
     """Return the finish reason if the answer from the prefill server is already complete."""
     if submission.answer and submission.answer[-1] in submission.stop_ids:
         return "stop"
@@ -112,7 +112,7 @@ def finish_of(submission: Submission, limits: EngineLimits) -> Finish | None:
     return "length" if len(submission.answer) >= most else None
 
 
-def _check(submission: Submission, context: int) -> None:
+def _check(submission: EngineRequest, context: int) -> None:
     """Reject what could not be served even with the engine to itself."""
     length, first = len(submission.prompt), submission.score_from
     if not length:

@@ -2,7 +2,7 @@
 
 Everything the host tells the device about a step travels in a single i32 vector: one transfer for
 any bucket. Page tables and sampling settings are mirrored here, so that a Step carries only
-changes. No jax: the device side unpacks with the same `Layout`.
+changes. No jax: the device side unpacks with the same `ColumnLayout`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from model_server.engine.types import EngineLimits, Row, Sampling, Step
 
 
 @dataclass(frozen=True)
-class Layout:
+class ColumnLayout:
     """Offsets and shapes of the vector's parts, for one bucket."""
 
     bucket: Bucket
@@ -96,7 +96,7 @@ class StepArrays:
         self._tables = np.zeros((limits.slots, limits.pages_per_sequence), np.int32)
         self._samplings = np.zeros((limits.slots, 6), np.int32)
 
-    def pack(self, step: Step, layout: Layout) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    def pack(self, step: Step, layout: ColumnLayout) -> tuple[np.ndarray, list[tuple[int, int]]]:
         """Return the step's vector, and for each step row the range of its logit rows."""
         self.apply(step)
         vector = np.zeros(layout.size, np.int32)  # fresh: the device may still read the last one
@@ -142,7 +142,7 @@ class StepArrays:
         self._pack_samplings(views, slice(0, count), slots, starts + 1)
 
     def _pack_prefill(
-        self, row: Row, views: dict[str, np.ndarray], layout: Layout, block: int, first: int
+        self, row: Row, views: dict[str, np.ndarray], layout: ColumnLayout, block: int, first: int
     ) -> int:
         """Write one prompt chunk starting at `block`; return how many logit rows it uses."""
         size, count = self._limits.prefill_block, row.count

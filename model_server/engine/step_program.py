@@ -7,7 +7,8 @@ elsewhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -15,21 +16,31 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.engine.buckets import Bucket
-from model_server.engine.compiler_options import options_for
-from model_server.engine.refused import told_as_plan_error
+from model_server.engine.compiling import options_for
 from model_server.engine.sampler import RowSampling, sample
-from model_server.engine.step_arrays import Layout
+from model_server.engine.step_arrays import ColumnLayout
 from model_server.engine.types import EngineLimits
-from model_server.kernels.paged import Kernel, PagedBatch
+from model_server.kernels.paged import Kernel, KernelRefusal, PagedBatch
 from model_server.kernels.pages import LayerPages
-from model_server.kernels.row_split import RowSplit
-from model_server.models.nibbles import byte_shape
-from model_server.models.weight import Blueprint
+from model_server.kernels.sequence_sharding import SequenceSharding
+from model_server.models.weights.quantized import byte_shape
+from model_server.models.weights.weight import Blueprint
+from sax.errors import MemoryPlanError
+
+
+@contextmanager
+def told_as_plan_error(of: str = "") -> Iterator[None]:
+    """Raise MemoryPlanError if a kernel refuses the shapes of `of`."""
+    try:
+        yield
+    except KernelRefusal as exc:
+        raise MemoryPlanError(f"{of}: {exc}" if of else str(exc)) from exc
+
 
 _PLACES = ("pages", "offsets", "decode_tables", "decode_limits", "block_tables", "block_limits")
 
 
-class LanguageModel(Protocol):
+class PagedModel(Protocol):
     """Interface of a model family, as the runner needs it."""
 
     def __call__(
@@ -61,7 +72,7 @@ class StepProgram:
         pages: Sequence[Any],
         limits: EngineLimits,
         kernel: Kernel,
-        split: RowSplit | None = None,
+        split: SequenceSharding | None = None,
     ) -> None:
         self._blueprint = blueprint
         self._kernel = kernel
@@ -79,7 +90,7 @@ class StepProgram:
 
         Raises MemoryPlanError for shapes that the kernel does not support.
         """
-        layout = Layout(bucket, self._limits)
+        layout = ColumnLayout(bucket, self._limits)
         vector = jax.ShapeDtypeStruct((layout.size,), jnp.int32, sharding=self.everywhere)
         jitted = jax.jit(
             self._trace(layout),
@@ -95,7 +106,7 @@ class StepProgram:
         with told_as_plan_error(str(bucket)):
             return jitted.lower(self.leaves, self.pages, self.last_tokens, vector)
 
-    def _trace(self, layout: Layout) -> Callable[..., Any]:
+    def _trace(self, layout: ColumnLayout) -> Callable[..., Any]:
         def step(leaves: Any, pages: Any, last_tokens: jax.Array, vector: jax.Array) -> Any:
             model = self._blueprint.assemble(leaves)
             parts = unpack(layout, vector)
@@ -116,7 +127,7 @@ def shape_of(array: jax.Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
 
 
-def unpack(layout: Layout, vector: jax.Array) -> dict[str, jax.Array]:
+def unpack(layout: ColumnLayout, vector: jax.Array) -> dict[str, jax.Array]:
     """Return the named parts of a step's vector, on the device."""
     parts: dict[str, jax.Array] = {}
     for name, (offset, shape) in layout.parts.items():
@@ -126,12 +137,12 @@ def unpack(layout: Layout, vector: jax.Array) -> dict[str, jax.Array]:
 
 
 def run_step(
-    model: LanguageModel,
+    model: PagedModel,
     pages: Sequence[LayerPages],
     last_tokens: jax.Array,  # i32[B + 1]
     step: dict[str, jax.Array],
     kernel: Kernel,
-    split: RowSplit | None = None,
+    split: SequenceSharding | None = None,
 ) -> tuple[Outputs, tuple[LayerPages, ...], jax.Array]:
     """Trace one step: tokens in, tokens out, pages and last tokens replaced."""
     decodes = step["decode_slots"].shape[0]
@@ -144,11 +155,13 @@ def run_step(
     return outputs, written, slots.set(outputs.numbers[0], mode="promise_in_bounds")
 
 
-def paged_batch(step: dict[str, jax.Array], kernel: Kernel, split: RowSplit | None) -> PagedBatch:
+def paged_batch(
+    step: dict[str, jax.Array], kernel: Kernel, split: SequenceSharding | None
+) -> PagedBatch:
     return PagedBatch(**{field: step[field] for field in _PLACES}, kernel=kernel, split=split)
 
 
-def chosen(model: LanguageModel, hidden: jax.Array, step: dict[str, jax.Array]) -> Outputs:
+def chosen(model: PagedModel, hidden: jax.Array, step: dict[str, jax.Array]) -> Outputs:
     """Sample the tokens of the rows that yield, from the final hidden states f32[T, D]."""
     rows = hidden.at[step["row_index"]].get(mode="promise_in_bounds")
     sampled = sample(model.logits(rows), _row_sampling(step))

@@ -27,12 +27,12 @@ def kernel_for(
     and the KV heads of the pages. dtype: of the pages.
     """
     if platform == "tpu":
-        from model_server.kernels.tpu_attention import TpuAttention
+        from model_server.kernels.tpu.attention import TpuAttention
 
         return TpuAttention(mesh, heads, pages)
     least = ADA if dtype == jnp.float8_e4m3fn else AMPERE
     if platform == "gpu" and _capability(mesh) >= least:
-        from model_server.kernels.gpu_attention import GpuAttention
+        from model_server.kernels.gpu.attention import GpuAttention
 
         return GpuAttention(mesh, heads, pages)
     return xla.KERNEL

@@ -13,7 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from model_server.kernels.pages import LayerPages, Shapes, key_major_shapes, write
-from model_server.kernels.row_split import RowSplit
+from model_server.kernels.sequence_sharding import SequenceSharding
+
+
+class KernelRefusal(ValueError):
+    """Raised when a kernel does not support the given shapes; the text says what to change."""
 
 
 class Kernel(Protocol):
@@ -50,7 +54,7 @@ class PagedBatch:
     block_tables: jax.Array  # i32[N, S/G]
     block_limits: jax.Array  # i32[N, C]
     kernel: Kernel = field(metadata={"static": True})
-    split: RowSplit | None = field(default=None, metadata={"static": True})
+    split: SequenceSharding | None = field(default=None, metadata={"static": True})
 
     def divided(self, x: jax.Array) -> jax.Array:
         """Constrain [T, D] to the row sharding used between layers."""

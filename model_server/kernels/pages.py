@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from model_server.kernels.own_devices import full
+from model_server.kernels.local_devices import full
 
 # Largest values of quantised pages, which store a scale per head and token.
 HIGHEST = {jnp.dtype("int8"): 127.0, jnp.dtype("float8_e4m3fn"): 448.0}

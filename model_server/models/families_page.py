@@ -15,10 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from model_server.models.axis_rules import DEFAULT_RULES, LOGICAL
-from model_server.models.embedder import EMBEDDER_DEFAULTS, EmbedderFamily
+from model_server.models.layers.embedder import EMBEDDER_DEFAULTS, EmbedderFamily
 from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass
 from model_server.models.registry import families, find, make_recipe, model_paths
+from model_server.models.weights.axis_rules import DEFAULT_RULES, LOGICAL
 
 # What each override key means.
 _MEANINGS = {

@@ -12,12 +12,12 @@ from flax import nnx
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.kernels.pages import CacheShape
-from model_server.models.axis_rules import Rules, parse_rules
-from model_server.models.decoder import Decoder
-from model_server.models.quantization import Quantization, Scheme, Stored, parse_quantize
-from model_server.models.sharding import ONE_DEVICE, Layout, split_heads
-from model_server.models.stage import Stage, stages_of
-from model_server.models.weight import Blueprint, WeightForm, blueprint
+from model_server.models.layers.decoder import Decoder
+from model_server.models.weights.axis_rules import Rules, parse_rules
+from model_server.models.weights.quantization import AsStored, Quantization, Scheme, parse_quantize
+from model_server.models.weights.sharding import ONE_DEVICE, Layout, split_heads
+from model_server.models.weights.stage import Stage, stages_of
+from model_server.models.weights.weight import Blueprint, WeightForm, blueprint
 from sax.errors import InvalidRequest
 from sax.types import SamplingParams
 
@@ -105,7 +105,7 @@ class Recipe:
                 'checkpoint: publish one, or give a scheme such as "int8"',
                 param="overrides.QUANTIZE",
             )
-        return Stored(checkpoint.packing)
+        return AsStored(checkpoint.packing)
 
 
 def _kept(module: nnx.Module, stage: Stage) -> nnx.Module:

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from model_server.custom import CustomModel
-from model_server.models import (
+from model_server.models.custom import CustomModel
+from model_server.models.families import (
     bert,
-    c4,
     deepseek_v3,
     gemma,
     gemma2,
@@ -20,7 +19,6 @@ from model_server.models import (
     gpt_neox,
     gptj,
     llama,
-    lm_cloud,
     mistral,
     mixtral,
     olmo2,
@@ -28,13 +26,11 @@ from model_server.models import (
     qwen2,
     qwen3,
     qwen3_moe,
-    saxml_gemma,
-    saxml_gptj,
-    saxml_llama,
 )
-from model_server.models.embedder import EmbedderClass, EmbedderFamily, EmbedRecipe
+from model_server.models.layers.embedder import EmbedderClass, EmbedderFamily, EmbedRecipe
 from model_server.models.overrides import apply_overrides
 from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass, Recipe
+from model_server.models.saxml import c4, lm_cloud, saxml_gemma, saxml_gptj, saxml_llama
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
 from sax.names import check_model_path, nearest
 

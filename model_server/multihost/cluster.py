@@ -14,7 +14,7 @@ from sax.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ClusterFacts:
     """One cluster's account of the hosts; without names only this host's ordinal is known."""
 
     names: tuple[str, ...]
@@ -23,7 +23,7 @@ class Told:
     ordinal_in: str
 
 
-def told(environ: Mapping[str, str], host: str, count: int | None) -> Told | None:
+def told(environ: Mapping[str, str], host: str, count: int | None) -> ClusterFacts | None:
     """Return the account of the first cluster that gives one.
 
     count: the number of hosts from our own flags. Raises InvalidRequest for variables that are
@@ -34,11 +34,11 @@ def told(environ: Mapping[str, str], host: str, count: int | None) -> Told | Non
     return _tpu(environ, count) or _leader_worker_set(environ) or _job(environ, host, count)
 
 
-def _tpu(environ: Mapping[str, str], count: int | None) -> Told | None:
+def _tpu(environ: Mapping[str, str], count: int | None) -> ClusterFacts | None:
     ordinal = read_number(environ, "TPU_WORKER_ID")
     names, where = _tpu_names(environ)
     if len(names) > 1:
-        return _checked(Told(names, where, ordinal, "TPU_WORKER_ID"))
+        return _checked(ClusterFacts(names, where, ordinal, "TPU_WORKER_ID"))
     if names or ordinal is None:
         return None
     if ordinal and count is None:
@@ -47,7 +47,7 @@ def _tpu(environ: Mapping[str, str], count: int | None) -> Told | None:
             "TPU_PROCESS_ADDRESSES names them: set one of them, or give --hosts",
             param="TPU_WORKER_HOSTNAMES",
         )
-    return Told((), "", ordinal, "TPU_WORKER_ID") if count and count > 1 else None
+    return ClusterFacts((), "", ordinal, "TPU_WORKER_ID") if count and count > 1 else None
 
 
 def _tpu_names(environ: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
@@ -65,7 +65,7 @@ def _tpu_names(environ: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
     return found[0] if found else ((), "")
 
 
-def _leader_worker_set(environ: Mapping[str, str]) -> Told | None:
+def _leader_worker_set(environ: Mapping[str, str]) -> ClusterFacts | None:
     size = read_number(environ, "LWS_GROUP_SIZE")
     if size is None or check_count(size, "LWS_GROUP_SIZE") == 1:
         return None
@@ -78,7 +78,7 @@ def _leader_worker_set(environ: Mapping[str, str]) -> Told | None:
         )
     (leader,) = read_processes(environ["LWS_LEADER_ADDRESS"].strip(), "LWS_LEADER_ADDRESS")[:1]
     names = _workers(leader, size)
-    return _checked(Told(names, "LWS_GROUP_SIZE", ordinal, "LWS_WORKER_INDEX"))
+    return _checked(ClusterFacts(names, "LWS_GROUP_SIZE", ordinal, "LWS_WORKER_INDEX"))
 
 
 def _workers(leader: str, size: int) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ def _workers(leader: str, size: int) -> tuple[str, ...]:
     return (leader, *(f"{label}-{index}{dot}{domain}" for index in range(1, size)))
 
 
-def _job(environ: Mapping[str, str], host: str, count: int | None) -> Told | None:
+def _job(environ: Mapping[str, str], host: str, count: int | None) -> ClusterFacts | None:
     """Read an indexed Job, in a JobSet or alone: it numbers its pods but not how many there are."""
     ordinal = read_number(environ, "JOB_COMPLETION_INDEX")
     if ordinal is None or count is None or count == 1:
@@ -97,10 +97,10 @@ def _job(environ: Mapping[str, str], host: str, count: int | None) -> Told | Non
     # With hostNetwork the host name is the node's and says nothing about the Job.
     known = stem and last == str(ordinal) and subdomain
     names = siblings(f"{stem}-0.{subdomain}", count) if known else ()
-    return Told(names, "the pod's host name", ordinal, "JOB_COMPLETION_INDEX")
+    return ClusterFacts(names, "the pod's host name", ordinal, "JOB_COMPLETION_INDEX")
 
 
-def _checked(said: Told) -> Told:
+def _checked(said: ClusterFacts) -> ClusterFacts:
     if said.ordinal is not None and said.ordinal >= len(said.names):
         raise InvalidRequest(
             f"{said.ordinal_in}={said.ordinal}, but {said.names_in} gives {len(said.names)} "

@@ -15,7 +15,7 @@ from model_server.engine.types import EngineLimits, Step
 from sax.types import ModelSpec
 
 
-class Load(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class LoadCommand(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Build this host's share of a model in the background, then vote."""
 
     servable: int  # identifies the model in later commands; never reused
@@ -23,7 +23,7 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag=1):
     limits: EngineLimits  # as the primary planned them
 
 
-class Program(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class ProgramCommand(msgspec.Struct, frozen=True, array_like=True, tag=2):
     servable: int
     name: str
     body: bytes | None  # None: each host compiles its own
@@ -87,10 +87,12 @@ def fetching(key: int) -> str:
     return f"fetch {key}"
 
 
-Command = Load | Program | Warm | Launch | Call | Drop | Bye | Lost | Fetch | DropPages
+Command = (
+    LoadCommand | ProgramCommand | Warm | Launch | Call | Drop | Bye | Lost | Fetch | DropPages
+)
 
 
-class Beat(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class HostBeat(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Heartbeat of a secondary."""
 
     ordinal: int
@@ -108,7 +110,7 @@ class Vote(msgspec.Struct, frozen=True, array_like=True, tag=2):
     offer: str = ""  # address of this host's pipeline inlet
 
 
-class Reply(msgspec.Struct, frozen=True, array_like=True, tag=3):
+class CallReply(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """A secondary's result of a Call."""
 
     ordinal: int
@@ -130,7 +132,7 @@ class Gone(msgspec.Struct, frozen=True, array_like=True, tag=5):
     reason: str = ""
 
 
-Answer = Beat | Vote | Reply | Leaving | Gone
+Answer = HostBeat | Vote | CallReply | Leaving | Gone
 
 encode = msgspec.msgpack.Encoder().encode
 decode_command = msgspec.msgpack.Decoder(Command).decode

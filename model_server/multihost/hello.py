@@ -14,10 +14,9 @@ from pathlib import Path
 import msgspec
 
 from model_server.config import ModelServerConfig
+from model_server.engine.versions import versions
 from model_server.multihost.membership import Membership
 
-_ROOT = Path(__file__).parents[2]
-_ROOMS = ("sax", "model_server")
 # Flags that must match on every host: they shape the programs that the hosts run together.
 _ALIKE = (
     "slots",
@@ -88,31 +87,6 @@ def hello(membership: Membership, config: ModelServerConfig) -> Hello:
         machine=machine(),
         flags={f"--{name}": str(getattr(config, name)) for name in _ALIKE},
     )
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that must match on every host; sax also by a digest of its sources."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        own = version("sax")
-    except PackageNotFoundError:  # run from a source tree; the digest identifies it
-        own = "not installed"
-    return {
-        "sax": f"{own} ({source_digest()})",
-        "jax": version("jax"),
-        "jaxlib": version("jaxlib"),
-        "Python": ".".join(platform.python_version_tuple()[:2]),
-    }
-
-
-def source_digest(root: Path = _ROOT) -> str:
-    """Return a digest of the sources, which tells apart builds of one version."""
-    digest = hashlib.sha256()
-    for room in _ROOMS:
-        for path in sorted((root / room).rglob("*.py")):
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

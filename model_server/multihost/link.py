@@ -30,7 +30,7 @@ class LinkBroken(LinkError):
     """A neighbour sent an unexpected message."""
 
 
-class Message(NamedTuple):
+class StageMessage(NamedTuple):
     number: int  # of the step, counted from 0 over the life of a pipeline
     arrays: tuple[np.ndarray, ...]
 
@@ -38,11 +38,11 @@ class Message(NamedTuple):
 class Link(Protocol):
     """One host's two neighbours. One thread sends, one (maybe another) receives, any may close."""
 
-    def send(self, message: Message) -> None:
+    def send(self, message: StageMessage) -> None:
         """Send to the next host; blocks while it is several steps behind. Raises LinkClosed."""
         ...
 
-    def receive(self) -> Message:
+    def receive(self) -> StageMessage:
         """Wait for the previous host's next message. Raises LinkClosed, also while waiting."""
         ...
 

@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from model_server.multihost.cluster import Told, told
+from model_server.multihost.cluster import ClusterFacts, told
 from model_server.multihost.hostnames import (
     check_count,
     is_loopback,
@@ -66,7 +66,7 @@ ALONE = Membership(1, 0, "127.0.0.1", ("127.0.0.1",), "nothing")
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _NamedHosts:
     """Number of hosts from our own flags and variables, and their names where given."""
 
     count: int
@@ -93,7 +93,7 @@ def membership(
     return Membership(count, ours, names[0], names, source)
 
 
-def _wanted(hosts: str, environ: Mapping[str, str]) -> _Wanted | None:
+def _wanted(hosts: str, environ: Mapping[str, str]) -> _NamedHosts | None:
     given = [_parse(hosts, "--hosts")] if hosts else []
     if text := environ.get("SAX_HOSTS", "").strip():
         given.append(_parse(text, "SAX_HOSTS"))
@@ -109,16 +109,18 @@ def _wanted(hosts: str, environ: Mapping[str, str]) -> _Wanted | None:
     return next((each for each in given if each.names), given[0] if given else None)
 
 
-def _parse(text: str, where: str) -> _Wanted:
+def _parse(text: str, where: str) -> _NamedHosts:
     text = text.strip()
     sign, digits = text[:1] == "-", text.removeprefix("-")
     if digits.isascii() and digits.isdigit():
-        return _Wanted(check_count(-int(digits) if sign else int(digits[:9]), where), (), where)
+        return _NamedHosts(check_count(-int(digits) if sign else int(digits[:9]), where), (), where)
     names = read_hosts(text, where)
-    return _Wanted(len(names), names, where)
+    return _NamedHosts(len(names), names, where)
 
 
-def _cluster(wanted: _Wanted | None, environ: Mapping[str, str], host: str) -> Told | None:
+def _cluster(
+    wanted: _NamedHosts | None, environ: Mapping[str, str], host: str
+) -> ClusterFacts | None:
     if wanted and wanted.names and all(map(is_loopback, wanted.names)):
         return None
     cluster = told(environ, host, wanted.count if wanted else None)
@@ -127,7 +129,7 @@ def _cluster(wanted: _Wanted | None, environ: Mapping[str, str], host: str) -> T
     return cluster
 
 
-def _counts_differ(wanted: _Wanted, count: int, where: str) -> InvalidRequest:
+def _counts_differ(wanted: _NamedHosts, count: int, where: str) -> InvalidRequest:
     return InvalidRequest(
         f"{wanted.where} says {wanted.count} hosts, {where} says {count}: make them agree, or give "
         "only one of them",
@@ -136,7 +138,7 @@ def _counts_differ(wanted: _Wanted, count: int, where: str) -> InvalidRequest:
 
 
 def _ordinals(
-    flag: int | None, environ: Mapping[str, str], cluster: Told | None
+    flag: int | None, environ: Mapping[str, str], cluster: ClusterFacts | None
 ) -> list[tuple[int, str]]:
     """Collect every statement of this host's ordinal, strongest first. Raises if two differ."""
     said = (
@@ -156,7 +158,7 @@ def _ordinals(
 
 
 def _alone(
-    wanted: _Wanted | None,
+    wanted: _NamedHosts | None,
     ordinals: list[tuple[int, str]],
     environ: Mapping[str, str],
     host: str,
@@ -175,7 +177,7 @@ def _alone(
 
 
 def _ordinal(
-    ordinals: list[tuple[int, str]], count: int, wanted: _Wanted | None
+    ordinals: list[tuple[int, str]], count: int, wanted: _NamedHosts | None
 ) -> tuple[int, str]:
     if not ordinals:
         raise InvalidRequest(
@@ -193,7 +195,7 @@ def _ordinal(
 
 
 def _names(
-    count: int, wanted: _Wanted | None, cluster: Told | None, environ: Mapping[str, str]
+    count: int, wanted: _NamedHosts | None, cluster: ClusterFacts | None, environ: Mapping[str, str]
 ) -> tuple[tuple[str, ...], str]:
     text = environ.get("SAX_PRIMARY", "").strip()
     primary = read_host(text, "SAX_PRIMARY") if text else ""

@@ -15,19 +15,19 @@ import zmq
 
 from model_server.multihost.channel import AnswerCollector, CommandPublisher, open_context
 from model_server.multihost.commands import (
-    Beat,
     Bye,
+    CallReply,
     Command,
     Gone,
+    HostBeat,
     Leaving,
     Lost,
-    Reply,
     Vote,
 )
+from model_server.multihost.heartbeat import Heartbeat
 from model_server.multihost.hello import Hello, Welcome
 from model_server.multihost.meeting import Reception, check_alone
 from model_server.multihost.membership import Membership
-from model_server.multihost.pulse import Pulse
 from sax.errors import ReplicaLost, Unavailable
 
 logger = logging.getLogger(__name__)
@@ -71,9 +71,9 @@ class Primary:
         self._commands = CommandPublisher(self._context, bind)
         self._answers = AnswerCollector(self._context, bind)
         self._changed = threading.Condition()  # guards all below
-        self._pulse: Pulse | None = None
+        self._pulse: Heartbeat | None = None
         self._votes: dict[int, dict[int, Vote]] = {}  # by servable, by host
-        self._replies: dict[tuple[int, str], dict[int, Reply]] = {}
+        self._replies: dict[tuple[int, str], dict[int, CallReply]] = {}
         self._beating: set[int] = set()
         self._gone: set[int] = set()
         self._closing = False  # no host can be lost any more
@@ -93,7 +93,7 @@ class Primary:
         )
         self._wait_for_all()
         machines = {0: self._own.machine, **self._reception.machines}
-        self._pulse = Pulse(range(1, self._own.count), self._timeout_s, time.monotonic())
+        self._pulse = Heartbeat(range(1, self._own.count), self._timeout_s, time.monotonic())
         self._reception.welcome(
             Welcome(
                 host=self.membership.primary,
@@ -161,7 +161,7 @@ class Primary:
             missing = [n for n in range(1, self.membership.count) if n not in voted]
         return ", ".join(self.name(ordinal) for ordinal in missing)
 
-    def replies(self, servable: int, call: str, timeout_s: float) -> list[Reply]:
+    def replies(self, servable: int, call: str, timeout_s: float) -> list[CallReply]:
         """Wait for every host's reply to a Call. Raises ReplicaLost, Unavailable."""
         others = self.membership.count - 1
         key = (servable, call)
@@ -254,15 +254,15 @@ class Primary:
                 self._note(answer)
             self._look_for_losses()
 
-    def _note(self, answer: Beat | Vote | Reply | Leaving | Gone) -> None:
+    def _note(self, answer: HostBeat | Vote | CallReply | Leaving | Gone) -> None:
         assert self._pulse is not None
-        done = answer.done if isinstance(answer, Beat) else 0
+        done = answer.done if isinstance(answer, HostBeat) else 0
         with self._changed:
             self._pulse.heard(answer.ordinal, done, time.monotonic())
             self._beating.add(answer.ordinal)
             if isinstance(answer, Vote):
                 self._votes.setdefault(answer.servable, {})[answer.ordinal] = answer
-            elif isinstance(answer, Reply):
+            elif isinstance(answer, CallReply):
                 replies = self._replies.setdefault((answer.servable, answer.call), {})
                 replies[answer.ordinal] = answer
             elif isinstance(answer, Gone):

@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 
-from model_server.engine.program_bytes import from_bytes, to_bytes
+from model_server.engine.compiling import from_bytes, to_bytes
 from sax.errors import Cancelled
 
 logger = logging.getLogger(__name__)

@@ -16,32 +16,32 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Protocol
 
+from model_server.engine.failure import as_load_error
 from model_server.engine.types import EngineLimits, PendingStep, Step
-from model_server.load_thread import as_load_error
 from model_server.multihost.channel import AnswerSender, CommandReceiver, open_context
 from model_server.multihost.commands import (
-    Beat,
     Bye,
     Call,
+    CallReply,
     Command,
     Drop,
     DropPages,
     Fetch,
     Gone,
+    HostBeat,
     Launch,
     Leaving,
-    Load,
+    LoadCommand,
     Lost,
-    Program,
-    Reply,
+    ProgramCommand,
     Vote,
     Warm,
     fetching,
 )
+from model_server.multihost.heartbeat import Heartbeat
 from model_server.multihost.hello import Welcome
 from model_server.multihost.primary import BEAT_S
 from model_server.multihost.programs import ReceivedPrograms
-from model_server.multihost.pulse import Pulse
 from sax.errors import ReplicaLost, SaxError, Unavailable
 from sax.need import to_text
 from sax.types import ModelSpec, Progress
@@ -72,7 +72,7 @@ class _Dropped(BaseException):
 
 
 @dataclass(slots=True, eq=False)
-class _Share:
+class _HeldShare:
     """This host's part of one model."""
 
     programs: ReceivedPrograms
@@ -105,13 +105,13 @@ class Secondary:
         self._commands = CommandReceiver(self._context, welcome.host, welcome.commands)
         self._answers = AnswerSender(welcome.host, welcome.replies)
         self._timeout_s = timeout_s
-        self._pulse = Pulse([_PRIMARY], timeout_s, time.monotonic())
+        self._pulse = Heartbeat([_PRIMARY], timeout_s, time.monotonic())
         self._heard = threading.Event()
         self._done = 0
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
         self._queue: SimpleQueue[tuple[int, Command] | SaxError] = SimpleQueue()
-        self._shares: dict[int, _Share] = {}
+        self._shares: dict[int, _HeldShare] = {}
         self.on_loss: Callable[[str], None] = lambda reason: None
 
     def start(self) -> None:
@@ -156,16 +156,16 @@ class Secondary:
             self._perform(command, build)
             self._done = number
             if number % _CONFIRM == 0:
-                self._answers.send(Beat(self._ordinal, number))
+                self._answers.send(HostBeat(self._ordinal, number))
 
     # Commands
 
     def _perform(self, command: Command, build: Build) -> None:
         if isinstance(command, Launch):
             self._launch(self._shares[command.servable], command.step)
-        elif isinstance(command, Load):
+        elif isinstance(command, LoadCommand):
             self._load(command, build)
-        elif isinstance(command, Program):
+        elif isinstance(command, ProgramCommand):
             if share := self._shares.get(command.servable):  # otherwise dropped meanwhile
                 share.programs.put(command.name, command.body)
         elif isinstance(command, Warm):
@@ -180,15 +180,15 @@ class Secondary:
         elif isinstance(command, Drop):
             self._drop(command.servable)
 
-    def _launch(self, share: _Share, step: Step) -> None:
+    def _launch(self, share: _HeldShare, step: Step) -> None:
         """Launch a step; device errors surface when an earlier step's result is read."""
         assert share.runner is not None, "a step comes after all votes"
         if len(share.in_flight) == _IN_FLIGHT:
             share.in_flight.popleft().result()
         share.in_flight.append(share.runner.launch(step))
 
-    def _load(self, command: Load, build: Build) -> None:
-        share = _Share(ReceivedPrograms())
+    def _load(self, command: LoadCommand, build: Build) -> None:
+        share = _HeldShare(ReceivedPrograms())
         self._shares[command.servable] = share
 
         def report(progress: Progress) -> None:
@@ -225,7 +225,7 @@ class Secondary:
         except SaxError as error:
             reason = error.text
         call = str(command.arguments.get("key", command.method))
-        self._answers.send(Reply(self._ordinal, command.servable, call, reason))
+        self._answers.send(CallReply(self._ordinal, command.servable, call, reason))
 
     def _fetch(self, command: Fetch) -> None:
         """Reserve pages in command order; fetch in a thread, so that steps go on."""
@@ -241,7 +241,7 @@ class Secondary:
             except Exception as exc:
                 reason = exc.text if isinstance(exc, SaxError) else f"{type(exc).__name__}: {exc}"
             call = fetching(command.key)
-            self._answers.send(Reply(self._ordinal, command.servable, call, reason))
+            self._answers.send(CallReply(self._ordinal, command.servable, call, reason))
 
         threading.Thread(target=work, name="fetch", daemon=True).start()
 
@@ -288,7 +288,7 @@ class Secondary:
         """Send heartbeats once the primary was first heard; watch the primary."""
         while not self._ended.is_set():
             if self._heard.is_set():
-                self._answers.send(Beat(self._ordinal, self._done))
+                self._answers.send(HostBeat(self._ordinal, self._done))
             if found := self._pulse.lost(0, time.monotonic()):
                 self._lose(f"host 0 ({self._primary_name}), the primary, is lost: {found[1]}")
                 return

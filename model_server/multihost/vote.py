@@ -14,7 +14,7 @@ import sax.errors
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.engine.compiling import Programs
 from model_server.engine.types import EngineLimits
-from model_server.multihost.commands import Drop, Load, Program, Vote
+from model_server.multihost.commands import Drop, LoadCommand, ProgramCommand, Vote
 from model_server.multihost.gang_transfers import GangTransfers
 from model_server.multihost.lockstep import LocalRunner, Lockstep
 from model_server.multihost.primary import Primary
@@ -47,9 +47,9 @@ class Shares:
             servable = next(self._numbers)
 
         def send(name: str, body: bytes | None) -> None:
-            self._hosts.publish(Program(servable, name, body if self._alike else None))
+            self._hosts.publish(ProgramCommand(servable, name, body if self._alike else None))
 
-        self._hosts.publish(Load(servable, spec, limits))
+        self._hosts.publish(LoadCommand(servable, spec, limits))
         runner: LocalRunner | None = None
         try:
             runner = build(SharedPrograms(self._kept, send))

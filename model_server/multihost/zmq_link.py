@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import zmq
 
-from model_server.multihost.link import LinkClosed, Message
+from model_server.multihost.link import LinkClosed, StageMessage
 from sax.errors import LoadFailed
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class ZmqLink:
             raise LoadFailed(f"the next stage offers a bad address, {address}: {exc}") from exc
         self._next_key = key
 
-    def send(self, message: Message) -> None:
+    def send(self, message: StageMessage) -> None:
         assert self._next_key is not None, "send before connect"
         described = tuple((array.dtype.name, array.shape) for array in message.arrays)
         header = msgspec.msgpack.encode(_Header(self._next_key, message.number, described))
@@ -81,7 +81,7 @@ class ZmqLink:
             self._wait(self._outlet, zmq.POLLOUT)
             self._outlet.send_multipart(frames, copy=False)
 
-    def receive(self) -> Message:
+    def receive(self) -> StageMessage:
         with self._receiving:
             while True:
                 self._wait(self._inlet, zmq.POLLIN)
@@ -103,7 +103,7 @@ class ZmqLink:
                 return
         raise LinkClosed("the link to the other stages was closed")
 
-    def _read(self, frames: Sequence[zmq.Frame]) -> Message | None:
+    def _read(self, frames: Sequence[zmq.Frame]) -> StageMessage | None:
         """Decode a message; None if it is not from the previous host."""
         try:
             header = msgspec.msgpack.decode(frames[0].buffer, type=_Header)
@@ -113,7 +113,7 @@ class ZmqLink:
             return None
         parts = zip(header.arrays, frames[1:], strict=False)
         arrays = tuple(_array(dtype, shape, frame) for (dtype, shape), frame in parts)
-        return Message(header.number, arrays)
+        return StageMessage(header.number, arrays)
 
 
 def _array(dtype: str, shape: tuple[int, ...], frame: zmq.Frame) -> np.ndarray:

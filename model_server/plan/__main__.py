@@ -18,16 +18,16 @@ from typing import Any
 import jax
 
 from model_server.config import ModelServerConfig
-from model_server.plan.kubernetes import kubernetes_values
-from model_server.plan.planner import AUTO, Request, plan
-from model_server.plan.plot import roofline_svg
+from model_server.plan.output.kubernetes import kubernetes_values
+from model_server.plan.output.plot import roofline_svg
+from model_server.plan.output.table import show
+from model_server.plan.planner import AUTO, PlanRequest, plan
 from model_server.plan.progress import told
-from model_server.plan.report import Plan
+from model_server.plan.report import ModelPlan
 from model_server.plan.slices import parse_chip, parse_slice
-from model_server.plan.table import show
 from sax.cli.publication import parse_overrides
 from sax.errors import InvalidRequest, SaxError
-from sax.kubernetes.machines import slice_of
+from sax.slices import slice_of
 
 _FITS, _DOES_NOT_FIT, _BAD_INPUT = 0, 1, 2
 
@@ -75,12 +75,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _request(options: argparse.Namespace) -> Request:
+def _request(options: argparse.Namespace) -> PlanRequest:
     if options.chip is not None and options.topology != AUTO:
         raise InvalidRequest("--chip goes with --topology auto", param="chip")
     if options.context is not None and options.context < 1:
         raise InvalidRequest(f"--context is {options.context}: give a number above 0")
-    return Request(
+    return PlanRequest(
         model=options.model,
         topology=options.topology,
         config=_config(options),
@@ -115,7 +115,7 @@ def _check_outputs(options: argparse.Namespace) -> None:
             raise InvalidRequest(f"{path} cannot be written: {folder} is not a writable folder")
 
 
-def _write(made: Plan, options: argparse.Namespace) -> None:
+def _write(made: ModelPlan, options: argparse.Namespace) -> None:
     if options.plot and made.buckets:
         Path(options.plot).write_text(roofline_svg(made))
     if options.values and made.fits:

@@ -9,11 +9,11 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from model_server.capacity import least_bytes, weight_bytes
 from model_server.config import ModelServerConfig
-from model_server.memory_plan import human
+from model_server.loading.capacity import least_bytes, weight_bytes
+from model_server.loading.memory_plan import human
 from model_server.models.recipe import Recipe
-from model_server.plan.model import Model
+from model_server.plan.model import PlannedModel
 from model_server.plan.slices import LENT, chips_of
 from model_server.plan.target import layout_on, memory_of, recipe_of
 from model_server.plan.topology import Topology, topology_of
@@ -35,7 +35,9 @@ class Attempt:
         return self.least <= self.limit
 
 
-def attempt(model: Model, recipe: Recipe, topology: Topology, config: ModelServerConfig) -> Attempt:
+def attempt(
+    model: PlannedModel, recipe: Recipe, topology: Topology, config: ModelServerConfig
+) -> Attempt:
     """Size a model on a slice. Raises InvalidRequest if its mesh does not fit the slice."""
     layout = layout_on(recipe, topology)
     blueprint = recipe.blueprint(layout, model.checkpoint)
@@ -47,7 +49,7 @@ def attempt(model: Model, recipe: Recipe, topology: Topology, config: ModelServe
 
 
 def changes(
-    model: Model,
+    model: PlannedModel,
     overrides: Mapping[str, str],
     topology: Topology,
     config: ModelServerConfig,
@@ -68,7 +70,7 @@ def changes(
 
 
 def smallest_slice(
-    model: Model,
+    model: PlannedModel,
     recipe: Recipe,
     config: ModelServerConfig,
     chips: list[str],
@@ -79,7 +81,7 @@ def smallest_slice(
 
 
 def fitting_slices(
-    model: Model,
+    model: PlannedModel,
     recipe: Recipe,
     config: ModelServerConfig,
     chips: list[str],
@@ -118,7 +120,7 @@ def _overrides(
 
 
 def _tried(
-    model: Model,
+    model: PlannedModel,
     overrides: Mapping[str, str],
     change: Mapping[str, str],
     topology: Topology,
@@ -135,7 +137,7 @@ def _tried(
 
 
 def _fewer_flags(
-    model: Model, recipe: Recipe, topology: Topology, config: ModelServerConfig
+    model: PlannedModel, recipe: Recipe, topology: Topology, config: ModelServerConfig
 ) -> Iterator[str]:
     context = _below(min(recipe.max_context, config.max_context or recipe.max_context))
     while context >= _SMALLEST_CONTEXT:

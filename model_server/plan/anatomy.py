@@ -10,17 +10,17 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
-from model_server.models.attention import Attention
-from model_server.models.latent_attention import LatentAttention
+from model_server.models.layers.attention import Attention
+from model_server.models.layers.latent_attention import LatentAttention
+from model_server.models.layers.routing import Router
 from model_server.models.recipe import Recipe
-from model_server.models.routing import Router
-from model_server.models.weight import WeightForm
+from model_server.models.weights.weight import WeightForm
 
 _LAYER = re.compile(r"layers\.(\d+)\.")
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class LayerType:
     """The properties in which layers of one model differ."""
 
     window: int | None = None  # tokens that a query attends to; None: all
@@ -33,7 +33,7 @@ class Anatomy:
 
     heads: int  # query heads, of the layer that has most
     kv_heads: int
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerType, ...]
     experts_per_token: int | None  # None: no experts
 
     def seen(self, context: int) -> int:
@@ -74,7 +74,7 @@ def _parts(layer: Any) -> list[Any]:
     return [node for _, node in nnx.iter_graph(layer) if isinstance(node, wanted)]
 
 
-def _layer(parts: list[Any]) -> Layer:
+def _layer(parts: list[Any]) -> LayerType:
     windows = [part.shape.window for part in parts if isinstance(part, Attention)]
     routed = any(isinstance(part, Router) for part in parts)
-    return Layer(windows[0] if windows else None, routed)
+    return LayerType(windows[0] if windows else None, routed)

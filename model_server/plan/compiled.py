@@ -17,9 +17,9 @@ import jax
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.step_program import StepProgram
-from model_server.plan.hlo import Program, parse
-from model_server.plan.hlo_moves import collectives
-from model_server.plan.hlo_traffic import Moved, bytes_moved
+from model_server.plan.hlo.module import HloModule, parse
+from model_server.plan.hlo.moves import collectives
+from model_server.plan.hlo.traffic import HbmBytes, bytes_moved
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = r"([\d.]+)([KMGT]?)i?B?"
@@ -29,10 +29,10 @@ _REQUIRED = re.compile(rf"required for [^(]*\({_SIZE}\) exceeds available HBM \(
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class StepTraffic:
     """Data moved by a program in one step; bytes are per device."""
 
-    moved: Moved
+    moved: HbmBytes
     sent: dict[str, int]  # bytes to other devices, by kind of collective
     exchanges: int  # number of collectives
 
@@ -47,8 +47,8 @@ class Measured:
     outputs: int  # not aliased to arguments
     code: int
     flops: float  # outside kernels; a loop of data-dependent length counts once
-    traffic: Traffic
-    layers: Traffic | None = None  # of the part, if one was given
+    traffic: StepTraffic
+    layers: StepTraffic | None = None  # of the part, if one was given
     lower_seconds: float
     compile_seconds: float
     read_seconds: float
@@ -68,7 +68,7 @@ class OutOfMemory(Exception):
         self.available = available
 
 
-Part = Callable[[Program], Program]  # masks a program so that only a part of it has a cost
+Part = Callable[[HloModule], HloModule]  # masks a program so that only a part of it has a cost
 
 
 def measure(program: StepProgram, bucket: Bucket, part: Part | None = None) -> Measured:
@@ -98,12 +98,12 @@ def measure(program: StepProgram, bucket: Bucket, part: Part | None = None) -> M
     )
 
 
-def traffic_of(program: Program) -> Traffic:
+def traffic_of(program: HloModule) -> StepTraffic:
     exchanged = collectives(program)
     sent: dict[str, int] = {}
     for each in exchanged:
         sent[each.kind] = sent.get(each.kind, 0) + each.sent
-    return Traffic(bytes_moved(program), sent, sum(each.times for each in exchanged))
+    return StepTraffic(bytes_moved(program), sent, sum(each.times for each in exchanged))
 
 
 def _text_of(folder: Path, made: Any) -> str:

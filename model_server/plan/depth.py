@@ -15,15 +15,15 @@ from flax import nnx
 
 from model_server.engine.step_program import StepProgram
 from model_server.kernels.pages import CacheShape
-from model_server.lm_shapes import step_program
-from model_server.models.decoder import Decoder
+from model_server.loading.capacity import step_program
+from model_server.models.layers.decoder import Decoder
 from model_server.models.recipe import Recipe
-from model_server.models.weight import WeightForm
+from model_server.models.weights.weight import WeightForm
 from model_server.plan.anatomy import layer_at
-from model_server.plan.compiled import Measured, Part, Traffic
-from model_server.plan.hlo import Program
-from model_server.plan.hlo_layers import only_layers
-from model_server.plan.hlo_traffic import Moved
+from model_server.plan.compiled import Measured, Part, StepTraffic
+from model_server.plan.hlo.layers import only_layers
+from model_server.plan.hlo.module import HloModule
+from model_server.plan.hlo.traffic import HbmBytes
 from model_server.plan.target import Target
 
 _LEAST = 8  # layers
@@ -92,7 +92,7 @@ def typical_part(target: Target, depths: Depths) -> Part:
         number = int(found[2])
         return number if found[1] == "pages" else layer_at(paths[number])
 
-    def part(program: Program) -> Program:
+    def part(program: HloModule) -> HloModule:
         return only_layers(program, depths.typical, layer_of)
 
     return part
@@ -128,13 +128,13 @@ def whole(measured: Measured, growth: Growth, depths: Depths, flops_ratio: float
     )
 
 
-def _sum(all_of_it: Traffic, layers: Traffic, times: float) -> Traffic:
+def _sum(all_of_it: StepTraffic, layers: StepTraffic, times: float) -> StepTraffic:
     def line(here: int, each: int) -> int:
         return here + round(each * times)
 
     pairs = zip(astuple(all_of_it.moved), astuple(layers.moved), strict=True)
-    return Traffic(
-        Moved(*(line(here, each) for here, each in pairs)),
+    return StepTraffic(
+        HbmBytes(*(line(here, each) for here, each in pairs)),
         {kind: line(sent, layers.sent.get(kind, 0)) for kind, sent in all_of_it.sent.items()},
         line(all_of_it.exchanges, layers.exchanges),
     )

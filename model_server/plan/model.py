@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model_server.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from model_server.checkpoints.safetensors import WEIGHT_FILES
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.huggingface.safetensors import WEIGHT_FILES
+from model_server.checkpoints.opening import open_checkpoint
 from model_server.models.registry import find, model_paths
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
 from sax.names import nearest
@@ -27,7 +28,7 @@ _OUTER_ONLY = ("text_config", "vision_config", "model_type", "architectures")
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class PlannedModel:
     """Input for the registry."""
 
     title: str
@@ -37,7 +38,7 @@ class Model:
 
 
 @contextmanager
-def open_model(text: str, path: str | None = None) -> Iterator[Model]:
+def open_model(text: str, path: str | None = None) -> Iterator[PlannedModel]:
     """Open the model that the text names.
 
     path: the model path of its checkpoint, if not as in config.json. Raises InvalidRequest,
@@ -46,16 +47,16 @@ def open_model(text: str, path: str | None = None) -> Iterator[Model]:
     if path is not None:
         find(path)
     elif registered := _registered(text):
-        yield Model(text, registered, None)
+        yield PlannedModel(text, registered, None)
         return
     wanted = path or AUTO
     if file := known_models().get(_key(text)):
-        yield Model(_title(file), wanted, _read(file))
+        yield PlannedModel(_title(file), wanted, _read(file))
     elif config := _config_alone(Path(text).expanduser()):
-        yield Model(text, wanted, _text_part(_read(config)))
+        yield PlannedModel(text, wanted, _text_part(_read(config)))
     elif "://" in text or Path(text).expanduser().exists():
         with closing(open_checkpoint(text)) as checkpoint:
-            yield Model(text, wanted, checkpoint.config, checkpoint)
+            yield PlannedModel(text, wanted, checkpoint.config, checkpoint)
     else:
         raise _unknown(text)
 

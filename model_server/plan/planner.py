@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import compiled_in_turn
-from model_server.memory_plan import human
+from model_server.loading.memory_plan import human
 from model_server.models.recipe import Recipe
 from model_server.plan.advice import attempt, changes, fitting_slices
 from model_server.plan.anatomy import Anatomy, anatomy_of
 from model_server.plan.compiled import Measured, OutOfMemory, measure
 from model_server.plan.depth import Depths, depths_of, growth_of, program_with, typical_part, whole
-from model_server.plan.model import Model, open_model
+from model_server.plan.model import PlannedModel, open_model
 from model_server.plan.planning import headings, make_plan, memory_of, slice_of, usual_context
-from model_server.plan.report import Plan
+from model_server.plan.report import ModelPlan
 from model_server.plan.slices import LENT
 from model_server.plan.target import Target, layout_on, recipe_of, target_on
 from model_server.plan.topology import Topology, topology_of
@@ -33,7 +33,7 @@ _SPARE = 0.98  # margin on pages extrapolated from two points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class PlanRequest:
     model: str
     topology: str  # or auto
     config: ModelServerConfig
@@ -45,7 +45,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class BucketCompiled:
     """Progress: one more bucket is compiled."""
 
     bucket: Bucket
@@ -55,10 +55,10 @@ class Done:
     of: int
 
 
-Report = Callable[[Done], None]
+Report = Callable[[BucketCompiled], None]
 
 
-def plan(request: Request, report: Report) -> Plan:
+def plan(request: PlanRequest, report: Report) -> ModelPlan:
     """Make a plan. Raises InvalidRequest, ModelPathNotFound, CheckpointError, Unavailable."""
     started = time.monotonic()
     with open_model(request.model, request.path) as model:
@@ -70,7 +70,9 @@ def plan(request: Request, report: Report) -> Plan:
     return replace(made, planning_seconds=time.monotonic() - started)
 
 
-def _smallest(request: Request, model: Model, recipe: Recipe, report: Report) -> Plan:
+def _smallest(
+    request: PlanRequest, model: PlannedModel, recipe: Recipe, report: Report
+) -> ModelPlan:
     """Plan on the first slice that fits by arithmetic and by the compiler."""
     refused = None
     for topology, _ in fitting_slices(model, recipe, request.config, list(request.chips)):
@@ -85,7 +87,9 @@ def _smallest(request: Request, model: Model, recipe: Recipe, report: Report) ->
     return _no_room(request, model, recipe, largest)
 
 
-def _on(request: Request, model: Model, recipe: Recipe, topology: Topology, report: Report) -> Plan:
+def _on(
+    request: PlanRequest, model: PlannedModel, recipe: Recipe, topology: Topology, report: Report
+) -> ModelPlan:
     try:
         target = target_on(model, recipe, topology, request.config)
     except MemoryPlanError as exc:
@@ -117,7 +121,9 @@ def _measure_all(target: Target, anatomy: Anatomy, depths: Depths | None, report
     found: list[Measured] = []
     for bucket, measured in compiled_in_turn(buckets, lambda each: measure(program, each, part)):
         found.append(measured)
-        report(Done(bucket, target.topology.name, measured.seconds, len(found), len(buckets)))
+        report(
+            BucketCompiled(bucket, target.topology.name, measured.seconds, len(found), len(buckets))
+        )
     found = found[::-1]
     if depths is None:
         return found
@@ -130,8 +136,12 @@ def _measure_all(target: Target, anatomy: Anatomy, depths: Depths | None, report
 
 
 def _checked(
-    request: Request, model: Model, target: Target, measured: Sequence[Measured], made: Plan
-) -> Plan:
+    request: PlanRequest,
+    model: PlannedModel,
+    target: Target,
+    measured: Sequence[Measured],
+    made: ModelPlan,
+) -> ModelPlan:
     """Check that the programs leave memory for the planned pages."""
     memory = memory_of(target, measured)
     if memory.used <= memory.limit:
@@ -148,8 +158,8 @@ def _checked(
 
 
 def _refused(
-    request: Request, model: Model, target: Target, context: int, exc: OutOfMemory
-) -> Plan:
+    request: PlanRequest, model: PlannedModel, target: Target, context: int, exc: OutOfMemory
+) -> ModelPlan:
     """Report that the compiler ran out of memory, and with how many pages it would not."""
     try:
         pages = _pages_by_line(target, exc)
@@ -158,7 +168,7 @@ def _refused(
     advice = _fewer_pages(target, pages) or changes(
         model, request.overrides, target.topology, request.config
     )
-    return Plan(
+    return ModelPlan(
         **headings(target, context),
         fits=False,
         problem=(
@@ -192,13 +202,15 @@ def _fewer_pages(target: Target, pages: int) -> list[str]:
     ]
 
 
-def _no_room(request: Request, model: Model, recipe: Recipe, topology: Topology) -> Plan:
+def _no_room(
+    request: PlanRequest, model: PlannedModel, recipe: Recipe, topology: Topology
+) -> ModelPlan:
     layout = layout_on(recipe, topology)
     tried = attempt(model, recipe, topology, request.config)
     blueprint = recipe.blueprint(layout, model.checkpoint)
     config = request.config
     context = min(recipe.max_context, config.max_context or recipe.max_context)
-    return Plan(
+    return ModelPlan(
         model=model.title,
         path=model.path,
         parameters=sum(math.prod(each.shape) for each in blueprint.declarations),

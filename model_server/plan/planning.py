@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from model_server.capacity import cache_of, weight_bytes
 from model_server.engine.buckets import Bucket, choose
-from model_server.models.sharding import split_heads
+from model_server.loading.capacity import cache_of, weight_bytes
+from model_server.models.weights.sharding import split_heads
 from model_server.plan.anatomy import Anatomy
 from model_server.plan.compiled import Measured
-from model_server.plan.report import BucketPlan, Decoding, FirstToken, Memory, Plan, Slice
-from model_server.plan.roofline import Load, Roofline, roofline
+from model_server.plan.report import BucketPlan, Decoding, FirstToken, Memory, ModelPlan, Slice
+from model_server.plan.roofline import DeviceWork, Roofline, roofline
 from model_server.plan.target import Target
 from model_server.plan.work import Work, work_of
 
@@ -21,7 +21,7 @@ _PROMPTS = (128, 1024, 8192, 32768)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlannedStep:
     """A bucket at a context."""
 
     work: Work
@@ -36,11 +36,13 @@ def usual_context(target: Target) -> int:
     return max(1, min(_USUAL_CONTEXT, target.limits.max_context, fair))
 
 
-def make_plan(target: Target, anatomy: Anatomy, measured: Sequence[Measured], context: int) -> Plan:
+def make_plan(
+    target: Target, anatomy: Anatomy, measured: Sequence[Measured], context: int
+) -> ModelPlan:
     """Make the plan of a target whose every bucket compiled."""
     by_bucket = {each.bucket: each for each in measured}
     memory = memory_of(target, measured)
-    return Plan(
+    return ModelPlan(
         **headings(target, context),
         fits=True,
         notes=notes_of(target, anatomy),
@@ -100,7 +102,7 @@ def memory_of(target: Target, measured: Sequence[Measured]) -> Memory:
     )
 
 
-def step_of(target: Target, anatomy: Anatomy, measured: Measured, context: int) -> Step:
+def step_of(target: Target, anatomy: Anatomy, measured: Measured, context: int) -> PlannedStep:
     """Combine the compiled program with our own count; the larger of each bounds the step.
 
     The program's text does not show what a kernel reads of the cache, and counts a loop over it
@@ -109,12 +111,12 @@ def step_of(target: Target, anatomy: Anatomy, measured: Measured, context: int) 
     work = work_of(target, anatomy, measured.bucket, context)
     flops = measured.flops + work.attention_flops
     moved = float(measured.traffic.moved.total + work.cache)
-    load = Load(
+    load = DeviceWork(
         flops=max(work.flops, flops),
         bytes=max(work.bytes, moved),
         sent=sum(measured.traffic.sent.values()),
     )
-    return Step(work, flops, moved, roofline(load, target.topology.chip))
+    return PlannedStep(work, flops, moved, roofline(load, target.topology.chip))
 
 
 def notes_of(target: Target, anatomy: Anatomy) -> list[str]:

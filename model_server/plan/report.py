@@ -106,7 +106,7 @@ class FirstToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ModelPlan:
     """Everything `sax plan` shows."""
 
     model: str

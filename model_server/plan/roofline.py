@@ -15,7 +15,7 @@ BOUNDS = ("FLOPs", "HBM", "links")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class DeviceWork:
     """Work of one device in one step."""
 
     flops: float
@@ -42,7 +42,7 @@ class Roofline:
         return BOUNDS[times.index(max(times))]
 
 
-def roofline(load: Load, chip: Chip) -> Roofline:
+def roofline(load: DeviceWork, chip: Chip) -> Roofline:
     """Return the times of one step on one device of this chip."""
     return Roofline(
         computing=load.flops / chip.device_flops,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from model_server.plan.chips import ALIASES, CHIPS, Chip
 from sax.errors import InvalidRequest
-from sax.kubernetes.machines import GENERATIONS
 from sax.names import nearest
+from sax.slices import GENERATIONS
 
 _PARAM = "topology"
 _NAME = re.compile(r"([a-z][a-z0-9_-]*?)[:=_](\d+(?:x\d+)*)")

@@ -10,20 +10,19 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from model_server.capacity import plan_capacity
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
-from model_server.custom import CustomModel
 from model_server.engine.buckets import Bucket
 from model_server.engine.step_program import StepProgram
 from model_server.engine.types import EngineLimits
-from model_server.lm_shapes import buckets_of, step_program
-from model_server.memory_plan import MemoryPlan
+from model_server.loading.capacity import buckets_of, plan_capacity, step_program
+from model_server.loading.memory_plan import MemoryPlan
+from model_server.models.custom import CustomModel
 from model_server.models.recipe import Recipe
 from model_server.models.registry import find, make_recipe
-from model_server.models.sharding import Layout, layout_of
-from model_server.models.weight import Blueprint
-from model_server.plan.model import Model, open_model
+from model_server.models.weights.sharding import Layout, layout_of
+from model_server.models.weights.weight import Blueprint
+from model_server.plan.model import PlannedModel, open_model
 from model_server.plan.topology import Topology, topology_of
 from sax.errors import InvalidRequest
 
@@ -69,7 +68,7 @@ def target_of(
 
 
 def target_on(
-    model: Model, recipe: Recipe, topology: Topology, config: ModelServerConfig
+    model: PlannedModel, recipe: Recipe, topology: Topology, config: ModelServerConfig
 ) -> Target:
     """Return the target of an open model.
 
@@ -95,7 +94,7 @@ def target_on(
     )
 
 
-def recipe_of(model: Model, overrides: Mapping[str, str]) -> Recipe:
+def recipe_of(model: PlannedModel, overrides: Mapping[str, str]) -> Recipe:
     """Configure the recipe as a load does. Raises InvalidRequest, CheckpointError."""
     entry = find(model.path)
     if isinstance(entry, CustomModel):

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from model_server.capacity import cache_of
 from model_server.engine.buckets import Bucket
-from model_server.models.sharding import bytes_per_device
-from model_server.models.weight import Declaration
+from model_server.loading.capacity import cache_of
+from model_server.models.weights.sharding import bytes_per_device
+from model_server.models.weights.weight import Declaration
 from model_server.plan.anatomy import Anatomy, layer_at
 from model_server.plan.target import Target
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import typer
 
 from sax.cli.terminal import say
-from sax.installed import missing_model_server
+from sax.host import missing_model_server
 
 _WRONG = 2
 

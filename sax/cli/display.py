@@ -11,14 +11,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from sax.cli.stages import Stage
+from sax.cli.stages import ProgressStage
 from sax.cli.terminal import printable, say
 
 
 class Display(Protocol):
     """Shows the progress of a wait."""
 
-    def show(self, stages: Sequence[Stage]) -> None:
+    def show(self, stages: Sequence[ProgressStage]) -> None:
         """Replace what is shown for the stages with these names."""
         ...
 
@@ -48,7 +48,7 @@ class PlainDisplay:
     def __init__(self) -> None:
         self._phases: dict[str, tuple[str, str]] = {}
 
-    def show(self, stages: Sequence[Stage]) -> None:
+    def show(self, stages: Sequence[ProgressStage]) -> None:
         for stage in stages:
             phase = stage.phase, stage.reason
             if self._phases.get(stage.name) != phase:
@@ -66,14 +66,14 @@ class BarDisplay:
         self._progress = progress
         self._tasks: dict[str, TaskID] = {}
 
-    def show(self, stages: Sequence[Stage]) -> None:
+    def show(self, stages: Sequence[ProgressStage]) -> None:
         for stage in stages:
             self._show(stage)
 
     def note(self, text: str) -> None:
         self._progress.console.print(Text(printable(text)))
 
-    def _show(self, stage: Stage) -> None:
+    def _show(self, stage: ProgressStage) -> None:
         name, text = printable(stage.name), printable(stage.told)
         if stage.name not in self._tasks:
             self._tasks[stage.name] = self._progress.add_task("", total=None, name=name, text=text)

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
 from typing import Annotated
 
 import typer
 
-from sax.cli.acls import getacl, setacl, token
-from sax.cli.chat import chat
-from sax.cli.convert import convert
-from sax.cli.custom import custom
-from sax.cli.demo import demo
-from sax.cli.embed import embed
+from sax.cli.commands.acls import getacl, setacl, token
+from sax.cli.commands.chat import chat
+from sax.cli.commands.convert import convert
+from sax.cli.commands.custom import custom
+from sax.cli.commands.embed import embed
+from sax.cli.commands.generate import generate
+from sax.cli.commands.history import events, rollback, versions
+from sax.cli.commands.inspect import inspect
+from sax.cli.commands.listing import ls, status
+from sax.cli.commands.plan import plan
+from sax.cli.commands.precompile import precompile
+from sax.cli.commands.publishing import publish, unpublish, update
+from sax.cli.commands.saxutil import register as register_saxutil
+from sax.cli.commands.wait import wait, watch
 from sax.cli.failure import ReportingGroup, report_bug
-from sax.cli.generate import generate
-from sax.cli.history import events, rollback, versions
-from sax.cli.inspect import inspect
-from sax.cli.k8s import k8s
-from sax.cli.listing import ls, status
-from sax.cli.plan import plan
-from sax.cli.precompile import precompile
-from sax.cli.publishing import publish, unpublish, update
-from sax.cli.saxutil import register as register_saxutil
-from sax.cli.up import up
-from sax.cli.wait import wait, watch
+from sax.cli.local.demo import demo
+from sax.cli.local.up import up
 from sax.config import ADDRESS_VARIABLE, check_addresses
 
 _HELP = """Serve JAX models from a laptop to many TPU slices.
@@ -107,8 +106,9 @@ for command in (
     setacl,
 ):
     app.command()(command)
-app.add_typer(k8s)
 register_saxutil(app)
+for point in entry_points(group="sax.commands"):
+    point.load()(app)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class ProgressStage:
     """One progress bar: a named thing in a phase. A `total` of 0 means unknown."""
 
     name: str
@@ -37,22 +37,22 @@ class Stage:
         return f"{self.text}: {self.reason}" if self.reason else self.text
 
 
-def replica_stages(published: PublishedModel) -> list[Stage]:
+def replica_stages(published: PublishedModel) -> list[ProgressStage]:
     wanted = published.wanted_replicas
     replicas = list(published.replicas)
     replicas += [ReplicaStatus("", ServableStatus.NONE)] * (wanted - len(replicas))
     return [_stage(published, number, replica) for number, replica in enumerate(replicas, 1)]
 
 
-def _stage(published: PublishedModel, number: int, replica: ReplicaStatus) -> Stage:
+def _stage(published: PublishedModel, number: int, replica: ReplicaStatus) -> ProgressStage:
     name = published.spec.model_id
     if published.wanted_replicas > 1:
         name = f"{name} replica {number} of {published.wanted_replicas}"
     progress = replica.progress
     if replica.status is ServableStatus.LOADING and progress is not None:
-        return Stage(name, progress.phase, progress.done, progress.total, progress.unit)
+        return ProgressStage(name, progress.phase, progress.done, progress.total, progress.unit)
     waits = replica.status is ServableStatus.NONE and not replica.address
-    return Stage(name, phase(replica), reason=replica.reason if waits else "")
+    return ProgressStage(name, phase(replica), reason=replica.reason if waits else "")
 
 
 def phase(replica: ReplicaStatus) -> str:

@@ -10,9 +10,28 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from sax.client import AsyncClient, Client
+
+
+def admin_of(ctx: typer.Context) -> str | None:
+    """Return the address given with --admin or $SAX_ADMIN; None means the default."""
+    admin: object = ctx.obj
+    return admin if isinstance(admin, str) else None
+
+
+def open_client(ctx: typer.Context) -> Client:
+    return Client(admin_of(ctx))
+
+
+def open_async_client(ctx: typer.Context) -> AsyncClient:
+    """Open the asyncio client; call this inside the event loop."""
+    return AsyncClient(admin_of(ctx))
+
 
 _KEPT = "\n\t"
 

@@ -9,11 +9,11 @@ from contextlib import AsyncExitStack
 import pytest
 import pytest_asyncio
 
+from admin_server.cell.reconciler import Timing
 from admin_server.config import AdminConfig
 from admin_server.process import Running, running
-from admin_server.reconciler import Timing
 from sax.proto import admin_pb2_grpc
-from sax.rpc import open_channel
+from sax.wire.rpc import open_channel
 from tests.admin_server.fake_modelet import FakeModelet
 
 FAST = Timing(poll_s=0.05, silence_s=1.0, settle_s=0.0)

@@ -11,8 +11,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 
-from admin_server.seen import Action, Load, Unload
-from sax import codec
+from admin_server.assignment.seen import Action, LoadAction, UnloadAction
 from sax.proto import modelet_pb2
 from sax.types import (
     ModelSpec,
@@ -22,6 +21,7 @@ from sax.types import (
     ServerInfo,
     ServerStatus,
 )
+from sax.wire import codec
 
 GIB = 2**30
 MEMORY = 96 * GIB
@@ -99,7 +99,7 @@ class FakeFleet:
 
     def begin(self, action: Action) -> None:
         """The call came in."""
-        if isinstance(action, Load):
+        if isinstance(action, LoadAction):
             assert action.model_id not in self.models[action.address], "loaded twice"
             servable = ServableInfo(
                 model_id=action.model_id,
@@ -111,11 +111,11 @@ class FakeFleet:
 
     def end(self, action: Action) -> None:
         """It is done."""
-        if isinstance(action, Unload):
+        if isinstance(action, UnloadAction):
             self.models[action.address].pop(action.model_id, None)
             self._encoded.pop(action.address, None)
             return
-        self.loads += isinstance(action, Load)
+        self.loads += isinstance(action, LoadAction)
         held = self.models[action.address][action.model_id]
         methods = ("lm.generate", "lm.generate_stream", "lm.score")
         self._put(

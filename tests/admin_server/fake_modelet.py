@@ -13,15 +13,15 @@ from typing import Any
 
 import grpc.aio
 
-from sax import codec
-from sax.authentication import Authentication
-from sax.credentials import call_metadata
+from sax.auth.authentication import Authentication
+from sax.auth.credentials import call_metadata
+from sax.auth.token_file import TokenFile
 from sax.errors import CheckpointError, InvalidRequest, MemoryPlanError
 from sax.need import Need
 from sax.proto import admin_pb2, modelet_pb2, modelet_pb2_grpc
-from sax.rpc import SERVER_OPTIONS, ErrorInterceptor, open_channel
-from sax.token_file import TokenFile
 from sax.types import Progress, ServableInfo, ServableStatus, ServerInfo, ServerStatus
+from sax.wire import codec
+from sax.wire.rpc import SERVER_OPTIONS, ErrorInterceptor, open_channel
 
 
 class FakeModelet(modelet_pb2_grpc.ModeletServicer):

@@ -11,9 +11,9 @@ import signal
 import sys
 
 from admin_server.__main__ import parse
+from admin_server.cell.reconciler import Timing
 from admin_server.process import running
 from admin_server.provisioning.provisioner import ProvisioningTiming
-from admin_server.reconciler import Timing
 
 FAST = Timing(poll_s=0.05, silence_s=0.5, settle_s=0.1)
 QUICK = ProvisioningTiming(

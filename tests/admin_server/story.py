@@ -25,11 +25,11 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 
-from admin_server.plan import Plan, plan_actions
-from admin_server.seen import Action, Load, Unload, UpdateAcls
-from admin_server.servers import Servers
-from admin_server.state import CellState
-from admin_server.words import human_bytes
+from admin_server.assignment.plan import CellActions, plan_actions
+from admin_server.assignment.seen import Action, LoadAction, UnloadAction, UpdateAcls
+from admin_server.assignment.servers import Servers
+from admin_server.format import human_bytes
+from admin_server.ledger.state import CellState
 from sax.need import Need
 from sax.types import (
     ModelSpec,
@@ -208,7 +208,7 @@ class Player:
 
     # How time passes
 
-    def _tick(self) -> Plan:
+    def _tick(self) -> CellActions:
         self.now += _TICK_S
         for fake in self.fleet.values():
             self._work(fake)
@@ -237,7 +237,7 @@ class Player:
 
     def _begin(self, fake: FakeServer, action: Action) -> None:
         fake.work.append(action)
-        if isinstance(action, Load):
+        if isinstance(action, LoadAction):
             fake.models[action.model_id] = ServableInfo(
                 model_id=action.model_id,
                 status=ServableStatus.LOADING,
@@ -255,7 +255,7 @@ class Player:
 
     def _end(self, fake: FakeServer, action: Action) -> str | None:
         held = fake.models.get(action.model_id)
-        if isinstance(action, Unload):
+        if isinstance(action, UnloadAction):
             fake.models.pop(action.model_id, None)
             return None
         if held is None:
@@ -285,7 +285,7 @@ class Player:
         enough = need.memory <= fake.info.memory_total - used
         return None if enough and need.devices <= fake.info.devices else need
 
-    def _why_not(self, fake: FakeServer, load: Load) -> str | None:
+    def _why_not(self, fake: FakeServer, load: LoadAction) -> str | None:
         """As a real server would: it plans its memory before it loads."""
         if load.model_id in fake.failing:
             return fake.failing[load.model_id]
@@ -297,7 +297,7 @@ class Player:
 
     # What is told
 
-    def _news(self, plan: Plan) -> list[str]:
+    def _news(self, plan: CellActions) -> list[str]:
         news: list[str] = []
         for model_id, report in plan.models.items():
             wanted = self.wanted.models[model_id].replicas
@@ -337,9 +337,9 @@ def _status(fake: FakeServer) -> ServerStatus:
 
 
 def _describe(action: Action) -> str:
-    if isinstance(action, Load):
+    if isinstance(action, LoadAction):
         return f"load {action.model_id} on {action.address}"
-    if isinstance(action, Unload):
+    if isinstance(action, UnloadAction):
         return f"unload {action.model_id} from {action.address}: {action.why}"
     return f"send the ACLs of {action.model_id} to {action.address}"
 

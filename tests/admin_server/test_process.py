@@ -14,15 +14,15 @@ import grpc.aio
 import pytest
 
 from admin_server.__main__ import parse
-from admin_server.autoscaler import ScalingTiming
+from admin_server.assignment.autoscaler import ScalingTiming
 from admin_server.config import AdminConfig
-from admin_server.leadership import LeadTiming
+from admin_server.leadership.leadership import LeadTiming
 from admin_server.process import Running, running
+from sax.client.location import admin_address
 from sax.errors import NotLeading, SaxError
-from sax.location import admin_address
 from sax.proto import admin_pb2, admin_pb2_grpc
-from sax.rpc import open_channel, to_sax_error
 from sax.types import ModelSpec
+from sax.wire.rpc import open_channel, to_sax_error
 from tests.admin_server.conftest import FAST, eventually
 from tests.admin_server.fake_modelet import FakeModelet
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from sax.cli.server_plan import MODEL_SERVER
+from sax.cli.local.server_plan import MODEL_SERVER
 from tests.bench.cpu_time import resident_bytes
 from tests.bench.streams import burst
 from tests.bench.table import Table

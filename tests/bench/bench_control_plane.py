@@ -17,17 +17,17 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
-from admin_server.cell import Cell
-from admin_server.cell_listing import CellListing
-from admin_server.garbage import collect_seldom
-from admin_server.ledger import Ledger
-from admin_server.object_store import open_store
+from admin_server.__main__ import collect_seldom
+from admin_server.api.server import CellListing
+from admin_server.api.status import describe
+from admin_server.api.status_view import StatusView
+from admin_server.cell.cell import Cell
+from admin_server.cell.reconciler import Timing
+from admin_server.leadership.role import AdminRole
+from admin_server.ledger.ledger import Ledger
 from admin_server.process import Clock
-from admin_server.reconciler import Timing
-from admin_server.seat import Seat
-from admin_server.status import describe
-from admin_server.status_view import View
-from admin_server.store_health import StoreHealth
+from admin_server.storage.object_store import open_store
+from admin_server.storage.store_check import StoreHealth
 from sax.names import CellId
 from tests.admin_server.fake_fleet import FakeFleet, model_specs, server_infos
 from tests.bench.cpu_time import resident_bytes
@@ -209,7 +209,7 @@ async def _measure(servers: int, models: int) -> Figures:
     CellListing(time.monotonic).answer(cell, "").SerializeToString()
     figures.list_s = time.perf_counter() - began_s
     began_s = time.perf_counter()
-    figures.page_bytes = len(json.dumps(describe(seat_of(cell), time.time(), View())))
+    figures.page_bytes = len(json.dumps(describe(seat_of(cell), time.time(), StatusView())))
     figures.page_s = time.perf_counter() - began_s
     for task in tasks:
         task.cancel()
@@ -259,8 +259,8 @@ async def _stalls(stalls: list[float]) -> None:
         stalls.append(time.perf_counter() - began_s - 0.005)
 
 
-def seat_of(cell: Cell) -> Seat:
+def seat_of(cell: Cell) -> AdminRole:
     """The seat of an admin server that leads this cell."""
-    seat = Seat(CellId.parse("/sax/test"), StoreHealth(time.time))
+    seat = AdminRole(CellId.parse("/sax/test"), StoreHealth(time.time))
     seat.take(cell, 1, "10.0.0.1:1")
     return seat

@@ -17,11 +17,11 @@ import jax
 import numpy as np
 
 from model_server.config import ModelServerConfig
-from model_server.engine.engine import Engine, Submission, Update
+from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.runner import ModelRunner
-from model_server.engine.step_arrays import Layout, StepArrays
+from model_server.engine.step_arrays import ColumnLayout, StepArrays
 from model_server.engine.types import PageGrant, Row, Sampling, SlotSampling, Step
-from model_server.loading import make_loader
+from model_server.loading.loader import make_loader
 from sax.types import ModelSpec
 from tests.bench.memory_speed import read_gb_per_s
 from tests.bench.table import Table
@@ -71,7 +71,7 @@ class Decoding:
         """End the engine's thread but keep the runner for the next batch size."""
         self.engine.drain(60)
 
-    def _deliver(self, updates: list[Update]) -> None:
+    def _deliver(self, updates: list[SequenceUpdate]) -> None:
         now = time.perf_counter()
         for update in updates:
             self._seen[update.sequence] = self._seen.get(update.sequence, 0) + 1
@@ -92,7 +92,7 @@ class Decoding:
         for _ in range(self._batch):
             prompt = tuple(rng.integers(3, 40000, PROMPT_TOKENS).tolist())
             self.engine.submit(
-                Submission(
+                EngineRequest(
                     prompt=prompt,
                     sampling=_GREEDY,
                     max_tokens=DECODE_STEPS + ramp(self._batch),
@@ -119,7 +119,7 @@ def bare_tokens_per_second(runner: ModelRunner, batch: int) -> float:
         return Step(number, rows, *((grants, samplings) if number == 0 else ()))
 
     bucket = runner.bucket(step(0))
-    arrays, layout = StepArrays(runner.limits), Layout(bucket, runner.limits)
+    arrays, layout = StepArrays(runner.limits), ColumnLayout(bucket, runner.limits)
     vectors = [arrays.pack(step(number), layout)[0] for number in range(DECODE_STEPS)]
     began_s = time.perf_counter()
     for vector in vectors:

@@ -16,15 +16,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 
-from admin_server.cell import Cell
-from admin_server.garbage import collect_seldom
-from admin_server.leadership import Leadership, LeadTiming
-from admin_server.ledger import Ledger
-from admin_server.object_store import ObjectStore, StoreUnavailable, open_store
+from admin_server.__main__ import collect_seldom
+from admin_server.cell.cell import Cell
+from admin_server.cell.reconciler import Timing
+from admin_server.leadership.leadership import Leadership, LeadTiming
+from admin_server.leadership.role import AdminRole
+from admin_server.ledger.ledger import Ledger
 from admin_server.process import Clock
-from admin_server.reconciler import Timing
-from admin_server.seat import Seat
-from admin_server.store_health import StoreHealth
+from admin_server.storage.object_store import ObjectStore, StoreUnavailable, open_store
+from admin_server.storage.store_check import StoreHealth
 from sax.names import CellId
 from sax.types import ModelSpec, ServerInfo
 from tests.admin_server.fake_fleet import FakeFleet, model_specs, server_infos
@@ -84,7 +84,7 @@ class Admin:
 
     def __init__(self, name: str, store: ObjectStore, fleet: FakeFleet) -> None:
         self.clock = Clock()
-        self.seat = Seat(CELL, StoreHealth(self.clock))
+        self.seat = AdminRole(CELL, StoreHealth(self.clock))
         self.store = Severed(store)
         self._fleet = fleet
         leadership = Leadership(

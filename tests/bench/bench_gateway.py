@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from sax.cli.cell_plan import ADMIN, GATEWAY
+from sax.cli.local.cell_plan import ADMIN, GATEWAY
 from tests.bench.cpu_time import cpu_s, thread_cpu_s
 from tests.bench.streams import burst
 from tests.bench.table import Table

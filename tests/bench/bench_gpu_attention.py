@@ -13,10 +13,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from model_server.kernels import xla
-from model_server.kernels.gpu_attention import GpuAttention
+from model_server.kernels.gpu.attention import GpuAttention
 from model_server.kernels.paged import Kernel, PagedBatch
 from model_server.kernels.pages import allocate
-from model_server.models.axis_rules import AXES
+from model_server.models.weights.axis_rules import AXES
 from tests.bench.table import Table
 from tests.model_server.kernels.paged_cases import Case, attend, batch_of, new_tokens
 

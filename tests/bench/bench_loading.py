@@ -17,10 +17,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from model_server.checkpoints.checkpoint import open_checkpoint
-from model_server.checkpoints.convert import convert
+from model_server.checkpoints.opening import open_checkpoint
+from model_server.loading.weights import read_weights
 from model_server.models.registry import make_recipe
-from model_server.weights import read_weights
+from model_server.plan.checkpoint.convert import convert
 from tests.bench.table import Table
 from tests.demo_model import demo_model
 from tests.model_server.checkpoints.tiny_folder import write_tiny

@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from sax.cli.server_plan import MODEL_SERVER
+from sax.cli.local.server_plan import MODEL_SERVER
 from tests.bench.cpu_time import cpu_s
 from tests.bench.table import Table
 from tests.demo_model import ROOT, demo_model

@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model_server.checkpoints.checkpoint import open_checkpoint
+from model_server.checkpoints.opening import open_checkpoint
 from model_server.config import ModelServerConfig
 from model_server.engine.runner import ModelRunner
-from model_server.loading import ModelLoader, make_loader
+from model_server.loading.loader import ModelLoader, make_loader
+from model_server.loading.weights import read_weights
 from model_server.models.registry import make_recipe
-from model_server.weights import read_weights
 from sax.types import ModelSpec
 from tests.bench.bench_engine import bare_tokens_per_second
 from tests.bench.table import Table

@@ -11,7 +11,7 @@ import statistics
 import threading
 import time
 
-from model_server.engine.engine import Engine, Submission, Update
+from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import Sequence
 from model_server.engine.types import (
@@ -66,8 +66,8 @@ def limits_for(slots: int) -> EngineLimits:
     )
 
 
-def submission() -> Submission:
-    return Submission(
+def submission() -> EngineRequest:
+    return EngineRequest(
         prompt=tuple(range(32)),
         sampling=Sampling(0.0, 0, 1.0, seed=0),
         max_tokens=STEPS,
@@ -103,7 +103,7 @@ def engine_us(slots: int) -> float:
     runner = InstantRunner(limits_for(slots))
     left, done = slots, threading.Event()
 
-    def deliver(updates: list[Update]) -> None:
+    def deliver(updates: list[SequenceUpdate]) -> None:
         nonlocal left
         left -= sum(update.finish is not None for update in updates)
         if not left:

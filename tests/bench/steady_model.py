@@ -16,10 +16,10 @@ from collections.abc import Callable
 from model_server.__main__ import leave
 from model_server.config import ModelServerConfig
 from model_server.engine.types import EngineLimits, PendingStep, RowResult, Step, StepResult
-from model_server.loaded import Loaded
-from model_server.process import ModelServer
-from model_server.tokenizer import ByteTokenizer
-from sax.event_loop import loop_factory
+from model_server.loading.loaded import Loaded
+from model_server.process.server import ModelServer
+from model_server.text.tokenizer import ByteTokenizer
+from sax.host import loop_factory
 from sax.types import ModelSpec, Progress, SamplingParams
 
 STEP_S = 0.02

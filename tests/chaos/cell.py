@@ -12,12 +12,12 @@ from pathlib import Path
 
 import grpc.aio
 
-from sax import codec, rpc
-from sax.credentials import acting_as
+from sax.auth.credentials import acting_as
 from sax.errors import AdminUnavailable, DeadlineExceeded, NotLeading, SaxError
 from sax.names import CellId
 from sax.proto import admin_pb2, modelet_pb2
 from sax.types import PublishedModel, ServerStatus
+from sax.wire import codec, rpc
 from tests.chaos.child import Child
 from tests.chaos.stores import Store, open_store
 from tests.identities import Identities

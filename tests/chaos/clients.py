@@ -12,10 +12,9 @@ import random
 import time
 from collections.abc import Mapping
 
-from sax.admin import Admin
-from sax.async_client import AsyncClient
-from sax.codec import encode_spec
-from sax.credentials import acting_as
+from sax.auth.credentials import acting_as
+from sax.client.admin import Admin
+from sax.client.async_client import AsyncClient
 from sax.errors import (
     AdminUnavailable,
     DeadlineExceeded,
@@ -27,6 +26,7 @@ from sax.errors import (
 )
 from sax.proto import admin_pb2
 from sax.types import ModelSpec
+from sax.wire.codec import encode_spec
 from tests.chaos.cell import CELL
 from tests.chaos.figures import Figures
 from tests.simulation import history as h

@@ -7,9 +7,9 @@ import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
-from admin_server.ledger import Entry, Ledger
-from admin_server.object_store import open_store
-from admin_server.state import CellState
+from admin_server.ledger.ledger import Entry, Ledger
+from admin_server.ledger.state import CellState
+from admin_server.storage.object_store import open_store
 from sax.errors import SaxError
 from sax.types import PublishedModel, ServableStatus, ServerStatus
 from tests.chaos.cell import CELL, SNAPSHOT_EVERY, RealCell

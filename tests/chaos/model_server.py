@@ -15,8 +15,8 @@ from pathlib import Path
 
 from model_server.__main__ import leave
 from model_server.config import ModelServerConfig
-from model_server.loaded import AnyLoaded
-from model_server.process import ModelServer
+from model_server.loading.loaded import AnyLoaded
+from model_server.process.server import ModelServer
 from sax.errors import CheckpointError
 from sax.types import ModelSpec, Progress
 from tests.model_server.fake_model import FakeModels

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from admin_server.ledger import Entry
-from admin_server.records import Lead
+from admin_server.ledger.ledger import Entry
+from admin_server.ledger.records import Lead
 from tests.chaos.cell import RealCell, real_cell
 from tests.chaos.clients import Caller, call_at_random, callers, probe
 from tests.chaos.convergence import converge

@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 
 import httpx
 
-from sax.cli.cell_plan import ADMIN, GATEWAY, CellPlan, check_ports
-from sax.cli.child import Child
-from sax.cli.server_plan import MODEL_SERVER
+from sax.cli.local.cell_plan import ADMIN, GATEWAY, CellPlan, check_ports
+from sax.cli.local.child import Child
+from sax.cli.local.server_plan import MODEL_SERVER
 from sax.errors import InvalidRequest
-from sax.machine import machine_memory
+from sax.host import machine_memory
 from tests.demo_model import ROOT
 
 __all__ = ["ADMIN", "GATEWAY", "MODEL_SERVER", "Cell", "free_ports", "local_plan"]
@@ -98,7 +98,7 @@ class Cell:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._paused: set[str] = set()
         self._disturbed: set[str] = set()  # gangs, or lone processes, that may well be dead
-        # Held open while we live: children end when it closes (see sax.cli.leash).
+        # Held open while we live: children end when it closes (see sax.cli.local.leash).
         self._leash, self._leash_writer = os.pipe()
 
     def __enter__(self) -> Cell:
@@ -145,7 +145,7 @@ class Cell:
         child.log.parent.mkdir(parents=True, exist_ok=True)
         with child.log.open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "sax.cli.leash", child.module, *child.flags],
+                [sys.executable, "-m", "sax.cli.local.leash", child.module, *child.flags],
                 stdin=self._leash,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sax.cli.cell_plan import CellPlan
+from sax.cli.local.cell_plan import CellPlan
 from tests.demo_model import ROOT
 from tests.end_to_end.cell import READY_S
 

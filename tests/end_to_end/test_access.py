@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from sax.cli.server_plan import MODEL_SERVER
+from sax.cli.local.server_plan import MODEL_SERVER
 from tests.end_to_end.cell import Cell, local_plan
 from tests.end_to_end.test_random_weights import PATH, SMALL
 from tests.identities import Identities

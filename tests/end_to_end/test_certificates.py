@@ -17,11 +17,11 @@ import trustme
 from admin_server.config import AdminConfig
 from admin_server.process import running
 from model_server.config import ModelServerConfig
-from model_server.process import ModelServer
+from model_server.process.server import ModelServer
+from sax.auth.credentials import acting_as
+from sax.auth.security import Security
 from sax.client import AsyncClient
-from sax.credentials import acting_as
 from sax.errors import AdminUnavailable, PermissionDenied, Unauthenticated
-from sax.security import Security
 from sax.types import GenerateRequest, SamplingParams
 from tests.admin_server.conftest import FAST
 from tests.identities import Identities

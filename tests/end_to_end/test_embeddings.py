@@ -11,9 +11,9 @@ import openai
 import pytest
 
 import sax
-from sax import compat
 from sax.client import Client
 from sax.errors import InvalidRequest, PromptTooLong
+from sax.saxml import compat
 from sax.types import GenerateRequest
 from tests.end_to_end.cell import Cell
 from tests.model_server.models.family_cases import golden_of

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sax.cli.cell_plan import CellPlan
+from sax.cli.local.cell_plan import CellPlan
 from tests.end_to_end.cell import Cell
 
 pytestmark = pytest.mark.timeout(600)

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sax.cli.cell_plan import CellPlan
+from sax.cli.local.cell_plan import CellPlan
 from tests.demo_model import ROOT
 from tests.end_to_end.cell import READY_S, SMOLLM2, local_plan
 from tests.end_to_end.command import options, sax

@@ -7,11 +7,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sax import rpc
-from sax.connection import Connection
+from sax.client.connection import ModelServerConnection
 from sax.errors import SaxError
 from sax.proto import modelet_pb2
 from sax.types import GenerateRequest, SamplingParams
+from sax.wire import rpc
 
 GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
 SEEDED = SamplingParams(temperature=1.0, top_k=40, seed=7, max_tokens=16, ignore_eos=True)
@@ -51,7 +51,7 @@ def tokens(address: str, model: str, *samplings: SamplingParams, prompt: int = 2
     """The answers to one prompt, asked all at once: tokens, or the error that ended each."""
 
     async def ask() -> list[Any]:
-        connection = Connection(address)
+        connection = ModelServerConnection(address)
         try:
             answers = (_answer(connection, model, how, prompt) for how in samplings)
             return await asyncio.gather(*answers)
@@ -62,7 +62,7 @@ def tokens(address: str, model: str, *samplings: SamplingParams, prompt: int = 2
 
 
 async def _answer(
-    connection: Connection, model: str, sampling: SamplingParams, prompt: int
+    connection: ModelServerConnection, model: str, sampling: SamplingParams, prompt: int
 ) -> list[int] | SaxError:
     request = GenerateRequest(model_id=model, prompt=tuple(range(5, 5 + prompt)), sampling=sampling)
     found: list[int] = []

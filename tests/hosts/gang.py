@@ -55,7 +55,7 @@ class Gang:
         self.names = [host.address for host in self._inside] or ["127.0.0.1"] * count
         self.port, self.group_port = free_ports(2)
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        # Held open while we live: hosts end when it closes (see sax.cli.leash).
+        # Held open while we live: hosts end when it closes (see sax.cli.local.leash).
         self._leash, self._leash_writer = os.pipe()
 
     def __enter__(self) -> Gang:
@@ -197,7 +197,14 @@ class Gang:
         inside = self._network.inside(self._inside[host]) if self._network is not None else ()
         with path.open("ab") as log:
             self._processes[host] = subprocess.Popen(
-                [*inside, sys.executable, "-m", "sax.cli.leash", "model_server", *self._all(host)],
+                [
+                    *inside,
+                    sys.executable,
+                    "-m",
+                    "sax.cli.local.leash",
+                    "model_server",
+                    *self._all(host),
+                ],
                 stdin=self._leash,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from model_server.multihost.link import LinkClosed, Message
+from model_server.multihost.link import LinkClosed, StageMessage
 from model_server.multihost.meeting import say_hello
 from model_server.multihost.zmq_link import ZmqLink
 from sax.errors import Unavailable
@@ -75,7 +75,7 @@ async def test_stages_on_a_slow_way_get_every_step_in_order() -> None:
 
 def send_all(link: ZmqLink) -> None:
     for number in range(6):
-        link.send(Message(number, (hidden(number),)))
+        link.send(StageMessage(number, (hidden(number),)))
 
 
 def hidden(number: int) -> np.ndarray:

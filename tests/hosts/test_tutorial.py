@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sax.cli.cell_plan import CellPlan
+from sax.cli.local.cell_plan import CellPlan
 from tests.end_to_end.cell import local_plan
 from tests.end_to_end.command import Command, options, sax
 from tests.end_to_end.test_tutorial import curl

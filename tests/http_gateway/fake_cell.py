@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from sax.codec.extra_inputs import ExtraInputs
 from sax.errors import (
     ModelExists,
     ModelNotFound,
@@ -38,6 +37,7 @@ from sax.types import (
     TokenChunk,
     TokenLogprob,
 )
+from sax.wire.extra_inputs import ExtraInputs
 
 LENGTH = 5
 EXTRA_INPUTS = {

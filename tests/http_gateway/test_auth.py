@@ -16,10 +16,10 @@ from http_gateway.__main__ import parse_flags, tell_of_security
 from http_gateway.app import create_app
 from http_gateway.catalog import Catalog
 from http_gateway.config import GatewayConfig
-from sax.authentication import Authentication
-from sax.credentials import presented_token
+from sax.auth.authentication import Authentication
+from sax.auth.credentials import presented_token
+from sax.auth.token_file import TokenFile
 from sax.errors import AdminUnavailable, Unauthenticated
-from sax.token_file import TokenFile
 from sax.types import PublishedModel
 from tests.http_gateway.fake_cell import FakeCell, published
 from tests.identities import Identities

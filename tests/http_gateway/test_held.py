@@ -15,8 +15,8 @@ import pytest
 
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
-from sax.attempts import Patience
 from sax.client import AsyncClient
+from sax.client.attempts import RetryLimits
 from sax.types import Autoscaling, ModelSpec, PublishedModel, ReplicaStatus, ServableStatus
 from tests.sax.fake_admin import FakeAdmin
 from tests.sax.fake_replica import FakeReplica
@@ -43,7 +43,7 @@ async def admin() -> AsyncIterator[FakeAdmin]:
 
 @pytest.fixture
 async def http(admin: FakeAdmin) -> AsyncIterator[httpx.AsyncClient]:
-    patience = Patience(ready_s=0.5, most_held=2)
+    patience = RetryLimits(ready_s=0.5, most_held=2)
     async with AsyncClient(admin.address, patience=patience) as client:
         app = create_app(client, GatewayConfig(request_timeout_s=3))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)

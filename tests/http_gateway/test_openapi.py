@@ -2,7 +2,7 @@ import json
 
 import httpx
 
-from http_gateway.openai_schema import ChatRequest
+from http_gateway.openai.schema import ChatRequest
 from http_gateway.openapi import body_of
 
 

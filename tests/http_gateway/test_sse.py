@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
-from http_gateway.sse import Ending, EventStream, Script, Source, event, while_connected
+from http_gateway.sse import Ending, EventSource, EventStream, Script, event, while_connected
 from sax.errors import Cancelled, Internal, QueueFull, SaxError
 
 
@@ -46,7 +46,7 @@ class Channel:
         )
 
     async def run(self, *values: AsyncGenerator[str, None], script: Script | None = None) -> None:
-        sources = [Source(partial(pour, one), str.encode) for one in values]
+        sources = [EventSource(partial(pour, one), str.encode) for one in values]
         await EventStream(sources, script or self.script())({}, self.receive, self.send)
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from http_gateway.writer import Writer
+from http_gateway.writer import ConnectionWriter
 
 
 class Client:
@@ -34,7 +34,7 @@ async def turns(count: int) -> None:
 
 async def test_what_is_put_in_one_turn_of_the_loop_is_one_write():
     client = Client()
-    writer = Writer(client.write)
+    writer = ConnectionWriter(client.write)
     writer.put(b"a")
     writer.put(b"b")
     assert client.got == []
@@ -47,7 +47,7 @@ async def test_what_is_put_in_one_turn_of_the_loop_is_one_write():
 async def test_a_slow_client_is_waited_for_and_gets_the_rest_in_one_write():
     client = Client()
     client.gate.clear()
-    writer = Writer(client.write)
+    writer = ConnectionWriter(client.write)
     for letter in (b"a", b"b", b"c"):
         writer.put(letter)
         await turns(3)
@@ -60,7 +60,7 @@ async def test_a_slow_client_is_waited_for_and_gets_the_rest_in_one_write():
 async def test_the_last_write_comes_after_a_write_that_waits_and_takes_the_rest_along():
     client = Client()
     client.gate.clear()
-    writer = Writer(client.write)
+    writer = ConnectionWriter(client.write)
     writer.put(b"a")
     await turns(1)
     writer.put(b"b")
@@ -79,7 +79,7 @@ async def test_a_write_that_fails_breaks_the_writer(slow: bool):
     client.failure = OSError("gone")
     if slow:
         client.gate.clear()
-    writer = Writer(client.write)
+    writer = ConnectionWriter(client.write)
     writer.put(b"a")
     await turns(2)
     client.gate.set()
@@ -93,7 +93,7 @@ async def test_a_write_that_fails_breaks_the_writer(slow: bool):
 async def test_stopping_ends_a_write_that_waits_and_forgets_the_rest():
     client = Client()
     client.gate.clear()
-    writer = Writer(client.write)
+    writer = ConnectionWriter(client.write)
     writer.put(b"a")
     await turns(2)
     writer.put(b"b")

@@ -15,7 +15,7 @@ from typing import Any
 import admin_server.__main__ as admin_server
 import http_gateway.__main__ as http_gateway
 import model_server.__main__ as model_server
-from model_server import slice_check
+from model_server.process import slice_check
 from sax.container import ROLES, command
 from sax.errors import InvalidRequest
 from tests.k8s.finding import Finding

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from http_gateway.metrics import Metrics as GatewayMetrics
-from model_server.metrics import Metrics as ModelMetrics
+from http_gateway.metrics import GatewayMetrics as GatewayMetrics
+from model_server.serving.metrics import ModelServerMetrics as ModelMetrics
 from tests.k8s.finding import Finding, title_of
 from tests.k8s.manifests import ROOT
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sax.token_file import TokenFile
+from sax.auth.token_file import TokenFile
 from tests.k8s.check import Subject
 from tests.k8s.flags import role_of
 from tests.k8s.kubelet import Container

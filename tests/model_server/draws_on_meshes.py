@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model_server.capacity import cache_of
 from model_server.kernels.pages import allocate
-from model_server.models.nibbles import as_bytes
+from model_server.loading.capacity import cache_of
+from model_server.loading.random_weights import random_weights
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
-from model_server.models.sharding import Layout, layout_of
-from model_server.random_weights import random_weights
+from model_server.models.weights.quantized import as_bytes
+from model_server.models.weights.sharding import Layout, layout_of
 
 CONFIG = {
     "model_type": "llama",

@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from model_server.loaded import Batching, LoadedCustom, LoadedEmbedder
-from model_server.tokenizer import ByteTokenizer
+from model_server.loading.loaded import Batching, LoadedCustom, LoadedEmbedder
+from model_server.text.tokenizer import ByteTokenizer
 from sax.errors import Internal, InvalidRequest, SaxError
 
 MEMORY = 500

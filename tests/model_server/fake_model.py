@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from model_server.__main__ import leave
-from model_server.chat_template import ChatTemplate
 from model_server.config import ModelServerConfig
-from model_server.disaggregation.apart import Apart
 from model_server.disaggregation.contract import Contract, source_of
+from model_server.disaggregation.transfers import Disaggregation
 from model_server.engine.types import EngineLimits, Sampling
-from model_server.loaded import AnyLoaded, Loaded, LoadedCustom, LoadedEmbedder
-from model_server.process import ModelServer
-from model_server.tokenizer import ByteTokenizer
+from model_server.loading.loaded import AnyLoaded, Loaded, LoadedCustom, LoadedEmbedder
+from model_server.process.server import ModelServer
+from model_server.text.chat_template import ChatTemplate
+from model_server.text.tokenizer import ByteTokenizer
 from sax.errors import CheckpointError, ModelPathNotFound
 from sax.types import ModelSpec, Progress, SamplingParams
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner, next_token
@@ -125,7 +125,7 @@ class FakeModels:
         self.runners.append(loaded.runner)
         return loaded
 
-    def _apart(self, spec: ModelSpec) -> Apart | None:
+    def _apart(self, spec: ModelSpec) -> Disaggregation | None:
         if self._network is None:
             return None
         contract = Contract(
@@ -140,7 +140,7 @@ class FakeModels:
             hosts=1,
             jaxlib="none",
         )
-        return Apart(contract, FakeTraffic(self._network), room=self._room, page_bytes=8)
+        return Disaggregation(contract, FakeTraffic(self._network), room=self._room, page_bytes=8)
 
     def _loaded(self, spec: ModelSpec) -> Loaded:
         apart = self._apart(spec)

@@ -12,11 +12,9 @@ import grpc.aio
 import pytest
 
 from model_server.config import ModelServerConfig
-from model_server.lm_servable import LmServable
-from model_server.process import ModelServer
-from sax import rpc
-from sax.codec import decode_chunk, decode_failure, encode_generate, encode_load
-from sax.credentials import call_metadata, presented_token
+from model_server.process.server import ModelServer
+from model_server.serving.lm_servable import LmServable
+from sax.auth.credentials import call_metadata, presented_token
 from sax.errors import SaxError
 from sax.proto import (
     common_pb2,
@@ -27,8 +25,10 @@ from sax.proto import (
     tokens_pb2,
     tokens_pb2_grpc,
 )
-from sax.rpc import to_sax_error
 from sax.types import GenerateRequest, ModelSpec, SamplingParams, TokenChunk
+from sax.wire import rpc
+from sax.wire.codec import decode_chunk, decode_failure, encode_generate, encode_load
+from sax.wire.rpc import to_sax_error
 from tests.model_server.fake_model import MODEL_PATHS, FakeModels
 
 MODEL, OTHER = "/sax/test/fake", "/sax/test/other"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tests.demo_model import ROOT
 
 if TYPE_CHECKING:
-    from model_server.models.weight import Declaration
+    from model_server.models.weights.weight import Declaration
 
 # Freed arrays go back to the system at once: what is resident is what is in use.
 _EVERY_ARRAY_ITS_OWN_MAPPING = {"MALLOC_MMAP_THRESHOLD_": str(2**18)}
@@ -52,9 +52,9 @@ def taken(path: Path, **overrides: str) -> Taken:
 def _measured(path: str, overrides: dict[str, str]) -> Taken:
     import jax
 
-    from model_server.checkpoints.checkpoint import open_checkpoint
+    from model_server.checkpoints.opening import open_checkpoint
+    from model_server.loading.weights import read_weights
     from model_server.models.registry import make_recipe
-    from model_server.weights import read_weights
 
     with closing(open_checkpoint(path)) as checkpoint:
         recipe: Any = make_recipe("auto", checkpoint.config, overrides)

@@ -18,11 +18,11 @@ from flax import nnx
 
 from model_server.checkpoints.packed import Packing
 from model_server.checkpoints.region import Region, deliver, explicit
-from model_server.models.quantization import Scheme
-from model_server.models.sharding import layout_of
-from model_server.models.source import Joined, Tensor
-from model_server.models.weight import blueprint, weight
-from model_server.weights import read_weights
+from model_server.loading.weights import read_weights
+from model_server.models.weights.quantization import Scheme
+from model_server.models.weights.sharding import layout_of
+from model_server.models.weights.source import Joined, Tensor
+from model_server.models.weights.weight import blueprint, weight
 
 SHAPES = {"rows": (8, 64), "columns": (64, 8), "both": (16, 32), "norm": (64,), "packed": (8, 64)}
 SHAPES |= {"upper": (4, 8), "lower": (12, 8)}

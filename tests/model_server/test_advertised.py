@@ -2,7 +2,7 @@
 
 import pytest
 
-from model_server.advertised import advertised_host
+from model_server.config import advertised_host
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@
 
 import pytest
 
-from model_server.__main__ import make_config, make_parser
 from model_server.config import ModelServerConfig
+from model_server.flags import make_config, make_parser
+from sax.auth.security import Security
 from sax.errors import InvalidName
-from sax.machine import machine_memory
-from sax.security import Security
+from sax.host import machine_memory
 
 
 def test_without_flags_the_defaults_of_the_config_hold() -> None:

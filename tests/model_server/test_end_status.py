@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from model_server.end_status import drained_status
+from model_server.config import drained_status
 from tests.demo_model import ROOT
 from tests.end_to_end.cell import free_ports
 

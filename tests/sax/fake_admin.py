@@ -12,10 +12,8 @@ from typing import Any
 
 import grpc.aio
 
-from sax import codec
 from sax.errors import ModelExists, ModelNotFound, SaxError
 from sax.proto import admin_pb2, admin_pb2_grpc, cell_pb2, cell_pb2_grpc
-from sax.rpc import SERVER_OPTIONS, ErrorInterceptor
 from sax.types import (
     CellStats,
     JoinedServer,
@@ -24,6 +22,8 @@ from sax.types import (
     ServableStatus,
     ServerTypeStat,
 )
+from sax.wire import codec
+from sax.wire.rpc import SERVER_OPTIONS, ErrorInterceptor
 
 
 class FakeAdmin(admin_pb2_grpc.AdminServicer, cell_pb2_grpc.CellServicer):

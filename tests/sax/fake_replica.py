@@ -14,7 +14,6 @@ from typing import Any
 
 import grpc.aio
 
-from sax import codec
 from sax.errors import SaxError
 from sax.proto import (
     custom_pb2,
@@ -24,8 +23,9 @@ from sax.proto import (
     tokens_pb2,
     tokens_pb2_grpc,
 )
-from sax.rpc import SERVER_OPTIONS, ErrorInterceptor
 from sax.types import Embedded, GenerateRequest, TokenChunk
+from sax.wire import codec
+from sax.wire.rpc import SERVER_OPTIONS, ErrorInterceptor
 
 
 class FakeReplica(

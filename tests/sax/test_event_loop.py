@@ -2,7 +2,7 @@
 
 import asyncio
 
-from sax.event_loop import loop_factory
+from sax.host import loop_factory
 
 
 def test_a_server_runs_on_uvloop_where_there_is_one():

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from sax.installed import missing_model_server
+from sax.host import missing_model_server
 
 
 def test_where_jax_is_nothing_is_missing() -> None:

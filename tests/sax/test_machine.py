@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sax.machine import machine_memory
+from sax.host import machine_memory
 
 
 def test_memory_is_the_containers_where_that_is_less(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ import random
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
-from admin_server.cell import Cell
-from admin_server.leadership import Leadership, LeadTiming
-from admin_server.ledger import Ledger
-from admin_server.reconciler import Timing
-from admin_server.seat import Seat
-from admin_server.store_health import StoreHealth
+from admin_server.cell.cell import Cell
+from admin_server.cell.reconciler import Timing
+from admin_server.leadership.leadership import Leadership, LeadTiming
+from admin_server.leadership.role import AdminRole
+from admin_server.ledger.ledger import Ledger
+from admin_server.storage.store_check import StoreHealth
 from sax.errors import AdminUnavailable
 from sax.names import CellId
 from sax.types import ServerInfo
@@ -37,12 +37,12 @@ class Admin:
         self._servers = servers
         self._luck = luck
         self._life: asyncio.Task[None] | None = None
-        self.seat = Seat(CELL, StoreHealth(now))
+        self.seat = AdminRole(CELL, StoreHealth(now))
         self.errors: list[BaseException] = []
 
     def start(self) -> None:
         """Run the real leadership over a fresh connection to the store."""
-        self.seat = Seat(CELL, StoreHealth(now))
+        self.seat = AdminRole(CELL, StoreHealth(now))
         self.view = View(self._bucket, self._luck)
         self.way = asyncio.Event()
         self.way.set()
@@ -58,7 +58,7 @@ class Admin:
         asyncio.get_running_loop().call_later(self._luck.uniform(0, 8), self.view.heal)
         if self._life is not None:
             self._life.cancel()
-        self.seat = Seat(CELL, StoreHealth(now))
+        self.seat = AdminRole(CELL, StoreHealth(now))
 
     def pause(self) -> None:
         """SIGSTOP, as the world sees it: nothing comes from it or goes to it."""

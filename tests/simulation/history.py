@@ -18,9 +18,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from admin_server.ledger import Entry
-from admin_server.records import Lead, Record
-from admin_server.state import CellState, apply
+from admin_server.ledger.ledger import Entry
+from admin_server.ledger.records import Lead, Record
+from admin_server.ledger.state import CellState, apply
 from sax.types import ModelSpec
 
 PUBLISH, UPDATE, ROLLBACK, UNPUBLISH = "publish", "update", "rollback", "unpublish"

@@ -8,9 +8,9 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from admin_server.cell import Cell
-from admin_server.seen import Action, Load, Unload
-from model_server.terms import Terms
+from admin_server.assignment.seen import Action, LoadAction, UnloadAction
+from admin_server.cell.cell import Cell
+from model_server.services.modelet import Fencing
 from sax.errors import CheckpointError, ReplicaLost, SaxError
 from sax.types import ServableInfo, ServableStatus, ServerInfo, ServerStatus
 from tests.simulation.virtual_loop import now
@@ -36,7 +36,7 @@ class Server:
     def start(self) -> None:
         self.lives += 1
         self.models = {}
-        self.terms = Terms(now)
+        self.terms = Fencing(now)
         self.alive.set()
         self.running.set()
 
@@ -62,7 +62,7 @@ class Server:
         used = sum(model.memory for model in self.models.values())
         return ServerStatus(tuple(self.models.values()), self.incarnation, MEMORY, used)
 
-    async def load(self, action: Load) -> None:
+    async def load(self, action: LoadAction) -> None:
         life, spec = self.lives, action.spec
         loading = ServableInfo(
             model_id=spec.model_id,
@@ -149,9 +149,9 @@ class Network:
 
 
 async def _work(server: Server, action: Action) -> None:
-    if isinstance(action, Load):
+    if isinstance(action, LoadAction):
         await server.load(action)
-    elif isinstance(action, Unload):
+    elif isinstance(action, UnloadAction):
         await server.unload(action.model_id)
     else:
         server.update(action)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from admin_server.object_store import ObjectExists, ObjectMissing, StoreUnavailable
+from admin_server.storage.object_store import ObjectExists, ObjectMissing, StoreUnavailable
 
 Result = TypeVar("Result")
 

@@ -10,9 +10,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from admin_server.cell import Cell
-from admin_server.ledger import Entry, Ledger
-from admin_server.state import CellState
+from admin_server.cell.cell import Cell
+from admin_server.ledger.ledger import Entry, Ledger
+from admin_server.ledger.state import CellState
+from sax.auth.acl import Principal, enter_call
 from sax.errors import (
     AdminUnavailable,
     InvalidRequest,
@@ -21,7 +22,6 @@ from sax.errors import (
     NotLeading,
     StaleRevision,
 )
-from sax.identity import Principal, enter_call
 from sax.types import ModelSpec, ServableStatus
 from tests.simulation import history as h
 from tests.simulation.admins import CELL, Admin

@@ -8,9 +8,9 @@ import asyncio
 
 import pytest
 
-from admin_server.ledger import Ledger
-from admin_server.object_store import StoreUnavailable
-from admin_server.record_log import Deposed, LateRecord, RecordLog
+from admin_server.ledger.ledger import Ledger
+from admin_server.storage.object_store import StoreUnavailable
+from admin_server.storage.record_log import Deposed, LateRecord, RecordLog
 from sax.errors import AdminUnavailable, NotLeading, SaxError
 from tests.simulation.history import Wrong
 from tests.simulation.store import Bucket

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from admin_server.ledger import Entry
-from admin_server.records import Lead, Publish, Record, Unpublish, Update
-from admin_server.state import CellState, apply
+from admin_server.ledger.ledger import Entry
+from admin_server.ledger.records import Lead, Publish, Record, Unpublish, Update
+from admin_server.ledger.state import CellState, apply
 from sax.types import ModelSpec
 from tests.simulation import history as h
 from tests.simulation.history import History, Wrong, check

@@ -14,10 +14,10 @@ from admin_server.provisioning.cluster import (
     JOBSET,
     LEADER_WORKER_SET,
     Cluster,
+    ClusterRefused,
     ClusterTrouble,
     NameTaken,
     NotServed,
-    Refused,
 )
 from admin_server.provisioning.kubernetes import Kubernetes, connect
 from sax.errors import InvalidRequest
@@ -86,12 +86,12 @@ async def test_refusals_are_told_apart(api, cluster: Cluster):
     with pytest.raises(NotServed, match="install its controller"):
         await cluster.objects(LEADER_WORKER_SET, {})
     api.checks[JOBSETS] = lambda body: "spec.replicatedJobs: too many"
-    with pytest.raises(Refused, match="too many"):
+    with pytest.raises(ClusterRefused, match="too many"):
         await cluster.create(JOBSET, jobset("b"))
     api.forbid("*", JOBSETS)
     with pytest.raises(NotServed, match="cannot list"):
         await cluster.objects(JOBSET, {})
-    with pytest.raises(Refused, match="cannot delete"):
+    with pytest.raises(ClusterRefused, match="cannot delete"):
         await cluster.delete(JOBSET, "a", "u")
 
 
@@ -100,7 +100,7 @@ async def test_trouble_is_neither_a_refusal_nor_an_answer(api, cluster: Cluster,
     api.fail(trouble, times=1)
     with pytest.raises(ClusterTrouble, match="Kubernetes") as caught:
         await cluster.create(JOBSET, jobset("a"))
-    assert not isinstance(caught.value, Refused | NotServed)
+    assert not isinstance(caught.value, ClusterRefused | NotServed)
     assert api.names(JOBSETS) == (["a"] if trouble == "lost" else [])
 
 

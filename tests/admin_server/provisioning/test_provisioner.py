@@ -16,24 +16,23 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from admin_server.autoscaler import ScalingTiming
+from admin_server.assignment.autoscaler import ScalingTiming
+from admin_server.assignment.plan import CellActions, Outlook
+from admin_server.assignment.report import ModelReport
+from admin_server.assignment.seen import Seen
 from admin_server.config import AdminConfig
-from admin_server.happenings import Happenings
-from admin_server.outlook import Outlook
-from admin_server.plan import Plan
+from admin_server.events import CellEvents
+from admin_server.ledger.state import CellState
 from admin_server.process import Running, running
 from admin_server.provisioning.kubernetes import connect
 from admin_server.provisioning.provisioner import Provisioner, ProvisioningTiming
 from admin_server.provisioning.template_folder import TemplateFolder
-from admin_server.report import ModelReport
-from admin_server.seen import Seen
-from admin_server.state import CellState
 from sax.errors import InvalidRequest
 from sax.names import CellId
 from sax.need import Need
 from sax.proto import admin_pb2, admin_pb2_grpc
-from sax.rpc import open_channel
 from sax.types import Autoscaling, ModelSpec, Placement
+from sax.wire.rpc import open_channel
 from tests.admin_server.conftest import eventually
 from tests.admin_server.fake_modelet import FakeModelet
 from tests.admin_server.provisioning.fake_controller import (
@@ -421,7 +420,7 @@ async def ordinary(admin: Running) -> AsyncGenerator[FakeModelet]:
 async def test_who_does_not_lead_any_more_changes_nothing(kube_config, api):
     """Its view is old: another one may have unpublished, or asked for more."""
     folder = TemplateFolder(kube_config.kubernetes or "")
-    short = Plan((), {M: ModelReport("", (), frozenset(), 0)}, short={M: 1})
+    short = CellActions((), {M: ModelReport("", (), frozenset(), 0)}, short={M: 1})
     outlook = Outlook(CellState("/sax/test", {M: spec()}), short, Seen())
     asked: list[bool] = []
 
@@ -433,7 +432,7 @@ async def test_who_does_not_lead_any_more_changes_nothing(kube_config, api):
     provisioner = Provisioner(
         *(CellId("test"), cluster, folder, lambda: outlook, leads, time.time),
         limit=9,
-        happenings=Happenings(time.time),
+        happenings=CellEvents(time.time),
         timing=replace(QUICK, settle_s=0),
     )
     await provisioner.run()  # it ends by itself

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from sax.cli.cell_plan import CellPlan
+from sax.cli.local.cell_plan import CellPlan
 from tests.end_to_end.cell import local_plan
 from tests.end_to_end.command import Command, options, sax
 from tests.hosts.asking import SHRUNK, SPMD

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from sax.cli import bring_up
+from sax.cli.local import bring_up
+from sax.cli.local.restarts import RestartPolicy
+from sax.cli.local.supervisor import Supervisor
 from sax.cli.main import main
-from sax.cli.restarts import RestartPolicy
-from sax.cli.supervisor import Supervisor
 
 _AT_ONCE = RestartPolicy(longest_s=RestartPolicy().first_s)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from model_server.checkpoints.convert import convert
+from model_server.plan.checkpoint.convert import convert
 from tests.demo_model import demo_model
 from tests.model_server.checkpoints.bucket_server import BucketServer, serving
 from tests.model_server.checkpoints.tiny_folder import write_tiny

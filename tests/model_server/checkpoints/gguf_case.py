@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from model_server.spelling import byte_alphabet
+from model_server.text.token_bytes import byte_alphabet
 from tests.golden.random_tensor import random_tensor
 from tests.model_server.checkpoints.tiny_folder import CONTROL, tokenizer_json, write_json
 

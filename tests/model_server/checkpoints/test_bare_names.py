@@ -10,7 +10,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from model_server.checkpoints.bare_names import with_whole_names
-from model_server.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.opening import open_checkpoint
 from sax.errors import CheckpointError
 
 WANTED = ("transformer.wte.weight", "transformer.h.0.ln_1.weight", "lm_head.weight")

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_server.checkpoints.checkpoint import open_checkpoint, ordered_ends
+from model_server.checkpoints.checkpoint import ordered_ends
+from model_server.checkpoints.opening import open_checkpoint
 from sax.errors import CheckpointError
 from tests.model_server.checkpoints.tiny_folder import write_tiny
 

@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model_server.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from model_server.checkpoints.convert import convert
-from model_server.checkpoints.gguf_config import architecture_for
-from model_server.checkpoints.gguf_rope import rope_of, rope_type
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.gguf.config import architecture_for
+from model_server.checkpoints.gguf.rope import rope_of, rope_type
+from model_server.checkpoints.opening import open_checkpoint
+from model_server.loading.weights import read_weights
 from model_server.models.registry import make_recipe
-from model_server.weights import read_weights
+from model_server.plan.checkpoint.convert import convert
 from sax.errors import CheckpointError
 from tests.model_server.checkpoints.gguf_case import (
     FAMILIES,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from gguf.quants import dequantize
 
-from model_server.checkpoints.gguf import GgufCheckpoint
-from model_server.checkpoints.gguf_header import read_header
+from model_server.checkpoints.gguf.checkpoint import GgufCheckpoint
+from model_server.checkpoints.gguf.header import read_header
 from model_server.checkpoints.tensor_file import TensorFile
 from tests.real_models import gemma3_270m
 

@@ -10,8 +10,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from model_server.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from model_server.checkpoints.convert import convert
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.opening import open_checkpoint
+from model_server.plan.checkpoint.convert import convert
 from tests.model_server.checkpoints.gguf_case import write_case
 from tests.model_server.checkpoints.orbax_trees import flax_llama, save
 from tests.model_server.checkpoints.tiny_folder import (

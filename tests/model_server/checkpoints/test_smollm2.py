@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model_server.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.opening import open_checkpoint
 from sax.types import Message
 
 GOLDEN = Path(__file__).parents[2] / "golden"

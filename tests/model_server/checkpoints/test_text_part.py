@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from model_server.checkpoints.checkpoint import open_checkpoint
+from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.text_part import TextPart
+from model_server.loading.weights import mismatches, read_weights
 from model_server.models.registry import make_recipe
-from model_server.weights import mismatches, read_weights
 from sax.errors import CheckpointError
 from tests.golden.random_tensor import random_tensor
 from tests.model_server.models.family_cases import F32, FAMILIES, checkpoint_of, config_of

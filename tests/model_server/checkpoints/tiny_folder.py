@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
-from model_server.spelling import byte_alphabet
+from model_server.text.token_bytes import byte_alphabet
 
 CONTROL = ("<|end|>", "<|turn|>", "<|stop|>")
 CHAT = (

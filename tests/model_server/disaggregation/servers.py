@@ -14,10 +14,10 @@ from pathlib import Path
 
 import grpc.aio
 
-from sax import rpc
-from sax.codec import decode_chunk, decode_failure, encode_generate, encode_load
 from sax.proto import modelet_pb2_grpc, prefill_pb2_grpc, tokens_pb2, tokens_pb2_grpc
 from sax.types import GenerateRequest, ModelSpec, SamplingParams, TokenChunk
+from sax.wire import rpc
+from sax.wire.codec import decode_chunk, decode_failure, encode_generate, encode_load
 from tests.demo_model import ROOT
 from tests.end_to_end.cell import COMPILE_CACHE
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from model_server.disaggregation.page_room import PageRoom
+from model_server.disaggregation.transfers import PageAllowance
 
 
 def test_what_is_given_back_can_be_taken_again() -> None:
-    room = PageRoom(10)
+    room = PageAllowance(10)
     assert room.take(7)
     assert not room.take(4)
     assert room.used == 7
@@ -15,7 +15,7 @@ def test_what_is_given_back_can_be_taken_again() -> None:
 
 
 def test_more_is_never_given_back_than_was_taken() -> None:
-    room = PageRoom(10)
+    room = PageAllowance(10)
     assert room.take(2)
     with pytest.raises(AssertionError):
         room.give_back(3)

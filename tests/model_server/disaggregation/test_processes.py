@@ -14,8 +14,8 @@ import jaxlib.version
 import pytest
 
 from model_server.disaggregation.contract import Contract, source_of
-from model_server.disaggregation.tickets import encode_ask
-from model_server.engine.sequence import Submission
+from model_server.disaggregation.handoff import encode_ask
+from model_server.engine.sequence import EngineRequest
 from model_server.engine.types import Sampling
 from sax.types import ModelSpec, SamplingParams, TokenChunk
 from tests.demo_model import demo_model
@@ -128,7 +128,7 @@ def an_ask(key: int) -> object:
         jaxlib=jaxlib.version.__version__,
     )
     sampling = Sampling(0.0, 0, 1.0, seed=0)
-    submission = Submission(
+    submission = EngineRequest(
         prompt=tuple(PROMPT), sampling=sampling, max_tokens=1, stop_ids=frozenset()
     )
     return encode_ask(MODEL, contract, submission, key)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from model_server.engine.engine import Engine, Update
+from model_server.engine.engine import Engine, SequenceUpdate
 from model_server.engine.types import RowResult
 from sax.errors import SaxError
 from tests.model_server.engine.fake_runner import FakeRunner
@@ -21,14 +21,14 @@ class Inbox:
         self.ends: dict[int, str | SaxError] = {}
         self._changed = threading.Condition()
 
-    def deliver(self, updates: list[Update]) -> None:
+    def deliver(self, updates: list[SequenceUpdate]) -> None:
         assert updates, "an empty delivery"
         with self._changed:
             for update in updates:
                 self._take(update)
             self._changed.notify_all()
 
-    def _take(self, update: Update) -> None:
+    def _take(self, update: SequenceUpdate) -> None:
         assert update.sequence not in self.ends, "an update came after the last"
         self.results.setdefault(update.sequence, []).append(update.result)
         end = update.finish or update.error

@@ -6,7 +6,7 @@ import jax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from model_server.engine.compiler_options import options_for, understood
+from model_server.engine.compiling import options_for, understood
 from tests.model_server.tpu_compiler import mesh_of, needs_compiler
 
 

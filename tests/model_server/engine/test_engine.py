@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from model_server.engine.engine import Engine, Submission, Update
+from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.types import EngineLimits, Sampling
 from sax.errors import Internal, PromptTooLong, QueueFull, ShuttingDown
 from tests.model_server.engine.conftest import Inbox, Start
@@ -26,8 +26,8 @@ LIMITS = EngineLimits(
 )
 
 
-def ask_for(size: int, max_tokens: int = 6, score_from: int | None = None) -> Submission:
-    return Submission(
+def ask_for(size: int, max_tokens: int = 6, score_from: int | None = None) -> EngineRequest:
+    return EngineRequest(
         prompt=tuple(range(size)),
         sampling=GREEDY if size % 2 else Sampling(1.0, 0, 1.0, seed=size),
         max_tokens=max_tokens,
@@ -43,7 +43,7 @@ def gated(limits: EngineLimits = LIMITS) -> FakeRunner:
 
 def test_requests_from_many_threads_get_the_answers_they_would_get_alone(start: Start) -> None:
     engine, inbox = start(FakeRunner(LIMITS))
-    asked: dict[int, Submission] = {}
+    asked: dict[int, EngineRequest] = {}
 
     def client(first: int) -> None:
         for size in range(first, first + 3):
@@ -202,7 +202,7 @@ def test_a_deliver_that_fails_stops_the_engine_too(caplog: pytest.LogCaptureFixt
     heard = Inbox()
     calls = 0
 
-    def deliver(updates: list[Update]) -> None:
+    def deliver(updates: list[SequenceUpdate]) -> None:
         nonlocal calls
         calls += 1
         if calls == 2:

@@ -6,7 +6,7 @@ import weakref
 
 import jax.numpy as jnp
 
-from model_server.engine.freeing import free
+from model_server.engine.runner import free
 
 
 def test_arrays_are_gone_whether_or_not_somebody_holds_them() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import Sequence, Submission, Update
+from model_server.engine.sequence import EngineRequest, Sequence, SequenceUpdate
 from model_server.engine.types import EngineLimits, PendingStep, Row, Sampling, Step
 from tests.model_server.engine.fake_runner import FakeRunner
 from tests.model_server.engine.trace import check_conserved, check_step
@@ -90,7 +90,7 @@ class Stage:
     def _add(self, id: int, words: dict[str, str]) -> None:
         seed = int(words.get("seed", 0))
         score_from = words.get("score_from")
-        submission = Submission(
+        submission = EngineRequest(
             prompt=ids(words["prompt"]),
             sampling=Sampling(float(seed > 0), 0, 1.0, seed),
             max_tokens=int(words.get("max_tokens", 1)),
@@ -147,7 +147,7 @@ def _row(row: Row) -> str:
     return text + (", yields" if row.yields else "")
 
 
-def _update(update: Update) -> str:
+def _update(update: SequenceUpdate) -> str:
     result = update.result
     text = f"{update.sequence}:"
     if result.token is not None:

@@ -6,20 +6,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from model_server.engine.sequence import Submission, finish_of
+from model_server.engine.sequence import EngineRequest, finish_of
 from model_server.engine.types import EngineLimits, Sampling
 from tests.model_server.engine.fake_runner import next_token
 from tests.model_server.engine.test_scheduler import ask_for, limits_of, some_asks, some_limits
 from tests.model_server.engine.trace import Ask, Trace, alone, run
 
 
-def computed_elsewhere(submission: Submission, key: int | None) -> Submission:
+def computed_elsewhere(submission: EngineRequest, key: int | None) -> EngineRequest:
     """The same request once another server has computed its prompt and first token."""
     token = next_token(submission.prompt, submission.sampling)
     return replace(submission, answer=(token,), import_key=key)
 
 
-def goes_on(submission: Submission, limits: EngineLimits) -> bool:
+def goes_on(submission: EngineRequest, limits: EngineLimits) -> bool:
     """Whether there is anything left to do after the first token."""
     if submission.score_from is not None:
         return False

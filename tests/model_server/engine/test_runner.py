@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import pytest
 
-from model_server.compile_watch import CompileWatch
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.buckets import closed_set
@@ -24,8 +23,9 @@ from model_server.engine.types import (
     Step,
 )
 from model_server.kernels import xla
+from model_server.loading.compile_watch import CompileWatch
+from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe
-from model_server.random_weights import random_weights
 from tests.model_server.tiny import PAGE, empty_pages, logits_of
 
 TINY = {

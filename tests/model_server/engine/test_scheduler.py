@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import Submission
+from model_server.engine.sequence import EngineRequest
 from model_server.engine.types import EngineLimits, Sampling, Step, StepResult
 from tests.model_server.engine.fake_runner import GREEDY, VOCAB
 from tests.model_server.engine.trace import (
@@ -51,8 +51,8 @@ def ask_for(
     sampling: Sampling = GREEDY,
     stop_ids: frozenset[int] = frozenset(),
     score_from: int | None = None,
-) -> Submission:
-    return Submission(
+) -> EngineRequest:
+    return EngineRequest(
         prompt=prompt,
         sampling=sampling,
         max_tokens=max_tokens,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from model_server.engine.sequence import Sequence, Submission
+from model_server.engine.sequence import EngineRequest, Sequence
 from model_server.engine.types import EngineLimits, Sampling
 from sax.errors import InvalidRequest, PromptTooLong
 
@@ -28,7 +28,7 @@ def sequence(
         token_budget=4,
         max_logit_rows=1,
     )
-    submission = Submission(
+    submission = EngineRequest(
         prompt=tuple(range(prompt)),
         sampling=GREEDY,
         max_tokens=max_tokens,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_server.engine.buckets import Bucket
-from model_server.engine.step_arrays import Layout, StepArrays
+from model_server.engine.step_arrays import ColumnLayout, StepArrays
 from model_server.engine.types import (
     EngineLimits,
     PageGrant,
@@ -26,10 +26,10 @@ LIMITS = EngineLimits(
     max_logit_rows=4,
     prefill_block=8,
 )
-MIXED = Layout(Bucket(4, 2), LIMITS)
+MIXED = ColumnLayout(Bucket(4, 2), LIMITS)
 
 
-def packed(*steps: Step, layout: Layout = MIXED) -> tuple[dict[str, np.ndarray], list]:
+def packed(*steps: Step, layout: ColumnLayout = MIXED) -> tuple[dict[str, np.ndarray], list]:
     """The views of the last of some steps, packed one after the other."""
     arrays = StepArrays(LIMITS)
     for step in steps:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from model_server.engine.scheduler import Scheduler
-from model_server.engine.sequence import Sequence, Submission, Update
+from model_server.engine.sequence import EngineRequest, Sequence, SequenceUpdate
 from model_server.engine.types import EngineLimits, PendingStep, Row, RowResult, Step
 from tests.model_server.engine.fake_runner import FakeRunner, logprob, next_token
 from tests.model_server.engine.fake_traffic import FakeTraffic
@@ -17,7 +17,7 @@ from tests.model_server.engine.fake_traffic import FakeTraffic
 class Ask:
     """A submission that arrives at one turn and may be cancelled at a later one."""
 
-    submission: Submission
+    submission: EngineRequest
     turn: int = 0
     cancel_at: int | None = None
 
@@ -37,7 +37,7 @@ class Answer:
     def scores(self) -> tuple[float, ...]:
         return self.results[-1].target_logprobs
 
-    def take(self, update: Update) -> None:
+    def take(self, update: SequenceUpdate) -> None:
         assert self.finish is None, "an update came after the last"
         self.results.append(update.result)
         self.finish = update.finish
@@ -53,10 +53,10 @@ class Trace:
         self.steps: list[Step] = []
         self.answers: dict[int, Answer] = {}
         self._in_flight: tuple[Step, PendingStep] | None = None
-        self._submissions: dict[int, Submission] = {}
+        self._submissions: dict[int, EngineRequest] = {}
         self._unfinished: set[int] = set()  # whose prefill has begun and not ended
 
-    def add(self, id: int, submission: Submission) -> None:
+    def add(self, id: int, submission: EngineRequest) -> None:
         self.scheduler.add(Sequence(id, submission, self.scheduler.limits))
         self.answers[id] = Answer()
         self._submissions[id] = submission
@@ -125,7 +125,7 @@ def run(limits: EngineLimits, asks: list[Ask]) -> Trace:
     return trace
 
 
-def pages_of(submission: Submission, limits: EngineLimits) -> np.ndarray:
+def pages_of(submission: EngineRequest, limits: EngineLimits) -> np.ndarray:
     """A prompt as another runner would have left it in its pages: beyond its end lies garbage."""
     pages = -(-len(submission.prompt) // limits.page_size)
     rows = np.full(pages * limits.page_size, 96, np.int64)
@@ -179,7 +179,7 @@ def context_of(limits: EngineLimits) -> int:
     return min(limits.max_context, limits.pages * limits.page_size)
 
 
-def alone(submission: Submission, limits: EngineLimits) -> tuple[list[int], str]:
+def alone(submission: EngineRequest, limits: EngineLimits) -> tuple[list[int], str]:
     """The reference: the same request one token at a time, with nobody else there."""
     tokens = list(submission.prompt)
     answer: list[int] = []
@@ -192,7 +192,7 @@ def alone(submission: Submission, limits: EngineLimits) -> tuple[list[int], str]
             return answer, "length"
 
 
-def scores_alone(submission: Submission) -> tuple[float, ...]:
+def scores_alone(submission: EngineRequest) -> tuple[float, ...]:
     """The reference for scores."""
     prompt, first = submission.prompt, submission.score_from
     assert first is not None

@@ -15,10 +15,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from model_server.kernels.gpu_attention import GpuAttention
-from model_server.kernels.row_split import RowSplit
-from model_server.kernels.token_major import token_major_shapes, write_tokens
-from model_server.models.axis_rules import AXES
+from model_server.kernels.gpu.attention import GpuAttention, token_major_shapes, write_tokens
+from model_server.kernels.sequence_sharding import SequenceSharding
+from model_server.models.weights.axis_rules import AXES
 from tests.model_server.kernels.paged_cases import (
     Case,
     batch_of,
@@ -46,7 +45,7 @@ def results() -> Iterator[tuple[str, np.ndarray]]:
     mesh = Mesh(np.asarray(jax.devices()).reshape(1, 2, 2), AXES)
     for run, (case, heads, pages, rows) in RUNS.items():
         kernel = GpuAttention(mesh, heads, pages, interpret=True)
-        split = RowSplit(mesh, "data", attention=True) if rows else None
+        split = SequenceSharding(mesh, "data", attention=True) if rows else None
         batch, new = replace(batch_of(case, kernel), split=split), new_tokens(case)
         layer = jax.device_put(
             filled(case, token_major_shapes, write_tokens),

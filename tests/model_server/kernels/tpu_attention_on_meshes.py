@@ -19,9 +19,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from model_server.kernels import reference
 from model_server.kernels.pages import LayerPages
-from model_server.kernels.row_split import RowSplit
-from model_server.kernels.tpu_attention import TpuAttention
-from model_server.models.axis_rules import AXES
+from model_server.kernels.sequence_sharding import SequenceSharding
+from model_server.kernels.tpu.attention import TpuAttention
+from model_server.models.weights.axis_rules import AXES
 from tests.model_server.kernels.step_mixes import Heads, Mix, as_on_tpu, filled, normal
 
 MIX = Mix(decodes=(5, 0, 33, 16), chunks=((3, 9),), blocks=2, block=8, table=3)
@@ -41,7 +41,7 @@ def differences(of: Heads, mesh: Mesh) -> tuple[float, int]:
     v = normal(rng, MIX.tokens, of.kv_heads, of.value_dim) if of.value_dim else None
     held = NamedSharding(mesh, PartitionSpec(None, kernel.pages))
     pages = jax.device_put(as_on_tpu(layer, shapes), held)
-    split = RowSplit(mesh, "data", attention=True)
+    split = SequenceSharding(mesh, "data", attention=True)
     truth = dataclasses.replace(batch, kernel=reference.KERNEL)
     wanted, wanted_pages = truth.attend(layer, q, k, v, scale=0.2)
     divided = dataclasses.replace(batch, split=split)

@@ -18,14 +18,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.kernels import xla
 from model_server.kernels.pages import LayerPages, allocate
-from model_server.models.experts import Experts, ExpertSources
-from model_server.models.quantization import parse_quantize, quantize
+from model_server.models.layers.experts import Experts, ExpertSources
+from model_server.models.layers.routing import Routes
 from model_server.models.registry import make_recipe
-from model_server.models.routing import Routes
-from model_server.models.sharding import Layout, layout_of
-from model_server.models.weight import Blueprint, WeightForm, blueprint
+from model_server.models.weights.quantization import parse_quantize, quantize
+from model_server.models.weights.sharding import Layout, layout_of
+from model_server.models.weights.weight import Blueprint, WeightForm, blueprint
 from tests.model_server.models.family_cases import config_of
-from tests.model_server.models.test_experts import some_kernels, some_routes
+from tests.model_server.models.layers.test_experts import some_kernels, some_routes
 from tests.model_server.tiny import PAGE, one_prompt
 
 LAYOUT = layout_of((1, 1, 4)).placed()

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from model_server.checkpoints.checkpoint import open_checkpoint
-from model_server.embed_loading import NeededTensors
-from model_server.models.axis_rules import DEFAULT_RULES, Rules
-from model_server.models.embedder import EmbedRecipe
+from model_server.checkpoints.opening import open_checkpoint
+from model_server.loading.embed_loading import NeededTensors
+from model_server.loading.weights import read_weights
+from model_server.models.layers.embedder import EmbedRecipe
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
-from model_server.models.sharding import layout_of
-from model_server.weights import read_weights
+from model_server.models.weights.axis_rules import DEFAULT_RULES, Rules
+from model_server.models.weights.sharding import layout_of
 from tests.golden.random_tensor import random_tensor
 
 FAMILIES = Path(__file__).parents[2] / "golden" / "families"

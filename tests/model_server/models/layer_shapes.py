@@ -8,9 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
-from model_server.models.attention import AttentionShape
+from model_server.models.layers.attention import AttentionShape
 from model_server.models.registry import make_recipe
-from model_server.models.weight import WeightForm
+from model_server.models.weights.weight import WeightForm
 
 # A whole config.json of most decoders, for tests that add a key to it.
 TINY: dict[str, Any] = {

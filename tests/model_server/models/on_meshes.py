@@ -22,7 +22,7 @@ import numpy as np
 from model_server.kernels import xla
 from model_server.kernels.pages import LayerPages, allocate
 from model_server.models.recipe import Recipe
-from model_server.models.sharding import layout_of
+from model_server.models.weights.sharding import layout_of
 from tests.model_server.models.family_cases import golden_of, load
 from tests.model_server.models.quick import quick
 from tests.model_server.tiny import PAGE, one_prompt

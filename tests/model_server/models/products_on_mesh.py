@@ -16,14 +16,13 @@ import numpy as np
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
-from model_server.models.experts import Experts, ExpertSources
-from model_server.models.layers import Linear
-from model_server.models.nibbles import as_bytes
-from model_server.models.quantization import parse_quantize, quantize
-from model_server.models.quantized import Quantized
-from model_server.models.sharding import Layout, layout_of
-from model_server.models.weight import WeightForm, blueprint
-from tests.model_server.models.test_experts import some_routes
+from model_server.models.layers.experts import Experts, ExpertSources
+from model_server.models.layers.layers import Linear
+from model_server.models.weights.quantization import parse_quantize, quantize
+from model_server.models.weights.quantized import Quantized, as_bytes
+from model_server.models.weights.sharding import Layout, layout_of
+from model_server.models.weights.weight import WeightForm, blueprint
+from tests.model_server.models.layers.test_experts import some_routes
 
 ROWS = 8
 

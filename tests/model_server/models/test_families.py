@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from model_server.kernels import xla
-from model_server.models.pooling import pooled
+from model_server.models.layers.embedder import pooled
 from tests.model_server.models.family_cases import (
     case_names,
     first_of_each_family,

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from model_server.models.embedder import EmbedderFamily
 from model_server.models.families_page import ROOT, described, golden_cases, page, parameters
+from model_server.models.layers.embedder import EmbedderFamily
 from model_server.models.recipe import Family
 from model_server.models.registry import families, model_paths
 

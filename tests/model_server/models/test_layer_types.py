@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_server.models.config_keys import ConfigKeys
-from model_server.models.layer_types import sliding_layers, windows_of
+from model_server.models.config_keys import ConfigKeys, sliding_layers, windows_of
 from sax.errors import CheckpointError
 
 FULL, SLIDING = "full_attention", "sliding_attention"

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from model_server.custom import CustomModel, CustomProgram
-from model_server.models import llama, registry
-from model_server.models.embedder import EmbedRecipe
+from model_server.models import registry
+from model_server.models.custom import CustomModel, CustomProgram
+from model_server.models.families import llama
+from model_server.models.layers.embedder import EmbedRecipe
 from model_server.models.recipe import SERVING_DEFAULTS, ModelClass, Recipe
 from model_server.models.registry import (
     families,

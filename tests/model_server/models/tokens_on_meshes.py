@@ -19,16 +19,16 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from model_server.capacity import cache_of
 from model_server.engine.buckets import Bucket
 from model_server.engine.runner import ModelRunner
 from model_server.engine.types import EngineLimits, PageGrant, Row, Sampling, SlotSampling, Step
 from model_server.kernels import xla
 from model_server.kernels.pages import allocate
+from model_server.loading.capacity import cache_of
+from model_server.loading.random_weights import random_weights
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
-from model_server.models.sharding import Layout, layout_of
-from model_server.random_weights import random_weights
+from model_server.models.weights.sharding import Layout, layout_of
 from tests.model_server.models.on_meshes import largest_share
 
 EMBED, ROWS = 32, 20  # four decodes and two blocks of eight

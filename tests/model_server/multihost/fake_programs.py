@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from model_server.engine.sampler import TOP_LOGPROBS
-from model_server.engine.step_arrays import Layout
+from model_server.engine.step_arrays import ColumnLayout
 from model_server.engine.step_program import Outputs
-from model_server.models.stage import Stage, stages_of
+from model_server.models.weights.stage import Stage, stages_of
 from tests.model_server.multihost.played import BUCKETS, LIMITS
 
 VOCAB = 97
@@ -30,7 +30,7 @@ class FakePrograms:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self.layouts = {bucket: Layout(bucket, LIMITS) for bucket in BUCKETS}
+        self.layouts = {bucket: ColumnLayout(bucket, LIMITS) for bucket in BUCKETS}
         self.gate = threading.Event()
         self.gate.set()
         self.runs = 0

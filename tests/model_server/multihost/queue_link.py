@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import queue
 
-from model_server.multihost.link import LinkClosed, Message
+from model_server.multihost.link import LinkClosed, StageMessage
 
 
 class QueueLink:
     def __init__(self) -> None:
-        self._messages: queue.Queue[Message] = queue.Queue(4)
+        self._messages: queue.Queue[StageMessage] = queue.Queue(4)
         self._next = self
         self._closed = False
 
     def connect(self, other: QueueLink) -> None:
         self._next = other
 
-    def send(self, message: Message) -> None:
+    def send(self, message: StageMessage) -> None:
         while not self._closed:
             try:
                 return self._next._messages.put(message, timeout=0.02)
@@ -24,7 +24,7 @@ class QueueLink:
                 continue
         raise LinkClosed("closed")
 
-    def receive(self) -> Message:
+    def receive(self) -> StageMessage:
         while not self._closed:
             try:
                 return self._messages.get(timeout=0.02)

@@ -14,22 +14,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from model_server.capacity import cache_of
-from model_server.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from model_server.embed_loading import NeededTensors
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.opening import open_checkpoint
 from model_server.engine.runner import ModelRunner
 from model_server.engine.types import PendingStep, Step
 from model_server.kernels import xla
 from model_server.kernels.pages import LayerPages, allocate
+from model_server.loading.capacity import cache_of
+from model_server.loading.embed_loading import NeededTensors
+from model_server.loading.random_weights import random_weights
+from model_server.loading.stages.pipeline import PipelineRunner, StageThread
+from model_server.loading.stages.pipeline_loading import own_tensors
+from model_server.loading.stages.stage_programs import StagePrograms
+from model_server.loading.weights import read_weights
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
-from model_server.models.sharding import Layout, layout_of
-from model_server.models.weight import Blueprint
-from model_server.multihost.pipeline import PipelineRunner, StageThread
-from model_server.multihost.pipeline_loading import own_tensors
-from model_server.multihost.stage_programs import StagePrograms
-from model_server.random_weights import random_weights
-from model_server.weights import read_weights
+from model_server.models.weights.sharding import Layout, layout_of
+from model_server.models.weights.weight import Blueprint
 from tests.model_server.models.family_cases import F32, checkpoint_of
 from tests.model_server.multihost.played import BUCKETS, LIMITS
 from tests.model_server.multihost.queue_link import ring

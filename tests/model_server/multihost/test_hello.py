@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from model_server.config import ModelServerConfig
-from model_server.multihost.hello import hello, source_digest, versions, why_not, why_uneven
+from model_server.engine.versions import source_digest, versions
+from model_server.multihost.hello import hello, why_not, why_uneven
 from tests.model_server.multihost.hosts_here import greeting, membership
 
 PRIMARY = greeting(3, 0)

@@ -7,14 +7,14 @@ import time
 
 import pytest
 
-from model_server.engine.engine import Engine, Submission, Update
+from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.types import EngineLimits, Row, Sampling, Step
 from model_server.multihost.commands import (
     Drop,
     DropPages,
     Fetch,
     Launch,
-    Program,
+    ProgramCommand,
     encode,
     fetching,
 )
@@ -37,8 +37,8 @@ def load(hosts: HostsHere) -> tuple[Lockstep, FakeShare]:
     return lockstep, built[0]
 
 
-def asked(prompt: tuple[int, ...], sampling: Sampling, most: int) -> Submission:
-    return Submission(prompt=prompt, sampling=sampling, max_tokens=most, stop_ids=frozenset())
+def asked(prompt: tuple[int, ...], sampling: Sampling, most: int) -> EngineRequest:
+    return EngineRequest(prompt=prompt, sampling=sampling, max_tokens=most, stop_ids=frozenset())
 
 
 def eventually(look) -> None:
@@ -51,7 +51,7 @@ def eventually(look) -> None:
 def test_every_host_is_told_the_same_steps_in_the_same_order() -> None:
     with HostsHere(4) as hosts:
         runners = [load(hosts) for _ in range(2)]
-        arrived: list[Update] = []
+        arrived: list[SequenceUpdate] = []
         engines = [Engine(lockstep, arrived.extend) for lockstep, _ in runners]
         for engine in engines:
             for seed in range(6):
@@ -73,7 +73,7 @@ def test_every_host_is_told_the_same_steps_in_the_same_order() -> None:
 def test_tokens_are_those_of_one_host() -> None:
     with HostsHere(3) as hosts:
         lockstep, _ = load(hosts)
-        arrived: list[Update] = []
+        arrived: list[SequenceUpdate] = []
         engine = Engine(lockstep, arrived.extend)
         engine.submit(asked((5, 8), GREEDY, 5))
         eventually(lambda: any(update.finish for update in arrived))
@@ -139,7 +139,7 @@ def test_a_call_reaches_every_host_and_its_failure_names_one() -> None:
 def test_what_comes_too_late_for_a_model_harms_nobody() -> None:
     with HostsHere(2) as hosts:
         lockstep, own = load(hosts)
-        for late in (DropPages(99, 1), Program(99, "step", b""), Drop(99)):
+        for late in (DropPages(99, 1), ProgramCommand(99, "step", b""), Drop(99)):
             hosts.primary.publish(late)
         hosts.primary.publish(Fetch(99, 1, 2, ("a", "b"), 5.0))
         (reply,) = hosts.primary.replies(99, fetching(1), 20)

@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 import pytest
 
-from model_server.multihost.place import place_of
+from model_server.loading.stages.place import place_of
 
 ROOT = Path(__file__).parents[3]
 

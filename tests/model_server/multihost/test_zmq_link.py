@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zmq
 
-from model_server.multihost.link import LinkClosed, Message
+from model_server.multihost.link import LinkClosed, StageMessage
 from model_server.multihost.zmq_link import ZmqLink
 from sax.errors import LoadFailed
 
@@ -33,19 +33,19 @@ def links() -> Iterator[list[ZmqLink]]:
 def test_arrays_come_as_they_were_sent_and_in_order(links: list[ZmqLink]) -> None:
     first, second, third = links
     numbers = np.arange(6, dtype=np.int32).reshape(2, 3)
-    first.send(Message(0, (HIDDEN,)))
-    first.send(Message(1, (numbers, HIDDEN[:2])))
+    first.send(StageMessage(0, (HIDDEN,)))
+    first.send(StageMessage(1, (numbers, HIDDEN[:2])))
     got = [second.receive(), second.receive()]
     assert [message.number for message in got] == [0, 1]
     np.testing.assert_array_equal(got[0].arrays[0], HIDDEN)
     np.testing.assert_array_equal(got[1].arrays[0], numbers)
     np.testing.assert_array_equal(got[1].arrays[1], HIDDEN[:2])
-    third.send(Message(0, ()))
-    assert first.receive() == Message(0, ())
+    third.send(StageMessage(0, ()))
+    assert first.receive() == StageMessage(0, ())
 
 
 def test_an_array_that_does_not_lie_row_after_row_comes_right(links: list[ZmqLink]) -> None:
-    links[0].send(Message(0, (HIDDEN.T[:5],)))
+    links[0].send(StageMessage(0, (HIDDEN.T[:5],)))
     np.testing.assert_array_equal(links[1].receive().arrays[0], HIDDEN.T[:5])
 
 
@@ -53,13 +53,13 @@ def test_what_strangers_send_is_passed_over(links: list[ZmqLink]) -> None:
     address, _, key = links[1].offer.rpartition("/")
     wrong = ZmqLink(LOOPBACK, bind=LOOPBACK)
     wrong.connect(f"{address}/{'0' * len(key)}")
-    wrong.send(Message(0, (HIDDEN,)))
+    wrong.send(StageMessage(0, (HIDDEN,)))
     stranger = zmq.Context.instance().socket(zmq.PUSH)
     stranger.connect(address)
     for noise in (b"", b"\xc1", b"GET / HTTP/1.1", b"\x93\xa0\x00\x90"):
         stranger.send(noise)
     time.sleep(0.2)  # all of it is there before what is meant
-    links[0].send(Message(0, (HIDDEN[:1],)))
+    links[0].send(StageMessage(0, (HIDDEN[:1],)))
     assert links[1].receive().arrays[0].shape == (1, 2048)
     stranger.close(0)
     wrong.close()
@@ -69,7 +69,7 @@ def test_a_frame_of_another_size_than_its_header_says_gives_no_array(links: list
     class Lying(np.ndarray):
         shape = (3, 5)  # type: ignore[assignment]
 
-    links[0].send(Message(0, (np.zeros((2, 2), np.float32).view(Lying),)))
+    links[0].send(StageMessage(0, (np.zeros((2, 2), np.float32).view(Lying),)))
     assert links[1].receive().arrays[0].shape == (0,)
 
 
@@ -80,7 +80,7 @@ def test_closing_from_another_thread_ends_a_wait(links: list[ZmqLink], waits: st
 
     def wait() -> None:
         while True:
-            link.receive() if waits == "receive" else link.send(Message(0, (HIDDEN,)))
+            link.receive() if waits == "receive" else link.send(StageMessage(0, (HIDDEN,)))
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(wait)
@@ -88,7 +88,7 @@ def test_closing_from_another_thread_ends_a_wait(links: list[ZmqLink], waits: st
         with pytest.raises(LinkClosed):
             waiting.result(30)
     with pytest.raises(LinkClosed):
-        link.send(Message(0, ()))
+        link.send(StageMessage(0, ()))
     with pytest.raises(LinkClosed):
         link.receive()
 
@@ -98,7 +98,7 @@ def test_a_sender_waits_where_the_receiver_is_far_behind(links: list[ZmqLink]) -
 
     def send() -> None:
         for number in range(400):
-            links[0].send(Message(number, (HIDDEN,)))
+            links[0].send(StageMessage(number, (HIDDEN,)))
             sent.append(number)
 
     with ThreadPoolExecutor(1) as pool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from model_server.engine.buckets import Bucket
-from model_server.plan.compiled import Measured, Traffic
-from model_server.plan.hlo_traffic import Moved
+from model_server.plan.compiled import Measured, StepTraffic
+from model_server.plan.hlo.traffic import HbmBytes
 
-NO_TRAFFIC = Traffic(Moved(0, 0, 0, 0), {}, 0)
+NO_TRAFFIC = StepTraffic(HbmBytes(0, 0, 0, 0), {}, 0)
 
 
 def measured(bucket: Bucket, **changes: Any) -> Measured:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from model_server.engine.buckets import Bucket
-from model_server.plan.compiled import Traffic
+from model_server.plan.compiled import StepTraffic
 from model_server.plan.depth import Depths, Growth, depths_of, growth_of, whole
-from model_server.plan.hlo_traffic import Moved
+from model_server.plan.hlo.traffic import HbmBytes
 from tests.model_server.plan.measures import NO_TRAFFIC, measured
 
 _BUCKET = Bucket(8, 0)
@@ -36,11 +36,13 @@ def test_what_the_typical_layers_move_is_added_for_those_that_were_not_compiled(
     shallow = measured(
         _BUCKET,
         flops=20.0,
-        traffic=Traffic(Moved(100, 40, 8, 0), {"all-reduce": 70, "all-gather": 5}, 9),
-        layers=Traffic(Moved(10, 4, 1, 0), {"all-reduce": 7}, 1),
+        traffic=StepTraffic(HbmBytes(100, 40, 8, 0), {"all-reduce": 70, "all-gather": 5}, 9),
+        layers=StepTraffic(HbmBytes(10, 4, 1, 0), {"all-reduce": 7}, 1),
     )
     found = whole(shallow, Growth(0, 0, 0, 0), Depths(6, 8, 18, range(2, 4)), 2.5)
-    assert found.traffic == Traffic(Moved(150, 60, 13, 0), {"all-reduce": 105, "all-gather": 5}, 14)
+    assert found.traffic == StepTraffic(
+        HbmBytes(150, 60, 13, 0), {"all-reduce": 105, "all-gather": 5}, 14
+    )
     assert (found.flops, found.layers) == (50.0, None)
 
 

@@ -18,10 +18,10 @@ from model_server.engine.buckets import Bucket
 from model_server.plan.anatomy import anatomy_of
 from model_server.plan.compiled import Part, measure
 from model_server.plan.depth import Growth, depths_of, program_with, typical_part, whole
-from model_server.plan.hlo import Program, parse
-from model_server.plan.hlo_moves import Collective, collectives, large_copies
+from model_server.plan.hlo.module import HloModule, parse
+from model_server.plan.hlo.moves import Collective, collectives, large_copies
+from model_server.plan.output.registry_page import Case
 from model_server.plan.planning import step_of, usual_context
-from model_server.plan.registry_page import Case
 from model_server.plan.target import Target, target_of
 from model_server.plan.work import flops_ratio
 from tests.model_server.tpu_compiler import mesh_of, needs_compiler
@@ -114,16 +114,16 @@ def test_a_weight_put_together_from_all_devices_is_seen_in_a_program_that_does_i
     assert not _gathered(_program(jax.jit(summed).lower(rows, weight)), share)
 
 
-def _program(lowered: jax.stages.Lowered) -> Program:
+def _program(lowered: jax.stages.Lowered) -> HloModule:
     return parse(lowered.compile().as_text() or "")
 
 
-def _compiled(target: Target) -> tuple[Program, float]:
+def _compiled(target: Target) -> tuple[HloModule, float]:
     """The program of a few layers, and what one of all moves to what none can do without."""
     anatomy = anatomy_of(target.recipe)
     depths = depths_of(anatomy.layers)
     assert depths is not None, "a model deep enough to be told by some layers"
-    kept: list[Program] = []
+    kept: list[HloModule] = []
     part = _kept(kept, typical_part(target, depths))
     shallow = measure(program_with(target, depths.more), _BUCKET, part)
     flops = flops_ratio(target, anatomy, _BUCKET, depths.more)
@@ -139,17 +139,17 @@ def _small(layers: int) -> Target:
     return target_of("lm_cloud.LmCloudSpmd2BTest", overrides, "v5e:1x1", config)
 
 
-def _kept(found: list[Program], part: Part = lambda program: program) -> Part:
+def _kept(found: list[HloModule], part: Part = lambda program: program) -> Part:
     """The part, by way of which each program is kept as well."""
 
-    def keep(program: Program) -> Program:
+    def keep(program: HloModule) -> HloModule:
         found.append(program)
         return part(program)
 
     return keep
 
 
-def _gathered(program: Program, least: int) -> list[Collective]:
+def _gathered(program: HloModule, least: int) -> list[Collective]:
     """What of so many bytes on each device is handed on as it is."""
     kinds = ("all-gather", "all-to-all", "collective-permute")
     return [each for each in collectives(program) if each.kind in kinds and each.bytes >= least]

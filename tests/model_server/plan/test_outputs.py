@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from model_server.plan.kubernetes import kubernetes_values
-from model_server.plan.plot import roofline_svg
-from model_server.plan.report import BucketPlan, Decoding, FirstToken, Memory, Plan, Slice
-from model_server.plan.table import show
+from model_server.plan.output.kubernetes import kubernetes_values
+from model_server.plan.output.plot import roofline_svg
+from model_server.plan.output.table import show
+from model_server.plan.report import BucketPlan, Decoding, FirstToken, Memory, ModelPlan, Slice
 from sax.errors import InvalidRequest
 
 _GIB = 2**30
@@ -51,7 +51,7 @@ def _bucket(decodes: int, blocks: int, bound: str) -> BucketPlan:
     )
 
 
-def _plan(**changes: Any) -> Plan:
+def _plan(**changes: Any) -> ModelPlan:
     decoding = Decoding(
         batch=32,
         context=2048,
@@ -86,10 +86,10 @@ def _plan(**changes: Any) -> Plan:
         "decoding": [decoding],
         "first_token": [FirstToken(prompt=1024, steps=1, seconds=0.05)],
     }
-    return Plan(**(values | changes))
+    return ModelPlan(**(values | changes))
 
 
-def _shown(plan: Plan) -> str:
+def _shown(plan: ModelPlan) -> str:
     out = io.StringIO()
     show(plan, Console(file=out, width=100, highlight=False))
     return out.getvalue()

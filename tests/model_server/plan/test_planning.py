@@ -6,17 +6,17 @@ import json
 
 import pytest
 
-from model_server.capacity import weight_bytes
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
+from model_server.loading.capacity import weight_bytes
 from model_server.plan.advice import attempt, changes, fitting_slices
-from model_server.plan.anatomy import Layer, anatomy_of
+from model_server.plan.anatomy import LayerType, anatomy_of
 from model_server.plan.chips import CHIPS
-from model_server.plan.compiled import Traffic
-from model_server.plan.hlo_traffic import Moved
+from model_server.plan.compiled import StepTraffic
+from model_server.plan.hlo.traffic import HbmBytes
 from model_server.plan.model import open_model
 from model_server.plan.planning import make_plan, notes_of, usual_context
-from model_server.plan.roofline import Load, roofline
+from model_server.plan.roofline import DeviceWork, roofline
 from model_server.plan.target import Target, recipe_of, target_of
 from model_server.plan.topology import topology_of
 from model_server.plan.work import expected_experts, work_of
@@ -58,7 +58,7 @@ def test_a_step_reads_every_weight_once_and_computes_twice_its_parameters() -> N
 def test_a_window_bounds_what_is_read_of_a_long_context() -> None:
     target = _target("google/gemma-2-9b", "v5e:2x2")
     anatomy = anatomy_of(target.recipe)
-    assert anatomy.layers[:2] == (Layer(window=4096), Layer(window=None))
+    assert anatomy.layers[:2] == (LayerType(window=4096), LayerType(window=None))
     assert anatomy.seen(8192) == 21 * (4096 + 8192)
 
 
@@ -75,11 +75,11 @@ def test_of_experts_only_those_that_the_batch_chooses_are_read() -> None:
 
 def test_the_slowest_of_three_bounds_a_step() -> None:
     chip = CHIPS["v5e"]
-    reading = roofline(Load(flops=1e9, bytes=8.19e9, sent=1e3), chip)
+    reading = roofline(DeviceWork(flops=1e9, bytes=8.19e9, sent=1e3), chip)
     assert (reading.bound, reading.seconds) == ("HBM", pytest.approx(0.01))
-    assert roofline(Load(flops=197e12, bytes=1e9, sent=1e3), chip).bound == "FLOPs"
-    assert roofline(Load(flops=1e9, bytes=1e6, sent=2e9), chip).bound == "links"
-    two = roofline(Load(flops=0, bytes=7380e9 / 2, sent=0), CHIPS["v7x"])
+    assert roofline(DeviceWork(flops=197e12, bytes=1e9, sent=1e3), chip).bound == "FLOPs"
+    assert roofline(DeviceWork(flops=1e9, bytes=1e6, sent=2e9), chip).bound == "links"
+    two = roofline(DeviceWork(flops=0, bytes=7380e9 / 2, sent=0), CHIPS["v7x"])
     assert two.seconds == pytest.approx(1)  # a device has half of the chip's memory
 
 
@@ -87,7 +87,7 @@ def test_a_plan_tells_memory_speeds_and_what_the_program_moves_too_much() -> Non
     target = _target("Llama-3-8B", "v5e:2x4")
     anatomy, context = anatomy_of(target.recipe), usual_context(target)
     work = work_of(target, anatomy, target.buckets[0], context)
-    twice = Traffic(Moved(2 * work.weights, 0, 0, 0), {}, 0)
+    twice = StepTraffic(HbmBytes(2 * work.weights, 0, 0, 0), {}, 0)
     plan = make_plan(
         target,
         anatomy,

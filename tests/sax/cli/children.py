@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sax.cli.child import Child
-from sax.cli.restarts import RestartPolicy
+from sax.cli.local.child import Child
+from sax.cli.local.restarts import RestartPolicy
 
 # Writes its pid on start and its name on SIGTERM.
 STEADY = """

@@ -17,7 +17,6 @@ from typing import Any
 
 import grpc.aio
 
-from sax import codec
 from sax.errors import ModelExists, ModelNotFound, QueueFull
 from sax.names import nearest
 from sax.proto import (
@@ -32,7 +31,6 @@ from sax.proto import (
     tokens_pb2,
     tokens_pb2_grpc,
 )
-from sax.rpc import SERVER_OPTIONS, ErrorInterceptor
 from sax.types import (
     Embedded,
     Event,
@@ -47,6 +45,8 @@ from sax.types import (
     TokenChunk,
     Version,
 )
+from sax.wire import codec
+from sax.wire.rpc import SERVER_OPTIONS, ErrorInterceptor
 
 
 class FakeCell(

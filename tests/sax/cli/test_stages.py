@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sax.cli.stages import Stage, failure, reason, replica_stages, summary
+from sax.cli.stages import ProgressStage, failure, reason, replica_stages, summary
 from sax.types import ModelSpec, Progress, PublishedModel, ReplicaStatus, ServableStatus
 
 NAME = "/sax/test/m"
@@ -22,17 +22,20 @@ READY = ReplicaStatus("a:1", ServableStatus.LOADED)
 
 def test_a_loading_replica_shows_its_phase_and_count() -> None:
     model = published(loading(Progress("compiling bucket", 3, 8)))
-    assert replica_stages(model) == [Stage(NAME, "compiling bucket", 3, 8)]
+    assert replica_stages(model) == [ProgressStage(NAME, "compiling bucket", 3, 8)]
     assert summary(model) == "compiling bucket 3 of 8"
 
 
 def test_bytes_are_told_in_mebibytes() -> None:
-    stage = Stage(NAME, "reading weights", 12 << 20, 90 << 20, "bytes")
+    stage = ProgressStage(NAME, "reading weights", 12 << 20, 90 << 20, "bytes")
     assert stage.text == "reading weights 12 of 90 MiB"
 
 
 def test_another_unit_is_named() -> None:
-    assert Stage(NAME, "reading weights", 1, 2, "tensors").text == "reading weights 1 of 2 tensors"
+    assert (
+        ProgressStage(NAME, "reading weights", 1, 2, "tensors").text
+        == "reading weights 1 of 2 tensors"
+    )
 
 
 def test_a_phase_without_a_count_is_only_named() -> None:

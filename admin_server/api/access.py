@@ -1,0 +1,59 @@
+"""Permissions of a cell: the cell-wide admin ACL and each model's own.
+
+Pure: decides from the principal, the ACLs, and whether authentication is enforced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sax.auth.acl import NOBODY, Acl, Principal, parse_acl
+from sax.errors import PermissionDenied, UnsupportedParameter
+from sax.types import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    enforced: bool = False  # False: callers are not authenticated, everything is allowed
+    cell: str = ""
+    admins: Acl = NOBODY  # allowed everything
+
+    def check_cell(self, principal: Principal, doing: str) -> None:
+        """Raises PermissionDenied unless the principal may change the cell, e.g. publish."""
+        if self.enforced and not self.admins.allows(principal):
+            raise PermissionDenied(
+                f"{_who(principal)} may not {doing} in {self.cell}; allowed: {self.admins} "
+                "(--admin_acl of its admin server)"
+            )
+
+    def check_model(self, principal: Principal, spec: ModelSpec | None, doing: str) -> None:
+        """Raises PermissionDenied unless the principal may change the model.
+
+        None, a model that does not exist, passes: the caller reports that.
+        """
+        if not self.enforced or spec is None or self.admins.allows(principal):
+            return
+        owners = parse_acl(spec.admin_acl, "admin_acl")
+        if not owners.allows(principal):
+            raise PermissionDenied(
+                f"{_who(principal)} may not {doing} {spec.model_id}; allowed: {owners} (its "
+                f"admin_acl) and {self.admins} (--admin_acl of the admin server)"
+            )
+
+    def check_enforceable(self, spec: ModelSpec) -> None:
+        """Raises UnsupportedParameter for ACLs that would not be enforced."""
+        if self.enforced or not (spec.admin_acl or any(spec.acls.values())):
+            return
+        param = "admin_acl" if spec.admin_acl else "acls"
+        raise UnsupportedParameter(
+            f"{param} cannot be enforced: this admin server does not authenticate callers; start "
+            "every server of the cell with --tokens or --tls_ca, or leave it empty",
+            param=param,
+        )
+
+
+EVERYONE_MAY = Access()
+
+
+def _who(principal: Principal) -> str:
+    return principal.name or "an unauthenticated caller"

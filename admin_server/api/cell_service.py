@@ -1,0 +1,66 @@
+"""The Cell service on gRPC: operator calls beyond Saxml's API. Decode, call the cell, encode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from admin_server.api.access import EVERYONE_MAY, Access
+from admin_server.cell.cell import Cell
+from admin_server.leadership.role import AdminRole
+from sax.auth.acl import caller
+from sax.errors import InvalidRequest
+from sax.proto import cell_pb2, cell_pb2_grpc
+from sax.wire import codec
+
+SERVICE = "sax.Cell"
+_UUID_BYTES = 16
+Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
+
+
+class CellService(cell_pb2_grpc.CellServicer):
+    """gRPC handlers; the cell does the work."""
+
+    def __init__(self, seat: AdminRole, access: Access = EVERYONE_MAY) -> None:
+        self._seat = seat
+        self._access = access
+
+    @property
+    def _cell(self) -> Cell:
+        """Raises NotLeading."""
+        return self._seat.require()
+
+    async def Rollback(
+        self, request: cell_pb2.RollbackRequest, context: Context
+    ) -> cell_pb2.RollbackResponse:
+        """Durable before it is acknowledged."""
+        spec = self._cell.ledger.state.models.get(request.model_id)
+        self._access.check_model(caller(), spec, "roll back")
+        if len(request.uuid) not in (0, _UUID_BYTES):
+            raise InvalidRequest(
+                f"the version has {len(request.uuid)} bytes: send {_UUID_BYTES} bytes, or none for "
+                "the one before the current",
+                param="version",
+            )
+        version = await self._cell.rollback(request.model_id, request.uuid.hex(), by=caller().name)
+        return cell_pb2.RollbackResponse(uuid=bytes.fromhex(version))
+
+    async def Versions(
+        self, request: cell_pb2.VersionsRequest, context: Context
+    ) -> cell_pb2.VersionsResponse:
+        """Newest first."""
+        versions = self._cell.versions(request.model_id)
+        return cell_pb2.VersionsResponse(versions=map(codec.encode_version, versions))
+
+    async def Events(
+        self, request: cell_pb2.EventsRequest, context: Context
+    ) -> cell_pb2.EventsResponse:
+        """Newest first."""
+        events = await self._cell.events(request.model_id, request.before, request.limit)
+        return cell_pb2.EventsResponse(events=map(codec.encode_event, events))
+
+    async def Demand(
+        self, request: cell_pb2.DemandRequest, context: Context
+    ) -> cell_pb2.DemandResponse:
+        """A client reports requests held for lack of a replica."""
+        told = self._cell.demand(request.model_id, request.waiting, request.caller)
+        return cell_pb2.DemandResponse(starting=told.starting, reason=told.reason)

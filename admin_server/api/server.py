@@ -1,0 +1,254 @@
+"""The Admin service on gRPC, and the gRPC server of all services."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from admin_server.api import cell_service
+from admin_server.api.access import EVERYONE_MAY, Access
+from admin_server.api.cell_service import CellService
+from admin_server.api.strict import RECEIVE_BYTES, StrictInterceptor
+from admin_server.cell.cell import Cell
+from admin_server.cell.watch import Delta
+from admin_server.leadership.role import AdminRole
+from sax.auth.acl import caller
+from sax.auth.security import OPEN_TO_ALL, Security
+from sax.errors import InvalidRequest
+from sax.proto import admin_pb2, admin_pb2_grpc, cell_pb2_grpc
+from sax.wire import codec
+from sax.wire.rpc import SERVER_OPTIONS, ErrorInterceptor
+
+_FRESH_S = 0.25
+
+
+class CellListing:
+    """The last response and the state it was built from."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._of: tuple[str, int] | None = None  # cell id (new with each leader) and last record
+        self._made_s = 0.0
+        self._answer = admin_pb2.ListResponse()
+
+    def answer(self, cell: Cell, name: str) -> admin_pb2.ListResponse:
+        """All models and servers. Raises InvalidName, NotFound for another cell's name."""
+        cell.check_name(name)
+        now, of = self._clock(), (cell.id, cell.ledger.sequence)
+        if self._of != of or now - self._made_s >= _FRESH_S:
+            self._of, self._made_s, self._answer = of, now, _encode(cell)
+        return self._answer
+
+
+def _encode(cell: Cell) -> admin_pb2.ListResponse:
+    return admin_pb2.ListResponse(
+        published_models=map(codec.encode_published, cell.models()),
+        servers=map(codec.encode_joined, cell.servers()),
+    )
+
+
+SERVICE = "sax.Admin"
+WRITES = "sax.Admin/writes"  # separate health service: reads continue while the store fails
+_SLASHES_OF_A_CELL = 2  # /sax/<cell>; a model has one more
+_LONGEST_WATCH_S = 60.0
+_DEADLINE_MARGIN = 0.9  # of the client's deadline: answer before it expires
+_NO_DEADLINE_S = 1e8  # gRPC reports no deadline as one centuries away
+
+_HEALTH: Any = health  # its stubs lack `aio`
+_ADMIN_GRPC: Any = admin_pb2_grpc
+_CELL_GRPC: Any = cell_pb2_grpc
+_HEALTH_GRPC: Any = health_pb2_grpc
+_OPTIONS = (
+    *(option for option in SERVER_OPTIONS if option[0] != "grpc.max_receive_message_length"),
+    ("grpc.max_receive_message_length", RECEIVE_BYTES),
+)
+Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
+
+
+class AdminService(admin_pb2_grpc.AdminServicer):
+    """gRPC handlers; the cell does the work."""
+
+    def __init__(self, seat: AdminRole, access: Access = EVERYONE_MAY) -> None:
+        self._seat = seat
+        self._access = access
+        self._listing = CellListing(time.monotonic)
+
+    @property
+    def _cell(self) -> Cell:
+        """Raises NotLeading."""
+        return self._seat.require()
+
+    async def Publish(
+        self, request: admin_pb2.PublishRequest, context: Context
+    ) -> admin_pb2.PublishResponse:
+        """Durable before it is acknowledged."""
+        spec = codec.decode_spec(request.model)
+        self._access.check_cell(caller(), "publish models")
+        self._access.check_enforceable(spec)
+        await self._cell.publish(spec, by=caller().name)
+        return admin_pb2.PublishResponse()
+
+    async def Update(
+        self, request: admin_pb2.UpdateRequest, context: Context
+    ) -> admin_pb2.UpdateResponse:
+        """Durable before it is acknowledged."""
+        spec = codec.decode_spec(request.model)
+        self._check_model(spec.model_id, "update")
+        self._access.check_enforceable(spec)
+        await self._cell.update(spec, by=caller().name)
+        return admin_pb2.UpdateResponse()
+
+    async def Unpublish(
+        self, request: admin_pb2.UnpublishRequest, context: Context
+    ) -> admin_pb2.UnpublishResponse:
+        """Durable before it is acknowledged."""
+        self._check_model(request.model_id, "unpublish")
+        await self._cell.unpublish(request.model_id, by=caller().name)
+        return admin_pb2.UnpublishResponse()
+
+    async def List(
+        self, request: admin_pb2.ListRequest, context: Context
+    ) -> admin_pb2.ListResponse:
+        """A model, or the whole cell with its servers."""
+        if request.model_id.count("/") <= _SLASHES_OF_A_CELL:
+            return self._listing.answer(self._cell, request.model_id)
+        model = self._cell.find(request.model_id)
+        return admin_pb2.ListResponse(published_models=[codec.encode_published(model)])
+
+    async def Stats(
+        self, request: admin_pb2.StatsRequest, context: Context
+    ) -> admin_pb2.StatsResponse:
+        stats = self._cell.stats(request.model_id)
+        return admin_pb2.StatsResponse(
+            model_server_type_stats=[
+                admin_pb2.ModelServerTypeStat(
+                    chip_type=codec.encode_chip(chip),
+                    chip_topology=codec.encode_topology(topology),
+                    num_replicas=count,
+                )
+                for (chip, topology), count in sorted(stats.by_type.items())
+            ],
+            num_servers_by_servable_model_path=stats.by_path,
+        )
+
+    async def WatchLoc(
+        self, request: admin_pb2.WatchLocRequest, context: Context
+    ) -> admin_pb2.WatchLocResponse:
+        """Long poll: answers at the next change, or without changes before the deadline."""
+        cell = self._cell
+        delta = await cell.watch(
+            request.model_id, request.admin_server_id, request.seqno, _patience_s(context)
+        )
+        return admin_pb2.WatchLocResponse(admin_server_id=cell.id, result=_encode_delta(delta))
+
+    async def WaitForReady(
+        self, request: admin_pb2.WaitForReadyRequest, context: Context
+    ) -> admin_pb2.WaitForReadyResponse:
+        """Waits until the client's deadline, when gRPC cancels the call."""
+        if request.num_replicas < 0:
+            raise InvalidRequest(
+                f"num_replicas is {request.num_replicas}: use 0 or more",
+                param="num_replicas",
+            )
+        await self._cell.wait_for_ready(request.model_id, request.num_replicas)
+        return admin_pb2.WaitForReadyResponse()
+
+    async def Join(
+        self, request: admin_pb2.JoinRequest, context: Context
+    ) -> admin_pb2.JoinResponse:
+        """A model server joins or sends a heartbeat."""
+        self._access.check_cell(caller(), "join model servers")
+        self._cell.join(codec.decode_join(request))
+        return admin_pb2.JoinResponse()
+
+    def _check_model(self, model_id: str, doing: str) -> None:
+        spec = self._cell.ledger.state.models.get(model_id)
+        self._access.check_model(caller(), spec, doing)
+
+
+def _patience_s(context: Context) -> float:
+    left: float | None = context.time_remaining()
+    if left is None or left > _NO_DEADLINE_S:
+        return _LONGEST_WATCH_S
+    return min(_LONGEST_WATCH_S, max(0.0, left * _DEADLINE_MARGIN))
+
+
+def _encode_delta(delta: Delta) -> admin_pb2.WatchResult:
+    return admin_pb2.WatchResult(
+        next_seqno=delta.next_seqno,
+        has_fullset=delta.full,
+        values=delta.values,
+        changelog=[
+            admin_pb2.WatchResult.Mutation(addition=change.value)
+            if change.added
+            else admin_pb2.WatchResult.Mutation(deletion=change.value)
+            for change in delta.changes
+        ],
+    )
+
+
+def _changes(seat: AdminRole) -> tuple[asyncio.Event, asyncio.Event]:
+    return seat.changed.next(), seat.health.changed.next()
+
+
+class AdminServer:
+    """The gRPC server of one cell, with health and reflection."""
+
+    def __init__(self, seat: AdminRole, security: Security = OPEN_TO_ALL) -> None:
+        """Raises InvalidRequest for unreadable tokens."""
+        self._security = security
+        interceptors = [ErrorInterceptor(security.authentication()), StrictInterceptor()]
+        self._server = grpc.aio.server(interceptors=interceptors, options=_OPTIONS)
+        self._seat = seat
+        self._health: Any = _HEALTH.aio.HealthServicer()
+        access = Access(
+            enforced=security.authenticates, cell=str(seat.cell_id), admins=security.admins
+        )
+        _ADMIN_GRPC.add_AdminServicer_to_server(AdminService(seat, access), self._server)
+        _CELL_GRPC.add_CellServicer_to_server(CellService(seat, access), self._server)
+        _HEALTH_GRPC.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(
+            (SERVICE, cell_service.SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME),
+            self._server,
+        )
+
+    async def start(self, host: str, port: int) -> int:
+        """Start serving; returns the bound port. Raises InvalidRequest if it is unavailable."""
+        try:
+            bound = self._security.listen(self._server, f"{host}:{port}")
+        except RuntimeError as exc:
+            raise InvalidRequest(
+                f"cannot listen on {host}:{port}: another process may be using it; "
+                "give another --port, or 0 for any free one",
+                param="port",
+            ) from exc
+        await self._server.start()
+        # The process is up; the health of its services follows (see `tell_health`).
+        await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+        return bound
+
+    async def tell_health(self) -> None:
+        """Update service health on changes of role or store, until cancelled."""
+        status, seat = health_pb2.HealthCheckResponse, self._seat
+        while True:
+            changed = [asyncio.ensure_future(e.wait()) for e in _changes(seat)]
+            leading = status.SERVING if seat.cell is not None else status.NOT_SERVING
+            for service in (SERVICE, cell_service.SERVICE):
+                await self._health.set(service, leading)
+            await self._health.set(WRITES, status.NOT_SERVING if seat.health.failing else leading)
+            try:
+                await asyncio.wait(changed, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for each in changed:
+                    each.cancel()
+
+    async def stop(self, grace_s: float) -> None:
+        """Accept nothing new; calls in progress get the grace period, then are cancelled."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_s)

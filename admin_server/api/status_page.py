@@ -1,0 +1,142 @@
+"""The status page of a cell on HTTP: what is wanted, what is seen, and why they differ.
+
+`/` is one static page that polls `/status.json` each second and writes it into text nodes only, so
+no name chosen by a user or server can become markup. Read-only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Generator
+from importlib import resources
+from typing import Any
+
+import uvicorn
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from admin_server.api.metrics import registry_of
+from admin_server.api.status import describe
+from admin_server.api.status_view import parse_view
+from admin_server.leadership.role import AdminRole
+from sax.errors import InvalidRequest
+
+_FRESH = {"Cache-Control": "no-store"}
+
+
+def health_routes(seat: AdminRole, clock: Callable[[], float]) -> list[Route]:
+    async def healthz(request: Request) -> Response:
+        return JSONResponse(describe_health(seat, clock()), headers=_FRESH)
+
+    async def readyz(request: Request) -> Response:
+        health = describe_health(seat, clock())
+        return JSONResponse(health, 200 if health["writes"] == "ok" else 503, headers=_FRESH)
+
+    return [Route("/healthz", healthz), Route("/readyz", readyz)]
+
+
+def describe_health(seat: AdminRole, now: float) -> dict[str, Any]:
+    """Health as JSON: the role, whether reads and writes work, and why not."""
+    health, leading = seat.health, seat.cell is not None
+    told = {
+        "status": "degraded" if health.failing else "ok",
+        "role": seat.describe(),
+        "reads": "ok" if leading else "refused",
+        "writes": "ok" if leading and not health.failing else "refused",
+    }
+    if health.since_s is None:
+        return told
+    return {**told, "reason": health.trouble, "for_s": round(max(0.0, now - health.since_s), 1)}
+
+
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+_PAGE_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+_JSON_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+def build_app(seat: AdminRole, clock: Callable[[], float]) -> Starlette:
+    page = resources.files(__package__ or "admin_server").joinpath("status_page.html").read_text()
+    registry = registry_of(seat)
+
+    async def index(request: Request) -> Response:
+        return HTMLResponse(page, headers=_PAGE_HEADERS)
+
+    async def status(request: Request) -> Response:
+        try:
+            view = parse_view(request.query_params)
+        except InvalidRequest as exc:
+            return JSONResponse({"error": exc.text, "param": exc.param}, 400, _JSON_HEADERS)
+        return JSONResponse(describe(seat, clock(), view), headers=_JSON_HEADERS)
+
+    async def metrics(request: Request) -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return Starlette(
+        routes=[
+            Route("/", index),
+            Route("/status.json", status),
+            *health_routes(seat, clock),
+            Route("/metrics", metrics),
+        ]
+    )
+
+
+class StatusServer(uvicorn.Server):
+    """uvicorn beside the gRPC server, on the same event loop."""
+
+    def __init__(self, app: Starlette, host: str, port: int) -> None:
+        """Binds at once. Raises InvalidRequest if the port is unavailable."""
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                ws="none",
+                timeout_graceful_shutdown=2,
+            )
+        )
+        self._socket = _listen(host, port)
+
+    @property
+    def port(self) -> int:
+        return self._socket.getsockname()[1]
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """No-op: signals belong to the process."""
+        yield
+
+    async def run_until_stopped(self) -> None:
+        await self.serve([self._socket])
+
+    def stop(self) -> None:
+        """Stop once the responses in progress are sent."""
+        self.should_exit = True
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as exc:
+        listener.close()
+        raise InvalidRequest(
+            f"the status page cannot listen on {host}:{port} ({exc.strerror}): give another "
+            "--status_port, 0 for any free one, or -1 for no status page",
+            param="status_port",
+        ) from exc
+    return listener

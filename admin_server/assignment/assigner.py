@@ -1,0 +1,219 @@
+"""The assigner: chooses servers for models, deterministically and without side effects.
+
+Replicas stay where they are, every model gets its first replica before any gets a second, and
+large models are placed before small ones, each on its tightest fit; where bytes are unknown, on
+the server with the fewest models. A server holds at most one replica of a model, any number of
+models (if reserved, only those it is reserved for), and no more bytes than it has, as far as they
+are known. Every replica without a server gets a reason.
+
+Cost is proportional to servers + models + replicas, never to their products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from admin_server.assignment.fleet import Fleet, Needs, Node, NodeKind
+from admin_server.assignment.shortage import why_short
+from admin_server.ledger.placement import ServerDemand, demand_of, stated_bytes
+from sax.need import Need
+from sax.types import JoinedServer, ModelSpec
+
+_NOWHERE: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Servers for each model, and the reason for each missing replica."""
+
+    addresses: Mapping[str, tuple[str, ...]]  # by model, kept servers first
+    reasons: Mapping[str, tuple[str, ...]]  # by model, one for each missing replica
+    needs: Needs
+    looks: int  # servers examined: the cost of the search
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A model that stays where it is, with nothing to decide."""
+
+    spec: ModelSpec
+    addresses: Sequence[str]
+    told_bytes: int  # 0: unknown
+
+
+def assign(
+    specs: Sequence[ModelSpec],
+    servers: Sequence[JoinedServer],
+    current: Mapping[str, Sequence[str]],
+    failed: Mapping[str, frozenset[str]] | None = None,
+    *,
+    told_bytes: Mapping[str, int] | None = None,
+    settled: Iterable[Settled] = (),
+    learned: Mapping[str, Need] | None = None,
+    refused: Mapping[str, Mapping[str, Need]] | None = None,
+) -> Assignment:
+    """Choose servers for every spec.
+
+    `current` names where each model is or is being loaded, best replica first: surplus replicas are
+    dropped from the end. `failed` names servers that could not load it: a last resort. `told_bytes`
+    is the memory of each model as servers reported it, if already known. `settled` are other models
+    that only occupy memory. `learned` is what a model needs according to servers that refused it
+    for lack of memory; `refused` names those servers by model, with the need on each.
+    """
+    told = _told(specs, servers) if told_bytes is None else told_bytes
+    filling = _Filling(specs, servers, failed or {}, Needs(told, learned), refused or {})
+    filling.occupy(settled)
+    filling.keep(current)
+    filling.place()
+    by_name = sorted(specs, key=lambda spec: spec.model_id)
+    return Assignment(
+        {spec.model_id: tuple(filling.chosen[spec.model_id]) for spec in by_name},
+        {spec.model_id: filling.reasons(spec) for spec in by_name},
+        filling.needs,
+        filling.fleet.looks,
+    )
+
+
+def _told(specs: Sequence[ModelSpec], servers: Sequence[JoinedServer]) -> dict[str, int]:
+    """The memory of these versions as servers report it."""
+    versions = {spec.model_id: ("", spec.version) for spec in specs}
+    told: dict[str, int] = {}
+    for servable in (servable for server in servers for servable in server.servables):
+        if servable.version in versions.get(servable.model_id, ()):
+            told[servable.model_id] = max(servable.memory, told.get(servable.model_id, 0))
+    return told
+
+
+class _Filling:
+    """The servers as they fill up, and the addresses chosen so far."""
+
+    def __init__(
+        self,
+        specs: Sequence[ModelSpec],
+        servers: Sequence[JoinedServer],
+        failed: Mapping[str, frozenset[str]],
+        needs: Needs,
+        refused: Mapping[str, Mapping[str, Need]],
+    ) -> None:
+        self._failed = failed
+        self._refused = refused
+        self._demands = {spec.model_id: demand_of(spec, needs.learned(spec)) for spec in specs}
+        # A loaded replica stays, whatever its next version needs.
+        self._stated = {spec.model_id: demand_of(spec) for spec in specs}
+        self.fleet = Fleet(servers, [*self._demands.values(), *self._stated.values()])
+        self.needs = needs
+        most = self.fleet.most_devices
+        bytes_of = {spec.model_id: self.needs.of(spec, most) or 0 for spec in specs}
+        self._order = sorted(specs, key=lambda spec: (-bytes_of[spec.model_id], spec.model_id))
+        self._options: dict[str, list[tuple[NodeKind, int | None]]] = {}
+        self.chosen: dict[str, list[str]] = {spec.model_id: [] for spec in specs}
+
+    def occupy(self, settled: Iterable[Settled]) -> None:
+        """Reserve the memory of models that need no decision."""
+        for one in settled:
+            for address in one.addresses:
+                kind = self.fleet.kind_at[address]
+                need = one.told_bytes or stated_bytes(one.spec, kind.devices)
+                kind.give(kind.rooms[address], one.spec.model_id, need)
+
+    def keep(self, current: Mapping[str, Sequence[str]]) -> None:
+        """Keep replicas where they are, starting with those already in memory."""
+        rooms = self.fleet.rooms
+        rest: list[tuple[ModelSpec, list[Node]]] = []
+        for spec in self._order:
+            there = [rooms[a] for a in current.get(spec.model_id, ()) if a in rooms]
+            loaded = [room for room in there if room.has_loaded(spec.model_id)]
+            self._keep(spec, loaded, self._stated[spec.model_id])
+            if len(loaded) < len(there):
+                rest.append((spec, [room for room in there if room not in loaded]))
+        for spec, others in rest:
+            fitting = [room for room in others if room.fits(self._need(spec, room))]
+            self._keep(spec, fitting, self._demands[spec.model_id])
+
+    def place(self) -> None:
+        """Place one replica at a time, fewest replicas first, until nothing more fits."""
+        place_of = {spec.model_id: number for number, spec in enumerate(self._order)}
+        short: dict[int, list[ModelSpec]] = {}
+        for spec in self._order:
+            if (have := len(self.chosen[spec.model_id])) < spec.replicas:
+                short.setdefault(have, []).append(spec)
+        while short:
+            have = min(short)
+            for spec in sorted(short.pop(have), key=lambda spec: place_of[spec.model_id]):
+                # Servers only fill up: a model that fits nowhere now will not fit later.
+                if self._place(spec) and have + 1 < spec.replicas:
+                    short.setdefault(have + 1, []).append(spec)
+
+    def reasons(self, spec: ModelSpec) -> tuple[str, ...]:
+        """One reason for each replica without a server."""
+        missing = spec.replicas - len(self.chosen[spec.model_id])
+        if missing <= 0:
+            return ()
+        demand, chosen = self._demands[spec.model_id], self.chosen[spec.model_id]
+        return (why_short(spec, demand, self.fleet, self.needs, chosen),) * missing
+
+    def _keep(self, spec: ModelSpec, rooms: Sequence[Node], demand: ServerDemand) -> None:
+        """Keep servers that still qualify, up to the wanted count."""
+        if not rooms:
+            return
+        chosen, able = self.chosen[spec.model_id], self.fleet.able(demand)
+        failed = self._failed.get(spec.model_id, _NOWHERE)
+        for room in rooms:
+            kind = self.fleet.kind_at[room.address]
+            if len(chosen) < spec.replicas and kind in able and room.address not in failed:
+                kind.give(room, spec.model_id, self._need(spec, room))
+                chosen.append(room.address)
+
+    def _need(self, spec: ModelSpec, room: Node) -> int | None:
+        devices = self.fleet.kind_at[room.address].devices
+        if room.has_loaded(spec.model_id):
+            return self.needs.of_loaded(spec, room, devices)
+        return self.needs.of(spec, devices)
+
+    def _place(self, spec: ModelSpec) -> bool:
+        """Place one more replica; False if no server can take it."""
+        chosen, failed = self.chosen[spec.model_id], self._failed.get(spec.model_id)
+        options = self._options_of(spec)
+        closed = {*chosen, *self._too_full(spec)} if spec.model_id in self._refused else chosen
+        best = _best(options, {*closed, *failed}) if failed else None
+        best = best or _best(options, closed)
+        if best is None:
+            return False
+        kind, room, need = best
+        kind.give(room, spec.model_id, need)
+        chosen.append(room.address)
+        return True
+
+    def _too_full(self, spec: ModelSpec) -> Iterator[str]:
+        """Servers that refused the model and still lack the memory it needs there."""
+        for address, need in self._refused[spec.model_id].items():
+            room = self.fleet.rooms.get(address)
+            if room is not None and not room.fits(need.memory):
+                yield address
+
+    def _options_of(self, spec: ModelSpec) -> list[tuple[NodeKind, int | None]]:
+        """Kinds of servers that qualify, with the bytes the model takes on each."""
+        options = self._options.get(spec.model_id)
+        if options is None:
+            able = self.fleet.able(self._demands[spec.model_id])
+            options = [(kind, self.needs.of(spec, kind.devices)) for kind in able]
+            self._options[spec.model_id] = options
+        return options
+
+
+def _best(
+    options: Sequence[tuple[NodeKind, int | None]], taken: Collection[str]
+) -> tuple[NodeKind, Node, int | None] | None:
+    """The best server over all kinds, except those taken."""
+    winner: tuple[NodeKind, Node, int | None] | None = None
+    least: tuple[bool, tuple[int, int, int, str]] | None = None
+    for kind, need in options:
+        best = kind.best(need, taken)
+        if best is None:
+            continue
+        # Reserved servers first: no other model can use them.
+        rank = (not kind.reserved, best[0])
+        if least is None or rank < least:
+            least, winner = rank, (kind, best[1], need)
+    return winner

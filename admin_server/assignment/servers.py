@@ -1,0 +1,249 @@
+"""Bookkeeping of a cell's model servers: what each was last seen to hold, and actions under way.
+
+Each server's last status is converted once, not on every view.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from admin_server.assignment.failures import AclPushes, Failures
+from admin_server.assignment.model_index import ModelIndex
+from admin_server.assignment.seen import (
+    Action,
+    LoadAction,
+    Place,
+    Seen,
+    SeenServer,
+    UnloadAction,
+    UpdateAcls,
+)
+from admin_server.format import clock_time
+from admin_server.ledger.state import CellState
+from sax.need import Need
+from sax.types import JoinedServer, ServableStatus, ServerInfo, ServerStatus
+
+_UNLOAD_RETRY_S = 5.0
+_GONE_KEPT = 3  # servers pruned lately that reasons still mention
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """An action whose outcome no status has confirmed yet."""
+
+    action: Action
+    done_at_s: float | None = None
+
+    def is_known(self, asked_at_s: float) -> bool:
+        """True if a status requested at this time reflects the outcome."""
+        return self.done_at_s is not None and self.done_at_s < asked_at_s
+
+
+@dataclass(slots=True)
+class _ServerRecord:
+    info: ServerInfo
+    last_seen_s: float
+    may_hold: frozenset[str] = frozenset()  # until it has answered
+    status: ServerStatus | None = None
+    trouble: str = ""
+    under_way: list[_UnderWay] = field(default_factory=list[_UnderWay])
+    seen: SeenServer | None = None  # cached view of the above; None: outdated
+
+
+class Servers:
+    """The joined servers, and what each was last seen to hold."""
+
+    def __init__(self, *, silence_s: float, jitter: random.Random) -> None:
+        self._silence_s = silence_s
+        self._servers: dict[str, _ServerRecord] = {}
+        self._failures = Failures(jitter)
+        self._pushes = AclPushes(jitter)
+        self._index = ModelIndex()
+        self._gone: deque[tuple[str, str]] = deque(maxlen=_GONE_KEPT)
+        self._paths: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self.changes = 0  # grows whenever a plan may come out differently
+
+    def __contains__(self, address: str) -> bool:
+        return address in self._servers
+
+    def infos(self) -> tuple[ServerInfo, ...]:
+        """Every joined server's own description, by address."""
+        return tuple(self._servers[address].info for address in sorted(self._servers))
+
+    def restore(self, infos: Iterable[ServerInfo], models: Iterable[str], now: float) -> None:
+        """Take over from an admin server that knew these servers and had these models published.
+
+        Until a server answers or has been silent for too long, it may hold any of the models.
+        """
+        may_hold = frozenset(models)
+        for info in infos:
+            if info.address not in self._servers:
+                self._servers[info.address] = _ServerRecord(self._sharing(info), now, may_hold)
+        self.changes += 1
+
+    def join(self, info: ServerInfo, now: float) -> bool:
+        """Record a join or heartbeat; True if everything known of the address is void."""
+        info = self._sharing(info)
+        known = self._servers.get(info.address)
+        if known is not None and known.info.incarnation == info.incarnation:
+            if known.info != info:
+                known.info, known.seen = info, None
+                self._index.touch(info.address)
+                self.changes += 1
+            return False
+        self._forget(info.address)
+        self._servers[info.address] = _ServerRecord(info, now)
+        self.changes += 1
+        return True
+
+    def saw(self, address: str, status: ServerStatus, asked_at_s: float, now: float) -> bool:
+        """Record a GetStatus answer; True if it shows that the server was restarted."""
+        server = self._servers[address]
+        restarted = bool(status.incarnation and server.info.incarnation) and (
+            status.incarnation != server.info.incarnation
+        )
+        if restarted:
+            self._forget(address)
+            server = _ServerRecord(replace(server.info, incarnation=status.incarnation), now)
+            self._servers[address] = server
+        old, server.status = server.status, status
+        changed = old is None or old.memory_total != status.memory_total
+        changed = self._index.put(address, status.servables) or changed
+        under_way = [u for u in server.under_way if not u.is_known(asked_at_s)]
+        if changed or server.trouble or len(under_way) != len(server.under_way):
+            self.changes += 1
+        server.last_seen_s, server.trouble = now, ""
+        server.under_way, server.seen = under_way, None
+        self._note(address, status, now)
+        return restarted
+
+    def missed(self, address: str, why: str) -> None:
+        """Record a failed GetStatus."""
+        server = self._servers.get(address)
+        if server is not None and server.trouble != why:
+            server.trouble, server.seen = why, None
+            self.changes += 1
+
+    def prune(self, now: float) -> list[str]:
+        """Drop servers that were silent too long; returns their addresses."""
+        silent = [a for a, s in self._servers.items() if now - s.last_seen_s >= self._silence_s]
+        for address in silent:
+            trouble = self._servers[address].trouble
+            why = (
+                f"{address} was dropped at {clock_time(now)} after {self._silence_s:g} s of silence"
+            )
+            self._forget(address)
+            self._gone.append((address, f"{why} ({trouble})" if trouble else why))
+        return silent
+
+    def begin(self, action: Action) -> None:
+        """Record that an action's RPC started."""
+        self._servers[action.address].under_way.append(_UnderWay(action))
+        if isinstance(action, LoadAction):
+            self._failures.retry((action.address, action.model_id))
+
+    def finish(
+        self, action: Action, error: str | None, now: float, need: Need | None = None
+    ) -> None:
+        """Record that the RPC ended; its effect counts until a status requested later arrives."""
+        server = self._servers.get(action.address)
+        place = (action.address, action.model_id)
+        for under_way in server.under_way if server else ():
+            if under_way.action is action:
+                # A failed unload is retried after a pause.
+                pause = _UNLOAD_RETRY_S if error and isinstance(action, UnloadAction) else 0.0
+                under_way.done_at_s = now + pause
+                if error is not None and isinstance(action, LoadAction):
+                    self._failures.fail(place, action.spec.version, error, now, need)
+                if isinstance(action, UpdateAcls):
+                    self._pushes.sent(place, action.spec.acls, error, now)
+        self.changes += 1
+
+    def forget_failures(self, wanted: CellState) -> None:
+        """Drop failed loads that are no longer wanted."""
+        self._failures.keep_wanted(wanted)
+
+    def view(self) -> Seen:
+        """Everything, for the planner."""
+        pending, failures, pushes = self._pending(), self._failures.all(), self._pushes.all()
+        return Seen(
+            servers={address: _seen(server) for address, server in self._servers.items()},
+            pending=pending,
+            failures=failures,
+            gone=tuple(why for address, why in self._gone if address not in self._servers),
+            pushes=pushes,
+            needs=self._failures.needs(),
+            indexed=self._index.view(pending, failures, pushes),
+        )
+
+    def _pending(self) -> Mapping[Place, tuple[Action, ...]]:
+        pending: dict[Place, tuple[Action, ...]] = {}
+        for server in self._servers.values():
+            for action in (under_way.action for under_way in server.under_way):
+                place = (action.address, action.model_id)
+                pending[place] = (*pending.get(place, ()), action)
+        return pending
+
+    def _note(self, address: str, status: ServerStatus, now: float) -> None:
+        """Record failed and successful loads, and ACLs in force."""
+        loaded: dict[str, Mapping[str, str]] = {}
+        for servable in status.servables:
+            place = (address, servable.model_id)
+            if servable.status is ServableStatus.LOADED:
+                self._failures.heal(place)
+                loaded[servable.model_id] = servable.acls
+            elif servable.status is ServableStatus.FAILED and not self._is_busy(place):
+                version, reason = servable.version, servable.reason
+                self._failures.fail(place, version, reason, now, servable.need)
+        self._pushes.reported(address, loaded)
+
+    def _is_busy(self, place: Place) -> bool:
+        address, model_id = place
+        under_way = self._servers[address].under_way
+        return any(u.action.model_id == model_id for u in under_way)
+
+    def _sharing(self, info: ServerInfo) -> ServerInfo:
+        """Reuse the tuple of paths of other servers: the paths are many and alike."""
+        if len(self._paths) > len(self._servers) + 1:
+            self._paths = {s.info.model_paths: s.info.model_paths for s in self._servers.values()}
+        paths = self._paths.setdefault(info.model_paths, info.model_paths)
+        return info if paths is info.model_paths else replace(info, model_paths=paths)
+
+    def _forget(self, address: str) -> None:
+        if self._servers.pop(address, None) is not None:
+            self._index.drop(address)
+            self.changes += 1
+        self._failures.forget(address)
+        self._pushes.forget(address)
+
+
+def known_paths(infos: Iterable[ServerInfo]) -> list[str]:
+    """Every model path that some server serves."""
+    # Deduplicate tuples first: a thousand servers share a few.
+    return sorted(set(chain.from_iterable({info.model_paths for info in infos})))
+
+
+def _seen(server: _ServerRecord) -> SeenServer:
+    if server.seen is None:
+        info, status = server.info, server.status or ServerStatus(())
+        if status.memory_total and status.memory_total != info.memory_total:
+            info = replace(info, memory_total=status.memory_total)
+        joined = JoinedServer(
+            info=info,
+            last_seen_s=server.last_seen_s,
+            servables=status.servables,
+            memory_used=status.memory_used,
+            dormant=status.dormant,
+            traffic=status.traffic,
+        )
+        server.seen = SeenServer(
+            joined,
+            answered=server.status is not None,
+            trouble=server.trouble,
+            may_hold=server.may_hold if server.status is None else frozenset(),
+        )
+    return server.seen

@@ -1,0 +1,143 @@
+"""gRPC calls to the model servers of a cell, over one connection to each."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import replace
+from typing import Any, Protocol
+
+import grpc.aio
+
+from admin_server.assignment.seen import Action, LoadAction, UpdateAcls
+from admin_server.ledger.placement import loaded_overrides
+from sax.errors import NotFound, NotLoaded, PermissionDenied, ReplicaLost, Unauthenticated
+from sax.proto import common_pb2, modelet_pb2
+from sax.types import ModelSpec, ServerStatus, Traffic
+from sax.wire import codec
+from sax.wire.rpc import Reply, open_channel
+from sax.wire.rpc import call as call_once
+
+_log = logging.getLogger(__name__)
+
+_STATUS_TIMEOUT_S = 5.0
+_ACLS_TIMEOUT_S = 30.0
+# Rates cover the last minute, and percentiles cost the server a sort per method.
+_POLLS_PER_TRAFFIC = 10
+
+
+class Modelets(Protocol):
+    """Calls the reconciler makes to model servers. All but `close` raise SaxError."""
+
+    async def status(self, address: str) -> ServerStatus:
+        """The models the server holds."""
+        ...
+
+    async def carry_out(self, action: Action) -> None:
+        """Return once the model is loaded, unloaded or has its new ACLs."""
+        ...
+
+    async def close(self, address: str) -> None:
+        """Close the connection."""
+        ...
+
+
+class GrpcModelets:
+    """Modelets over gRPC; a connection opens on the first call to a server.
+
+    Every call carries this leader's term: servers refuse terms older than one they have seen.
+    """
+
+    def __init__(self, term: int = 0) -> None:
+        self._term = term
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._traffic: dict[str, tuple[int, Traffic]] = {}  # polls since it was last fetched
+        self._refused_by: set[str] = set()
+
+    async def status(self, address: str) -> ServerStatus:
+        try:
+            status = await self._status(address)
+        except (Unauthenticated, PermissionDenied) as exc:
+            if address not in self._refused_by:  # does not go away by itself: log it once
+                _log.warning("%s", exc.text)
+            self._refused_by.add(address)
+            raise
+        self._refused_by.discard(address)
+        return status
+
+    async def _status(self, address: str) -> ServerStatus:
+        age, traffic = self._traffic.get(address, (_POLLS_PER_TRAFFIC, Traffic()))
+        asking = age >= _POLLS_PER_TRAFFIC
+        request = modelet_pb2.GetStatusRequest(
+            include_failure_reasons=True, include_method_stats=asking, term=self._term
+        )
+        reply = await call(
+            self._channel(address),
+            "/sax.Modelet/GetStatus",
+            request,
+            modelet_pb2.GetStatusResponse,
+            peer=f"the model server {address}",
+            timeout_s=_STATUS_TIMEOUT_S,
+            unavailable=ReplicaLost,
+        )
+        status = codec.decode_status(reply)
+        if not asking:
+            status = replace(status, traffic=traffic)
+        self._traffic[address] = (1 if asking else age + 1, status.traffic)
+        return status
+
+    async def carry_out(self, action: Action) -> None:
+        channel, peer = self._channel(action.address), f"the model server {action.address}"
+        # No deadline: a large model takes many minutes to load. A server that dies breaks the
+        # connection, and one that hangs stops answering GetStatus and is dropped.
+        if isinstance(action, UpdateAcls):
+            acls = _update_loaded(action.spec)
+            acls.term = self._term
+            taken, limit_s = modelet_pb2.UpdateLoadedResponse, _ACLS_TIMEOUT_S
+            await call(
+                channel, "/sax.Modelet/UpdateLoaded", acls, taken, peer=peer, timeout_s=limit_s
+            )
+            return
+        if isinstance(action, LoadAction):
+            # Placement overrides are for this admin server; a model server would refuse them.
+            ours = loaded_overrides(action.spec.overrides)
+            load = codec.encode_load(replace(action.spec, overrides=ours))
+            load.term = self._term
+            reply = modelet_pb2.LoadResponse
+            await call(channel, "/sax.Modelet/Load", load, reply, peer=peer, timeout_s=None)
+            return
+        unload = modelet_pb2.UnloadRequest(model_key=action.model_id, term=self._term)
+        gone = modelet_pb2.UnloadResponse
+        with contextlib.suppress(NotFound, NotLoaded):  # already unloaded
+            await call(channel, "/sax.Modelet/Unload", unload, gone, peer=peer, timeout_s=None)
+
+    async def close(self, address: str) -> None:
+        self._traffic.pop(address, None)
+        channel = self._channels.pop(address, None)
+        if channel is not None:
+            await channel.close()
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        if address not in self._channels:
+            self._channels[address] = open_channel(address)
+        return self._channels[address]
+
+
+def _update_loaded(spec: ModelSpec) -> modelet_pb2.UpdateLoadedRequest:
+    # Without a checkpoint the server reloads nothing, whatever version it has.
+    acls = common_pb2.AccessControlLists(items=spec.acls)
+    return modelet_pb2.UpdateLoadedRequest(model_key=spec.model_id, acls=acls)
+
+
+async def call(
+    channel: grpc.aio.Channel, path: str, request: Any, reply: type[Reply], **settings: Any
+) -> Reply:
+    """Make one call; explain an authentication failure in plain words."""
+    try:
+        return await call_once(channel, path, request, reply, **settings)
+    except (Unauthenticated, PermissionDenied) as exc:
+        raise type(exc)(
+            f"{settings['peer']} refuses this admin server: {exc.text}. Start the admin server "
+            "with SAX_TOKEN, SAX_TOKEN_FILE or SAX_TLS_CERT of a principal in the --admin_acl of "
+            "the model server"
+        ) from exc

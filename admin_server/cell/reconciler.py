@@ -1,0 +1,231 @@
+"""The reconciler: the loop that makes seen equal wanted.
+
+Polls every joined server for its status about once a second, drops silent ones, and carries out the
+planner's actions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from admin_server.assignment.plan import CellActions, plan_actions
+from admin_server.assignment.seen import Action, LoadAction, Seen, UnloadAction, UpdateAcls
+from admin_server.assignment.servers import Servers
+from admin_server.cell.modelets import Modelets
+from admin_server.cell.scaler import Scaler
+from admin_server.events import CellEvents
+from admin_server.ledger.state import CellState
+from sax.errors import NotLeading, SaxError
+from sax.need import Need
+from sax.types import ServerInfo
+
+_log = logging.getLogger(__name__)
+# Many servers wake the loop many times a second: one plan covers all of it.
+_GAP_S = 0.05
+_GAP_OF_ROUND = 4.0  # rounds leave four fifths of the event loop to everything else
+_VERBS = {LoadAction: "load", UnloadAction: "unload", UpdateAcls: "update of the ACLs"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Intervals of the loop, in seconds."""
+
+    poll_s: float = 1.0  # between two GetStatus calls to one server
+    silence_s: float = 10.0  # after which a silent server is dropped
+    settle_s: float = 3.0  # grace after a start, for servers to find the new admin
+
+
+class Reconciler:
+    """Lives on the event loop.
+
+    `on_plan` is called with every plan before it is carried out, `on_refused` when a server already
+    obeys an admin server of a later term.
+    """
+
+    def __init__(
+        self,
+        modelets: Modelets,
+        wanted: Callable[[], CellState],
+        on_plan: Callable[[CellActions, Seen], None],
+        scaler: Scaler,
+        clock: Callable[[], float],
+        *,
+        on_refused: Callable[[], object],
+        timing: Timing,
+        jitter: random.Random,
+        happenings: CellEvents | None = None,
+    ) -> None:
+        self._modelets = modelets
+        self._wanted = wanted
+        self._on_plan = on_plan
+        self._scaler = scaler
+        self._clock = clock
+        self._on_refused = on_refused
+        self._timing = timing
+        self._happenings = happenings or CellEvents(clock)
+        self._servers = Servers(silence_s=timing.silence_s, jitter=jitter)
+        # A cell that already has models waits for their servers before moving anything.
+        self._acts_at_s = clock() + (timing.settle_s if wanted().models else 0.0)
+        self._polls: dict[str, asyncio.Task[None]] = {}
+        self._calls: dict[str, set[asyncio.Task[None]]] = {}
+        self._hang_ups: set[asyncio.Task[None]] = set()
+        self._stir = asyncio.Event()
+        self._plan: CellActions | None = None
+        self._jitter = jitter
+        self.rounds: deque[float] = deque(maxlen=1000)  # duration of the last ones, in seconds
+        self.loads = self.unloads = self.failed_actions = 0  # since the start
+
+    def join(self, info: ServerInfo) -> None:
+        """A server joined or sent a heartbeat; a new one is polled at once."""
+        new = self._servers.join(info, self._clock())
+        if new:
+            _log.info("model server %s joined (incarnation %s)", info.address, info.incarnation)
+            self._happenings.note("joined", f"{info.address} joined", server=info.address)
+            self._drop_calls(info.address)
+        self._start_poll(info.address)
+        self.wake()
+
+    def restore(self, infos: Sequence[ServerInfo]) -> None:
+        """Take over these servers without waiting for them to join; any may hold any model."""
+        if not infos:
+            return
+        self._servers.restore(infos, self._wanted().models, self._clock())
+        # Silent servers are awaited by name, so no general pause is needed.
+        self._acts_at_s = self._clock()
+        for info in infos:
+            self._start_poll(info.address)
+        self.wake()
+
+    def infos(self) -> tuple[ServerInfo, ...]:
+        """Every joined server's own description."""
+        return self._servers.infos()
+
+    def wake(self) -> None:
+        """Plan again soon: something changed."""
+        self._stir.set()
+
+    async def run(self) -> None:
+        while True:
+            self._stir.clear()
+            self._step()
+            await asyncio.sleep(max(_GAP_S, _GAP_OF_ROUND * self.rounds[-1]))
+            try:
+                async with asyncio.timeout(self._timing.poll_s):
+                    await self._stir.wait()
+            except TimeoutError:
+                continue
+
+    async def close(self) -> None:
+        """Close the connections to all servers; loads in progress there continue."""
+        addresses = list(self._polls)
+        for address in addresses:
+            self._forget(address)
+        await asyncio.gather(*self._hang_ups)
+
+    def _step(self) -> None:
+        now = self._clock()
+        for address in self._servers.prune(now):
+            _log.warning("model server %s fell silent and was dropped", address)
+            self._happenings.note("dropped", f"{address} fell silent", server=address)
+            self._forget(address)
+        wanted = self._wanted()
+        self._servers.forget_failures(wanted)
+        seen = self._servers.view()
+        wanted = self._scaler.scaled(wanted, seen, now)
+        acting = now >= self._acts_at_s
+        self._plan = plan = plan_actions(wanted, seen, now, acting=acting, before=self._plan)
+        self._on_plan(plan, seen)
+        for action in plan.actions:
+            self._servers.begin(action)
+            self._start_call(action)
+        self.rounds.append(self._clock() - now)
+
+    def _start_poll(self, address: str) -> None:
+        if address not in self._polls:
+            self._polls[address] = asyncio.create_task(self._poll(address))
+
+    def _start_call(self, action: Action) -> None:
+        calls = self._calls.setdefault(action.address, set())
+        task = asyncio.create_task(self._carry_out(action))
+        calls.add(task)
+        task.add_done_callback(calls.discard)
+
+    async def _carry_out(self, action: Action) -> None:
+        verb = _VERBS[type(action)]
+        _log.info("%s %s on %s", verb, action.model_id, action.address)
+        error: str | None = None
+        need: Need | None = None
+        try:
+            await self._modelets.carry_out(action)
+        except SaxError as exc:
+            self._note_refusal(exc)
+            error, need = exc.text, exc.need
+            self.failed_actions += 1
+            _log.warning("%s of %s on %s: %s", verb, action.model_id, action.address, error)
+        self.loads += isinstance(action, LoadAction) and error is None
+        self.unloads += isinstance(action, UnloadAction) and error is None
+        self._tell(action, verb, error)
+        self._servers.finish(action, error, self._clock(), need)
+        self.wake()
+
+    def _tell(self, action: Action, verb: str, error: str | None) -> None:
+        model_id, address = action.model_id, action.address
+        if error is not None:
+            kind, text = f"{verb}-failed", f"{verb} of {model_id} on {address} failed: {error}"
+        elif isinstance(action, LoadAction):
+            kind, text = "ready", f"{model_id} is ready on {address}"
+        elif isinstance(action, UnloadAction):
+            kind, text = "unloaded", f"{model_id} was unloaded from {address}: {action.why}"
+        else:
+            kind, text = "acls-changed", f"{address} enforces the new ACLs of {model_id}"
+        self._happenings.note(kind, text, server=address, model_id=model_id)
+
+    async def _poll(self, address: str) -> None:
+        while True:
+            before = self._servers.changes
+            await self._ask(address)
+            if self._servers.changes != before:
+                self.wake()
+            # Jitter: after a start that restored all servers, polls would coincide.
+            await asyncio.sleep(self._timing.poll_s * self._jitter.uniform(0.8, 1.2))
+
+    async def _ask(self, address: str) -> None:
+        asked_at_s = self._clock()
+        try:
+            status = await self._modelets.status(address)
+        except SaxError as exc:
+            self._note_refusal(exc)
+            self._servers.missed(address, exc.text)
+            return
+        except Exception as exc:  # a bad answer must not end the polling
+            _log.exception("GetStatus of %s gave an invalid answer", address)
+            self._servers.missed(address, f"its answer is invalid: {exc!r}")
+            return
+        if self._servers.saw(address, status, asked_at_s, self._clock()):
+            _log.info("model server %s was restarted: %s", address, status.incarnation)
+            self._happenings.note("restarted", f"{address} was restarted", server=address)
+            self._drop_calls(address)
+
+    def _note_refusal(self, exc: SaxError) -> None:
+        if isinstance(exc, NotLeading):
+            _log.error("%s", exc.text)
+            self._on_refused()
+
+    def _drop_calls(self, address: str) -> None:
+        for task in self._calls.pop(address, set()):
+            task.cancel()
+
+    def _forget(self, address: str) -> None:
+        """Stop polling a server that left."""
+        self._drop_calls(address)
+        poll = self._polls.pop(address, None)
+        if poll is not None:
+            poll.cancel()
+        hang_up = asyncio.create_task(self._modelets.close(address))
+        self._hang_ups.add(hang_up)
+        hang_up.add_done_callback(self._hang_ups.discard)

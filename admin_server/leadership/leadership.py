@@ -1,0 +1,185 @@
+"""Leader election and leadership of one admin server.
+
+It follows the log until the leader falls silent, writes the next record to claim the lead, and then
+beats until another server has written after it. Any number of admin servers may run: the log lets
+only one through. What leading entails is passed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+import msgspec
+
+from admin_server.cell.cell import Cell
+from admin_server.leadership.lease import LeaderBeat, Lease, Life, decode_roster, encode_roster
+from admin_server.leadership.process_mark import is_gone, own_mark
+from admin_server.leadership.role import AdminRole
+from admin_server.ledger.ledger import Ledger
+from admin_server.storage.object_store import ObjectStore, StoreUnavailable
+from admin_server.storage.series import Series
+from sax.errors import AdminUnavailable, NotLeading
+from sax.types import ServerInfo
+
+_log = logging.getLogger(__name__)
+_FAREWELL_S = 2.0  # for the last beat of a leader that stops
+
+# Raises StoreUnavailable, and errors that waiting does not fix.
+OpenLedger = Callable[[], Awaitable[Ledger]]
+# Start to lead: the restored ledger, the term, and the servers known to the previous leader.
+StartCell = Callable[[Ledger, int, Sequence[ServerInfo]], AbstractAsyncContextManager[Cell]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadTiming:
+    """Intervals of leader election, in seconds."""
+
+    beat_s: float = 1.0  # between two beats of the leader
+    patience_s: float = 3.0  # silence after which the leader counts as gone
+
+    @property
+    def look_s(self) -> float:
+        """Time between two looks of a follower."""
+        return self.beat_s / 2
+
+
+class Leadership:
+    """Runs one admin server as follower or leader of its cell."""
+
+    def __init__(
+        self,
+        seat: AdminRole,
+        store: ObjectStore,
+        address: str,
+        clock: Callable[[], float],
+        open_ledger: OpenLedger,
+        start_cell: StartCell,
+        *,
+        timing: LeadTiming,
+    ) -> None:
+        self.admin = uuid.uuid4().hex
+        self._mark = own_mark()
+        self._seat = seat
+        self._address = address
+        self._clock = clock
+        self._start_cell = start_cell
+        self._open_ledger = open_ledger
+        self._timing = timing
+        self._lease = Lease(timing.patience_s)
+        self._beats = Series(store, seat.cell_id, "beats")
+        self._rosters = Series(store, seat.cell_id, "roster")
+
+    async def run(self) -> None:
+        """Follow and lead until cancelled. Raises CorruptLog, and whatever ends a led cell."""
+        while True:
+            try:
+                ledger = await self._follow_until_vacant()
+                term = await ledger.take_lead(self.admin, self._address, self._clock())
+                servers = await self._read_roster()
+            except NotLeading as exc:  # another server was faster
+                self._seat.wait(exc.text)
+                continue
+            except (StoreUnavailable, AdminUnavailable) as exc:
+                # A record of ours that landed after all is followed like anyone else's.
+                self._seat.health.failed(exc.text)
+                self._seat.wait(exc.text)
+                await asyncio.sleep(self._timing.look_s)
+                continue
+            _log.warning("this admin server leads %s from record %d", self._seat.cell_id, term)
+            await self._lead(ledger, term, servers)
+
+    # Following
+
+    async def _follow_until_vacant(self) -> Ledger:
+        ledger = await self._open_ledger()
+        while True:
+            vacant = await self._look(ledger)
+            if vacant:
+                # Another server may have just taken the lead and not have beaten yet.
+                await ledger.follow()
+                if await self._look(ledger):
+                    return ledger
+            self._seat.health.succeeded()
+            self._seat.follow(self._lease.leader)
+            await asyncio.sleep(self._timing.look_s)
+
+    async def _look(self, ledger: Ledger) -> bool:
+        """Read the leader's last beat and follow the log; True if nobody leads."""
+        newest = await self._beats.newest()
+        place, beat = (newest[0], _read_beat(newest[1])) if newest else (None, None)
+        if beat is not None and beat.sequence > ledger.sequence:
+            await ledger.follow()
+        self._lease = self._lease.look(Life(ledger.state.term, place, beat), self._clock())
+        if beat is not None and place is not None and place[0] >= ledger.state.term:
+            return self._lease.vacant(self._clock()) or is_gone(beat.process)
+        return self._lease.vacant(self._clock())
+
+    # Leading
+
+    async def _lead(self, ledger: Ledger, term: int, servers: Sequence[ServerInfo]) -> None:
+        async with self._start_cell(ledger, term, servers) as cell:
+            self._seat.take(cell, term, self._address)
+            try:
+                await self._beat_until_deposed(ledger, cell, term)
+            finally:
+                self._seat.wait("it has just stepped down")
+                await ledger.close()
+                if not ledger.deposed.is_set():
+                    await self._resign(ledger, term)
+        _log.warning("another admin server leads %s now; this one follows", self._seat.cell_id)
+
+    async def _beat_until_deposed(self, ledger: Ledger, cell: Cell, term: int) -> None:
+        kept: bytes | None = None
+        while not ledger.deposed.is_set():
+            try:
+                await self._beat(ledger, term)
+                roster = encode_roster(cell.infos())
+                if roster != kept:
+                    await self._rosters.write(term, roster)
+                    kept = roster
+                self._seat.health.succeeded()
+            except StoreUnavailable as exc:
+                self._seat.health.failed(exc.text)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._timing.beat_s):
+                    await ledger.deposed.wait()
+
+    async def _beat(self, ledger: Ledger, term: int) -> None:
+        """Write a beat and check for a newer leader. Raises StoreUnavailable."""
+        if await self._beats.write(term, self._word(ledger)) > term:
+            ledger.deposed.set()
+        await ledger.check()
+
+    async def _resign(self, ledger: Ledger, term: int) -> None:
+        """Let the next server lead at once instead of waiting out the silence."""
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(_FAREWELL_S):
+                await self._beats.write(term, self._word(ledger, resigned=True))
+
+    def _word(self, ledger: Ledger, *, resigned: bool = False) -> bytes:
+        beat = LeaderBeat(self.admin, self._address, ledger.sequence, self._mark, resigned)
+        return msgspec.json.encode(beat)
+
+    async def _read_roster(self) -> Sequence[ServerInfo]:
+        newest = await self._rosters.newest()
+        try:
+            return decode_roster(newest[1]) if newest else ()
+        except msgspec.DecodeError as exc:
+            _log.error(
+                "the stored list of model servers of %s is invalid (%s)", self._seat.cell_id, exc
+            )
+            return ()
+
+
+def _read_beat(text: bytes) -> LeaderBeat | None:
+    try:
+        return msgspec.json.decode(text, type=LeaderBeat)
+    except msgspec.DecodeError as exc:
+        _log.error("the leader's last beat is invalid (%s)", exc)
+        return None

@@ -1,0 +1,223 @@
+"""The published state of a cell, and the records that change it.
+
+Every function is pure: it takes a state and returns a record or another state. The caller supplies
+the time, the new version and the principal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from admin_server.ledger import versions
+from admin_server.ledger.changes import describe_change, describe_publish
+from admin_server.ledger.limits import check_autoscaling, check_limits
+from admin_server.ledger.placement import check_placement, loaded_overrides
+from admin_server.ledger.records import Lead, Publish, Record, Rollback, Unpublish, Update
+from admin_server.ledger.versions import History, check_revision, completed
+from sax import names
+from sax.auth.acl import parse_acl, parse_acls
+from sax.errors import InvalidRequest, ModelExists, ModelNotFound, NotFound
+from sax.types import ModelSpec, Version
+
+_MOST_REPLICAS = 1000  # each is listed with its reason
+
+
+@dataclass(frozen=True, slots=True)
+class CellState:
+    """Everything that must survive a restart."""
+
+    cell: str  # /sax/<cell>
+    models: Mapping[str, ModelSpec] = field(default_factory=dict[str, ModelSpec])
+    term: int = 0  # of the newest leader; 0: none yet
+    versions: Mapping[str, History] = field(default_factory=dict[str, History])  # oldest first
+
+    def find(self, model_id: str) -> ModelSpec:
+        """The published spec. Raises InvalidName, NotFound, or ModelNotFound with near names."""
+        check_model_id(self, model_id)
+        if model_id not in self.models:
+            raise ModelNotFound(_missing(model_id, self.models), param="model")
+        return self.models[model_id]
+
+
+def apply(state: CellState, record: Record, sequence: int) -> CellState:
+    """The state after this record. Total: a record was checked when it was made."""
+    if isinstance(record, Lead):
+        return replace(state, term=sequence)
+    models, kept = dict(state.models), dict(state.versions)
+    if isinstance(record, Unpublish):
+        models.pop(record.model_id, None)
+        kept.pop(record.model_id, None)
+    elif isinstance(record, Rollback):
+        if record.model_id in models:
+            models[record.model_id] = _rolled_back(state, record, sequence)
+    else:
+        model_id, old = record.spec.model_id, models.get(record.spec.model_id)
+        models[model_id] = replace(record.spec, revision=sequence)
+        if old is None or old.version != record.spec.version:
+            made = _version_made(record)
+            kept[model_id] = versions.remember(kept.get(model_id, ()), old, made)
+    return replace(state, models=models, versions=kept)
+
+
+def publish_record(
+    state: CellState, spec: ModelSpec, *, version: str, at_s: float, by: str = ""
+) -> Publish:
+    """Make the record of a publish. Raises InvalidRequest and its subclasses, or ModelExists."""
+    check_model_id(state, spec.model_id)
+    names.check_model_path(spec.model_path)
+    _check_settings(spec)
+    if spec.revision:
+        raise InvalidRequest(
+            f"a new model has no revision, but the spec has {spec.revision}: omit it",
+            param="revision",
+        )
+    if spec.model_id in state.models:
+        raise ModelExists(
+            f"{spec.model_id} is already published: update it, or unpublish it first",
+            param="model",
+        )
+    return Publish(replace(spec, version=version), at_s, by, describe_publish(spec))
+
+
+def update_record(
+    state: CellState, spec: ModelSpec, *, version: str, at_s: float, by: str = ""
+) -> Update | None:
+    """Make the record of an update, or None if it changes nothing.
+
+    The spec replaces the stored one as a whole; an empty model path or checkpoint keeps the stored
+    one. The version only changes if what servers load changes, never for replicas. Raises
+    StaleRevision for a spec made from a revision other than the stored one.
+    """
+    old = state.find(spec.model_id)
+    check_revision(old, spec.revision)
+    new = completed(spec, old)
+    _check_settings(new)
+    if new.model_path != old.model_path:
+        raise InvalidRequest(
+            f"the model path of {old.model_id} is {old.model_path} and cannot change: "
+            "unpublish the model and publish it again",
+            param="model_path",
+        )
+    if new == old:
+        return None
+    note = describe_change(old, new)
+    new = replace(new, revision=0, version=old.version if _loads(new) == _loads(old) else version)
+    return Update(new, at_s, by, note)
+
+
+def rollback_record(
+    state: CellState, model_id: str, version: str, *, at_s: float, by: str = ""
+) -> Rollback | None:
+    """Make the record of a rollback, or None if that version is already current.
+
+    Without a version: to the one before the current. Replicas, ACLs, placement and autoscaling
+    stay. Raises ModelNotFound, NotFound for an unknown version, InvalidRequest if there is none.
+    """
+    old = state.find(model_id)
+    target = versions.go_back(state.versions.get(model_id, ()), old, version)
+    if target.version == old.version:
+        return None
+    change = describe_change(old, _restored(old, target))
+    note = f"from version {old.version} to {target.version}: {change}"
+    return Rollback(model_id, target.version, at_s, by, note)
+
+
+def unpublish_record(state: CellState, model_id: str, *, at_s: float, by: str = "") -> Unpublish:
+    """Make the record of an unpublish. Raises InvalidName, NotFound, ModelNotFound."""
+    spec = state.find(model_id)
+    return Unpublish(spec.model_id, at_s, by, f"was {describe_publish(spec)}")
+
+
+def check_model_id(state: CellState, model_id: str) -> None:
+    """Raises InvalidName for a malformed name, NotFound for a name of another cell."""
+    check_cell(state, str(names.ModelId.parse(model_id).cell_id))
+
+
+def check_cell(state: CellState, cell: str) -> None:
+    """Raises InvalidName for a malformed cell, NotFound for a cell other than this one."""
+    if str(names.CellId.parse(cell)) != state.cell:
+        raise NotFound(
+            f"this admin server is for cell {state.cell}, not {cell}: "
+            f"name a model of {state.cell}, or ask the admin server of {cell}",
+            param="model",
+        )
+
+
+def encode_state(state: CellState) -> bytes:
+    return msgspec.json.encode(state)
+
+
+def decode_state(data: bytes) -> CellState:
+    """Raises msgspec.DecodeError for anything but a state."""
+    return msgspec.json.decode(data, type=CellState)
+
+
+def _version_made(record: Publish | Update) -> Version:
+    spec = record.spec
+    return Version(
+        version=spec.version,
+        checkpoint=spec.checkpoint,
+        overrides=spec.overrides,
+        at_s=record.at_s,
+        by=record.by,
+    )
+
+
+def _rolled_back(state: CellState, record: Rollback, sequence: int) -> ModelSpec:
+    old = state.models[record.model_id]
+    for version in state.versions.get(record.model_id, ()):
+        if version.version == record.version:
+            return replace(_restored(old, version), revision=sequence)
+    return old
+
+
+def _restored(spec: ModelSpec, version: Version) -> ModelSpec:
+    """Everything that is not loaded stays as it is now."""
+    return replace(
+        spec,
+        version=version.version,
+        checkpoint=version.checkpoint,
+        overrides=version.overrides,
+    )
+
+
+def _loads(spec: ModelSpec) -> tuple[str, dict[str, str]]:
+    return spec.checkpoint, loaded_overrides(spec.overrides)
+
+
+def _check_settings(spec: ModelSpec) -> None:
+    check_limits(spec)
+    names.check_checkpoint(spec.checkpoint)
+    if not 0 <= spec.replicas <= _MOST_REPLICAS:
+        raise InvalidRequest(
+            f"{spec.replicas} replicas: use 0 (published, but loaded nowhere) to {_MOST_REPLICAS}",
+            param="replicas",
+        )
+    check_autoscaling(spec.autoscaling, _MOST_REPLICAS)
+    for key, text in spec.overrides.items():
+        _check_override(key, text)
+    check_placement(spec)
+    parse_acl(spec.admin_acl, "admin_acl")
+    parse_acls(spec.acls, "acls")
+
+
+def _check_override(key: str, text: str) -> None:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as exc:
+        shown = text if len(text) <= 200 else text[:197] + "..."
+        raise InvalidRequest(
+            f"override {key}={shown!r} is not JSON text ({exc}): leave numbers and booleans "
+            'unquoted and put strings in double quotes, as in "bfloat16"',
+            param="overrides",
+        ) from exc
+
+
+def _missing(model_id: str, known: Iterable[str]) -> str:
+    near = names.nearest(model_id, known)
+    if near:
+        return f"{model_id} is not published; near names: {', '.join(near)}"
+    return f"{model_id} is not published: publish it first"

@@ -1,0 +1,80 @@
+"""OpenAI's /v1/embeddings: decodes the request, calls the cell, encodes the reply."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from array import array
+from collections.abc import Sequence
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from http_gateway.catalog import Catalog
+from http_gateway.cell_client import CellClient
+from http_gateway.config import GatewayConfig
+from http_gateway.envelope import route_name
+from http_gateway.metrics import GatewayMetrics
+from http_gateway.openai.embedding_schema import EmbeddingRequest
+from http_gateway.openapi import body_of
+from http_gateway.sse import while_connected
+from sax.errors import Cancelled
+from sax.types import Embedded
+
+
+class EmbeddingRoutes:
+    def __init__(
+        self, client: CellClient, catalog: Catalog, config: GatewayConfig, metrics: GatewayMetrics
+    ) -> None:
+        self._client = client
+        self._catalog = catalog
+        self._config = config
+        self._metrics = metrics
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/v1", tags=["openai"])
+        router.add_api_route(
+            "/embeddings", self.embed, methods=["POST"], openapi_extra=body_of(EmbeddingRequest)
+        )
+        return router
+
+    async def embed(self, request: Request) -> Response:
+        """Embed one or several texts."""
+        body = EmbeddingRequest.model_validate_json(await request.body())
+        body.check()
+        model_id = await self._catalog.resolve(body.model)
+        timeout_s = self._config.request_timeout_s
+        try:
+            embedded = await while_connected(
+                request.receive, self._client.embed_counted(model_id, body.inputs(), timeout_s)
+            )
+        except Cancelled:
+            self._metrics.disconnects.labels(route_name(request.scope)).inc()
+            raise
+        body.check_dimensions(len(embedded.vectors[0]))
+        self._metrics.prompt_tokens.inc(embedded.prompt_tokens)
+        reply = _reply(body.model, embedded, in_base64=body.encoding_format == "base64")
+        return Response(msgspec.json.encode(reply), media_type="application/json")
+
+
+def _reply(model: str, embedded: Embedded, *, in_base64: bool) -> dict[str, object]:
+    data = [
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": to_base64(vector) if in_base64 else vector,
+        }
+        for index, vector in enumerate(embedded.vectors)
+    ]
+    tokens = embedded.prompt_tokens
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return {"object": "list", "data": data, "model": model, "usage": usage}
+
+
+def to_base64(vector: Sequence[float]) -> str:
+    """Encode as little-endian f32, which is what OpenAI's clients unpack."""
+    numbers = array("f", vector)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return base64.b64encode(numbers.tobytes()).decode()

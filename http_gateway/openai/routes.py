@@ -1,0 +1,253 @@
+"""OpenAI's routes: /v1/models, /v1/completions, /v1/chat/completions.
+
+Each decodes the request, calls the cell and encodes the reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from http_gateway import problems
+from http_gateway.catalog import Catalog
+from http_gateway.cell_client import CellClient
+from http_gateway.config import GatewayConfig
+from http_gateway.envelope import route_name
+from http_gateway.metrics import GatewayMetrics
+from http_gateway.openai import reply
+from http_gateway.openai.chat import to_messages
+from http_gateway.openai.reply import ChatEvents, CompletionEvents, Head, Transcript, usage
+from http_gateway.openai.schema import ChatRequest, CompletionRequest, Prompt
+from http_gateway.openapi import body_of
+from http_gateway.sse import (
+    Ending,
+    EventSource,
+    EventStream,
+    Feed,
+    Script,
+    event,
+    stop,
+    while_connected,
+)
+from sax.errors import Cancelled, ReplicaLost, SaxError
+from sax.types import GenerateRequest, Message, PublishedModel, SamplingParams, TokenChunk
+
+_JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One HTTP request: the generate requests it fans out into and the format of its reply."""
+
+    head: Head
+    kind: str  # the "object" of its stream events
+    requests: tuple[GenerateRequest, ...]  # n per prompt, prompt-major
+    n: int
+    include_usage: bool
+    events: Callable[[Head, int, bool], ChatEvents | CompletionEvents]
+    body: Callable[[Head, Sequence[Transcript], dict[str, int]], bytes]
+
+
+class OpenAiRoutes:
+    def __init__(
+        self, client: CellClient, catalog: Catalog, config: GatewayConfig, metrics: GatewayMetrics
+    ) -> None:
+        self._client = client
+        self._catalog = catalog
+        self._config = config
+        self._metrics = metrics
+
+    def router(self) -> APIRouter:
+        router = APIRouter(prefix="/v1", tags=["openai"])
+        router.add_api_route("/models", self.models, methods=["GET"])
+        # A full name contains slashes, percent-encoded or not.
+        router.add_api_route("/models/{name:path}", self.model, methods=["GET"])
+        chat, completion = body_of(ChatRequest), body_of(CompletionRequest)
+        router.add_api_route("/chat/completions", self.chat, methods=["POST"], openapi_extra=chat)
+        router.add_api_route(
+            "/completions", self.completions, methods=["POST"], openapi_extra=completion
+        )
+        return router
+
+    async def models(self) -> Response:
+        """List every published model."""
+        found = [_model_card(model) for model in await self._catalog.refresh()]
+        return Response(msgspec.json.encode({"object": "list", "data": found}), media_type=_JSON)
+
+    async def model(self, name: str) -> Response:
+        """Return one published model, by its full name or last component."""
+        model_id = await self._catalog.resolve(name)
+        card = _model_card(await self._client.list(model_id))
+        return Response(msgspec.json.encode(card), media_type=_JSON)
+
+    async def chat(self, request: Request) -> Response:
+        """Complete a chat, streamed or not."""
+        body = ChatRequest.model_validate_json(await request.body())
+        body.check()
+        prompt = to_messages(body.messages)
+        head = Head(f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), body.model)
+        model_id = await self._catalog.resolve(body.model)
+        job = Job(
+            head=head,
+            kind="chat.completion.chunk",
+            requests=fan_out(head.id, model_id, (prompt,), body.sampling(), body.choices),
+            n=body.choices,
+            include_usage=body.include_usage,
+            events=ChatEvents,
+            body=reply.chat_body,
+        )
+        return await self._answer(request, job, stream=bool(body.stream))
+
+    async def completions(self, request: Request) -> Response:
+        """Complete one or several prompts, streamed or not."""
+        body = CompletionRequest.model_validate_json(await request.body())
+        body.check()
+        head = Head(f"cmpl-{uuid.uuid4().hex}", int(time.time()), body.model)
+        model_id = await self._catalog.resolve(body.model)
+        job = Job(
+            head=head,
+            kind="text_completion",
+            requests=fan_out(head.id, model_id, body.prompts(), body.sampling(), body.choices),
+            n=body.choices,
+            include_usage=body.include_usage,
+            events=CompletionEvents,
+            body=reply.completion_body,
+        )
+        return await self._answer(request, job, stream=bool(body.stream))
+
+    async def _answer(self, request: Request, job: Job, *, stream: bool) -> Response:
+        return self._stream(request, job) if stream else await self._complete(request, job)
+
+    async def _complete(self, request: Request, job: Job) -> Response:
+        transcripts = [Transcript() for _ in job.requests]
+        first = self._first_token(request)
+        try:
+            await while_connected(request.receive, read_all(self._feeds(job), transcripts, first))
+        except Cancelled:
+            self._metrics.disconnects.labels(route_name(request.scope)).inc()
+            raise
+        finally:
+            counts = self._count(transcripts, job.n)
+        return Response(job.body(job.head, transcripts, counts), media_type=_JSON)
+
+    def _stream(self, request: Request, job: Job) -> Response:
+        events = [job.events(job.head, i, job.include_usage) for i in range(len(job.requests))]
+        sources = [EventSource(*pair) for pair in zip(self._feeds(job), events, strict=True)]
+        route = route_name(request.scope)
+
+        def closing() -> bytes:
+            if not all(choice.finished for choice in events):
+                raise _ended_early()
+            counts = usage(events, job.n) if job.include_usage else None
+            return reply.stream_end(job.head, job.kind, counts)
+
+        def end(ending: Ending) -> None:
+            self._count(events, job.n)
+            if ending is Ending.GONE:
+                self._metrics.disconnects.labels(route).inc()
+            elif ending is Ending.BROKEN:
+                self._metrics.broken_streams.labels(route).inc()
+
+        first = self._first_token(request)
+        return EventStream(
+            sources, Script(closing=closing, failure=_failure, on_first=first, on_end=end)
+        )
+
+    def _feeds(self, job: Job) -> list[Feed[TokenChunk]]:
+        """Return one unstarted call to the cell per generate request."""
+        timeout_s = self._config.request_timeout_s
+        return [partial(self._client.generate_to, r, timeout_s=timeout_s) for r in job.requests]
+
+    def _first_token(self, request: Request) -> Callable[[], None]:
+        histogram = self._metrics.first_token_seconds.labels(route_name(request.scope))
+        arrived = request.state.arrived
+        return lambda: histogram.observe(time.perf_counter() - arrived)
+
+    def _count(self, choices: Sequence[reply.Counted], n: int) -> dict[str, int]:
+        counts = usage(choices, n)
+        self._metrics.prompt_tokens.inc(counts["prompt_tokens"])
+        self._metrics.completion_tokens.inc(counts["completion_tokens"])
+        return counts
+
+
+def fan_out(
+    reply_id: str,
+    model_id: str,
+    prompts: Sequence[Prompt | tuple[Message, ...]],
+    sampling: SamplingParams,
+    n: int,
+) -> tuple[GenerateRequest, ...]:
+    """Return n requests per prompt; with a seed, choice k of a prompt gets seed + k."""
+    return tuple(
+        GenerateRequest(
+            model_id=model_id,
+            prompt=prompt,
+            sampling=_choice_sampling(sampling, k),
+            request_id=f"{reply_id}-{i * n + k}",
+        )
+        for i, prompt in enumerate(prompts)
+        for k in range(n)
+    )
+
+
+def _choice_sampling(sampling: SamplingParams, k: int) -> SamplingParams:
+    if sampling.seed is None:
+        return sampling
+    return replace(sampling, seed=(sampling.seed + k) % 2**64)
+
+
+async def read_all(
+    feeds: Sequence[Feed[TokenChunk]],
+    transcripts: Sequence[Transcript],
+    on_first: Callable[[], None],
+) -> None:
+    """Read every choice to its end; the first failure cancels the others."""
+    waiting = [on_first]
+    tasks = [
+        asyncio.create_task(_read(feed, transcript, waiting))
+        for feed, transcript in zip(feeds, transcripts, strict=True)
+    ]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await stop(*tasks)
+
+
+async def _read(
+    feed: Feed[TokenChunk], transcript: Transcript, waiting: list[Callable[[], None]]
+) -> None:
+    def add(chunk: TokenChunk) -> None:
+        if waiting:
+            waiting.pop()()
+        transcript.add(chunk)
+
+    await feed(add)
+    if transcript.finish_reason is None:
+        raise _ended_early()
+
+
+def _ended_early() -> ReplicaLost:
+    return ReplicaLost("the replica ended the stream without a finish reason; retry")
+
+
+def _failure(error: SaxError) -> bytes:
+    return event(problems.openai_error(problems.describe(error)))
+
+
+def _model_card(model: PublishedModel) -> dict[str, object]:
+    return {
+        "id": model.spec.model_id,
+        "object": "model",
+        "created": 0,  # the cell does not record when a model was published
+        "owned_by": "sax",
+        "replicas": model.spec.replicas,
+        "ready_replicas": model.ready_replicas,
+    }

@@ -1,0 +1,270 @@
+"""OpenAI's completion request bodies and the treatment of each of their fields.
+
+Every documented field is either honoured, ignored because it cannot change the answer, or refused
+unless it holds a value that changes nothing. Unknown fields are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, cast
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.types import SamplingParams
+
+MAX_CHOICES = 8  # n
+MAX_PROMPTS = 128  # prompts x n of one completion request
+COMPLETION_MAX_TOKENS = 16  # OpenAI's default
+
+# Labels for the request; they do not change the answer.
+_HARMLESS = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
+
+# Field -> the values besides null that change nothing. Any other value is refused.
+_COMMON: dict[str, tuple[object, ...]] = {
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logit_bias": ({},),
+    # vLLM extensions that are not supported here
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "min_tokens": (0,),
+    "use_beam_search": (False,),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "add_special_tokens": (),
+    "truncate_prompt_tokens": (),
+    "prompt_logprobs": (),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "priority": (0,),
+    "return_token_ids": (False,),
+    "cache_salt": (),
+}
+_CHAT: dict[str, tuple[object, ...]] = {
+    **_COMMON,
+    "audio": (),
+    "function_call": ("none",),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "moderation": (),
+    "parallel_tool_calls": (True,),
+    "prediction": (),
+    "prompt_cache_options": (),
+    "prompt_cache_retention": (),
+    "reasoning_effort": ("none",),
+    "response_format": ({"type": "text"},),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "tool_choice": ("none", "auto"),  # without tools both mean a text answer
+    "tools": ([],),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+}
+_COMPLETION: dict[str, tuple[object, ...]] = {
+    **_COMMON,
+    "echo": (False,),
+    "suffix": ("",),
+    "response_format": ({"type": "text"},),
+}
+_STREAM_OPTIONS: dict[str, tuple[object, ...]] = {
+    "include_obfuscation": (False,),
+    "continuous_usage_stats": (False,),
+}
+
+
+def refuse_unsupported(
+    extra: Mapping[str, object] | None,
+    no_op: Mapping[str, tuple[object, ...]],
+    harmless: frozenset[str] = frozenset(),
+    at: str = "",
+) -> None:
+    """Raise UnsupportedParameter for the first field that could not be honoured.
+
+    `no_op`: for each known field, the values that change nothing and so are accepted.
+    """
+    for name, value in (extra or {}).items():
+        if name in harmless or (name in no_op and _changes_nothing(value, no_op[name])):
+            continue
+        raise UnsupportedParameter(_refusal(at + name, no_op.get(name)), param=at + name)
+
+
+def _changes_nothing(value: object, no_op: tuple[object, ...]) -> bool:
+    same = (
+        value == other and isinstance(value, bool) == isinstance(other, bool) for other in no_op
+    )
+    return value is None or any(same)
+
+
+def _refusal(name: str, no_op: tuple[object, ...] | None) -> str:
+    if no_op is None:
+        return f"{name} is not a known field: leave it out"
+    if not no_op:
+        return f"{name} is not supported: leave it out"
+    values = " or ".join(repr(value) for value in no_op)
+    return f"{name} is not supported: leave it out, or send {values}"
+
+
+def _one_or_many(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+StopText = Annotated[str, Field(min_length=1)]
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    include_usage: bool | None = None
+
+
+class _OpenAiRequest(BaseModel):
+    """Fields shared by chats and completions. null always means the default."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    model: str
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None  # -1 and 0: off
+    max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    stop: Annotated[list[StopText], BeforeValidator(_one_or_many), Field(max_length=16)] | None = (
+        None
+    )
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=128)] | None = None
+    ignore_eos: bool | None = None
+
+    @property
+    def choices(self) -> int:
+        return self.n or 1
+
+    @property
+    def include_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def _check_stream_options(self) -> None:
+        if self.stream_options is None:
+            return
+        if not self.stream:
+            raise InvalidRequest("stream_options needs stream: true", param="stream_options")
+        extra = self.stream_options.model_extra
+        refuse_unsupported(extra, _STREAM_OPTIONS, at="stream_options.")
+
+    def _sampling(self, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+        return SamplingParams(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_k=max(0, self.top_k or 0),
+            top_p=1.0 if self.top_p is None else self.top_p,
+            seed=None if self.seed is None else self.seed % 2**64,
+            max_tokens=max_tokens,
+            stop=tuple(self.stop or ()),
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            ignore_eos=bool(self.ignore_eos),
+            logprobs=logprobs,
+        )
+
+
+class ChatMessage(BaseModel):
+    """One message as received; `http_gateway.openai.chat` parses its content."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    role: str
+    content: object = None
+
+
+class ChatRequest(_OpenAiRequest):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    def check(self) -> None:
+        """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
+        refuse_unsupported(self.model_extra, _CHAT, _HARMLESS)
+        self._check_stream_options()
+        if self.top_logprobs is not None and not self.logprobs:
+            raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
+        both = self.max_tokens and self.max_completion_tokens
+        if both and self.max_tokens != self.max_completion_tokens:
+            raise InvalidRequest(
+                "max_tokens and max_completion_tokens differ: send only one", param="max_tokens"
+            )
+
+    def sampling(self) -> SamplingParams:
+        logprobs = (self.top_logprobs or 0) if self.logprobs else None
+        return self._sampling(self.max_completion_tokens or self.max_tokens, logprobs)
+
+
+Prompt = str | tuple[int, ...]
+
+
+def read_prompts(value: object) -> object:
+    """Normalise text, texts, token ids, or lists of token ids to a list of prompts.
+
+    Raises ValueError for anything else.
+    """
+    prompts: object = [value] if isinstance(value, str) or _is_token_list(value) else value
+    if not isinstance(prompts, list) or not all(
+        isinstance(one, str) or _is_token_list(one) for one in cast("list[object]", prompts)
+    ):
+        raise ValueError("send text, a list of texts, token ids, or lists of token ids")
+    return cast("list[object]", prompts)
+
+
+def _is_token_list(value: object) -> bool:
+    if not isinstance(value, list) or not value:
+        return False
+    return all(type(one) is int and 0 <= one < 2**31 for one in cast("list[object]", value))
+
+
+class CompletionRequest(_OpenAiRequest):
+    """POST /v1/completions."""
+
+    prompt: Annotated[
+        list[str | list[int]],
+        BeforeValidator(read_prompts),
+        Field(min_length=1, max_length=MAX_PROMPTS),
+    ]
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    best_of: int | None = None
+
+    def check(self) -> None:
+        """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
+        refuse_unsupported(self.model_extra, _COMPLETION, _HARMLESS)
+        self._check_stream_options()
+        if self.best_of not in (None, self.choices):
+            raise UnsupportedParameter(
+                "best_of is not supported: leave it out, or send the value of n", param="best_of"
+            )
+        if len(self.prompt) * self.choices > MAX_PROMPTS:
+            raise InvalidRequest(
+                f"{len(self.prompt)} prompts with n={self.choices} exceed {MAX_PROMPTS} choices "
+                "per request: send fewer prompts",
+                param="prompt",
+            )
+
+    def prompts(self) -> tuple[Prompt, ...]:
+        return tuple(p if isinstance(p, str) else tuple(p) for p in self.prompt)
+
+    def sampling(self) -> SamplingParams:
+        return self._sampling(self.max_tokens or COMPLETION_MAX_TOKENS, self.logprobs)

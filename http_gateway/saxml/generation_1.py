@@ -1,0 +1,123 @@
+"""Saxml's HTTP routes, generation 1: reproduces the stdlib server of 2023 exactly.
+
+Exact key counts, {"generate_response": ...}, a trailing newline, no Content-Type, and 400 for
+every error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import cast
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from http_gateway.saxml.routes import SaxmlCalls, listed
+from sax.errors import InvalidRequest
+
+_PUBLISH_KEYS = ("model", "model_path", "checkpoint", "replicas")
+_PUBLISH_HINT = "Provide model, model path, checkpoint, and replica number for "
+
+
+class SaxmlGeneration1Routes:
+    def __init__(self, calls: SaxmlCalls) -> None:
+        self._calls = calls
+        self._client = calls.client
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["saxml"])
+        router.add_api_route("/listcell", self.listcell, methods=["GET"])
+        router.add_api_route("/publish", self.publish, methods=["POST"])
+        router.add_api_route("/generate", self.generate, methods=["POST"])
+        router.add_api_route("/unpublish", self.unpublish, methods=["POST"])
+        router.add_api_route("/update", self.update, methods=["PUT"])
+        return router
+
+    async def listcell(self, request: Request) -> Response:
+        """Describe one model."""
+        fields = await _fields(request, ("model",), "Provide model for list cell")
+        return pretty(listed(await self._client.list(_text(fields, "model"))))
+
+    async def publish(self, request: Request) -> Response:
+        """Publish a model: durable on return, loading continues in the background."""
+        fields = await _fields(request, _PUBLISH_KEYS, _PUBLISH_HINT + "publish")
+        model, path, checkpoint, replicas = _spec(fields)
+        await self._client.publish(model, path, checkpoint, replicas)
+        return pretty(_published(model, path, checkpoint, replicas))
+
+    async def update(self, request: Request) -> Response:
+        """Change a published model."""
+        fields = await _fields(request, _PUBLISH_KEYS, _PUBLISH_HINT + "update")
+        model, path, checkpoint, replicas = _spec(fields)
+        await self._client.update(model, model_path=path, checkpoint=checkpoint, replicas=replicas)
+        return pretty(_published(model, path, checkpoint, replicas))
+
+    async def unpublish(self, request: Request) -> Response:
+        fields = await _fields(request, ("model",), "Provide model for unpublish")
+        model = _text(fields, "model")
+        await self._client.unpublish(model)
+        return pretty({"model": model})
+
+    async def generate(self, request: Request) -> Response:
+        """Generate with the model's own defaults; returns every sample with its score."""
+        keys = ("model", "query")
+        fields = await _fields(request, keys, "Provide model and query for generate")
+        model, query = _text(fields, "model"), _text(fields, "query")
+        return pretty(
+            {"generate_response": await self._calls.generate(request, model, query, None)}
+        )
+
+
+def pretty(content: object) -> Response:
+    """Format JSON as generation 1 did: no Content-Type, trailing newline."""
+    return Response(json.dumps(content, indent=4) + "\n")
+
+
+def _published(model: str, path: str, checkpoint: str, replicas: int) -> dict[str, object]:
+    return {"model": model, "path": path, "checkpoint": checkpoint, "replicas": replicas}
+
+
+async def _fields(request: Request, keys: tuple[str, ...], hint: str) -> Mapping[str, object]:
+    """Parse a body with exactly these keys. Raises InvalidRequest with Saxml's text."""
+    try:
+        body: object = json.loads(await request.body())
+    except (ValueError, RecursionError) as exc:
+        raise InvalidRequest(f"the body is not JSON: {exc}") from exc
+    if not isinstance(body, dict):
+        raise InvalidRequest(hint)
+    fields = cast("dict[str, object]", body)
+    if fields.keys() != set(keys):
+        raise InvalidRequest(hint)
+    return fields
+
+
+def _spec(fields: Mapping[str, object]) -> tuple[str, str, str, int]:
+    model, path, checkpoint = (_text(fields, key) for key in _PUBLISH_KEYS[:3])
+    return model, path, checkpoint, _replicas(fields["replicas"])
+
+
+def _text(fields: Mapping[str, object], key: str) -> str:
+    value = fields[key]
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{key}: give a string", param=key)
+    try:
+        value.encode()
+    except UnicodeEncodeError as exc:  # a lone surrogate, which JSON allows
+        raise InvalidRequest(f"{key} is not valid text: {exc.reason}", param=key) from exc
+    return value
+
+
+def _replicas(value: object) -> int:
+    if isinstance(value, int | str) and not isinstance(value, bool):
+        try:
+            return _in_range(int(value))
+        except ValueError:
+            pass
+    raise InvalidRequest(f"replicas: {value!r} is not a number of replicas", param="replicas")
+
+
+def _in_range(replicas: int) -> int:
+    if not 0 <= replicas < 2**31:
+        raise ValueError("out of range")
+    return replicas

@@ -1,0 +1,191 @@
+"""Saxml's HTTP routes, generation 2, as used by the curls of Saxml's tutorial.
+
+Each decodes the request, calls the cell and encodes the reply; `problems` formats errors.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TypeVar
+
+import msgspec
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from http_gateway.catalog import Catalog
+from http_gateway.cell_client import CellClient
+from http_gateway.config import GatewayConfig
+from http_gateway.envelope import route_name
+from http_gateway.metrics import GatewayMetrics
+from http_gateway.openapi import body_of, query_of
+from http_gateway.saxml.schema import (
+    CellBody,
+    EventsQuery,
+    GenerateBody,
+    ModelBody,
+    PublishBody,
+    RollbackBody,
+    UpdateBody,
+)
+from http_gateway.sse import while_connected
+from sax.errors import Cancelled, InvalidRequest
+from sax.names import CellId, ModelId
+from sax.types import PublishedModel
+from sax.wire.extra_inputs import ExtraInputs
+
+M = TypeVar("M", bound=BaseModel)
+_SCALING = {"min_replicas", "max_replicas", "target_queue"}
+
+
+class SaxmlCalls:
+    """Calls shared by both generations."""
+
+    def __init__(
+        self, client: CellClient, catalog: Catalog, config: GatewayConfig, metrics: GatewayMetrics
+    ) -> None:
+        self.client = client
+        self._catalog = catalog
+        self._config = config
+        self._metrics = metrics
+
+    async def generate(
+        self, request: Request, model: str, query: str, extra_inputs: ExtraInputs | None
+    ) -> list[list[str | float]]:
+        """Return [[text, score], ...]; cancelled when the client disconnects."""
+        model_id = await self._catalog.require(str(ModelId.parse(model)))
+        limit_s = self._config.request_timeout_s
+        try:
+            work = self.client.saxml_generate(model_id, query, extra_inputs, limit_s)
+            samples = await while_connected(request.receive, work)
+        except Cancelled:
+            self._metrics.disconnects.labels(route_name(request.scope)).inc()
+            raise
+        return [[text, score] for text, score in samples]
+
+
+class SaxmlRoutes:
+    def __init__(self, calls: SaxmlCalls) -> None:
+        self._calls = calls
+        self._client = calls.client
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["saxml"])
+        model, cell = body_of(ModelBody), body_of(CellBody)
+        publish, generate = body_of(PublishBody), body_of(GenerateBody)
+        add, twins = router.add_api_route, ["GET", "POST"]
+        add("/publish", self.publish, methods=["POST"], openapi_extra=publish)
+        add("/update", self.update, methods=["PUT"], openapi_extra=body_of(UpdateBody))
+        add("/rollback", self.rollback, methods=["POST"], openapi_extra=body_of(RollbackBody))
+        add("/events", self.events, methods=["GET"], openapi_extra=query_of(EventsQuery))
+        add("/unpublish", self.unpublish, methods=["POST"], openapi_extra=model)
+        add("/generate", self.generate, methods=["POST"], openapi_extra=generate)
+        for method in twins:
+            add("/listcell", self.listcell, methods=[method], openapi_extra=model)
+            add("/listall", self.listall, methods=[method], openapi_extra=cell)
+        return router
+
+    async def publish(self, request: Request) -> Response:
+        """Publish a model: durable on return, loading continues in the background."""
+        body = PublishBody.model_validate_json(await request.body())
+        await self._client.publish(
+            body.model,
+            body.model_path,
+            body.checkpoint,
+            body.replicas,
+            body.overrides,
+            autoscaling=body.autoscaling,
+        )
+        return pretty(_published(body))
+
+    async def update(self, request: Request) -> Response:
+        """Change a published model."""
+        body = UpdateBody.model_validate_json(await request.body())
+        await self._client.update(
+            body.model,
+            model_path=body.model_path,
+            checkpoint=body.checkpoint,
+            replicas=body.replicas,
+            overrides=body.overrides,
+            revision=body.revision,
+            autoscaling=body.autoscaling,
+        )
+        return pretty(_published(body))
+
+    async def rollback(self, request: Request) -> Response:
+        """Roll back to an earlier version (not in Saxml)."""
+        body = RollbackBody.model_validate_json(await request.body())
+        version = await self._client.rollback(body.model, body.version)
+        return pretty({"model": body.model, "version": version})
+
+    async def events(self, request: Request) -> Response:
+        """List changes with author and time, newest first (not in Saxml)."""
+        query = EventsQuery.model_validate(dict(request.query_params))
+        told = await self._client.events(query.model, before=query.before, limit=query.limit)
+        return pretty(msgspec.to_builtins(told))
+
+    async def unpublish(self, request: Request) -> Response:
+        body = ModelBody.model_validate_json(await request.body())
+        await self._client.unpublish(body.model)
+        return pretty({"model": body.model})
+
+    async def listcell(self, request: Request) -> Response:
+        """Describe one model, named in the body (of a GET too) or the query string."""
+        body = await _body_or_query(request, ModelBody)
+        model = await self._client.list(body.model)
+        return pretty({**listed(model), **_shortage(model)})
+
+    async def listall(self, request: Request) -> Response:
+        """List the full names of a cell's models."""
+        body = await _body_or_query(request, CellBody)
+        models = await self._client.list_all(str(CellId.parse(body.sax_cell)))
+        return pretty([model.spec.model_id for model in models])
+
+    async def generate(self, request: Request) -> Response:
+        """Generate; returns every sample with its score."""
+        body = GenerateBody.model_validate_json(await request.body())
+        extra = body.effective_extra_inputs()
+        return pretty(await self._calls.generate(request, body.model, body.query, extra))
+
+
+def listed(model: PublishedModel) -> dict[str, object]:
+    """Reply of /listcell. active_replicas counts the ready ones; max_replicas is autoscaling's
+    upper bound, else the published count."""
+    spec = model.spec
+    return {
+        "model": spec.model_id,
+        "model_path": spec.model_path,
+        "checkpoint": spec.checkpoint,
+        "max_replicas": spec.autoscaling.max_replicas if spec.autoscaling else spec.replicas,
+        "active_replicas": model.ready_replicas,
+    }
+
+
+def _shortage(model: PublishedModel) -> dict[str, object]:
+    """Return `reason`, a field not in Saxml, while replicas are missing."""
+    if model.ready_replicas >= model.wanted_replicas:
+        return {}
+    reasons = dict.fromkeys(replica.reason for replica in model.replicas if replica.reason)
+    return {"reason": "; ".join(reasons)} if reasons else {}
+
+
+def pretty(content: object) -> Response:
+    """Format JSON as generation 2 does."""
+    text = json.dumps(content, indent=4, ensure_ascii=False)
+    return Response(text, media_type="application/json")
+
+
+def _published(body: PublishBody) -> dict[str, object]:
+    """Echo the fields that were sent: Saxml's own replies have no others."""
+    values = body.model_dump()
+    silent = {name for name in ("overrides", "revision") if values.get(name) is None}
+    return body.model_dump(exclude=silent | (_SCALING - body.model_fields_set))
+
+
+async def _body_or_query(request: Request, model: type[M]) -> M:
+    raw = await request.body()
+    if raw and request.query_params:
+        raise InvalidRequest("give the field in the body or in the query string, not both")
+    if raw:
+        return model.model_validate_json(raw)
+    return model.model_validate(dict(request.query_params))

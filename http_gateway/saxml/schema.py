@@ -1,0 +1,165 @@
+"""Request bodies of Saxml's HTTP server, generation 2.
+
+Extra inputs are not checked here: the model server knows which ones a model takes.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, cast
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from sax.errors import InvalidRequest
+from sax.scaling import Scaling, named
+from sax.wire.extra_inputs import ExtraInputs
+
+# Generation 2 always sends these unless overridden; null selects the model's own defaults.
+DEFAULT_EXTRA_INPUTS: ExtraInputs = {
+    "temperature": 0.5,
+    "per_example_max_decode_steps": 128.0,
+    "per_example_top_k": 200.0,
+    "per_example_top_p": 0.95,
+}
+
+
+_SHOWN = 200  # characters of a bad value to quote
+
+
+def read_overrides(value: object) -> object:
+    """Parse `K=1 K2="text"` or an object into one JSON text per key. Raises ValueError."""
+    if isinstance(value, str):
+        return _overrides_from_text(value)
+    if isinstance(value, dict):
+        fields = cast("dict[str, object]", value)
+        return {key: _json_text(key, item) for key, item in fields.items()}
+    return value
+
+
+def _json_text(key: str, value: object) -> str:
+    """Return JSON text: a string already is, as in Saxml; other values are encoded."""
+    if not isinstance(value, str):
+        return json.dumps(value)
+    try:
+        json.loads(value)
+    except (ValueError, RecursionError) as exc:
+        raise ValueError(
+            f'{key}={value[:_SHOWN]} is not JSON text: a string needs "quotes"'
+        ) from exc
+    return value
+
+
+def _overrides_from_text(text: str) -> dict[str, str]:
+    overrides: dict[str, str] = {}
+    decoder = json.JSONDecoder()
+    rest = text.strip()
+    while rest:
+        key, equals, tail = rest.partition("=")
+        if not equals or not key or any(letter.isspace() for letter in key):
+            raise ValueError(f"{rest!r}: write KEY=VALUE pairs with a space between them")
+        try:
+            _, end = decoder.raw_decode(tail)
+        except (ValueError, RecursionError) as exc:
+            word = tail.split(maxsplit=1)[0][:_SHOWN] if tail.strip() else ""
+            raise ValueError(f'{key}={word} is not JSON text: a string needs "quotes"') from exc
+        if tail[end:] and not tail[end].isspace():
+            raise ValueError(f"{key}={tail}: a space must follow the value")
+        overrides[key], rest = tail[:end], tail[end:].strip()
+    return overrides
+
+
+def _not_a_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("give a number")
+    return value
+
+
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+ExtraInput = Number | list[Number] | Annotated[str, Field(strict=True)]
+Replicas = Annotated[int, BeforeValidator(_not_a_bool), Field(ge=0, lt=2**31)]
+Count = Annotated[int, Field(strict=True, lt=2**31)]
+Overrides = Annotated[dict[str, str], BeforeValidator(read_overrides)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class ModelBody(_Body):
+    """/listcell and /unpublish."""
+
+    model: str
+
+
+class CellBody(_Body):
+    """/listall."""
+
+    sax_cell: str
+
+
+class PublishBody(_Body):
+    """/publish. Replicas may be text: "1".
+
+    The last three fields are autoscaling. In an update, fields that are not sent stay as they are,
+    and a max_replicas of null turns autoscaling off.
+    """
+
+    model: str
+    model_path: str
+    checkpoint: str
+    replicas: Replicas
+    overrides: Overrides | None = None
+    min_replicas: Annotated[Count, Field(ge=0)] | None = None
+    max_replicas: Annotated[Count, Field(ge=1)] | None = None
+    target_queue: Annotated[Number, Field(gt=0)] | None = None
+
+    @property
+    def autoscaling(self) -> Scaling | None:
+        """The requested change, if any. Raises InvalidRequest when fields contradict each other."""
+        said = named(self.min_replicas, self.max_replicas, self.target_queue)
+        if "max_replicas" not in self.model_fields_set or self.max_replicas is not None:
+            return said
+        if said is not None:
+            raise InvalidRequest(
+                "max_replicas null turns autoscaling off: send no min_replicas or target_queue",
+                param="max_replicas",
+            )
+        return "off"
+
+
+class UpdateBody(PublishBody):
+    """/update. With `revision` (the number of the model's newest event) the update applies only to
+    that state; without it, to any."""
+
+    revision: Annotated[int, Field(strict=True, gt=0, lt=2**63)] | None = None
+
+
+class RollbackBody(_Body):
+    """/rollback. Default version: the one before the current."""
+
+    model: str
+    version: Annotated[str, Field(pattern="^([0-9a-f]{32})?$")] = ""
+
+
+class EventsQuery(_Body):
+    """/events. Default: all models of the cell."""
+
+    model: str = ""
+    before: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+
+
+class GenerateBody(_Body):
+    """/generate."""
+
+    model: str
+    query: str
+    extra_inputs: dict[str, ExtraInput] | None = None
+
+    def effective_extra_inputs(self) -> ExtraInputs | None:
+        """Merge what was sent over generation 2's defaults; None when null was sent."""
+        if "extra_inputs" not in self.model_fields_set:
+            return DEFAULT_EXTRA_INPUTS
+        if self.extra_inputs is None:
+            return None
+        return {**DEFAULT_EXTRA_INPUTS, **self.extra_inputs}

@@ -1,0 +1,179 @@
+"""Checks the custom kinds that the manifests use: definitions, controllers, webhooks. Pure.
+
+Without its controller a kind is accepted but never becomes a pod; without its webhooks the replicas
+of a JobSet share node pools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from k8s.doctor.finding import OK, PROBLEM, WARNING, Finding
+from k8s.doctor.snapshot import ClusterNeeds, Snapshot
+from k8s.render.fields import is_set, name_of, number, part, parts, text
+from k8s.render.gcloud import install_command
+
+_ABOUT = "controllers"
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """A kind that is not part of Kubernetes."""
+
+    kind: str
+    definition: str
+    version: str  # that our manifests use
+    install: str
+    controller: str = ""  # its Deployment; "": any
+    webhook: str = ""  # part of its name; "": none needed
+
+    @property
+    def plural(self) -> str:
+        return self.definition.partition(".")[0]
+
+
+ADDITIONS = {
+    "jobset": Addition(
+        "JobSet",
+        "jobsets.jobset.x-k8s.io",
+        "v1alpha2",
+        install_command("jobset"),
+        "jobset-controller-manager",
+        "jobset",
+    ),
+    "leaderworkerset": Addition(
+        "LeaderWorkerSet",
+        "leaderworkersets.leaderworkerset.x-k8s.io",
+        "v1",
+        install_command("lws"),
+        "lws-controller-manager",
+        "lws",
+    ),
+    "pathways": Addition(
+        "PathwaysJob",
+        "pathwaysjobs.pathways-job.pathways.domain",
+        "v1",
+        "kubectl apply --server-side -f https://github.com/google/pathways-job/releases/latest/"
+        "download/install.yaml",
+        "pathways-job-controller-manager",
+    ),
+    "inference-gateway": Addition(
+        "InferencePool",
+        "inferencepools.inference.networking.k8s.io",
+        "v1",
+        "kubectl apply --server-side -f https://github.com/kubernetes-sigs/"
+        "gateway-api-inference-extension/releases/latest/download/manifests.yaml",
+    ),
+    "kueue": Addition(
+        "ClusterQueue of Kueue",
+        "clusterqueues.kueue.x-k8s.io",
+        "v1beta1",
+        install_command("kueue"),
+        "kueue-controller-manager",
+        "kueue",
+    ),
+    "keda": Addition(
+        "ScaledObject of KEDA",
+        "scaledobjects.keda.sh",
+        "v1alpha1",
+        "helm install keda kedacore/keda --namespace keda --create-namespace",
+        "keda-operator",
+    ),
+}
+
+
+def findings(snapshot: Snapshot, wanted: ClusterNeeds) -> Iterator[Finding]:
+    """Check each kind that is asked for or in use."""
+    for use in _in_use(snapshot, wanted):
+        addition = ADDITIONS[use]
+        missing = _definition(addition, snapshot)
+        if missing is not None:
+            yield missing
+            if missing.level == PROBLEM:
+                continue
+        yield from _controller(addition, snapshot)
+        yield from _webhook(addition, snapshot)
+
+
+def _in_use(snapshot: Snapshot, wanted: ClusterNeeds) -> list[str]:
+    found = {use for use in ADDITIONS if snapshot.of(ADDITIONS[use].plural)}
+    # Default if nothing is deployed or asked for: the recommended setup uses JobSets.
+    asked = {*found, *wanted.uses} or {"jobset"}
+    # A PathwaysJob becomes a JobSet.
+    return [use for use in ADDITIONS if use in asked or (use == "jobset" and "pathways" in asked)]
+
+
+def _definition(addition: Addition, snapshot: Snapshot) -> Finding | None:
+    if not snapshot.knows("customresourcedefinitions"):
+        return None  # api_server reports lists that could not be read
+    definitions = {name_of(each): each for each in snapshot.of("customresourcedefinitions")}
+    found = definitions.get(addition.definition)
+    if found is None:
+        return Finding(PROBLEM, _ABOUT, f"{addition.kind} is not installed", addition.install)
+    versions = parts(found, "spec", "versions")
+    served = [text(each, "name") for each in versions if is_set(each, "served")]
+    if addition.version not in served:
+        return Finding(
+            PROBLEM,
+            _ABOUT,
+            f"{addition.kind} is served as {', '.join(served) or 'nothing'}, but the manifests "
+            f"use {addition.version}",
+            addition.install,
+        )
+    return Finding(OK, _ABOUT, f"{addition.kind} is installed, served as {', '.join(served)}")
+
+
+def _controller(addition: Addition, snapshot: Snapshot) -> Iterator[Finding]:
+    if not addition.controller or not snapshot.knows("controllers"):
+        return
+    found = [each for each in snapshot.of("controllers") if name_of(each) == addition.controller]
+    if not found:
+        yield Finding(
+            WARNING,
+            _ABOUT,
+            f"there is no Deployment {addition.controller}: cannot tell what handles "
+            f"{addition.kind} here",
+            addition.install,
+        )
+        return
+    ready = [each for each in found if number(each, "status", "readyReplicas") > 0]
+    where = text((ready or found)[0], "metadata", "namespace")
+    if ready:
+        yield Finding(OK, _ABOUT, f"{addition.controller} is ready in namespace {where}")
+        return
+    yield Finding(
+        PROBLEM,
+        _ABOUT,
+        f"{addition.controller} has no ready pod: nothing handles {addition.kind}",
+        f"kubectl -n {where} describe deployment {addition.controller}",
+    )
+
+
+def _webhook(addition: Addition, snapshot: Snapshot) -> Iterator[Finding]:
+    look = "mutatingwebhookconfigurations"
+    if not addition.webhook or not snapshot.knows(look):
+        return
+    found = [each for each in snapshot.of(look) if addition.webhook in name_of(each)]
+    if not found:
+        yield Finding(
+            PROBLEM,
+            _ABOUT,
+            f"{addition.kind} has no webhooks, which give each replica its own node pool",
+            addition.install,
+        )
+        return
+    for each in found:
+        if bare := [hook for hook in parts(each, "webhooks") if not _is_trusted(hook)]:
+            yield Finding(
+                PROBLEM,
+                _ABOUT,
+                f"webhook {text(bare[0], 'name')} has no certificate yet: every "
+                f"{addition.kind} is rejected",
+                f"kubectl rollout restart deployment {addition.controller} --namespace NAMESPACE",
+            )
+
+
+def _is_trusted(hook: dict[str, object]) -> bool:
+    client = part(hook, "clientConfig")
+    return is_set(client, "caBundle") or is_set(client, "url")

@@ -1,0 +1,41 @@
+"""gcloud and kubectl commands that create what a cluster lacks, ready to paste. Pure."""
+
+from __future__ import annotations
+
+import shlex
+
+from sax.slices import TpuSlice
+
+_RELEASES = "https://github.com/kubernetes-sigs/{}/releases/latest/download/manifests.yaml"
+
+
+def install_command(project: str) -> str:
+    """Return the command that installs the latest release of jobset, lws or kueue."""
+    return f"kubectl apply --server-side -f {_RELEASES.format(project)}"
+
+
+def node_pool_command(
+    there: TpuSlice, name: str, *, flex_start: bool = False, spot: bool = False
+) -> str:
+    """Return the command that creates a node pool of one slice."""
+    words = [
+        *("gcloud container node-pools create", name, "--cluster=CLUSTER --location=LOCATION"),
+        f"--node-locations=ZONE --machine-type={there.machine.name}",
+    ]
+    if there.hosts > 1:  # in a pool of single hosts each node is a slice: no topology allowed
+        words.append(f"--tpu-topology={there.size}")
+    words.append(f"--num-nodes={0 if flex_start else there.hosts}")
+    words.append("--workload-metadata=GKE_METADATA")
+    if flex_start:
+        words.append(
+            f"--flex-start --enable-autoscaling --min-nodes=0 --max-nodes={there.hosts} "
+            "--reservation-affinity=none --no-enable-autorepair"
+        )
+    if spot:
+        words.append("--spot")
+    return " ".join(words)
+
+
+def kubectl(*words: str, namespace: str | None = None) -> str:
+    where = ("-n", namespace) if namespace else ()
+    return shlex.join(("kubectl", *where, *words))

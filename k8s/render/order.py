@@ -1,0 +1,148 @@
+"""The checked options of `sax k8s render`. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from k8s.render.bucket import StorageBucket
+from k8s.render.image import ImageSource
+from k8s.render.names import check_jobset, check_label, check_leader_worker_set
+from k8s.render.planned import Planned
+from sax.errors import InvalidRequest
+from sax.names import CellId, ModelId, check_model_path
+from sax.slices import TpuSlice
+
+KINDS = ("jobset", "one-jobset", "leaderworkerset")
+PARTS = ("control", "servers", "all")
+SET_NAME = "sax-model-server-set"
+JOB_NAME = "sax-model-server"
+_MOST_REPLICAS = 1000
+_EMAIL = re.compile(
+    r"[a-z0-9][a-z0-9-]{0,62}@[a-z][a-z0-9.-]{0,120}\.(?:iam|developer)\.gserviceaccount\.com"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Options for the manifests of one model. Raises InvalidRequest if they cannot work."""
+
+    model: str  # as given
+    bucket: StorageBucket
+    replicas: int = 1
+    kind: str = "jobset"
+    part: str = "all"
+    name: str = SET_NAME
+    cell: CellId = field(default_factory=lambda: CellId("test"))
+    model_id: ModelId | None = None  # None: derived from the model's name
+    model_path: str | None = None  # registered path; None: as the checkpoint says
+    overrides: Mapping[str, str] = field(default_factory=dict[str, str])
+    namespace: str | None = None  # None: kubectl's
+    images: ImageSource = ImageSource()
+    service_account_email: str | None = None
+    slots: int | None = None
+    max_context: int | None = None
+    flex_start: bool = False
+    spot: bool = False
+    is_reserved: bool = False  # servers take this model only
+
+    def __post_init__(self) -> None:
+        _check_text(self.model, "MODEL")
+        _check_choice(self.kind, KINDS, "kind")
+        _check_choice(self.part, PARTS, "only")
+        _check_replicas(self.replicas)
+        if self.namespace is not None:
+            check_label(self.namespace, "--namespace", "namespace")
+        if self.model_path is not None:
+            check_model_path(self.model_path)
+        for key, value in self.overrides.items():
+            _check_text(key, "--set")
+            _check_text(value, f"--set {key}")
+        _check_counts({"slots": self.slots, "max-context": self.max_context})
+        _check_email(self.service_account_email)
+        self._check_capacity()
+        self._check_model_id()
+
+    def _check_capacity(self) -> None:
+        if self.flex_start and self.spot:
+            raise InvalidRequest(
+                "--flex-start and --spot are two ways to pay for nodes: give only one",
+                param="spot",
+            )
+
+    def _check_model_id(self) -> None:
+        if self.model_id is not None and self.model_id.cell_id != self.cell:
+            raise InvalidRequest(
+                f"--publish-as {self.model_id} is in another cell than {self.cell}: give --cell "
+                f"{self.model_id.cell_id}, or publish it as {self.cell}/{self.model_id.model}",
+                param="publish_as",
+            )
+
+    @property
+    def set_names(self) -> list[str]:
+        """Names of the JobSets, or of the one JobSet or LeaderWorkerSet."""
+        if self.kind != "jobset":
+            return [self.name]
+        return [f"{self.name}-{index}" for index in range(self.replicas)]
+
+    @property
+    def jobs(self) -> int:
+        return self.replicas if self.kind == "one-jobset" else 1
+
+    def check_names(self, hosts: int) -> None:
+        """Check all derived names for replicas of `hosts` hosts. Raises InvalidName."""
+        if self.kind == "leaderworkerset":
+            return check_leader_worker_set(self.name, replicas=self.replicas, param="name")
+        longest = max(self.set_names, key=len)
+        check_jobset(longest, JOB_NAME, replicas=self.jobs, pods=hosts, param="name")
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class SlicePlacement:
+    """The slice of each replica."""
+
+    there: TpuSlice
+    planned: Planned | None = None  # None: not planned
+
+
+def _check_choice(value: str, choices: tuple[str, ...], option: str) -> None:
+    if value not in choices:
+        raise InvalidRequest(
+            f"--{option} {value!r}: choose one of {', '.join(choices)}", param=option
+        )
+
+
+def _check_replicas(count: int) -> None:
+    if not 1 <= count <= _MOST_REPLICAS:
+        raise InvalidRequest(
+            f"--replicas {count}: write 1 to {_MOST_REPLICAS}; each is a slice of its own "
+            "(--only control renders a cell without model servers)",
+            param="replicas",
+        )
+
+
+def _check_counts(counts: Mapping[str, int | None]) -> None:
+    for option, count in counts.items():
+        if count is not None and not 1 <= count <= 2**31 - 1:
+            raise InvalidRequest(f"--{option} {count}: it must be above 0", param=option)
+
+
+def _check_email(email: str | None) -> None:
+    if email is not None and not _EMAIL.fullmatch(email):
+        raise InvalidRequest(
+            f"--service-account-email {email!r}: give the e-mail of a Google service account, e.g. "
+            "sax@my-project.iam.gserviceaccount.com",
+            param="service_account_email",
+        )
+
+
+def _check_text(text: str, what: str) -> None:
+    """Require one printable line: the text ends up in comments and shell commands."""
+    if not text or not text.isprintable():
+        raise InvalidRequest(
+            f"{what} {json.dumps(text)}: write one line without control characters",
+            param=what.strip("-").lower(),
+        )

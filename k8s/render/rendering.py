@@ -1,0 +1,176 @@
+"""Output of `sax k8s render`: the objects, their YAML, and the comment that heads it.
+
+The same order gives the same bytes. Only a YAML dumper writes values; no text is pasted in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from k8s.render.control_plane import control_plane_of, put_in
+from k8s.render.gcloud import kubectl, node_pool_command
+from k8s.render.model_servers import model_servers
+from k8s.render.order import Order, SlicePlacement
+from k8s.render.packaged import control_plane
+from k8s.render.publication import PublishCommand, publication_of
+
+Object = dict[str, Any]
+CONTROL_FILE, SERVERS_FILE, LIST_FILE = (
+    "control.yaml",
+    "model-servers.yaml",
+    "kustomization.yaml",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Manifests of an order."""
+
+    heading: str  # comment lines
+    control: tuple[Object, ...]
+    servers: tuple[Object, ...]
+
+    @property
+    def objects(self) -> tuple[Object, ...]:
+        return self.control + self.servers
+
+    def as_text(self) -> str:
+        return self.heading + _dump(self.objects)
+
+    def as_files(self) -> dict[str, str]:
+        """Return the files of a kustomize folder by name."""
+        parts = {CONTROL_FILE: self.control, SERVERS_FILE: self.servers}
+        files = {name: self.heading + _dump(part) for name, part in parts.items() if part}
+        listing = {
+            "apiVersion": "kustomize.config.k8s.io/v1beta1",
+            "kind": "Kustomization",
+            "resources": sorted(files),
+        }
+        return {**files, LIST_FILE: self.heading + _dump([listing])}
+
+
+def render(order: Order, placed: SlicePlacement, command: str) -> Rendered:
+    """Render an order given with `command`. Raises InvalidRequest."""
+    order.check_names(placed.there.hosts)
+    published = publication_of(order, placed.planned)
+    control = control_plane_of(control_plane(), order) if order.part != "servers" else []
+    servers: list[Object] = []
+    if order.part != "control":
+        servers = model_servers(order, placed, published.model_id)
+    if order.namespace is not None:
+        put_in(order.namespace, [*control, *servers])
+    heading = _heading(order, placed, published, command)
+    return Rendered(heading, tuple(control), tuple(servers))
+
+
+def _dump(objects: Sequence[Object]) -> str:
+    import yaml  # slow to import, and most commands do not need it
+
+    return "".join("---\n" + yaml.safe_dump(each, sort_keys=False, width=100) for each in objects)
+
+
+def _heading(order: Order, placed: SlicePlacement, published: PublishCommand, command: str) -> str:
+    lines = [
+        f"Made by sax {version('sax')}:",
+        f"  {command}",
+        "",
+        *_what(order, placed),
+        "",
+        *_steps(order, placed, published),
+    ]
+    return "".join(f"# {_one_line(line)}".rstrip() + "\n" for line in lines)
+
+
+def _what(order: Order, placed: SlicePlacement) -> list[str]:
+    there = placed.there
+    if order.part == "control":
+        return [f"The control plane of {order.cell}, with its state in {order.bucket.url}."]
+    replicas = "one replica" if order.replicas == 1 else f"{order.replicas} replicas"
+    hosts = "one host" if there.hosts == 1 else f"{there.hosts} hosts"
+    chips = "one chip" if there.chips_per_host == 1 else f"{there.chips_per_host} chips"
+    lines = [
+        f"{replicas.capitalize()} of {order.model} in {order.cell}, each on {there}: {hosts} of "
+        f"{there.machine.name} with {chips}."
+    ]
+    if order.kind == "one-jobset" and order.replicas > 1:
+        lines.append("They are one JobSet, as in Google's tutorial: a lost host restarts them all.")
+    if placed.planned is None:
+        lines.append(
+            "Not planned (--no-plan): the model may not fit this slice. Check with `sax plan`."
+        )
+        return lines
+    lines.append(f"Planned: {placed.planned}.")
+    if placed.planned.hosts != there.hosts:
+        lines.append(f"(The plan divides the slice into {placed.planned.hosts} hosts.)")
+    return lines
+
+
+def _steps(order: Order, placed: SlicePlacement, published: PublishCommand) -> list[str]:
+    lines = [*_before(order, placed), "Apply it:"]
+    if order.namespace:
+        lines.append(f"  {kubectl('create', 'namespace', order.namespace)}")
+    lines.append("  kubectl apply --server-side -f THIS_FILE      # a folder of it: -k FOLDER")
+    if order.images.registry is None:
+        lines.append(
+            "  (The images name no registry: load them on the nodes or give --image-registry.)"
+        )
+    if order.part == "control":
+        return lines
+    if published.is_upload:
+        lines.append(f"Copy the checkpoint of {order.model} to {published.checkpoint}, then")
+    return [
+        *lines,
+        "Publish the model, with the CLI or over HTTP:",
+        f"  {published.command}",
+        f"  LB_IP=$({_address(order)})",
+        f"  {published.curl}",
+    ]
+
+
+def _address(order: Order) -> str:
+    path = "jsonpath='{.status.loadBalancer.ingress[*].ip}'"
+    return f"{kubectl('get', 'svc', 'sax-http-lb', namespace=order.namespace)} -o {path}"
+
+
+def _before(order: Order, placed: SlicePlacement) -> list[str]:
+    lines: list[str] = []
+    if order.part != "control":
+        controller = "LeaderWorkerSet" if order.kind == "leaderworkerset" else "JobSet"
+        pools = "node pools" if order.replicas > 1 else "a node pool"
+        lines.append(f"Needs the {controller} controller with its webhooks, and {pools}, e.g.")
+        pool = f"{order.name}-0"[:40].rstrip("-")
+        lines.append(
+            "  "
+            + node_pool_command(placed.there, pool, flex_start=order.flex_start, spot=order.spot)
+        )
+    if order.part == "servers":
+        return lines
+    return [*lines, *_rights(order)]
+
+
+def _rights(order: Order) -> list[str]:
+    if order.bucket.credentials:
+        return [f"The pods need credentials for {order.bucket.url}: {order.bucket.credentials}."]
+    where = order.namespace or "default"
+    if order.service_account_email:
+        return [
+            "Needs permission to act as this account, e.g.",
+            f"  gcloud iam service-accounts add-iam-policy-binding {order.service_account_email} "
+            "--role=roles/iam.workloadIdentityUser "
+            f'--member="serviceAccount:PROJECT_ID.svc.id.goog[{where}/sax-sa]"',
+        ]
+    return [
+        "Needs permission to use the bucket, e.g.",
+        f"  gcloud storage buckets add-iam-policy-binding gs://{order.bucket.name} "
+        "--role=roles/storage.objectUser --member=principal://iam.googleapis.com/projects/"
+        "PROJECT_NUMBER/locations/global/workloadIdentityPools/PROJECT_ID.svc.id.goog/subject/ns/"
+        f"{where}/sa/sax-sa",
+    ]
+
+
+def _one_line(text: str) -> str:
+    """Replace unprintable characters, so that no text can end a comment early."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)

@@ -1,0 +1,280 @@
+"""The `k8s render` command: plans a model and renders its Kubernetes manifests.
+
+Runs `model_server.plan` in its own process, as `sax plan` does, and renders with `k8s.render`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
+
+import typer
+
+from sax.cli.commands.plan import Chip, ModelPath, Overrides
+from sax.cli.publication import parse_overrides
+from sax.cli.terminal import say
+from sax.errors import InvalidRequest, MemoryPlanError, SaxError
+from sax.names import CellId, ModelId
+
+if TYPE_CHECKING:
+    from k8s.render.order import Order, SlicePlacement
+    from k8s.render.planned import Planned
+    from k8s.render.rendering import Rendered
+
+_MODULE = "model_server.plan"
+_AUTO = "auto"
+_DOES_NOT_FIT, _BAD_INPUT = 1, 2
+_OURS = "# Made by sax "
+
+
+def render(
+    ctx: typer.Context,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="As for `sax plan`: a registered model path, a checkpoint, a config.json, or "
+            "a well-known name such as meta-llama/Llama-3-70B.",
+        ),
+    ],
+    topology: Annotated[
+        str,
+        typer.Option(
+            metavar="SLICE",
+            help='TPU slice per replica, e.g. v5e:4x8; "auto" picks the smallest that fits.',
+        ),
+    ],
+    bucket: Annotated[
+        str, typer.Option(metavar="gs://BUCKET", help="Bucket for the state of the cell.")
+    ],
+    replicas: Annotated[int, typer.Option(help="Number of replicas, each on its own slice.")] = 1,
+    chip: Chip = None,
+    kind: Annotated[
+        str,
+        typer.Option(
+            metavar="jobset|one-jobset|leaderworkerset",
+            help="One JobSet per replica (recommended: a lost host restarts only its replica), "
+            "one JobSet for all replicas as in Google's tutorial, or a LeaderWorkerSet.",
+        ),
+    ] = "jobset",
+    only: Annotated[
+        str, typer.Option(metavar="control|servers|all", help="Part of the cell to render.")
+    ] = "all",
+    name: Annotated[
+        str, typer.Option(help="Name of the set; with one JobSet per replica, -0, -1, ... follow.")
+    ] = "sax-model-server-set",
+    cell: Annotated[str, typer.Option(metavar="/sax/CELL", help="Name of the cell.")] = "/sax/test",
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Namespace; default: kubectl's.")
+    ] = None,
+    publish_as: Annotated[
+        str | None,
+        typer.Option(metavar="/sax/CELL/NAME", help="Published name; default: derived from MODEL."),
+    ] = None,
+    reserve: Annotated[
+        bool, typer.Option("--reserve", help="Reserve these servers for this model.")
+    ] = False,
+    image_registry: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGION-docker.pkg.dev/PROJECT/REPO", help="Registry of the sax images."
+        ),
+    ] = None,
+    tag: Annotated[
+        str | None, typer.Option(help="Tag of the sax images; default: this version.")
+    ] = None,
+    service_account_email: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME@PROJECT.iam.gserviceaccount.com",
+            help="Google service account that the pods use for the bucket; default: their own "
+            "identity.",
+        ),
+    ] = None,
+    machine_type: Annotated[
+        str | None, typer.Option(help="Machine type; default: the one the slice is planned with.")
+    ] = None,
+    model_path: ModelPath = None,
+    override: Overrides = None,
+    slots: Annotated[int | None, typer.Option(help="The servers' --slots.")] = None,
+    max_context: Annotated[
+        int | None,
+        typer.Option("--max-context", "--max_context", help="The servers' --max_context."),
+    ] = None,
+    flex_start: Annotated[
+        bool,
+        typer.Option("--flex-start", help="Use flex-start nodes, created once capacity is free."),
+    ] = False,
+    spot: Annotated[
+        bool, typer.Option("--spot", help="Use spot nodes, which may go away.")
+    ] = False,
+    no_plan: Annotated[
+        bool,
+        typer.Option(
+            "--no-plan", help="Skip the check that the model fits; no TPU compiler needed."
+        ),
+    ] = False,
+    output_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write a folder for `kubectl apply -k` instead."),
+    ] = None,
+) -> None:
+    """Print Kubernetes manifests that serve a model on TPU slices of Kubernetes Engine.
+
+    Plans the model first (`sax plan`) to derive hosts, chips, node labels and memory; if it does
+    not fit, says what to change. The first lines of the output say what the cluster needs and how
+    to publish the model afterwards. The same arguments give the same bytes. Exit status: 0 done,
+    1 does not fit, 2 bad arguments.
+
+    \b
+    Examples:
+      sax k8s render lm_cloud.LmCloudSpmd175B32Test --topology v5e:4x8 --replicas 2 --bucket gs://B
+      sax k8s render meta-llama/Llama-3-70B --topology auto --chip v6e --bucket gs://B -n prod
+      sax k8s render gs://B/gemma --topology v5e:2x4 --bucket gs://B --set QUANTIZE='"int8"'
+      sax k8s render llama --topology v5e:2x2 --bucket gs://B --no-plan --output-dir deploy
+      sax k8s render llama --topology v5e:2x2 --bucket gs://B --no-plan --only control
+    """
+    try:
+        order = _order(ctx, overrides=parse_overrides(override or ()))
+        if chip is not None and topology != _AUTO:
+            raise InvalidRequest("--chip goes with --topology auto", param="chip")
+        placed = _place(order, topology, chip, machine_type, no_plan)
+        _write(_made(order, placed, _command(ctx)), output_dir)
+    except MemoryPlanError as error:
+        _leave(error, _DOES_NOT_FIT)
+    except InvalidRequest as error:
+        _leave(error, _BAD_INPUT)
+
+
+def _leave(error: SaxError, status: int) -> NoReturn:
+    say(f"sax: {error.text}")
+    raise typer.Exit(status) from None
+
+
+def _order(ctx: typer.Context, overrides: Mapping[str, str]) -> Order:
+    from k8s.render.bucket import StorageBucket
+    from k8s.render.image import ImageSource
+    from k8s.render.order import Order
+
+    given = ctx.params
+    text = given["publish_as"]
+    same = ("model", "replicas", "kind", "name", "namespace", "service_account_email")
+    same += ("model_path", "slots", "max_context", "flex_start", "spot")
+    return Order(
+        bucket=StorageBucket.parse(given["bucket"]),
+        part=given["only"],
+        cell=_cell(given["cell"]),
+        model_id=None if text is None else ModelId.parse(text),
+        is_reserved=given["reserve"],
+        images=ImageSource(given["image_registry"], given["tag"]),
+        overrides=overrides,
+        **{name: given[name] for name in same},
+    )
+
+
+def _cell(text: str) -> CellId:
+    return CellId.parse(text if text.startswith("/") else f"/sax/{text}")
+
+
+def _command(ctx: typer.Context) -> str:
+    """Rebuild the command line: options in their declared order, without defaults.
+
+    Leaves out --output-dir too, so that the same manifests always name the same command.
+    """
+    options: list[str] = []
+    for param in ctx.command.params:
+        value = ctx.params.get(param.name or "")
+        if param.param_type_name == "argument" or param.name == "output_dir":
+            continue
+        if value in (None, False, [], ()) or value == param.default:
+            continue
+        flag = param.opts[0]
+        several = cast("list[object]", value) if isinstance(value, list | tuple) else [value]
+        options += [flag if each is True else f"{flag}={each}" for each in several]
+    model = ctx.params["model"]
+    return shlex.join(["sax", "k8s", "render", *options, *["--"] * model.startswith("-"), model])
+
+
+def _place(
+    order: Order, topology: str, chip: str | None, machine_type: str | None, no_plan: bool
+) -> SlicePlacement:
+    """Choose the slice, by planning if asked to. Raises InvalidRequest, MemoryPlanError."""
+    from k8s.render.order import SlicePlacement
+    from sax.slices import slice_of
+
+    if topology != _AUTO:  # report bad names before spending minutes on the plan
+        order.check_names(slice_of(topology, machine_type).hosts)
+    elif no_plan:
+        raise InvalidRequest(
+            "--topology auto needs a plan: name a slice, e.g. v5e:4x8, or drop --no-plan",
+            param="topology",
+        )
+    if no_plan or order.part == "control":
+        return SlicePlacement(slice_of(topology, machine_type))
+    planned = _planned(order, topology, chip)
+    return SlicePlacement(slice_of(planned.topology, machine_type), planned)
+
+
+def _planned(order: Order, topology: str, chip: str | None) -> Planned:
+    """Run the planner, whose progress and errors go to stderr."""
+    from k8s.render.planned import read_plan
+
+    options = {
+        "--topology": topology,
+        "--chip": chip,
+        "--model-path": order.model_path,
+        "--slots": order.slots,
+        "--max_context": order.max_context,
+    }
+    given = [f"{name}={value}" for name, value in options.items() if value is not None]
+    given += [f"--set={key}={value}" for key, value in order.overrides.items()]
+    command = [sys.executable, "-m", _MODULE, *given, "--json", "--", order.model]
+    # Keep jax from looking for accelerators: a plan needs none.
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
+    if done.returncode == _BAD_INPUT:  # it has printed why
+        say("sax: the model was not planned; --no-plan renders without a plan")
+        raise typer.Exit(_BAD_INPUT)
+    return read_plan(done.stdout)
+
+
+def _made(order: Order, placed: SlicePlacement, command: str) -> Rendered:
+    from k8s.render.rendering import render
+
+    return render(order, placed, command)
+
+
+def _write(made: Rendered, folder: Path | None) -> None:
+    if folder is None:
+        sys.stdout.write(made.as_text())
+        return
+    files = made.as_files()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if strange := _not_ours(folder, files):
+            raise InvalidRequest(
+                f"{strange} exists and was not written by this command: choose another "
+                "--output-dir",
+                param="output_dir",
+            )
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise InvalidRequest(f"--output-dir {folder}: {exc.strerror}", param="output_dir") from exc
+    say(f"wrote {', '.join(files)} to {folder}; apply: kubectl apply --server-side -k {folder}")
+
+
+def _not_ours(folder: Path, names: Iterable[str]) -> Path | None:
+    """Return a file that would be overwritten but was not written by this command."""
+    there = (folder / name for name in names if (folder / name).exists())
+    return next((file for file in there if not _is_ours(file)), None)
+
+
+def _is_ours(file: Path) -> bool:
+    with file.open(encoding="utf-8", errors="replace") as text:
+        return text.read(len(_OURS)) == _OURS

@@ -1,0 +1,196 @@
+"""Maps one model family between GGUF and Hugging Face, undoing what llama.cpp's converter does.
+
+A family is a declaration (`GgufArchitecture`), used in both directions; the declarations are in
+`gguf_architectures`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from model_server.checkpoints.gguf.facts import Facts, Key
+from sax.errors import CheckpointError
+
+
+@dataclass(frozen=True, slots=True)
+class RowOrder:
+    """The permutation of one projection's rows, for any number of heads."""
+
+    heads: str  # config.json key with the number of heads
+    parts: int  # projections fused into the tensor: 1, or 3 for q, k and v
+    of: Callable[[int, int], np.ndarray]  # (rows, heads) -> order
+
+    def for_tensor(self, rows: int, config: Mapping[str, Any], name: str) -> np.ndarray:
+        """Return i64[rows]. Raises CheckpointError if `rows` does not match the heads."""
+        heads = config[self.heads]
+        head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        if rows != self.parts * heads * head_dim:
+            wanted = self.parts * heads * head_dim
+            raise CheckpointError(f"tensor {name} has {rows} rows; its heads need {wanted}")
+        return self.of(rows, heads)
+
+
+def halves_of_heads(rows: int, heads: int) -> np.ndarray:
+    """Rotary pairs: neighbouring rows in the file, one in each half of a head here."""
+    return np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).ravel()
+
+
+def heads_of_thirds(rows: int, heads: int) -> np.ndarray:
+    """In the file all queries, then all keys, then all values; here q, k, v per head."""
+    return np.arange(rows).reshape(3, heads, -1).swapaxes(0, 1).ravel()
+
+
+def inverse(order: np.ndarray) -> np.ndarray:
+    """Return, for each row of the file, the Hugging Face row that it holds."""
+    back = np.empty_like(order)
+    back[order] = np.arange(len(order))
+    return back
+
+
+def rotated(heads: str) -> RowOrder:
+    """Llama's queries and keys."""
+    return RowOrder(heads, 1, halves_of_heads)
+
+
+def fused(heads: str) -> RowOrder:
+    """GPT-NeoX's query_key_value."""
+    return RowOrder(heads, 3, heads_of_thirds)
+
+
+_BLOCK = re.compile(r"blk\.(0|[1-9]\d{0,5})\.(.+)")
+_EXPERT = re.compile(r"\bexperts\.(0|[1-9]\d{0,5})\.")
+_PARTS = ("weight", "bias")
+Config = Mapping[str, Any]  # with the keys of config.json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorPlace:
+    """The Hugging Face name of one tensor in the file, and how the converter changed its values."""
+
+    # Without .weight or .bias, unless the table's key has it too. A tensor that holds all experts
+    # of a layer is named after one of them, with {e} for the expert's number.
+    name: str
+    order: RowOrder | None = None
+    transposed: bool = False  # [in, out] here, [out, in] in the file
+    plus: float = 0.0  # the converter added this to every value
+    # Says which layers must have the tensor; called with layer 0 for tensors outside the layers.
+    needed: Callable[[Config, int], bool] = lambda config, layer: True
+
+    @property
+    def experts(self) -> bool:
+        return "{e}" in self.name
+
+
+def place(name: str, **rest: Any) -> TensorPlace:
+    return TensorPlace(name=name, **rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    gguf_name: str
+    hf_name: str  # contains {e} if the file's tensor holds all experts
+    place: TensorPlace
+    expert: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GgufArchitecture:
+    """The GGUF declaration of one model family."""
+
+    name: str  # general.architecture and the prefix of its metadata
+    # Hugging Face model_type -> class; the first one unless more_config returns another.
+    model_types: Mapping[str, str]
+    tensors: Mapping[str, TensorPlace]  # outside the layers; keys without .weight or .bias
+    layer_tensors: Mapping[str, TensorPlace]  # inside a layer
+    layers: str = "model.layers"  # Hugging Face prefix of the layers
+    keys: tuple[Key, ...]  # config.json keys with a GGUF counterpart
+    layer_count: str = "num_hidden_layers"  # config.json key with the number of layers
+    # config.json values that GGUF takes for granted; a model with other values cannot be written.
+    fixed: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    # The remaining config.json keys from the file, and the remaining metadata from config.json.
+    more_config: Callable[[Facts, dict[str, Any]], dict[str, Any]]
+    more_metadata: Callable[[Config], dict[str, Any]]
+    # Rotary factors from config.json, which GGUF stores as tensors.
+    factors: Callable[[Config], dict[str, np.ndarray]] = lambda config: {}
+    # Normalises Hugging Face names: some checkpoints add a prefix to every name or omit it.
+    usual: Callable[[str], str] = str
+    # Hugging Face tensors that carry no weights, or none that GGUF has a name for.
+    dropped: re.Pattern[str] = re.compile(r"(?!)")
+    spare_layers: bool = False  # checkpoints may have extra layers used only in training
+    split_kv_b: bool = False  # attn_kv_b may be stored as two tensors, attn_k_b and attn_v_b
+
+    def from_gguf(self, gguf_name: str) -> Named | None:
+        """Look up a GGUF name; None if the family has no such tensor."""
+        stem, _, part = gguf_name.rpartition(".")
+        if part not in _PARTS:
+            return None
+        table, prefix = self.tensors, ""
+        if match := _BLOCK.fullmatch(stem):
+            table, prefix, stem = self.layer_tensors, f"{self.layers}.{match[1]}.", match[2]
+        if found := table.get(f"{stem}.{part}"):
+            return Named(gguf_name, prefix + found.name, found)
+        if found := table.get(stem):
+            return Named(gguf_name, f"{prefix}{found.name}.{part}", found)
+        return None
+
+    def from_hf(self, hf_name: str) -> Named | None:
+        """Look up a Hugging Face name; an expert maps to its layer's stacked tensor."""
+        if (plain := _EXPERT.sub("experts.{e}.", hf_name)) != hf_name:
+            match = _EXPERT.search(hf_name)
+            assert match is not None
+            found = self._from_plain_hf(plain)
+            return found and Named(found.gguf_name, plain, found.place, int(match[1]))
+        return self._from_plain_hf(self.usual(hf_name))
+
+    def drops(self, hf_name: str, config: Config) -> bool:
+        """Return True if a GGUF file of this configuration leaves the tensor out."""
+        hf_name = self.usual(hf_name)
+        layer = re.match(re.escape(self.layers) + r"\.(\d+)\.", hf_name)
+        spare = self.spare_layers and layer and int(layer[1]) >= config[self.layer_count]
+        return bool(spare or self.dropped.fullmatch(hf_name))
+
+    def _from_plain_hf(self, hf_name: str) -> Named | None:
+        layer = re.fullmatch(re.escape(self.layers) + r"\.(\d+)\.(.+)", hf_name)
+        table = self._layer_stems if layer else self._stems
+        prefix, rest = (f"blk.{layer[1]}.", layer[2]) if layer else ("", hf_name)
+        if found := table.get(rest):
+            return Named(prefix + found[0], hf_name, found[1])
+        stem, _, part = rest.rpartition(".")
+        if part in _PARTS and (found := table.get(stem)):
+            return Named(f"{prefix}{found[0]}.{part}", hf_name, found[1])
+        return None
+
+    @cached_property
+    def _stems(self) -> dict[str, tuple[str, TensorPlace]]:
+        return {place.name: (stem, place) for stem, place in self.tensors.items()}
+
+    @cached_property
+    def _layer_stems(self) -> dict[str, tuple[str, TensorPlace]]:
+        return {place.name: (stem, place) for stem, place in self.layer_tensors.items()}
+
+    def needed(self, config: Config) -> list[str]:
+        """Return the GGUF names of all weights that a model of this configuration must have."""
+        names = [_with_part(stem) for stem, at in self.tensors.items() if at.needed(config, 0)]
+        for layer in range(config[self.layer_count]):
+            names += [
+                f"blk.{layer}.{_with_part(stem)}"
+                for stem, at in self.layer_tensors.items()
+                if at.needed(config, layer)
+            ]
+        return names
+
+
+def _with_part(stem: str) -> str:
+    return stem if stem.endswith(_PARTS) else f"{stem}.weight"
+
+
+def optional(config: Config, layer: int) -> bool:
+    """`Place.needed` for tensors that only some models of a family have."""
+    return False

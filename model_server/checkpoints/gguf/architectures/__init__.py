@@ -1,0 +1,34 @@
+"""The model families whose GGUF files can be read and written, one declaration each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from model_server.checkpoints.gguf.architecture import GgufArchitecture
+from model_server.checkpoints.gguf.architectures.bert import BERT
+from model_server.checkpoints.gguf.architectures.deepseek2 import DEEPSEEK2
+from model_server.checkpoints.gguf.architectures.gemma import GEMMA, GEMMA2, GEMMA3
+from model_server.checkpoints.gguf.architectures.gpt import GPT2, GPTJ, GPTNEOX
+from model_server.checkpoints.gguf.architectures.llama import LLAMA
+from model_server.checkpoints.gguf.architectures.olmo2 import OLMO2
+from model_server.checkpoints.gguf.architectures.phi3 import PHI3
+from model_server.checkpoints.gguf.architectures.qwen import QWEN2, QWEN3, QWEN3MOE
+
+_ALL = (
+    LLAMA,
+    QWEN2,
+    QWEN3,
+    QWEN3MOE,
+    GEMMA,
+    GEMMA2,
+    GEMMA3,
+    PHI3,
+    GPT2,
+    GPTJ,
+    GPTNEOX,
+    OLMO2,
+    DEEPSEEK2,
+    BERT,
+)
+ARCHITECTURES: Mapping[str, GgufArchitecture] = MappingProxyType({a.name: a for a in _ALL})

@@ -1,0 +1,156 @@
+"""DeepSeek V2 and V3: latent attention, routed and shared experts.
+
+Newer files store kv_b_proj as two tensors, the key part transposed (`split_kv_b`), and give head
+sizes as if queries were compared with the latent itself. Both forms are read; the older one is
+written, because every llama.cpp version reads it.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+from model_server.checkpoints.gguf.architecture import Config, GgufArchitecture, place
+from model_server.checkpoints.gguf.architectures.llama import INVERSE_FREQUENCIES, TENSORS
+from model_server.checkpoints.gguf.facts import Facts, Key
+from model_server.checkpoints.gguf.heads import DECODER
+from model_server.checkpoints.gguf.rope import read_rope, rope_metadata
+from sax.errors import CheckpointError
+
+_SOFTMAX, _SIGMOID = 1, 2  # expert_gating_func; the first V2 files have none
+# (groups, groups used) by number of experts, for V2 and V3 files without expert_group_count.
+_GROUPS = {160: (8, 3), 256: (8, 4)}
+
+
+def _moe(config: Config, layer: int) -> bool:
+    return layer >= config["first_k_dense_replace"]
+
+
+def _dense(config: Config, layer: int) -> bool:
+    return not _moe(config, layer)
+
+
+def _shared(config: Config, layer: int) -> bool:
+    return _moe(config, layer) and bool(config["n_shared_experts"])
+
+
+def _corrected(config: Config, layer: int) -> bool:
+    return _moe(config, layer) and config["topk_method"] == "noaux_tc"
+
+
+def _low_rank_queries(config: Config, layer: int) -> bool:
+    return config["q_lora_rank"] is not None
+
+
+def _full_queries(config: Config, layer: int) -> bool:
+    return config["q_lora_rank"] is None
+
+
+def _more_config(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    gating = facts.get("expert_gating_func", _SOFTMAX)
+    if gating not in (_SOFTMAX, _SIGMOID):
+        raise CheckpointError(f"its expert_gating_func is {gating!r}; supported are 1 and 2")
+    heads = _read_heads(facts)
+    return {
+        "model_type": "deepseek_v3" if gating == _SIGMOID else "deepseek_v2",
+        "scoring_func": "sigmoid" if gating == _SIGMOID else "softmax",
+        "num_key_value_heads": config["num_attention_heads"],
+        **heads,
+        **read_rope(facts, heads["qk_rope_head_dim"]),
+        **_read_groups(facts, config, gating),
+    }
+
+
+def _read_heads(facts: Facts) -> dict[str, Any]:
+    suffix = "" if facts.get("attention.key_length_mla") is None else "_mla"
+    rotated = facts.whole("rope.dimension_count")
+    keys = facts.whole(f"attention.key_length{suffix}")
+    if rotated % 2 or rotated >= keys:
+        raise CheckpointError(f"it cannot rotate {rotated} of {keys} head dimensions")
+    values = facts.whole(f"attention.value_length{suffix}")
+    return {
+        "qk_rope_head_dim": rotated,
+        "qk_nope_head_dim": keys - rotated,
+        "v_head_dim": values,
+    }
+
+
+def _read_groups(facts: Facts, config: Config, gating: int) -> dict[str, Any]:
+    groups, used = _GROUPS.get(config["n_routed_experts"], (1, 1))
+    groups = facts.whole("expert_group_count", groups)
+    used = facts.whole("expert_group_used_count", min(used, groups))
+    method = "greedy" if groups == 1 else "group_limited_greedy"
+    return {
+        "n_group": groups,
+        "topk_group": used,
+        "topk_method": "noaux_tc" if gating == _SIGMOID else method,
+    }
+
+
+def _more_metadata(config: Config) -> dict[str, Any]:
+    newer = config["model_type"] == "deepseek_v3"
+    scoring = config.get("scoring_func") or ("sigmoid" if newer else "softmax")
+    groups = config.get("n_group") or 1
+    return {
+        "attention.head_count_kv": config["num_attention_heads"],
+        "attention.key_length": config["qk_nope_head_dim"] + config["qk_rope_head_dim"],
+        "attention.value_length": config["v_head_dim"],
+        "rope.dimension_count": config["qk_rope_head_dim"],
+        "expert_gating_func": _SIGMOID if scoring == "sigmoid" else _SOFTMAX,
+        "expert_group_count": groups,
+        "expert_group_used_count": config.get("topk_group") or groups,
+        **rope_metadata(config),
+    }
+
+
+_EXPERT, _SHARED = "mlp.experts.{e}", "mlp.shared_experts"
+DEEPSEEK2 = GgufArchitecture(
+    name="deepseek2",
+    model_types=MappingProxyType(
+        {"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM"}
+    ),
+    tensors=TENSORS,
+    layer_tensors=MappingProxyType(
+        {
+            "attn_norm": place("input_layernorm"),
+            "attn_q": place("self_attn.q_proj", needed=_full_queries),
+            "attn_q_a": place("self_attn.q_a_proj", needed=_low_rank_queries),
+            "attn_q_a_norm": place("self_attn.q_a_layernorm", needed=_low_rank_queries),
+            "attn_q_b": place("self_attn.q_b_proj", needed=_low_rank_queries),
+            "attn_kv_a_mqa": place("self_attn.kv_a_proj_with_mqa"),
+            "attn_kv_a_norm": place("self_attn.kv_a_layernorm"),
+            "attn_kv_b": place("self_attn.kv_b_proj"),
+            "attn_output": place("self_attn.o_proj"),
+            "ffn_norm": place("post_attention_layernorm"),
+            "ffn_gate": place("mlp.gate_proj", needed=_dense),
+            "ffn_up": place("mlp.up_proj", needed=_dense),
+            "ffn_down": place("mlp.down_proj", needed=_dense),
+            "ffn_gate_inp": place("mlp.gate", needed=_moe),
+            "exp_probs_b.bias": place("mlp.gate.e_score_correction_bias", needed=_corrected),
+            "ffn_gate_exps": place(f"{_EXPERT}.gate_proj", needed=_moe),
+            "ffn_down_exps": place(f"{_EXPERT}.down_proj", needed=_moe),
+            "ffn_up_exps": place(f"{_EXPERT}.up_proj", needed=_moe),
+            "ffn_gate_shexp": place(f"{_SHARED}.gate_proj", needed=_shared),
+            "ffn_down_shexp": place(f"{_SHARED}.down_proj", needed=_shared),
+            "ffn_up_shexp": place(f"{_SHARED}.up_proj", needed=_shared),
+        }
+    ),
+    keys=(
+        *DECODER,
+        Key("moe_intermediate_size", "expert_feed_forward_length"),
+        Key("n_routed_experts", "expert_count"),
+        Key("num_experts_per_tok", "expert_used_count"),
+        Key("n_shared_experts", "expert_shared_count", default=None, least=0),
+        Key("first_k_dense_replace", "leading_dense_block_count", default=0, least=0),
+        Key("q_lora_rank", "attention.q_lora_rank", default=None),
+        Key("kv_lora_rank", "attention.kv_lora_rank"),
+        Key("routed_scaling_factor", "expert_weights_scale", float, 1.0),
+        Key("norm_topk_prob", "expert_weights_norm", bool, False),
+    ),
+    fixed=MappingProxyType({"hidden_act": "silu", "attention_bias": False, "moe_layer_freq": 1}),
+    more_config=_more_config,
+    more_metadata=_more_metadata,
+    dropped=INVERSE_FREQUENCIES,
+    split_kv_b=True,
+    spare_layers=True,
+)

@@ -1,0 +1,192 @@
+"""GPT-2, GPT-J and GPT-NeoX (Pythia).
+
+GPT-2's matrices are published as [in, out] and stored as [out, in]. GPT-NeoX publishes q, k, v per
+head; files store all queries, then all keys, then all values. llama.cpp names GPT-J's tensors but
+does not run GPT-J; its files are read as other programs write them under those names.
+"""
+
+from __future__ import annotations
+
+import re
+from types import MappingProxyType
+from typing import Any
+
+from model_server.checkpoints.gguf.architecture import (
+    Config,
+    GgufArchitecture,
+    TensorPlace,
+    fused,
+    optional,
+    place,
+)
+from model_server.checkpoints.gguf.facts import Facts, Key
+from model_server.checkpoints.gguf.heads import FFW, SIZES
+from model_server.checkpoints.gguf.rope import read_rope, rope_metadata
+from sax.errors import CheckpointError
+
+_GPT_KEYS = (
+    Key("n_embd", "embedding_length"),
+    Key("n_layer", "block_count"),
+    Key("n_head", "attention.head_count"),
+    Key("n_positions", "context_length"),
+    Key("n_inner", "feed_forward_length", default=None),
+    Key("layer_norm_epsilon", "attention.layer_norm_epsilon", float, 1e-5),
+)
+_ROTATED = "rope.dimension_count"
+# Causal masks and rotary frequencies that old exporters stored as buffers of every layer.
+_MASKS = re.compile(r".*\.(attn|attention)\.(bias|masked_bias|rotary_emb\.inv_freq)")
+
+
+def _transposed(name: str) -> TensorPlace:
+    return place(name, transposed=True)
+
+
+def _ffw(config: Config) -> dict[str, Any]:
+    """llama.cpp requires the feed-forward size, which config.json may omit."""
+    return {"feed_forward_length": config.get("n_inner") or 4 * config["n_embd"]}
+
+
+def _with_prefix(name: str) -> str:
+    """Add the prefix that the first checkpoints, saved without a head, lack."""
+    return name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"
+
+
+GPT2 = GgufArchitecture(
+    name="gpt2",
+    model_types=MappingProxyType({"gpt2": "GPT2LMHeadModel"}),
+    tensors=MappingProxyType(
+        {
+            "token_embd": place("transformer.wte"),
+            "position_embd": place("transformer.wpe"),
+            "output_norm": place("transformer.ln_f"),
+            "output": place("lm_head", needed=optional),
+        }
+    ),
+    layer_tensors=MappingProxyType(
+        {
+            "attn_norm": place("ln_1"),
+            "attn_qkv": _transposed("attn.c_attn"),
+            "attn_output": _transposed("attn.c_proj"),
+            "ffn_norm": place("ln_2"),
+            "ffn_up": _transposed("mlp.c_fc"),
+            "ffn_down": _transposed("mlp.c_proj"),
+        }
+    ),
+    layers="transformer.h",
+    keys=_GPT_KEYS,
+    layer_count="n_layer",
+    fixed=MappingProxyType(
+        {
+            "activation_function": "gelu_new",
+            "add_cross_attention": False,
+            "scale_attn_weights": True,
+            "scale_attn_by_inverse_layer_idx": False,
+        }
+    ),
+    more_config=lambda facts, config: {},
+    more_metadata=_ffw,
+    usual=_with_prefix,
+    dropped=_MASKS,
+)
+
+
+def _read_gptj(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    if facts.number("rope.freq_base", 10000.0) != 10000.0:
+        raise CheckpointError("its rope.freq_base is not 10000, as GPT-J requires")
+    size = config["n_embd"] // config["n_head"]
+    rotated = facts.whole(_ROTATED, size)
+    if rotated % 2 or rotated > size:
+        raise CheckpointError(f"it cannot rotate {rotated} of {size} head dimensions")
+    return {"rotary_dim": rotated}
+
+
+def _gptj_metadata(config: Config) -> dict[str, Any]:
+    # null means that the whole head rotates; only an absent key means GPT-J 6B's 64.
+    rotated = config.get("rotary_dim", 64) or config["n_embd"] // config["n_head"]
+    return _ffw(config) | {_ROTATED: rotated}
+
+
+GPTJ = GgufArchitecture(
+    name="gptj",
+    model_types=MappingProxyType({"gptj": "GPTJForCausalLM"}),
+    tensors=MappingProxyType(
+        {
+            "token_embd": place("transformer.wte"),
+            "output_norm": place("transformer.ln_f"),
+            "output": place("lm_head", needed=optional),
+        }
+    ),
+    layer_tensors=MappingProxyType(
+        {
+            "attn_norm": place("ln_1"),
+            "attn_q": place("attn.q_proj"),
+            "attn_k": place("attn.k_proj"),
+            "attn_v": place("attn.v_proj"),
+            "attn_output": place("attn.out_proj"),
+            "ffn_up": place("mlp.fc_in"),
+            "ffn_down": place("mlp.fc_out"),
+        }
+    ),
+    layers="transformer.h",
+    keys=_GPT_KEYS,
+    layer_count="n_layer",
+    fixed=MappingProxyType({"activation_function": "gelu_new"}),
+    more_config=_read_gptj,
+    more_metadata=_gptj_metadata,
+    dropped=_MASKS,
+)
+
+
+def _read_neox(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    size = config["hidden_size"] // config["num_attention_heads"]
+    rotated = facts.whole(_ROTATED, size)
+    if rotated % 2 or rotated > size:
+        raise CheckpointError(f"it cannot rotate {rotated} of {size} head dimensions")
+    rope = read_rope(facts, rotated)
+    return {
+        "rotary_pct": rotated / size,
+        "rotary_emb_base": rope["rope_theta"],
+        "rope_scaling": rope["rope_scaling"],
+    }
+
+
+def _neox_metadata(config: Config) -> dict[str, Any]:
+    size = config["hidden_size"] // config["num_attention_heads"]
+    new = config.get("rope_parameters") or {}
+    share = new.get("partial_rotary_factor") or config.get("rotary_pct") or 0.25
+    theta = new.get("rope_theta") or config.get("rotary_emb_base") or 10000.0
+    return rope_metadata({**config, "rope_theta": theta}) | {_ROTATED: int(size * share)}
+
+
+GPTNEOX = GgufArchitecture(
+    name="gptneox",
+    model_types=MappingProxyType({"gpt_neox": "GPTNeoXForCausalLM"}),
+    tensors=MappingProxyType(
+        {
+            "token_embd": place("gpt_neox.embed_in"),
+            "output_norm": place("gpt_neox.final_layer_norm"),
+            "output": place("embed_out", needed=optional),
+        }
+    ),
+    layer_tensors=MappingProxyType(
+        {
+            "attn_norm": place("input_layernorm"),
+            "attn_qkv": place("attention.query_key_value", order=fused("num_attention_heads")),
+            "attn_output": place("attention.dense"),
+            "ffn_norm": place("post_attention_layernorm"),
+            "ffn_up": place("mlp.dense_h_to_4h"),
+            "ffn_down": place("mlp.dense_4h_to_h"),
+        }
+    ),
+    layers="gpt_neox.layers",
+    keys=(
+        *SIZES,
+        FFW,
+        Key("layer_norm_eps", "attention.layer_norm_epsilon", float, 1e-5),
+        Key("use_parallel_residual", "use_parallel_residual", bool, True),
+    ),
+    fixed=MappingProxyType({"hidden_act": "gelu", "attention_bias": True}),
+    more_config=_read_neox,
+    more_metadata=_neox_metadata,
+    dropped=_MASKS,
+)

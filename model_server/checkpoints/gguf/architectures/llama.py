@@ -1,0 +1,133 @@
+"""Llama, SmolLM, Mistral, and Mixtral, which llama.cpp treats as a Llama with experts.
+
+llama.cpp rotates neighbouring rows of a head, Hugging Face the rows of its two halves, so the
+converter reorders the rows of queries and keys. It drops Mistral's window, which llama.cpp does not
+implement; here the window is written and read under GGUF's own key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from model_server.checkpoints.gguf.architecture import (
+    Config,
+    GgufArchitecture,
+    TensorPlace,
+    optional,
+    place,
+    rotated,
+)
+from model_server.checkpoints.gguf.facts import Facts, Key
+from model_server.checkpoints.gguf.heads import (
+    DECODER,
+    heads_metadata,
+    layer_types,
+    read_heads,
+    read_window,
+    window_metadata,
+)
+from model_server.checkpoints.gguf.rope import read_rope, rope_factors, rope_metadata
+
+TENSORS: Mapping[str, TensorPlace] = MappingProxyType(
+    {
+        "token_embd": place("model.embed_tokens"),
+        "output_norm": place("model.norm"),
+        "output": place("lm_head", needed=optional),
+    }
+)
+ATTENTION: Mapping[str, TensorPlace] = MappingProxyType(
+    {
+        "attn_norm": place("input_layernorm"),
+        "attn_q": place("self_attn.q_proj"),
+        "attn_k": place("self_attn.k_proj"),
+        "attn_v": place("self_attn.v_proj"),
+        "attn_output": place("self_attn.o_proj"),
+        "ffn_norm": place("post_attention_layernorm"),
+    }
+)
+FEED_FORWARD: Mapping[str, TensorPlace] = MappingProxyType(
+    {
+        "ffn_gate": place("mlp.gate_proj"),
+        "ffn_up": place("mlp.up_proj"),
+        "ffn_down": place("mlp.down_proj"),
+    }
+)
+# Stored by the first exporters although every implementation computes it.
+INVERSE_FREQUENCIES = re.compile(r".*rotary_emb\.inv_freq")
+_EXPERTS = Key("num_local_experts", "expert_count", default=None)
+
+
+def _mixtral(config: Config, layer: int) -> bool:
+    return "num_local_experts" in config
+
+
+def _dense(config: Config, layer: int) -> bool:
+    return not _mixtral(config, layer)
+
+
+def _more_config(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    more = read_heads(facts, config)
+    more |= read_rope(facts, more["head_dim"])
+    window, experts = read_window(facts), facts.get("expert_count")
+    if experts:
+        return more | {
+            "model_type": "mixtral",
+            "num_local_experts": facts.value(_EXPERTS),
+            "num_experts_per_tok": facts.whole("expert_used_count"),
+            "sliding_window": window,
+        }
+    if window:
+        return more | {"model_type": "mistral", "sliding_window": window}
+    biases = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"}
+    return more | {key: facts.has(name) for key, name in biases.items()}
+
+
+def _more_metadata(config: Config) -> dict[str, Any]:
+    more = heads_metadata(config) | rope_metadata(config)
+    if config["model_type"] == "llama":
+        return more
+    everywhere = layer_types(config["num_hidden_layers"], 0)
+    more |= window_metadata(config.get("sliding_window"), everywhere, 0)
+    if config["model_type"] == "mixtral":
+        more |= {
+            "expert_count": config["num_local_experts"],
+            "expert_used_count": config["num_experts_per_tok"],
+        }
+    return more
+
+
+_EXPERT = "block_sparse_moe.experts.{e}"
+LLAMA = GgufArchitecture(
+    name="llama",
+    model_types=MappingProxyType(
+        {
+            "llama": "LlamaForCausalLM",
+            "mistral": "MistralForCausalLM",
+            "mixtral": "MixtralForCausalLM",
+        }
+    ),
+    tensors=TENSORS,
+    layer_tensors=MappingProxyType(
+        {
+            **ATTENTION,
+            "attn_q": place("self_attn.q_proj", order=rotated("num_attention_heads")),
+            "attn_k": place("self_attn.k_proj", order=rotated("num_key_value_heads")),
+            "ffn_gate": place("mlp.gate_proj", needed=_dense),
+            "ffn_up": place("mlp.up_proj", needed=_dense),
+            "ffn_down": place("mlp.down_proj", needed=_dense),
+            "ffn_gate_inp": place("block_sparse_moe.gate", needed=_mixtral),
+            "ffn_gate_exps": place(f"{_EXPERT}.w1", needed=_mixtral),
+            "ffn_down_exps": place(f"{_EXPERT}.w2", needed=_mixtral),
+            "ffn_up_exps": place(f"{_EXPERT}.w3", needed=_mixtral),
+        }
+    ),
+    keys=DECODER,
+    fixed=MappingProxyType({"hidden_act": "silu"}),
+    more_config=_more_config,
+    more_metadata=_more_metadata,
+    factors=rope_factors,
+    dropped=INVERSE_FREQUENCIES,
+)

@@ -1,0 +1,119 @@
+"""Qwen 2, 2.5, 3 and 3 MoE: rows and values are as published.
+
+llama.cpp implements no sliding window for these; here it is written and read under GGUF's own keys.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+from model_server.checkpoints.gguf.architecture import Config, GgufArchitecture, place
+from model_server.checkpoints.gguf.architectures.llama import (
+    ATTENTION,
+    FEED_FORWARD,
+    INVERSE_FREQUENCIES,
+    TENSORS,
+)
+from model_server.checkpoints.gguf.facts import Facts, Key
+from model_server.checkpoints.gguf.heads import (
+    DECODER,
+    FULL,
+    SLIDING,
+    heads_metadata,
+    read_heads,
+    read_layer_types,
+    read_window,
+    window_metadata,
+)
+from model_server.checkpoints.gguf.rope import read_rope, rope_factors, rope_metadata
+
+
+def _read_qwen2(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    more = read_heads(facts, config)
+    return more | read_rope(facts, more["head_dim"]) | _read_windows(facts, config)
+
+
+def _read_qwen3(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    return _read_qwen2(facts, config) | {"attention_bias": facts.has("blk.0.attn_q.bias")}
+
+
+def _read_windows(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
+    window, layers = read_window(facts), config["num_hidden_layers"]
+    if window is None:
+        return {"sliding_window": None, "use_sliding_window": False}
+    kinds = read_layer_types(facts, layers, 0)
+    return {
+        "sliding_window": window,
+        "use_sliding_window": True,
+        "max_window_layers": kinds.index(SLIDING) if SLIDING in kinds else layers,
+        "layer_types": kinds,
+    }
+
+
+def _metadata(config: Config) -> dict[str, Any]:
+    more = heads_metadata(config) | rope_metadata(config)
+    if not config.get("use_sliding_window"):
+        return more
+    layers, first = config["num_hidden_layers"], config.get("max_window_layers", 28)
+    kinds = config.get("layer_types") or [
+        SLIDING if layer >= first else FULL for layer in range(layers)
+    ]
+    return more | window_metadata(config.get("sliding_window"), kinds, 0)
+
+
+QWEN2 = GgufArchitecture(
+    name="qwen2",
+    model_types=MappingProxyType({"qwen2": "Qwen2ForCausalLM"}),
+    tensors=TENSORS,
+    layer_tensors=MappingProxyType({**ATTENTION, **FEED_FORWARD}),
+    keys=DECODER,
+    fixed=MappingProxyType({"hidden_act": "silu"}),
+    more_config=_read_qwen2,
+    more_metadata=_metadata,
+    factors=rope_factors,
+    dropped=INVERSE_FREQUENCIES,
+)
+_NORMED = {
+    **ATTENTION,
+    "attn_q_norm": place("self_attn.q_norm"),
+    "attn_k_norm": place("self_attn.k_norm"),
+}
+QWEN3 = GgufArchitecture(
+    name="qwen3",
+    model_types=MappingProxyType({"qwen3": "Qwen3ForCausalLM"}),
+    tensors=TENSORS,
+    layer_tensors=MappingProxyType({**_NORMED, **FEED_FORWARD}),
+    keys=DECODER,
+    fixed=MappingProxyType({"hidden_act": "silu"}),
+    more_config=_read_qwen3,
+    more_metadata=_metadata,
+    factors=rope_factors,
+)
+_EXPERT = "mlp.experts.{e}"
+QWEN3MOE = GgufArchitecture(
+    name="qwen3moe",
+    model_types=MappingProxyType({"qwen3_moe": "Qwen3MoeForCausalLM"}),
+    tensors=TENSORS,
+    layer_tensors=MappingProxyType(
+        {
+            **_NORMED,
+            "ffn_gate_inp": place("mlp.gate"),
+            "ffn_gate_exps": place(f"{_EXPERT}.gate_proj"),
+            "ffn_down_exps": place(f"{_EXPERT}.down_proj"),
+            "ffn_up_exps": place(f"{_EXPERT}.up_proj"),
+        }
+    ),
+    keys=(
+        *DECODER,
+        Key("num_experts", "expert_count"),
+        Key("num_experts_per_tok", "expert_used_count"),
+        Key("moe_intermediate_size", "expert_feed_forward_length"),
+        # llama.cpp has no key for this and always normalises, as the published models do.
+        Key("norm_topk_prob", "expert_weights_norm", bool, True),
+    ),
+    fixed=MappingProxyType({"hidden_act": "silu", "decoder_sparse_step": 1, "mlp_only_layers": []}),
+    more_config=_read_qwen3,
+    more_metadata=_metadata,
+    factors=rope_factors,
+)

@@ -1,0 +1,143 @@
+"""Opens a GGUF file as a checkpoint.
+
+Reads whole tensors or regions, dequantised or as stored, in the form that the model's authors
+published them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from model_server.checkpoints.gguf.config import architecture_of, config_of
+from model_server.checkpoints.gguf.header import read_header
+from model_server.checkpoints.gguf.matrix import PLAIN, Matrix
+from model_server.checkpoints.gguf.rope import FACTORS
+from model_server.checkpoints.gguf.tokenizer import tokenizer_of
+from model_server.checkpoints.gguf.view import GgufView
+from model_server.checkpoints.gguf.views import views_of
+from model_server.checkpoints.packed import PackedBlocks, Packing
+from model_server.checkpoints.region import Region, explicit, whole
+from model_server.checkpoints.tensor_file import TensorFile
+from model_server.text.chat_template import ChatTemplate
+from model_server.text.tokenizer import HfTokenizer
+from sax.errors import CheckpointError
+
+_T = TypeVar("_T")
+
+
+class GgufCheckpoint:
+    """An open GGUF file. Reading is thread-safe."""
+
+    format = "gguf"
+
+    def __init__(self, path: Path) -> None:
+        """Raises CheckpointError, naming the file."""
+        self.folder: Path | None = None
+        self._file = TensorFile(path)
+        try:
+            self._header = read_header(self._file)
+            self._named(self._prepare)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _prepare(self) -> None:
+        architecture = architecture_of(self._header)
+        factors = {name: self._factors(name) for name in FACTORS if name in self._header.tensors}
+        self.config = config_of(self._header, architecture, self._main_dtype(), factors)
+        self.generation_config: dict[str, Any] = {}
+        self._views = views_of(self._file, self._header, architecture, self.config)
+
+    def names(self) -> list[str]:
+        return list(self._views)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._find(name).shape
+
+    def dtype(self, name: str) -> str:
+        return str(self._find(name).dtype)
+
+    def nbytes(self, name: str) -> int:
+        view = self._find(name)
+        return math.prod(view.shape) * view.dtype.itemsize
+
+    def read(
+        self, name: str, region: Region | None = None, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Read a tensor or a region of it, dequantised, in Hugging Face's layout."""
+        view = self._find(name)
+        wanted = whole(view.shape) if region is None else explicit(region, view.shape)
+        return view.read(wanted, out)
+
+    def packing(self, name: str) -> Packing | None:
+        return self._find(name).packing()
+
+    def read_packed(self, name: str, region: Region | None = None) -> PackedBlocks:
+        view = self._find(name)
+        wanted = whole(view.shape) if region is None else explicit(region, view.shape)
+        return self._named(lambda: view.read_packed(wanted))
+
+    def tokenizer(self) -> HfTokenizer:
+        return self._tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> HfTokenizer:
+        return self._named(lambda: tokenizer_of(self._header.metadata))
+
+    def chat_template(self) -> ChatTemplate | None:
+        source = self._header.metadata.get("tokenizer.chat_template")
+        return None if source is None else self._named(lambda: self._template(source))
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _template(self, source: Any) -> ChatTemplate:
+        if not isinstance(source, str):
+            raise CheckpointError("its tokenizer.chat_template is not text")
+        tokenizer = self.tokenizer()
+        bos, eos = self.config["bos_token_id"], self.config["eos_token_id"]
+        return ChatTemplate(
+            source,
+            "" if bos is None else tokenizer.token_text(bos),
+            "" if eos is None else tokenizer.token_text(eos),
+            tokenizer.control_tokens.texts,
+        )
+
+    def _named(self, work: Callable[[], _T]) -> _T:
+        """Add the file's name to errors raised by the pure modules."""
+        try:
+            return work()
+        except CheckpointError as exc:
+            if str(self._file.path) in exc.text:
+                raise
+            raise CheckpointError(f"{self._file.path} cannot be loaded: {exc.text}") from exc
+
+    def _factors(self, name: str) -> np.ndarray:
+        tensor = self._header.tensors[name]
+        if tensor.kind not in PLAIN or len(tensor.shape) != 1:
+            raise CheckpointError(f"tensor {name} is not a list of plain numbers")
+        (count,) = tensor.shape
+        return (
+            Matrix(self._file, tensor, 1, count)
+            .read(slice(0, 1), slice(0, count))[0]
+            .astype(np.float32)
+        )
+
+    def _main_dtype(self) -> str:
+        """Return the dtype of the embedding, which every family has."""
+        embedding = self._header.tensors.get("token_embd.weight")
+        if embedding is None:
+            raise CheckpointError("it has no tensor token_embd.weight")
+        return str(PLAIN.get(embedding.kind, np.dtype(np.float32)))
+
+    def _find(self, name: str) -> GgufView:
+        try:
+            return self._views[name]
+        except KeyError:
+            raise CheckpointError(f"{self._file.path} has no tensor {name}") from None

@@ -1,0 +1,121 @@
+"""Converts GGUF metadata to a Hugging Face config.json, and back.
+
+Handles what all architectures share; the rest is in their declarations. Pure. Raises
+CheckpointError without a file name, which the caller adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from model_server.checkpoints.gguf.architecture import Config, GgufArchitecture
+from model_server.checkpoints.gguf.architectures import ARCHITECTURES
+from model_server.checkpoints.gguf.facts import REQUIRED, Facts, Key
+from model_server.checkpoints.gguf.header import GgufHeader
+from sax.errors import CheckpointError
+
+# These would change what a model computes, and no family here implements them.
+_NOT_COMPUTED = (
+    "attention.clamp_kqv",
+    "attention.max_alibi_bias",
+    "attention.temperature_length",
+    "attention.temperature_scale",
+    "embedding_scale",
+    "logit_scale",
+    "residual_scale",
+    "router_logit_softcapping",
+)
+
+
+def architecture_of(header: GgufHeader) -> GgufArchitecture:
+    """Return the architecture of a file. Raises CheckpointError if it is not declared here."""
+    name = header.metadata.get("general.architecture")
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise CheckpointError(f"its architecture is {name!r}; supported from GGUF: {known}")
+    return ARCHITECTURES[name]
+
+
+def architecture_for(config: Config) -> GgufArchitecture:
+    """Return the architecture to write a config.json as. Raises CheckpointError."""
+    wanted = config.get("model_type")
+    for architecture in ARCHITECTURES.values():
+        if wanted in architecture.model_types:
+            return architecture
+    known = ", ".join(sorted(t for a in ARCHITECTURES.values() for t in a.model_types))
+    raise CheckpointError(f"a {wanted!r} model cannot be written as GGUF; supported: {known}")
+
+
+def config_of(
+    header: GgufHeader,
+    architecture: GgufArchitecture,
+    torch_dtype: str,
+    factors: Mapping[str, np.ndarray] | None = None,
+) -> dict[str, Any]:
+    """Return the config.json that the model's authors would have written.
+
+    factors: rotary factors by tensor name; GGUF stores this part of the configuration as tensors.
+    """
+    facts = Facts(header, architecture.name, factors)
+    for suffix in _NOT_COMPUTED:
+        if facts.get(suffix):
+            raise CheckpointError(f"its metadata sets {suffix}, which is not supported")
+    config: dict[str, Any] = {"model_type": next(iter(architecture.model_types))}
+    config |= architecture.fixed
+    config |= {key.name: facts.value(key) for key in architecture.keys}
+    layers = config[architecture.layer_count]
+    if layers > len(header.tensors):  # before anything allocates a list of that length
+        raise CheckpointError(
+            f"it announces {layers} layers, but has only {len(header.tensors)} tensors"
+        )
+    config |= {
+        "tie_word_embeddings": not facts.has("output.weight"),
+        "vocab_size": facts.rows("token_embd.weight"),
+        "torch_dtype": torch_dtype,
+        **_token_ids(header),
+    }
+    config |= architecture.more_config(facts, config)
+    return {"architectures": [architecture.model_types[config["model_type"]]], **config}
+
+
+def _token_ids(header: GgufHeader) -> dict[str, Any]:
+    bos = header.metadata.get("tokenizer.ggml.bos_token_id")
+    return {"bos_token_id": bos, "eos_token_id": header.metadata.get("tokenizer.ggml.eos_token_id")}
+
+
+def with_defaults(config: Config) -> dict[str, Any]:
+    """Fill in keys that older config.json files omit."""
+    heads = config.get("num_key_value_heads") or config.get("num_attention_heads")
+    return {**config, "num_key_value_heads": heads}
+
+
+def metadata_of(config: Config, architecture: GgufArchitecture) -> dict[str, Any]:
+    """Return the metadata for a config.json, its keys without the architecture prefix."""
+    _check_fixed(config, architecture)
+    metadata = {key.suffix: _given(config, key) for key in architecture.keys}
+    try:
+        metadata |= {"vocab_size": config["vocab_size"]} | architecture.more_metadata(config)
+    except KeyError as missing:
+        raise CheckpointError(f"its config.json has no {missing}") from missing
+    return {suffix: value for suffix, value in metadata.items() if value is not None}
+
+
+def _given(config: Config, key: Key) -> Any:
+    value = config.get(key.name)
+    if value is None:
+        if key.default is REQUIRED:
+            raise CheckpointError(f"its config.json has no {key.name}")
+        return key.default
+    return key.kind(value)
+
+
+def _check_fixed(config: Config, architecture: GgufArchitecture) -> None:
+    for key, value in architecture.fixed.items():
+        if config.get(key, value) not in (value, None):
+            raise CheckpointError(
+                f"a {config['model_type']} model with {key} = {config[key]!r} cannot be written as "
+                f"GGUF, which assumes {value!r}"
+            )

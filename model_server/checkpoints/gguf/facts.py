@@ -1,0 +1,101 @@
+"""Typed access to the metadata of one architecture.
+
+Raises CheckpointError without a file name, which the caller adds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from model_server.checkpoints.gguf.header import GgufHeader
+from sax.errors import CheckpointError
+
+REQUIRED: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A value held by both config.json and the metadata."""
+
+    name: str  # in config.json
+    suffix: str  # in the metadata, after the architecture's name
+    kind: type = int  # int, float or bool
+    default: Any = REQUIRED  # used when either side omits it; None: the model has no such value
+    least: int = 1  # smallest int
+
+
+class Facts:
+    """The metadata and tensors of a file, read for its architecture."""
+
+    def __init__(
+        self, header: GgufHeader, prefix: str, factors: Mapping[str, np.ndarray] | None = None
+    ) -> None:
+        self.tensors = header.tensors
+        self.factors = factors or {}  # rotary factors, stored as tensors
+        self._metadata = header.metadata
+        self._prefix = prefix
+
+    def value(self, key: Key) -> Any:
+        """Return a bool or a number. Raises CheckpointError for anything else."""
+        if key.kind is bool:
+            return self.flag(key.suffix, key.default)
+        if key.default is None and self.get(key.suffix) is None:
+            return None
+        if key.least == 0 and self.get(key.suffix, key.default) == 0:
+            return 0
+        default = None if key.default is REQUIRED else key.default
+        return (self.whole if key.kind is int else self.number)(key.suffix, default)
+
+    def whole(self, suffix: str, default: int | None = None) -> int:
+        """Return an int above zero. Raises CheckpointError for anything else."""
+        value = self.get(suffix, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+            raise self._wrong(suffix, "a whole number above 0", value)
+        return value
+
+    def number(self, suffix: str, default: float | None = None) -> float:
+        """Return a finite float above zero. Raises CheckpointError for anything else."""
+        value = self.get(suffix, default)
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0 < value < math.inf
+        ):
+            raise self._wrong(suffix, "a number above 0", value)
+        return float(value)
+
+    def flag(self, suffix: str, default: bool) -> bool:
+        value = self.get(suffix, default)
+        if not isinstance(value, bool):
+            raise self._wrong(suffix, "true or false", value)
+        return value
+
+    def get(self, suffix: str, default: Any = None) -> Any:
+        """Return a str, bool or number as stored. Raises CheckpointError for a list."""
+        value = self.get_any(suffix, default)
+        if isinstance(value, list | np.ndarray):
+            raise self._wrong(suffix, "one value", value)
+        return value
+
+    def get_any(self, suffix: str, default: Any = None) -> Any:
+        """Return the value as stored, which may be a list."""
+        return self._metadata.get(f"{self._prefix}.{suffix}", default)
+
+    def has(self, tensor: str) -> bool:
+        return tensor in self.tensors
+
+    def rows(self, tensor: str) -> int:
+        """Return the rows of a stored matrix. Raises CheckpointError if there is none."""
+        found = self.tensors.get(tensor)
+        if found is None or len(found.shape) != 2:
+            raise CheckpointError(f"it has no {tensor}, or one that is not a matrix")
+        return found.shape[0]
+
+    def _wrong(self, suffix: str, wanted: str, value: Any) -> CheckpointError:
+        key = f"{self._prefix}.{suffix}"
+        return CheckpointError(f"its metadata {key} must be {wanted}; it is {value!r}")

@@ -1,0 +1,131 @@
+"""Presents one tensor of a GGUF file in Hugging Face's shape, layout and values.
+
+A view undoes, for any region, what llama.cpp's converter did to the whole tensor. DeepSeek's
+kv_b_proj may be stored as two tensors; `gguf_views` lists the views of a file.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from model_server.checkpoints.gguf.architecture import TensorPlace
+from model_server.checkpoints.gguf.kinds import KINDS
+from model_server.checkpoints.gguf.matrix import Matrix
+from model_server.checkpoints.packed import PackedBlocks, Packing
+from model_server.checkpoints.region import Region, deliver
+from sax.errors import CheckpointError
+
+
+class GgufView(Protocol):
+    """A tensor in Hugging Face's layout. Regions must be explicit (see `region.explicit`)."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    def read(self, region: Region, out: np.ndarray | None = None) -> np.ndarray: ...
+
+    def packing(self) -> Packing | None: ...
+
+    def read_packed(self, region: Region) -> PackedBlocks: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredView:
+    """A tensor stored in the file, perhaps stacked with those of other experts."""
+
+    matrix: Matrix
+    shape: tuple[int, ...]
+    place: TensorPlace
+    order: np.ndarray | None  # i64[rows]: the row in the file for each row here
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float32) if self.place.plus else self.matrix.dtype
+
+    def read(self, region: Region, out: np.ndarray | None = None) -> np.ndarray:
+        if self.place.plus:
+            return deliver(self._read(region, None) - np.float32(self.place.plus), out)
+        return self._read(region, out)
+
+    def _read(self, region: Region, out: np.ndarray | None) -> np.ndarray:
+        if len(self.shape) == 1:
+            return deliver(self._vector(region[0]), out)
+        if self.place.transposed:
+            columns, rows = region
+            turned = None if out is None else out.T
+            return self.matrix.read(self._file_rows(rows), columns, turned).T
+        return self.matrix.read(self._file_rows(region[0]), region[1], out)
+
+    def packing(self) -> Packing | None:
+        """Also None for a transposed tensor, whose blocks run along its columns."""
+        kind = KINDS.get(self.matrix.tensor.kind)
+        whole_rows = len(self.shape) == 2 and not self.place.transposed
+        return kind.packing if kind is not None and whole_rows else None
+
+    def read_packed(self, region: Region) -> PackedBlocks:
+        if self.packing() is None:
+            raise CheckpointError(f"tensor {self.matrix.tensor.name} is not stored in blocks")
+        return self.matrix.read_packed(self._file_rows(region[0]), region[1])
+
+    def _file_rows(self, rows: slice) -> np.ndarray | slice:
+        return rows if self.order is None else self.order[rows]
+
+    def _vector(self, part: slice) -> np.ndarray:
+        """Read part of a vector; reordered ones (only biases, which are short) are read whole."""
+        if self.order is None:
+            return self.matrix.read(slice(0, 1), part)[0]
+        return self.matrix.read(slice(0, 1), slice(0, self.matrix.columns))[0][self.order[part]]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitView:
+    """DeepSeek's kv_b_proj from its two parts: per head, the key rows, then the value rows."""
+
+    keys: tuple[Matrix, ...]  # per head [latent, key rows]
+    values: tuple[Matrix, ...]  # per head [value rows, latent]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.keys) * self._head_rows, self.values[0].columns)
+
+    @property
+    def _head_rows(self) -> int:
+        return self.keys[0].columns + self.values[0].rows
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.result_type(self.keys[0].dtype, self.values[0].dtype)
+
+    def read(self, region: Region, out: np.ndarray | None = None) -> np.ndarray:
+        """Read only the heads that the region's rows touch."""
+        rows, columns = region
+        first, last = rows.start // self._head_rows, math.ceil(rows.stop / self._head_rows)
+        heads = [self._head(head, columns) for head in range(first, last)]
+        if not heads:
+            return deliver(np.empty((0, columns.stop - columns.start), self.dtype), out)
+        start = rows.start - first * self._head_rows
+        found = np.concatenate(heads)[start : start + rows.stop - rows.start]
+        return deliver(found.astype(self.dtype), out)
+
+    def _head(self, head: int, columns: slice) -> np.ndarray:
+        keys, values = self.keys[head], self.values[head]
+        return np.concatenate(
+            [
+                keys.read(columns, slice(0, keys.columns)).T,
+                values.read(slice(0, values.rows), columns),
+            ]
+        )
+
+    def packing(self) -> Packing | None:
+        """Always None: the blocks of the keys run along the columns."""
+        return None
+
+    def read_packed(self, region: Region) -> PackedBlocks:
+        raise CheckpointError(f"tensor {self.keys[0].tensor.name} is not stored in blocks of rows")

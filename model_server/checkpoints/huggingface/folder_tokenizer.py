@@ -1,0 +1,95 @@
+"""Reads the tokenizer and chat template of a Hugging Face folder, whatever its weights are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from model_server.checkpoints.huggingface.folder_vocabulary import read_vocabulary
+from model_server.checkpoints.json_file import read_json, read_text
+from model_server.text.chat_template import ChatTemplate
+from model_server.text.tokenizer import HfTokenizer
+from sax.errors import CheckpointError
+
+
+def folder_tokenizer(folder: Path, config: dict[str, Any]) -> HfTokenizer:
+    """Read the tokenizer; `config` is config.json. Raises CheckpointError, naming the file."""
+    settings = _settings(folder)
+    path = folder / "tokenizer.json"
+    bos, eos = _bos(settings, config), _eos(folder, settings, config)
+    adds_bos = _flag(settings, "add_bos_token")
+    if path.exists():
+        serialized = read_text(path)
+    else:
+        path, vocabulary = read_vocabulary(folder, settings, config)
+        serialized = vocabulary.serialized()
+        bos = vocabulary.bos if bos is None else bos
+        eos |= {vocabulary.eos} if vocabulary.eos is not None else set()
+        adds_bos = vocabulary.adds_bos if adds_bos is None else adds_bos
+    try:
+        return HfTokenizer(serialized, bos=bos, eos=eos, adds_bos=adds_bos)
+    except CheckpointError as exc:
+        raise CheckpointError(f"{path} cannot be loaded: {exc.text}") from exc
+
+
+def folder_chat_template(folder: Path, tokenizer: HfTokenizer) -> ChatTemplate | None:
+    """Read the template; None if there is none. Raises CheckpointError, naming the file."""
+    settings = _settings(folder)
+    path, source = _template_source(folder, settings)
+    if source is None:
+        return None
+    try:
+        return ChatTemplate(
+            source,
+            _content(settings.get("bos_token")) or "",
+            _content(settings.get("eos_token")) or "",
+            tokenizer.control_tokens.texts,
+        )
+    except CheckpointError as exc:
+        raise CheckpointError(f"{path} cannot be loaded: {exc.text}") from exc
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    return read_json(folder / "tokenizer_config.json", missing={})
+
+
+def _flag(settings: dict[str, Any], key: str) -> bool | None:
+    value = settings.get(key)
+    return value if isinstance(value, bool) else None
+
+
+def _bos(settings: dict[str, Any], config: dict[str, Any]) -> int | str | None:
+    given = _content(settings.get("bos_token")) or config.get("bos_token_id")
+    return given if isinstance(given, int | str) else None
+
+
+def _eos(folder: Path, settings: dict[str, Any], config: dict[str, Any]) -> set[int | str]:
+    """Collect the end tokens of all files: chat models end turns with several tokens."""
+    found: set[int | str] = set()
+    for source in (read_json(folder / "generation_config.json", missing={}), config):
+        given = source.get("eos_token_id")
+        found |= {i for i in (given if isinstance(given, list) else [given]) if type(i) is int}
+    content = _content(settings.get("eos_token"))
+    return found | ({content} if content else set())
+
+
+def _template_source(folder: Path, settings: dict[str, Any]) -> tuple[Path, str | None]:
+    own_file = folder / "chat_template.jinja"
+    if own_file.exists():
+        return own_file, read_text(own_file)
+    path, source = folder / "tokenizer_config.json", settings.get("chat_template")
+    if isinstance(source, list):  # several named templates
+        named = {e.get("name"): e.get("template") for e in source if isinstance(e, dict)}
+        source = named.get("default")
+    if source is None:
+        path = folder / "chat_template.json"
+        source = read_json(path, missing={}).get("chat_template")
+    if source is not None and not isinstance(source, str):
+        raise CheckpointError(f"{path}: chat_template is neither text nor a list with a default")
+    return path, source
+
+
+def _content(token: Any) -> str | None:
+    """Return a token's text: tokenizer_config.json has a str, or an object with `content`."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None

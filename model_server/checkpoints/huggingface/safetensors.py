@@ -1,0 +1,121 @@
+"""Opens a Hugging Face folder as a checkpoint.
+
+Expects config.json, model.safetensors or its shards, and tokenizer files. Reads tensor by tensor.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from model_server.checkpoints.huggingface.folder_config import read_config
+from model_server.checkpoints.huggingface.folder_tokenizer import (
+    folder_chat_template,
+    folder_tokenizer,
+)
+from model_server.checkpoints.huggingface.prequantized import packed_weights
+from model_server.checkpoints.huggingface.safetensors_header import DTYPES
+from model_server.checkpoints.huggingface.safetensors_tensors import WEIGHT_FILES, StoredTensors
+from model_server.checkpoints.json_file import read_json
+from model_server.checkpoints.message import ErrorHandler, raise_error
+from model_server.checkpoints.packed import PackedBlocks, Packing
+from model_server.checkpoints.region import Region, deliver, whole
+from model_server.text.chat_template import ChatTemplate
+from model_server.text.tokenizer import HfTokenizer
+from sax.errors import CheckpointError
+
+__all__ = ["WEIGHT_FILES", "SafetensorsCheckpoint"]
+
+
+# Integer and mask buffers that old exporters saved although the configuration implies them.
+_COUNTED = ("position_ids", ".attn.bias", ".attention.bias")
+
+
+class SafetensorsCheckpoint:
+    """An open Hugging Face folder. Reading is thread-safe."""
+
+    format = "safetensors"
+
+    def __init__(self, folder: Path, complain: ErrorHandler = raise_error) -> None:
+        """Passes each broken weight file to `complain`; raises CheckpointError for other files."""
+        self.folder: Path | None = folder
+        self._folder = folder
+        self.config = read_config(folder)
+        self.generation_config = read_json(folder / "generation_config.json", missing={})
+        self._stored = StoredTensors(folder, complain)
+        try:
+            self._packed, used = packed_weights(
+                self.config.get("quantization_config"), self._stored.dtypes, self._stored
+            )
+        except CheckpointError as exc:
+            self.close()
+            raise CheckpointError(f"{folder} cannot be read: {exc.text}") from exc
+        plain = [
+            name
+            for name, dtype in self._stored.dtypes.items()
+            if name not in used and (dtype in DTYPES or not name.endswith(_COUNTED))
+        ]
+        self._names = [*plain, *self._packed]
+
+    def names(self) -> list[str]:
+        return list(self._names)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        packed = self._packed.get(name)
+        return packed.shape if packed else self._stored.shape(name)
+
+    def dtype(self, name: str) -> str:
+        if name in self._packed:
+            return "float32"
+        tensor = self._stored.find(name)
+        if tensor.dtype not in DTYPES:
+            raise CheckpointError(
+                f"tensor {name} in {tensor.file.path} is stored as {tensor.dtype}; "
+                f"supported are {', '.join(DTYPES)}"
+            )
+        return str(DTYPES[tensor.dtype])
+
+    def nbytes(self, name: str) -> int:
+        rows, columns = self._packed[name].shape if name in self._packed else (0, 0)
+        return 4 * rows * columns or self._stored.nbytes(name)
+
+    def read(
+        self, name: str, region: Region | None = None, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Read a tensor or a region of it; only the region's rows are read from disk."""
+        packed = self._packed.get(name)
+        if packed is None:
+            self.dtype(name)  # raises for integer tensors
+            return self._stored.read(name, region, out)
+        rows, columns = region or whole(packed.shape)
+        block = packed.packing.block or packed.shape[1]
+        start, stop = columns.start // block * block, -(-columns.stop // block) * block
+        blocks = packed.read(self._stored, rows, slice(start, stop))
+        cut = slice(columns.start - start, columns.stop - start)
+        return deliver(blocks.dequantized()[:, cut], out)
+
+    def packing(self, name: str) -> Packing | None:
+        packed = self._packed.get(name)
+        return packed and packed.packing
+
+    def read_packed(self, name: str, region: Region | None = None) -> PackedBlocks:
+        packed = self._packed.get(name)
+        if packed is None:
+            raise CheckpointError(f"tensor {name} in {self._folder} is not quantised")
+        rows, columns = region or whole(packed.shape)
+        return packed.read(self._stored, rows, columns)
+
+    def tokenizer(self) -> HfTokenizer:
+        return self._tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> HfTokenizer:
+        return folder_tokenizer(self._folder, self.config)
+
+    def chat_template(self) -> ChatTemplate | None:
+        return folder_chat_template(self._folder, self.tokenizer())
+
+    def close(self) -> None:
+        self._stored.close()

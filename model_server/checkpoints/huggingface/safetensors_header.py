@@ -1,0 +1,84 @@
+"""Reads the header of a .safetensors file: its tensors and their locations.
+
+The `safetensors` package has a reader too, but it maps the whole file, and its error for a short
+file names neither tensor nor bytes. Layout: u64 length, JSON header, tensor data without gaps.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from model_server.checkpoints.message import ErrorHandler, raise_error
+from model_server.checkpoints.tensor_file import TensorFile
+
+MAX_HEADER = 100_000_000  # the format's own limit
+DTYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Location and storage of one tensor."""
+
+    file: TensorFile
+    shape: tuple[int, ...]
+    dtype: str  # the format's name: F32, BF16, I64, ...
+    offset: int  # from the start of the file
+    nbytes: int
+
+
+def read_header(file: TensorFile, complain: ErrorHandler = raise_error) -> dict[str, StoredTensor]:
+    """Read the header. Raises CheckpointError if it is invalid.
+
+    Passes an error to `complain` if the file ends before its last tensor does.
+    """
+    length = int.from_bytes(file.read(0, 8, "its header's length").tobytes(), "little")
+    if length > MAX_HEADER:
+        raise file.damaged(f"it announces a header of {length} bytes; at most {MAX_HEADER}")
+    text = file.read(8, length, "its header").tobytes()
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise file.damaged(f"its header is not JSON: {exc}") from exc
+    if not isinstance(header, dict):
+        raise file.damaged("its header is not a JSON object")
+    header.pop("__metadata__", None)
+    tensors = {name: _stored(file, name, entry, 8 + length) for name, entry in header.items()}
+    _check_end(file, tensors, complain)
+    return tensors
+
+
+def _check_end(
+    file: TensorFile, tensors: Mapping[str, StoredTensor], complain: ErrorHandler
+) -> None:
+    if not tensors:
+        return
+    name = max(tensors, key=lambda name: tensors[name].offset + tensors[name].nbytes)
+    end = tensors[name].offset + tensors[name].nbytes
+    if end > file.size:
+        complain(file.truncated(end, f"tensor {name!r} ({tensors[name].nbytes} bytes)"))
+
+
+def _stored(file: TensorFile, name: str, entry: Any, data_start: int) -> StoredTensor:
+    try:
+        dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    except (TypeError, KeyError, ValueError):
+        raise file.damaged(f"its header's entry for {name!r} is {str(entry)[:200]}") from None
+    numbers = [start, end, *shape] if isinstance(shape, list) else [None]
+    if not isinstance(dtype, str) or not all(type(n) is int and n >= 0 for n in numbers):
+        raise file.damaged(f"its header's entry for {name!r} is {str(entry)[:200]}")
+    nbytes = end - start
+    expected = math.prod(shape) * DTYPES[dtype].itemsize if dtype in DTYPES else nbytes
+    if nbytes < 0 or nbytes != expected:
+        raise file.damaged(f"tensor {name!r} is {dtype} {shape}, yet has {nbytes} bytes")
+    return StoredTensor(file, tuple(shape), dtype, data_start + start, nbytes)

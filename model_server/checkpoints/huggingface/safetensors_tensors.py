@@ -1,0 +1,187 @@
+"""Reads the stored tensors of a Hugging Face folder: one file, or shards and their index.
+
+`prequantized` combines the stored tensors of one quantised weight.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from model_server.checkpoints.huggingface.safetensors_header import StoredTensor, read_header
+from model_server.checkpoints.json_file import read_json
+from model_server.checkpoints.message import ErrorHandler, raise_error
+from model_server.checkpoints.packed import FLOAT8
+from model_server.checkpoints.region import Region, deliver, explicit, whole
+from model_server.checkpoints.tensor_file import TensorFile
+from sax.errors import CheckpointError
+
+_ONE_FILE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+WEIGHT_FILES = (_ONE_FILE, _INDEX)
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F8_E4M3": FLOAT8,
+    "I64": np.dtype(np.int64),
+    "I32": np.dtype(np.int32),
+    "I16": np.dtype(np.int16),
+    "I8": np.dtype(np.int8),
+    "U8": np.dtype(np.uint8),
+    "BOOL": np.dtype(np.bool_),
+}
+_BAND = 2**20  # bytes per read where data must be cut or converted; fits a core's cache
+
+
+@dataclass(frozen=True, slots=True)
+class _RowReader:
+    """Row access to one stored tensor; a scalar is one row."""
+
+    tensor: StoredTensor
+    dtype: np.dtype[Any]
+    what: str  # for errors
+
+    @property
+    def height(self) -> int:
+        """Rows per band."""
+        return max(1, _BAND // max(self._nbytes, 1))
+
+    def lies_as(self, out: np.ndarray) -> bool:
+        """Return True if the file's bytes can be read straight into `out`."""
+        return out.dtype == self.dtype and out.flags.c_contiguous
+
+    def read(self, rows: slice) -> np.ndarray:
+        count = rows.stop - rows.start
+        raw = self.tensor.file.read(self._offset(rows.start), count * self._nbytes, self.what)
+        return raw.view(self.dtype).reshape(count, *self.tensor.shape[1:])
+
+    def fill(self, out: np.ndarray, start: int) -> np.ndarray:
+        return self.tensor.file.fill(out, self._offset(start), self.what)
+
+    @property
+    def _nbytes(self) -> int:
+        return self.tensor.nbytes // max(math.prod(self.tensor.shape[:1]), 1)
+
+    def _offset(self, row: int) -> int:
+        return self.tensor.offset + row * self._nbytes
+
+
+class StoredTensors:
+    """The open weight files of a folder. Reading is thread-safe."""
+
+    def __init__(self, folder: Path, complain: ErrorHandler = raise_error) -> None:
+        """Passes each broken file to `complain`; raises CheckpointError if there are no files."""
+        self._folder = folder
+        self._complain = complain
+        self._files: list[TensorFile] = []
+        try:
+            self._tensors = self._open_tensors()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """The safetensors dtype (F32, BF16, I64, ...) of every tensor, in file order."""
+        return {name: tensor.dtype for name, tensor in self._tensors.items()}
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.find(name).shape
+
+    def nbytes(self, name: str) -> int:
+        return self.find(name).nbytes
+
+    def read(
+        self, name: str, region: Region | None = None, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Read a tensor or a region of it, into `out` if given; reads only the region's rows."""
+        tensor = self.find(name)
+        stored = _RowReader(tensor, self._dtype(name, tensor), f"tensor {name!r}")
+        if not tensor.shape:
+            return deliver(stored.read(slice(0, 1)).reshape(()), out)
+        rows, *rest = explicit(region or (), tensor.shape)
+        if out is None:
+            return stored.read(rows)[:, *rest]
+        if tuple(rest) == whole(tensor.shape[1:]) and stored.lies_as(out):
+            return stored.fill(out, rows.start)
+        for start in range(rows.start, rows.stop, stored.height):
+            stop = min(start + stored.height, rows.stop)
+            band = stored.read(slice(start, stop))[:, *rest]
+            out[start - rows.start : stop - rows.start] = band
+        return out
+
+    def find(self, name: str) -> StoredTensor:
+        """Look up a tensor. Raises CheckpointError if there is none of that name."""
+        try:
+            return self._tensors[name]
+        except KeyError:
+            raise CheckpointError(f"{self._folder} has no tensor {name}") from None
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+    def _dtype(self, name: str, tensor: StoredTensor) -> np.dtype[Any]:
+        if tensor.dtype not in _DTYPES:
+            raise CheckpointError(
+                f"tensor {name} in {tensor.file.path} is stored as {tensor.dtype}; "
+                f"supported are {', '.join(_DTYPES)}"
+            )
+        return _DTYPES[tensor.dtype]
+
+    def _open_tensors(self) -> dict[str, StoredTensor]:
+        if (self._folder / _ONE_FILE).exists():
+            return self._open_file(_ONE_FILE)
+        if (self._folder / _INDEX).exists():
+            return self._open_shards()
+        raise CheckpointError(f"{self._folder} holds neither {_ONE_FILE} nor {_INDEX}")
+
+    def _open_file(self, name: str) -> dict[str, StoredTensor]:
+        try:
+            file = TensorFile(self._folder / name)
+            self._files.append(file)
+            return read_header(file, self._complain)
+        except CheckpointError as exc:
+            self._complain(exc)
+            return {}
+
+    def _open_shards(self) -> dict[str, StoredTensor]:
+        path = self._folder / _INDEX
+        shard_of = read_json(path).get("weight_map")
+        if not isinstance(shard_of, dict) or not all(map(_is_file_name, shard_of.values())):
+            raise CheckpointError(f"{path} has no weight_map of tensor names to file names")
+        tensors: dict[str, StoredTensor] = {}
+        for shard in sorted(set(shard_of.values())):
+            listed = {name for name, place in shard_of.items() if place == shard}
+            if found := self._open_file(shard):
+                self._check_shard(path, shard, listed, found)
+            tensors |= found
+        return tensors
+
+    def _check_shard(
+        self, index: Path, shard: str, listed: set[str], found: Collection[str]
+    ) -> None:
+        if missing := sorted(listed - set(found)):
+            text = (
+                f"{index.parent / shard} lacks {len(missing)} tensors that {index.name} says it "
+                f"has, the first is {missing[0]}"
+            )
+            self._complain(CheckpointError(text))
+        if extra := sorted(set(found) - listed):
+            text = (
+                f"{index.parent / shard} has {len(extra)} tensors that {index.name} does not list "
+                f"there, the first is {extra[0]}: the files belong to different checkpoints"
+            )
+            self._complain(CheckpointError(text))
+
+
+def _is_file_name(text: Any) -> bool:
+    return isinstance(text, str) and text.endswith(".safetensors") and "/" not in text

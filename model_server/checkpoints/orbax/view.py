@@ -1,0 +1,93 @@
+"""Presents part of a stored array as a Hugging Face tensor, with its axes reordered.
+
+JAX models keep heads and layers as separate axes; Hugging Face merges heads into matrices and has
+one tensor per layer. A view reads any region from no more of the array than the region needs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorstore as ts
+
+from model_server.checkpoints.region import Region, deliver, explicit, region_shape
+
+
+@dataclass(frozen=True, slots=True)
+class OrbaxView:
+    """A mapping from array axes: each is fixed at one index or merged into one dimension."""
+
+    path: str  # of the array
+    dims: tuple[tuple[int, ...], ...]  # per dimension the axes merged into it, slowest first
+    taken: tuple[tuple[int, int], ...] = ()  # axis, index
+    rows: int | None = None  # rows without the array's padding
+    scale: float = 1.0
+    # Rotary pairs are neighbours on the last axis of the first dimension; Hugging Face keeps the
+    # first and the second elements of all pairs in two halves.
+    paired: bool = False
+
+    def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the view's shape, given the array's."""
+        first, *rest = (math.prod(stored[axis] for axis in axes) for axes in self.dims)
+        return (first if self.rows is None else min(first, self.rows), *rest)
+
+    def read(
+        self, array: Any, region: Region | None = None, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Read a region of the view. `array` is a tensorstore, which reads only what is indexed."""
+        stored = tuple(array.shape)
+        if not self.dims:
+            return deliver(np.asarray(array.read().result()), out)
+        wanted = explicit(region or (), self.shape(stored))
+        parts = [_widened(part, axes, stored) for part, axes in zip(wanted, self.dims, strict=True)]
+        if self.paired and len(self.dims[0]) == 1:  # a pair may be far apart: read all
+            parts[0] = (slice(None), wanted[0])
+        index: list[Any] = [slice(None)] * len(stored)
+        for axis, position in self.taken:
+            index[axis] = position
+        for (outer, _), axes in zip(parts, self.dims, strict=True):
+            index[axes[0]] = outer
+        if out is not None and self._lies_as(array, out):
+            source = array[tuple(index)][ts.d[:].translate_to[0]]
+            ts.array(out, copy=False, write=True).write(source.transpose(self._order)).result()
+            return out
+        values = self._arranged(array[tuple(index)].read().result())
+        cut = values[tuple(inner for _, inner in parts)]
+        # A transposed view, not a copy, where no axes merge.
+        return deliver(cut.reshape(region_shape(wanted)), out)
+
+    def _lies_as(self, array: Any, out: np.ndarray) -> bool:
+        alone = all(len(axes) == 1 for axes in self.dims)
+        return alone and not self.paired and self.scale == 1.0 and array.dtype == out.dtype
+
+    @property
+    def _order(self) -> list[int]:
+        """The transposition of the axes that remain after `taken` is applied."""
+        left = sorted(axis for axes in self.dims for axis in axes)
+        return [left.index(axis) for axes in self.dims for axis in axes]
+
+    def _arranged(self, values: np.ndarray) -> np.ndarray:
+        values = values.transpose(self._order)
+        if self.paired:
+            values = _halves(values, len(self.dims[0]) - 1)
+        if self.scale != 1.0:
+            values = (values.astype(np.float32) * np.float32(self.scale)).astype(values.dtype)
+        sizes = iter(values.shape)
+        return values.reshape([math.prod(next(sizes) for _ in axes) for axes in self.dims])
+
+
+def _widened(part: slice, axes: tuple[int, ...], stored: tuple[int, ...]) -> tuple[slice, slice]:
+    """Return the slice to read on the slowest axis, and the slice wanted of the merged result."""
+    inner = math.prod(stored[axis] for axis in axes[1:])
+    first, last = part.start // max(inner, 1), -(-part.stop // max(inner, 1))
+    return slice(first, last), slice(part.start - first * inner, part.stop - first * inner)
+
+
+def _halves(values: np.ndarray, axis: int) -> np.ndarray:
+    """Reorder a0 b0 a1 b1 ... to a0 a1 ... b0 b1 ... along one axis."""
+    firsts = np.take(values, np.arange(0, values.shape[axis], 2), axis)
+    seconds = np.take(values, np.arange(1, values.shape[axis], 2), axis)
+    return np.concatenate([firsts, seconds], axis)

@@ -1,0 +1,77 @@
+"""Convert prefill requests and tickets to and from protobuf messages."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from model_server.disaggregation.contract import Contract
+from model_server.engine.sequence import EngineRequest
+from model_server.engine.types import RowResult, Sampling
+from sax.proto import prefill_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class KvHandoff:
+    """The first token, and where the prompt's pages can be fetched."""
+
+    addresses: tuple[str, ...]  # one per host
+    expires_s: float
+    first: RowResult
+
+
+def encode_ask(
+    model_id: str, contract: Contract, submission: EngineRequest, key: int
+) -> prefill_pb2.PrefillRequest:
+    sampling = submission.sampling
+    return prefill_pb2.PrefillRequest(
+        model_key=model_id,
+        contract=prefill_pb2.Contract(**asdict(contract)),
+        tokens=submission.prompt,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        seed=sampling.seed,
+        logprobs=sampling.logprobs,
+        key=key,
+    )
+
+
+def decode_contract(message: prefill_pb2.Contract) -> Contract:
+    return Contract(**{name: getattr(message, name) for name in Contract.__dataclass_fields__})
+
+
+def decode_ask(message: prefill_pb2.PrefillRequest) -> EngineRequest:
+    """Decode to a request for one token, any token; its pages are exported under the key."""
+    return EngineRequest(
+        prompt=tuple(message.tokens),
+        sampling=Sampling(
+            temperature=message.temperature,
+            top_k=message.top_k,
+            top_p=message.top_p,
+            seed=message.seed,
+            logprobs=message.logprobs,
+        ),
+        max_tokens=1,
+        stop_ids=frozenset(),
+        export_key=message.key,
+    )
+
+
+def encode_ticket(ticket: KvHandoff) -> prefill_pb2.Ticket:
+    first = ticket.first
+    return prefill_pb2.Ticket(
+        addresses=ticket.addresses,
+        expires_s=ticket.expires_s,
+        token=first.token,
+        logprob=first.logprob,
+        top=[prefill_pb2.TopToken(token=token, logprob=logprob) for token, logprob in first.top],
+    )
+
+
+def decode_ticket(message: prefill_pb2.Ticket) -> KvHandoff:
+    top = tuple((each.token, each.logprob) for each in message.top)
+    return KvHandoff(
+        addresses=tuple(message.addresses),
+        expires_s=message.expires_s,
+        first=RowResult(message.token, message.logprob, top),
+    )

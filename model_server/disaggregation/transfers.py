@@ -1,0 +1,91 @@
+"""Disaggregated prefill for one model: its contract, its page transfers, its counters.
+
+`Transfers` separates serving from devices: the real one moves arrays, the one in tests is
+arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from model_server.disaggregation.contract import Contract
+
+
+class PageAllowance:
+    """A budget of pages outside the pool; whatever is taken must be given back."""
+
+    def __init__(self, pages: int) -> None:
+        self.pages = pages
+        self.used = 0
+
+    def take(self, count: int) -> bool:
+        """Take pages if that many are free; returns success."""
+        if self.used + count > self.pages:
+            return False
+        self.used += count
+        return True
+
+    def give_back(self, count: int) -> None:
+        self.used -= count
+        assert self.used >= 0, "more pages were given back than taken"
+
+
+# Full contexts of pages in transit, per direction: memory planned beside the page pool.
+CONTEXTS = 4
+KEYS = 2**62  # exclusive upper bound of keys; they are random and so serve as secrets
+
+
+class Transfers(Protocol):
+    """Moves the pages of one model, on all of its hosts. Any thread may call it."""
+
+    gives: bool
+    takes: bool
+
+    def addresses(self) -> Sequence[str]:
+        """Return where other replicas fetch exported pages: one address per host, in host order."""
+        ...
+
+    def reserve(self, key: int, pages: int) -> bool:
+        """Reserve memory for pages to be fetched; False if there is too little.
+
+        It stays reserved until a step imports the pages or they are dropped.
+        """
+        ...
+
+    def fetch(self, key: int, addresses: Sequence[str], deadline_s: float) -> None:
+        """Fetch the pages that another server exports under a reserved key.
+
+        Blocks up to `deadline_s` seconds. Raises DeadlineExceeded, ReplicaLost.
+        """
+        ...
+
+    def drop(self, key: int) -> None:
+        """Free what is reserved, fetched or exported under the key; a late fetch gets an error."""
+        ...
+
+
+@dataclass(slots=True)
+class TransferTotals:
+    """Lifetime counters of disaggregated prefill."""
+
+    fetched: int = 0  # prompts whose pages came from a prefill server
+    fetched_bytes: int = 0
+    fetch_s: float = 0.0
+    computed_here: int = 0  # prompts that fell back to local prefill
+    offered: int = 0  # prompts computed for another server
+    expired: int = 0  # of the offered, never fetched
+
+
+class Disaggregation:
+    """Disaggregated prefill of one model."""
+
+    def __init__(
+        self, contract: Contract, transfers: Transfers, *, room: int, page_bytes: int
+    ) -> None:
+        self.contract = contract
+        self.transfers = transfers
+        self.page_bytes = page_bytes  # over all devices
+        self.outgoing = PageAllowance(room)
+        self.moved = TransferTotals()

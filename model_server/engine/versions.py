@@ -1,0 +1,35 @@
+"""Versions that all hosts of a replica, and all users of a compiled program, must share."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[2]
+_ROOMS = ("sax", "model_server")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that must match on every host; sax also by a digest of its sources."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        own = version("sax")
+    except PackageNotFoundError:  # run from a source tree; the digest identifies it
+        own = "not installed"
+    return {
+        "sax": f"{own} ({source_digest()})",
+        "jax": version("jax"),
+        "jaxlib": version("jaxlib"),
+        "Python": ".".join(platform.python_version_tuple()[:2]),
+    }
+
+
+def source_digest(root: Path = _ROOT) -> str:
+    """Return a digest of the sources, which tells apart builds of one version."""
+    digest = hashlib.sha256()
+    for room in _ROOMS:
+        for path in sorted((root / room).rglob("*.py")):
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]

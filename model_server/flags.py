@@ -1,0 +1,236 @@
+"""Command-line flags of the model server."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from model_server.config import ModelServerConfig
+from sax.auth.security import Security, add_security_flags
+from sax.errors import SaxError
+
+_DESCRIPTION = """\
+A model server: loads the models its admin assigns to it and answers requests for them.
+
+It joins the admin server of its cell and offers every model path it knows; publish a model there
+(`sax publish`) and the admin loads it here. Models share the memory of this process's devices.
+"""
+_EXAMPLES = """\
+examples:
+  python -m model_server
+      join the admin at 127.0.0.1:10000, answer on 127.0.0.1:10001
+  python -m model_server --port 0 --slots 8 --kv_cache_bytes 268435456
+      any free port, at most 8 sequences at once, a KV cache of 256 MiB
+  SAX_ROOT=/tmp/sax python -m model_server --sax_cell /sax/test
+      find the admin through the address file that it wrote there
+
+SIGTERM or Ctrl-C drains: new requests are refused, running ones get --drain_seconds to finish.
+"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser for every flag; defaults come from ModelServerConfig."""
+    default = ModelServerConfig()
+    parser = argparse.ArgumentParser(
+        "python -m model_server",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_network(parser, default)
+    add_security_flags(
+        parser, "names that may load and unload models here: the admin server's; * for everyone"
+    )
+    _add_platform(parser, default)
+    _add_hosts(parser, default)
+    _add_apart(parser, default)
+    _add_engine(parser, default)
+    return parser
+
+
+def make_config(arguments: Sequence[str]) -> ModelServerConfig:
+    """Parse a command line; on a bad one, print the error and exit with status 2."""
+    parser = make_parser()
+    values = vars(parser.parse_args(arguments))
+    values["imports"] = tuple(values["imports"] or ())
+    for name in ("tags", "prefill_servers"):
+        values[name] = tuple(word for word in values[name].split(",") if word)
+    try:
+        security = Security.take_flags(values)
+        return ModelServerConfig(security=security, **values)
+    except (ValueError, SaxError) as exc:
+        parser.error(str(exc))
+
+
+def _add_network(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:
+    flags = parser.add_argument_group("network")
+    flags.add_argument("--host", default=default.host, help="address to listen on (%(default)s)")
+    flags.add_argument(
+        "--port", type=int, default=default.port, help="gRPC port; 0: any free one (%(default)s)"
+    )
+    flags.add_argument(
+        "--advertise",
+        default=default.advertise,
+        metavar="HOST",
+        help="host or address at which others reach this server (default: --host, or this "
+        "machine's own address if that is 0.0.0.0)",
+    )
+    flags.add_argument(
+        "--metrics_port",
+        type=int,
+        default=default.metrics_port,
+        help="HTTP port of Prometheus /metrics and the probes /healthz and /readyz, on every host "
+        "of a replica; 0: any free one, -1: off (%(default)s)",
+    )
+    flags.add_argument(
+        "--sax_cell",
+        default=default.sax_cell,
+        help='cell to serve, as /sax/<cell>; "" joins none and accepts any model (%(default)s)',
+    )
+    flags.add_argument(
+        "--admin",
+        help="host:port of the admin server, or several separated by commas (default: $SAX_ADMIN, "
+        "else the address found under $SAX_ROOT, else 127.0.0.1:10000)",
+    )
+    flags.add_argument(
+        "--drain_seconds",
+        type=float,
+        default=default.drain_seconds,
+        help="seconds for running requests to finish on unload or SIGTERM (%(default)s)",
+    )
+
+
+def _add_platform(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:
+    flags = parser.add_argument_group("what this server offers to the admin")
+    flags.add_argument(
+        "--platform_chip",
+        default=default.platform_chip,
+        help="cpu, tpuv5e, tpuv6e, h100, ... (%(default)s)",
+    )
+    flags.add_argument(
+        "--platform_topology",
+        default=default.platform_topology,
+        help="chips of this replica: 1, 8, 2x4, 4x4x8, ... (%(default)s)",
+    )
+    flags.add_argument(
+        "--import",
+        action="append",
+        dest="imports",
+        metavar="MODULE",
+        help="a Python module that registers custom models; repeatable",
+    )
+    flags.add_argument("--tags", default="", help="comma-separated tags by which models are placed")
+    flags.add_argument(
+        "--model_filter_regex",
+        default=default.model_filter_regex,
+        help="offer only the model paths that fully match (%(default)s)",
+    )
+
+
+def _add_hosts(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:
+    flags = parser.add_argument_group("replicas of several hosts")
+    flags.add_argument(
+        "--hosts",
+        default=default.hosts,
+        help="comma-separated hosts, the primary first; or their number, if the environment (TPU, "
+        "JobSet, LeaderWorkerSet, indexed Job) provides the rest (default: from the environment, "
+        "else this host alone)",
+    )
+    flags.add_argument(
+        "--host_ordinal",
+        type=int,
+        help="which of them this is, 0: the primary (default: from the environment)",
+    )
+    flags.add_argument(
+        "--group_port",
+        type=int,
+        default=default.group_port,
+        help="port on the primary where the hosts meet (%(default)s)",
+    )
+    flags.add_argument(
+        "--host_timeout_seconds",
+        type=float,
+        default=default.host_timeout_seconds,
+        help="a host silent for this long is lost, and the replica with it (%(default)s)",
+    )
+    flags.add_argument(
+        "--bring_up_seconds",
+        type=float,
+        default=default.bring_up_seconds,
+        help="time limit for all hosts to connect (%(default)s)",
+    )
+    flags.add_argument(
+        "--cpu_devices", type=int, help="devices that a CPU host simulates (default: 1)"
+    )
+
+
+def _add_apart(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:
+    flags = parser.add_argument_group("disaggregated prefill")
+    flags.add_argument(
+        "--prefill",
+        action="store_true",
+        help="prefill for servers that name this one in --prefill_servers; a prefill server joins "
+        "no cell (--sax_cell '')",
+    )
+    flags.add_argument(
+        "--prefill_servers",
+        default="",
+        help="comma-separated host:port of model servers that prefill for this one",
+    )
+    flags.add_argument(
+        "--kv_expiry_seconds",
+        type=float,
+        default=default.kv_expiry_seconds,
+        help="how long a prefill server keeps keys and values that nobody fetches (%(default)s)",
+    )
+
+
+def _add_engine(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:
+    flags = parser.add_argument_group("engine and memory, for each model")
+    flags.add_argument(
+        "--slots", type=int, default=default.slots, help="sequences decoded at once (%(default)s)"
+    )
+    flags.add_argument(
+        "--queue",
+        type=int,
+        default=default.queue,
+        help="sequences that may wait for a slot; beyond that callers must retry (%(default)s)",
+    )
+    flags.add_argument(
+        "--page_size",
+        type=int,
+        default=default.page_size,
+        help="tokens per KV page (%(default)s)",
+    )
+    flags.add_argument(
+        "--max_context",
+        type=int,
+        help="longest prompt plus answer, in tokens (default: the model's own)",
+    )
+    flags.add_argument(
+        "--kv_cache_bytes",
+        type=int,
+        help="bytes of KV cache per model (default: on a CPU a whole context in every slot, at "
+        "most 1 GiB; elsewhere all that the plan leaves free)",
+    )
+    flags.add_argument(
+        "--memory_limit_bytes",
+        type=int,
+        help="bytes that all models together may use (default: what the machine has)",
+    )
+    flags.add_argument(
+        "--programs",
+        default=default.programs,
+        metavar="PLACE",
+        help="use programs that `sax precompile` wrote to this folder, gs:// or s3:// location, or "
+        'with "checkpoint" those beside each checkpoint; programs are code, so only people who '
+        "may run code here may be able to write there (default: none)",
+    )
+    flags.add_argument(
+        "--jax_cache_dir", help="keep compiled programs here, to speed up the next load"
+    )
+    flags.add_argument(
+        "--strict_compile",
+        action="store_true",
+        help="stop the engine if a program is compiled while serving, instead of only counting it",
+    )

@@ -1,0 +1,69 @@
+"""Paged attention on TPUs: every device writes and attends to its own shard of the heads.
+
+One Pallas call per layer and device does both, in place; see `tpu_program.py`. It can run
+interpreted on other machines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+
+from model_server.kernels.paged import KernelRefusal, PagedBatch
+from model_server.kernels.pages import LayerPages, Shapes
+from model_server.kernels.tpu import program
+from model_server.kernels.tpu.pages import tpu_shapes
+
+
+@dataclass(frozen=True, slots=True)
+class TpuAttention:
+    """The `Kernel` for TPUs, with pages in the layout of `tpu_shapes`."""
+
+    mesh: Mesh | AbstractMesh
+    heads: str | None  # mesh axis that shards query heads; None: replicated
+    pages: str | None  # mesh axis that shards the KV heads of pages; None: replicated
+    interpret: bool | pltpu.InterpretParams = False
+
+    @property
+    def shapes(self) -> Shapes:
+        return tpu_shapes
+
+    def attend(
+        self,
+        batch: PagedBatch,
+        layer: LayerPages,
+        q: jax.Array,  # f32[T, H, Q]
+        k: jax.Array,  # f32[T, K, Q]
+        v: jax.Array | None,  # f32[T, K, W]
+        *,
+        scale: float,
+        softcap: float | None,
+        window: int | None,
+    ) -> tuple[jax.Array, LayerPages]:
+        """As `PagedBatch.attend`. Raises KernelRefusal if head and page shardings conflict."""
+        if self.heads != self.pages and k.shape[1] > 1:
+            raise KernelRefusal(
+                f"query heads are sharded over {self.heads} and {k.shape[1]} KV heads over "
+                f"{self.pages}: only heads that share one KV head can be sharded alone"
+            )
+        if batch.split is not None:
+            q, k, v = jax.tree.map(batch.split.gathered, (q, k, v))
+
+        def local(*inputs: Any) -> tuple[jax.Array, LayerPages]:
+            return program.attend(
+                *inputs, scale=scale, softcap=softcap, window=window, interpret=self.interpret
+            )
+
+        queries = PartitionSpec(None, self.heads)
+        tokens = pages = PartitionSpec(None, self.pages)
+        return jax.shard_map(
+            local,
+            mesh=self.mesh,
+            in_specs=(PartitionSpec(), pages, queries, tokens, tokens),
+            out_specs=(queries, pages),
+            check_vma=False,
+        )(batch, layer, q, k, v)

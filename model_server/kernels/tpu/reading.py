@@ -1,0 +1,112 @@
+"""Inside the TPU kernel: fetch pages ahead of the attention that uses them.
+
+Pages are fetched in blocks through a ring buffer in VMEM, across units without a pause: while one
+unit is computed, the first blocks of the next ones arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from model_server.kernels.pages import LayerPages
+from model_server.kernels.tpu.sizes import DEPTH, cleared_tokens
+from model_server.kernels.tpu.units import Units
+
+Ref = Any  # Pallas reference: device memory inside a kernel
+_UNIT, _BLOCK, _FETCHED, _READ = range(4)  # cursor fields
+
+
+@dataclass(frozen=True)
+class Fetcher:
+    """Ring buffer of fetched blocks; the cursor says what to fetch next."""
+
+    units: Units  # of Refs in SMEM
+    pools: LayerPages  # of Refs
+    ring: LayerPages  # of Refs in VMEM: rows [DEPTH, K, pages * G, lanes], scales [., K, pages, ..]
+    arrived: Ref  # semaphores, one per place
+    cursor: Ref  # i32[4] in SMEM
+    row_of: Callable[[jax.Array], jax.Array]  # unit -> page table
+    table: int
+    page_size: int
+    pages: int
+
+    def start(self) -> None:
+        """Fill the ring, less the place that is computed on."""
+        self.cursor[_UNIT] = self.units.busy[0]
+        for field in (_BLOCK, _FETCHED, _READ):
+            self.cursor[field] = 0
+        for _ in range(DEPTH - 1):
+            self._fetch()
+
+    def next_block(self, unit: jax.Array, block: jax.Array) -> jax.Array:
+        """Fetch one more block ahead, wait for this one and return its place."""
+        self._fetch()
+        place = self.cursor[_READ] % DEPTH
+        self.cursor[_READ] += 1
+
+        def one(index: jax.Array, _: None) -> None:
+            for copy in self._copies(jnp.int32(0), place, index):
+                copy.wait()
+
+        jax.lax.fori_loop(0, self._count(unit, block), one, None)
+        return place
+
+    def _fetch(self) -> None:
+        unit, block = self.cursor[_UNIT], self.cursor[_BLOCK]
+
+        @pl.when(unit < self.units.starts.shape[0])
+        def _() -> None:
+            place = self.cursor[_FETCHED] % DEPTH
+            count = self._count(unit, block)
+            entry = self.row_of(unit) * self.table + self._first(unit, block)
+
+            def one(index: jax.Array, _: None) -> None:
+                for copy in self._copies(self.units.tables[entry + index], place, index):
+                    copy.start()
+
+            self._clear(place, count)
+            jax.lax.fori_loop(0, count, one, None)
+            last = self._first(unit, block + 1) >= self.units.end_pages[unit]
+            self.cursor[_UNIT] = jnp.where(last, self.units.busy[unit + 1], unit)
+            self.cursor[_BLOCK] = jnp.where(last, 0, block + 1)
+            self.cursor[_FETCHED] += 1
+
+    def _first(self, unit: jax.Array, block: jax.Array) -> jax.Array:
+        return self.units.first_pages[unit] + block * self.pages
+
+    def _count(self, unit: jax.Array, block: jax.Array) -> jax.Array:
+        return jnp.minimum(self.units.end_pages[unit] - self._first(unit, block), self.pages)
+
+    def _copies(self, page: jax.Array, place: jax.Array, index: jax.Array) -> list[Any]:
+        copies = []
+        pools, ring = jax.tree.leaves(self.pools), jax.tree.leaves(self.ring)
+        for pool, places in zip(pools, ring, strict=True):
+            scales = pool.shape[2] == 1
+            target = places.at[place, :, index if scales else self._tokens(index)]
+            copies.append(pltpu.make_async_copy(pool.at[page], target, self.arrived.at[place]))
+        return copies
+
+    def _clear(self, place: jax.Array, count: jax.Array) -> None:
+        """Zero the values of unfetched pages: a weight of 0 does not hide a NaN.
+
+        Starts at the page after the last fetched one, or slightly before it.
+        """
+        values = self.ring.keys if self.ring.values is None else self.ring.values
+        tokens = cleared_tokens(self.page_size)
+        zeros = jnp.zeros((values.shape[1], tokens, values.shape[3]), values.dtype)
+
+        def one(index: jax.Array, _: None) -> None:
+            values[place, :, pl.ds(pl.multiple_of(index * tokens, tokens), tokens), :] = zeros
+
+        first = count * self.page_size // tokens
+        jax.lax.fori_loop(first, self.pages * self.page_size // tokens, one, None)
+
+    def _tokens(self, index: jax.Array) -> Any:
+        return pl.ds(pl.multiple_of(index * self.page_size, self.page_size), self.page_size)

@@ -1,0 +1,117 @@
+"""Result types of a load: all that a servable needs, one class per kind of model.
+
+The seam between servables and weights: the real loader reads a checkpoint and compiles, the tests'
+loader is arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from model_server.disaggregation.transfers import Disaggregation
+from model_server.engine.types import Runner
+from model_server.text.chat_template import ChatTemplate
+from model_server.text.tokenizer import Tokenizer
+from sax.errors import SaxError
+from sax.types import ModelSpec, Progress, SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A language model in memory, compiled and ready to run steps."""
+
+    runner: Runner
+    tokenizer: Tokenizer
+    vocab: int | None = None  # rows of the embedding; None: the tokenizer's size
+    chat_template: ChatTemplate | None
+    chat_queries: bool = False  # render a Saxml query as a user message
+    defaults: SamplingParams  # for fields that a Saxml request omits
+    samples: int  # answers per Saxml Generate call
+    memory: int  # bytes of weights, KV pages and workspace
+    methods: tuple[str, ...]  # lm.generate, lm.generate_stream, lm.score
+    apart: Disaggregation | None = None  # for disaggregated prefill
+
+
+class EmbedRunner(Protocol):
+    """Computes the vectors of a batch. Not thread-safe: one thread calls it."""
+
+    @property
+    def closed(self) -> bool:
+        """True once its memory is free."""
+        ...
+
+    @property
+    def batch(self) -> int:
+        """Largest number of inputs per call."""
+        ...
+
+    def length(self, count: int) -> int:
+        """Return the compiled length for this many tokens; inputs of one length share a batch."""
+        ...
+
+    def embed(self, inputs: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Return one vector per input; all inputs have the same `length`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class TextEncoder(Protocol):
+    """Encodes a text for an embedder, including start and end tokens."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedEmbedder:
+    """An embedding model in memory, compiled for all of its buckets."""
+
+    runner: EmbedRunner
+    tokenizer: TextEncoder
+    vocab: int  # rows of the embedding
+    max_context: int  # tokens of one input
+    dimensions: int  # of a vector
+    queue: int  # inputs that may wait
+    memory: int  # bytes of weights and workspace
+    methods: tuple[str, ...] = ("lm.embed",)
+
+
+class CustomRunner(Protocol):
+    """Runs batches of a custom model's requests. Not thread-safe: one thread calls it."""
+
+    @property
+    def closed(self) -> bool:
+        """True once its memory is free."""
+        ...
+
+    def answer(self, method: str, requests: Sequence[bytes]) -> Sequence[bytes | SaxError]:
+        """Return an answer or an error for each request."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """Batching settings of one custom method."""
+
+    most: int  # requests per batch
+    wait_s: float
+    queue: int  # requests that may wait
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedCustom:
+    """A custom model in memory, compiled for all of its buckets."""
+
+    runner: CustomRunner
+    batching: Mapping[str, Batching]  # by method
+    memory: int  # bytes of weights, states and workspace
+
+
+AnyLoaded = Loaded | LoadedEmbedder | LoadedCustom
+
+# Blocking. Raises LoadFailed and its subclasses, InvalidRequest, ModelPathNotFound.
+Loader = Callable[[ModelSpec, Callable[[Progress], None]], AnyLoaded]

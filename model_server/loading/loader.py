@@ -1,0 +1,297 @@
+"""The real loader: from a spec to a model in memory, for every kind of model.
+
+A language model may span the hosts of a replica; other kinds use one device of the primary.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from typing import Any, Protocol
+
+import jax
+
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.opening import open_checkpoint
+from model_server.config import ModelServerConfig, advertised_host
+from model_server.disaggregation.kv_transfers import KvTransfers
+from model_server.disaggregation.transfer_server import TransferServer
+from model_server.disaggregation.transfers import Disaggregation, Transfers
+from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.engine.types import EngineLimits, Runner
+from model_server.loading.capacity import device_limit, server_devices
+from model_server.loading.compile_watch import CompileWatch
+from model_server.loading.custom_loading import load_custom
+from model_server.loading.embed_loading import load_embedder
+from model_server.loading.lm_loading import LmLoad, run_all
+from model_server.loading.loaded import AnyLoaded, Loaded, LoadedCustom, LoadedEmbedder
+from model_server.loading.memory_plan import Devices, FreeMemory
+from model_server.loading.stages.host_stage import StageHost, StageLoad
+from model_server.models.custom import CustomModel
+from model_server.models.recipe import Recipe
+from model_server.models.registry import find, make_recipe
+from model_server.text.chat_template import ChatTemplate
+from model_server.text.tokenizer import ByteTokenizer
+from model_server.text.vocabulary_fit import check_fit
+from sax.errors import (
+    CheckpointError,
+    InvalidRequest,
+    LoadFailed,
+    ModelPathNotFound,
+    Unavailable,
+)
+from sax.names import NO_CHECKPOINT
+from sax.types import ModelSpec, Progress
+
+logger = logging.getLogger(__name__)
+
+_METHODS = ("lm.generate", "lm.generate_stream", "lm.score")
+
+Report = Callable[[Progress], None]
+
+
+class Hosts(Protocol):
+    """All hosts of this replica, as seen by its primary."""
+
+    def load(
+        self,
+        spec: ModelSpec,
+        limits: EngineLimits,
+        build: Callable[[Programs], Share],
+        report: Report,
+    ) -> Serving:
+        """Build every host's share and run each bucket once."""
+        ...
+
+    def transfers(self, runner: Any, own: KvTransfers) -> Transfers:
+        """Return the KV transfers of every host; `runner` is what `load` returned."""
+        ...
+
+
+class Serving(Runner, Protocol):
+    """A runner that holds no memory once closed."""
+
+    @property
+    def closed(self) -> bool: ...
+
+
+class Share(Serving, Protocol):
+    """One host's share of a model."""
+
+    @property
+    def buckets(self) -> int: ...
+
+    def warm(self, bucket: int) -> None: ...
+
+
+class _Closes(Protocol):
+    """A runner that holds no memory once closed."""
+
+    @property
+    def closed(self) -> bool: ...
+
+
+def _no_proxy() -> str:
+    if "proxy" not in str(jax.config.jax_platforms):  # pyright: ignore[reportAttributeAccessIssue]
+        return ""
+    return "; JAX_PLATFORMS=proxy (Pathways) is not supported yet"
+
+
+class ModelLoader:
+    """Loads models onto this process's devices and accounts for their memory."""
+
+    def __init__(
+        self, config: ModelServerConfig, watch: CompileWatch, hosts: Hosts | None = None
+    ) -> None:
+        """hosts: may be set later, before the first load."""
+        self._config = config
+        self.hosts = hosts
+        self.stage_host = StageHost()  # likewise
+        self.watch = watch
+        self._transfer = TransferServer(advertised_host(config.host))
+        self._live: list[tuple[_Closes, int]] = []
+        # Launch order of each model whose hosts wait for each other.
+        self._orders: list[tuple[_Closes, str]] = []
+
+    def __call__(self, spec: ModelSpec, report: Report) -> AnyLoaded:
+        report(Progress("starting"))
+        entry = find(spec.model_path)  # an unknown path is the clearer error, so it comes first
+        check_offered(entry.path, self._config.model_filter_regex)
+        with self._watched(spec):
+            if isinstance(entry, CustomModel):
+                return self._keep(load_custom(entry, spec, self._config, self._room(), report))
+            with _named(spec.checkpoint), self._open(spec) as checkpoint:
+                config = checkpoint.config if checkpoint else None
+                recipe = make_recipe(spec.model_path, config, spec.overrides)
+                if isinstance(recipe, Recipe):
+                    return self._load(spec, recipe, checkpoint, report)
+                assert checkpoint is not None, "every embedder needs a checkpoint"
+                return self._keep(
+                    load_embedder(
+                        recipe, checkpoint, spec.checkpoint, self._config, self._room(), report
+                    )
+                )
+
+    def share(
+        self, spec: ModelSpec, limits: EngineLimits, programs: Programs, report: Report
+    ) -> Share:
+        """Load this host's share of a model for its primary. Raises as a load does."""
+        with self._watched(spec), _named(spec.checkpoint), self._open(spec) as checkpoint:
+            config = checkpoint.config if checkpoint else None
+            recipe = make_recipe(spec.model_path, config, spec.overrides)
+            assert isinstance(recipe, Recipe), "only language models span hosts"
+            load = self._planned(spec, recipe, checkpoint, limits)
+            runner = load.build(programs, report)
+            self._live.append((runner, load.total))
+            return runner
+
+    def compiles_while_serving(self) -> int:
+        """Number of programs compiled outside loads so far."""
+        return self.watch.while_serving
+
+    def devices(self) -> Devices:
+        """Return the devices models can use. Raises Unavailable if jax finds none."""
+        try:
+            return server_devices(self._config)
+        except RuntimeError as exc:  # e.g. chip in use, bad driver, unknown platform
+            raise Unavailable(f"jax has no devices here: {exc}{_no_proxy()}") from exc
+
+    @contextmanager
+    def _watched(self, spec: ModelSpec) -> Iterator[None]:
+        with self.watch.loading() as compiles:
+            yield
+        logger.info("%s: while it loaded, XLA compiled %s", spec.model_id, compiles)
+
+    def _open(self, spec: ModelSpec) -> AbstractContextManager[Checkpoint | None]:
+        if spec.checkpoint == NO_CHECKPOINT:
+            return nullcontext(None)
+        return closing(open_checkpoint(spec.checkpoint))
+
+    def _load(
+        self, spec: ModelSpec, recipe: Recipe, checkpoint: Checkpoint | None, report: Report
+    ) -> Loaded:
+        # Cheap checks come before slow work: vocabulary, plan, then weights.
+        tokenizer = checkpoint.tokenizer() if checkpoint else ByteTokenizer(recipe.vocab)
+        if checkpoint:
+            check_fit(checkpoint.tokenizer(), recipe.vocab, spec.checkpoint)
+        template = checkpoint.chat_template() if checkpoint else None
+        as_chat = chat_queries(recipe, template)
+        load = self._planned(spec, recipe, checkpoint)
+        self._check_order(load.order)
+        runner = self._run(spec, load, report)
+        self._live.append((runner, load.total))
+        if load.order is not None:
+            self._orders.append((runner, load.order))
+        return Loaded(
+            runner=runner,
+            tokenizer=tokenizer,
+            vocab=recipe.vocab,
+            chat_template=template,
+            chat_queries=as_chat,
+            defaults=recipe.defaults,
+            samples=recipe.samples,
+            memory=load.memory,
+            methods=_METHODS,
+            apart=self._apart(load, runner),
+        )
+
+    def _planned(
+        self,
+        spec: ModelSpec,
+        recipe: Recipe,
+        checkpoint: Checkpoint | None,
+        limits: EngineLimits | None = None,
+    ) -> LmLoad | StageLoad:
+        """Plan all layers, or only some if the model is a pipeline of stages."""
+        how = (spec, recipe, checkpoint, self._config, self._in_use())
+        if recipe.stages > 1:
+            if self._config.programs:
+                logger.warning(
+                    "%s: in stages, so its hosts ignore --programs",
+                    spec.model_id,
+                )
+            return StageLoad(*how, self.stage_host, limits)
+        return LmLoad(*how, self._transfer, limits)
+
+    def _run(self, spec: ModelSpec, load: LmLoad | StageLoad, report: Report) -> Serving:
+        """Build the model here, or on all hosts that it spans."""
+        if self.hosts is not None and load.spans_hosts:
+            return self.hosts.load(
+                spec, load.limits, lambda programs: load.build(programs, report), report
+            )
+        runner = load.build(COMPILED_HERE, report)
+        run_all(runner, report)
+        return runner
+
+    def _check_order(self, order: str | None) -> None:
+        """Raise LoadFailed if hosts could launch the programs of two models in different orders."""
+        self._orders = [(runner, held) for runner, held in self._orders if not runner.closed]
+        others = {held for _, held in self._orders} - {order}
+        if order is not None and others:
+            raise LoadFailed(
+                f"a model that lies {order} cannot be beside one that lies {others.pop()}: hosts "
+                "would wait for each other forever; unload that one, or set NUM_STAGES to the "
+                "number of hosts"
+            )
+
+    def _apart(self, load: LmLoad | StageLoad, runner: Serving) -> Disaggregation | None:
+        """Return what disaggregated prefill needs, if this server takes part in it."""
+        if isinstance(load, StageLoad):
+            if self._config.takes_pages:
+                logger.warning("--prefill_servers is ignored for a model in stages")
+            return None
+        if load.traffic is None:
+            return None
+        if self.hosts is not None and load.spans_hosts:
+            return load.apart(self.hosts.transfers(runner, load.traffic))
+        return load.apart(load.traffic)
+
+    def _room(self) -> FreeMemory:
+        """Memory that is left for a model on one device."""
+        return FreeMemory(device_limit(jax.local_devices(), self._config), self._in_use())
+
+    def _keep(self, loaded: LoadedEmbedder | LoadedCustom) -> LoadedEmbedder | LoadedCustom:
+        self._live.append((loaded.runner, loaded.memory))
+        return loaded
+
+    def _in_use(self) -> int:
+        self._live = [(runner, size) for runner, size in self._live if not runner.closed]
+        return sum(size for _, size in self._live)
+
+
+def make_loader(config: ModelServerConfig) -> ModelLoader:
+    """Return the process's loader. Call once: it listens to every compilation from then on."""
+    return ModelLoader(config, CompileWatch(strict=config.strict_compile))
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Prefix checkpoint errors with the checkpoint's path, unless the text has it already."""
+    try:
+        yield
+    except CheckpointError as exc:
+        if path in exc.text:
+            raise
+        raise CheckpointError(f"{path}: {exc.text}", param=exc.param) from exc
+
+
+def check_offered(path: str, filter_regex: str) -> None:
+    """Raise ModelPathNotFound for a path that --model_filter_regex excludes."""
+    if not re.fullmatch(filter_regex, path):
+        raise ModelPathNotFound(
+            f"{path} is known here but not offered: this server was started with "
+            f"--model_filter_regex {filter_regex!r}",
+            param="model_path",
+        )
+
+
+def chat_queries(recipe: Recipe, template: ChatTemplate | None) -> bool:
+    """Return True if a Saxml query is a user message. Raises InvalidRequest if it cannot be."""
+    if recipe.query_format == "chat" and template is None:
+        raise InvalidRequest(
+            'QUERY_FORMAT is "chat" but the checkpoint has no chat template',
+            param="overrides.QUERY_FORMAT",
+        )
+    return template is not None and recipe.query_format != "raw"

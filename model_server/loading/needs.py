@@ -1,0 +1,62 @@
+"""Computes what a model needs of a server from shapes alone: on any machine, in about a second.
+
+Refusals carry it, so that the assigner can act on them. Allocates nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import jax
+
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.config import ModelServerConfig
+from model_server.loading.capacity import layout_for, least_bytes, weight_bytes
+from model_server.loading.memory_plan import human
+from model_server.models.recipe import Recipe
+from model_server.models.weights.sharding import ONE_DEVICE
+from sax.errors import MemoryPlanError
+from sax.need import Need
+
+
+def need_of(recipe: Recipe, checkpoint: Checkpoint | None, config: ModelServerConfig) -> Need:
+    """Return the least a server must have, given flags like these."""
+    layout = layout_for(recipe)
+    devices = layout.mesh.size
+    module = recipe.blueprint(layout, checkpoint)
+    memory = least_bytes(recipe, module, layout, config) * devices
+    if recipe.mesh_shape:
+        weights = weight_bytes(module, layout) * devices
+        return Need(devices=devices, memory=memory, weights=weights)
+    # Fewer devices hold fewer copies of replicated weights, so count one copy.
+    return Need(memory=memory, weights=recipe.blueprint(ONE_DEVICE, checkpoint).bytes)
+
+
+def check_devices(recipe: Recipe, checkpoint: Checkpoint | None, config: ModelServerConfig) -> None:
+    """Raise MemoryPlanError for a mesh of more devices than this server has."""
+    wanted, there = layout_for(recipe).mesh.size, len(jax.devices())
+    if wanted <= there:
+        return
+    need = need_of(recipe, checkpoint, config)
+    raise MemoryPlanError(
+        f"the model needs {wanted} devices with {human(need.memory_each)} each "
+        f"({human(need.memory)} in all); this server has {there}: publish on a larger server or "
+        "override ICI_MESH_SHAPE",
+        param="overrides.ICI_MESH_SHAPE",
+        need=need,
+    )
+
+
+@contextmanager
+def telling_need(
+    recipe: Recipe, checkpoint: Checkpoint | None, config: ModelServerConfig
+) -> Iterator[None]:
+    """Replace the need of one device in a MemoryPlanError by that of the whole model."""
+    try:
+        yield
+    except MemoryPlanError as exc:
+        if exc.need is None:  # a flag is wrong; more memory would not help
+            raise
+        need = need_of(recipe, checkpoint, config)
+        raise MemoryPlanError(exc.text, param=exc.param, need=need) from exc

@@ -1,0 +1,134 @@
+"""One host's pipeline stage in the form in which gangs load and run models.
+
+Wraps `pipeline_loading`: limits come from the primary, link offers travel in the votes, buckets go
+by number.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import jax
+
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.config import ModelServerConfig
+from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.engine.types import EngineLimits, PendingStep, Step
+from model_server.loading.stages.pipeline import PipelineRunner, StageThread
+from model_server.loading.stages.pipeline_loading import build_stage, plan_stage, stage_layout
+from model_server.loading.stages.place import StagePlace, place_of
+from model_server.models.recipe import Recipe
+from model_server.multihost.membership import ALONE, Membership
+from model_server.multihost.zmq_link import ZmqLink
+from sax.types import ModelSpec, Progress
+
+STAGES = "in stages of several hosts"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageHost:
+    """This host's settings for pipelines."""
+
+    membership: Membership = ALONE
+    address: str = "127.0.0.1"  # at which the other hosts reach this one
+    programs: Programs = COMPILED_HERE
+    on_failure: Callable[[BaseException], None] = lambda failure: None
+    thread: StageThread = field(default_factory=StageThread)
+
+
+class StageLoad:
+    """A planned stage, ready to build."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        recipe: Recipe,
+        checkpoint: Checkpoint | None,
+        config: ModelServerConfig,
+        in_use: int,
+        host: StageHost,
+        limits: EngineLimits | None = None,
+    ) -> None:
+        """limits: as the primary planned them; None: this host plans.
+
+        Raises MemoryPlanError, InvalidRequest.
+        """
+        self._seed = zlib.crc32(spec.model_id.encode())
+        self._checkpoint = checkpoint
+        self._host = host
+        members = host.membership
+        self._place = place_of(members.count, members.ordinal, recipe.stages)
+        layout = stage_layout(recipe, self._place)
+        self._plan = plan_stage(
+            recipe, checkpoint, self._place.stage, layout, config, in_use, limits
+        )
+        self.limits = self._plan.limits
+        self.total = self._plan.memory.total
+        self.memory = self.total * jax.device_count()
+        self.spans_hosts = True
+        # Hosts of one stage wait for each other, so the stage thread fixes the order of programs.
+        self.order = STAGES if self._place.per_stage > 1 else None
+
+    def build(self, programs: Programs, report: Callable[[Progress], None]) -> HostStage:
+        """Build this host's stage; `programs` belong to the primary's stage and are not used."""
+        link = ZmqLink(self._host.address, bind=self._host.address)
+        try:
+            runner = build_stage(
+                self._plan,
+                self._checkpoint,
+                self._seed,
+                link,
+                self._host.thread,
+                report,
+                self._host.on_failure,
+                compiled=self._host.programs,
+            )
+        except BaseException:
+            link.close()
+            raise
+        return HostStage(runner, link, self._place)
+
+
+class HostStage:
+    """One host's part of a pipelined model."""
+
+    def __init__(self, runner: PipelineRunner, link: ZmqLink, place: StagePlace) -> None:
+        self._runner = runner
+        self._link = link
+        self._place = place
+        self._buckets = runner.buckets
+
+    @property
+    def limits(self) -> EngineLimits:
+        return self._runner.limits
+
+    @property
+    def closed(self) -> bool:
+        return self._runner.closed
+
+    @property
+    def buckets(self) -> int:
+        """Number of buckets to `warm`."""
+        return len(self._buckets)
+
+    @property
+    def offer(self) -> str:
+        """Address at which the previous host reaches this one."""
+        return self._link.offer
+
+    def connect(self, key: str, offers: Sequence[str]) -> None:
+        """Connect to the next host; `offers` are those of all hosts, in order."""
+        self._link.connect(offers[self._place.next])
+
+    def warm(self, bucket: int) -> None:
+        """Run an empty step of a bucket; every host must do so."""
+        self._runner.warm(self._buckets[bucket])
+
+    def launch(self, step: Step) -> PendingStep:
+        return self._runner.launch(step)
+
+    def close(self) -> None:
+        if not self._runner.closed:
+            self._runner.close()

@@ -1,0 +1,208 @@
+"""A Runner whose layers are split over groups of hosts, one pipeline stage per group.
+
+Every host is given the same steps in the same order and computes its stage's part: take hidden
+states from the previous host, compute, pass them on. The last stage chooses the tokens and sends
+them to the first, whose primary reads them. `launch` only queues; one thread per host computes, so
+that all hosts of a stage start their programs in one order.
+
+A sequence's next token passes through all stages in turn: stages add memory, and a little latency
+to every step, but no speed for a single batch of decodes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from model_server.engine.buckets import Bucket, choose
+from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.engine.runner import Launched
+from model_server.engine.step_arrays import StepArrays
+from model_server.engine.step_program import Outputs
+from model_server.engine.types import EngineLimits, PendingStep, Step, StepResult
+from model_server.loading.stages.stage_feedback import Owed, StageFeedback, fill
+from model_server.loading.stages.stage_programs import StagePrograms
+from model_server.multihost.link import Link, LinkClosed, StageMessage, take
+from sax.types import Progress
+
+logger = logging.getLogger(__name__)
+
+
+class StageThread(ThreadPoolExecutor):
+    """The one thread of a host that runs stage programs.
+
+    Pipelines that share it run their steps in launch order, which is the same on every host. With a
+    thread per pipeline, hosts of a stage could start programs of two models in different orders and
+    deadlock.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(1, thread_name_prefix="stage")
+
+
+class PipelineRunner:
+    """One host's part of a pipeline."""
+
+    def __init__(
+        self,
+        programs: StagePrograms,
+        link: Link,
+        thread: StageThread,
+        on_failure: Callable[[BaseException], None] = lambda failure: None,
+    ) -> None:
+        """on_failure: called once, in a thread of this pipeline, if this part stops working."""
+        self._programs = programs
+        self._stage = programs.stage
+        self._link = link
+        self._thread = thread
+        self._on_failure = on_failure
+        self._failure: BaseException | None = None
+        self._failing = threading.Lock()
+        self._arrays = StepArrays(programs.limits)
+        self._tops = [0] * programs.limits.slots
+        self._feedback = StageFeedback(link, self._guarded) if self._stage.is_first else None
+        self._launched = 0
+        self.closed = False
+
+    @property
+    def limits(self) -> EngineLimits:
+        return self._programs.limits
+
+    @property
+    def weight_bytes(self) -> int:
+        return self._programs.weight_bytes
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        return tuple(self._programs.layouts)
+
+    def compile(
+        self, report: Callable[[Progress], None], programs: Programs = COMPILED_HERE
+    ) -> None:
+        """Compile every bucket without running anything; needs no other host."""
+        self._programs.compile(report, programs)
+
+    def warm(self, bucket: Bucket) -> None:
+        """Run an empty step of a bucket; all hosts must, in the same order. Raises LinkError."""
+        self._start(Step(0, ()), bucket).result()
+
+    def launch(self, step: Step) -> PendingStep:
+        """Queue a step. Raises the error that stopped the pipeline, if any."""
+        decodes = sum(row.is_decode for row in step.rows)
+        block = self.limits.prefill_block
+        blocks = sum(-(-row.count // block) for row in step.rows if not row.is_decode)
+        return self._start(step, choose(self.buckets, decodes, blocks, block))
+
+    def close(self) -> None:
+        """Close; steps in flight end with LinkClosed. Must not be called by `on_failure`.
+
+        Waits for no other host and for no other pipeline of the thread.
+        """
+        self.closed = True
+        self._link.close()
+        if self._feedback:
+            self._feedback.close()
+        self._programs.close()
+
+    def _start(self, step: Step, bucket: Bucket) -> PendingStep:
+        if self._failure:
+            raise self._failure
+        for change in step.samplings:
+            self._tops[change.slot] = change.sampling.logprobs
+        tops = [self._tops[row.slot] for row in step.rows]
+        layout = self._programs.layouts[bucket]
+        vector, ranges = self._arrays.pack(step, layout)
+        number, self._launched = self._launched, self._launched + 1
+        if self._feedback is None:
+            done = self._submit(self._go_on, number, bucket, vector, any(tops))
+            return _Passed(step, done)
+        self._submit(self._enter, number, bucket, vector, self._feedback.feeds(step))
+        outputs = self._feedback.expect(step, number, ranges, layout.logit_rows)
+        return _Returning(step, outputs, ranges, tops, self._reason)
+
+    def _submit(self, part: Callable[..., None], *arguments: Any) -> Future[None]:
+        return self._thread.submit(self._guarded, part, *arguments)
+
+    def _guarded(self, part: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            if self.closed:
+                raise LinkClosed("the pipeline was closed")
+            return part(*arguments)
+        except BaseException as failure:
+            self._fail(failure)
+            raise
+
+    def _fail(self, failure: BaseException) -> None:
+        with self._failing:
+            if self.closed or self._failure:
+                return  # later failures follow from the first
+            self._failure = failure
+        logger.error("%s stopped", self._stage, exc_info=failure)
+        self._link.close()
+        self._on_failure(failure)
+
+    def _enter(self, number: int, bucket: Bucket, vector: np.ndarray, feeds: list[Owed]) -> None:
+        """Run the first stage; decode rows take the tokens that the last stage chose."""
+        fill(self._programs.layouts[bucket].views(vector)["tokens"], feeds)
+        hidden = self._programs.run(bucket, vector, None)
+        self._link.send(StageMessage(number, (np.asarray(hidden),)))
+
+    def _go_on(self, number: int, bucket: Bucket, vector: np.ndarray, rivals: bool) -> None:
+        shape = (self._programs.layouts[bucket].tokens, self._programs.embed)
+        (hidden,) = take(self._link, number, [(shape, "float32")])
+        made = self._programs.run(bucket, vector, hidden)
+        self._link.send(StageMessage(number, self._passed_on(made, rivals)))
+
+    def _passed_on(self, made: Any, rivals: bool) -> tuple[np.ndarray, ...]:
+        if not self._stage.is_last:
+            return (np.asarray(made),)
+        # Top logprobs are many times larger than the rest, and few requests ask for them.
+        wanted: Sequence[Any] = made if rivals else made[:1]
+        return tuple(map(np.asarray, wanted))
+
+    def _reason(self, failure: LinkClosed) -> BaseException:
+        return self._failure or failure
+
+
+class _Returning:
+    """A step launched on the first stage; its tokens come back from the last."""
+
+    def __init__(
+        self,
+        step: Step,
+        outputs: Future[Outputs],
+        ranges: list[tuple[int, int]],
+        tops: list[int],
+        reason: Callable[[LinkClosed], BaseException],
+    ) -> None:
+        self._step = step
+        self._outputs = outputs
+        self._ranges = ranges
+        self._tops = tops
+        self._reason = reason
+
+    def result(self) -> StepResult:
+        """Raises LinkError, or the error that stopped this host's part."""
+        try:
+            outputs = self._outputs.result()
+        except LinkClosed as closed:
+            raise self._reason(closed) from closed
+        return Launched(self._step, outputs, self._ranges, self._tops).result()
+
+
+class _Passed:
+    """A step launched on another stage, which sees no tokens."""
+
+    def __init__(self, step: Step, done: Future[None]) -> None:
+        self._step = step
+        self._done = done
+
+    def result(self) -> StepResult:
+        """Wait for this host's part and return no rows. Raises the error that stopped it."""
+        self._done.result()
+        return StepResult(self._step.number, ())

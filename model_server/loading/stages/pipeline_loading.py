@@ -1,0 +1,204 @@
+"""Plan and load one host's pipeline stage: shared limits, its own weights, its programs.
+
+Starts no program that talks to another host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from model_server.checkpoints.bare_names import with_whole_names
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.config import ModelServerConfig
+from model_server.engine.buckets import Bucket
+from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.engine.types import EngineLimits
+from model_server.kernels.pages import LayerPages, allocate
+from model_server.loading.capacity import buckets_of, cache_of, kernel_of, kv_dtype, plan_capacity
+from model_server.loading.embed_loading import NeededTensors
+from model_server.loading.memory_plan import MemoryPlan
+from model_server.loading.random_weights import random_weights
+from model_server.loading.stages.pipeline import PipelineRunner, StageThread
+from model_server.loading.stages.place import StagePlace
+from model_server.loading.stages.stage_programs import StagePrograms
+from model_server.loading.weights import mismatches, read_weights
+from model_server.models.recipe import Recipe
+from model_server.models.weights.sharding import Layout, layout_of
+from model_server.models.weights.weight import Blueprint
+from model_server.multihost.link import Link
+from sax.errors import CheckpointError, MemoryPlanError
+from sax.types import Progress
+
+Report = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """Everything one host will hold."""
+
+    recipe: Recipe  # of this stage
+    blueprint: Blueprint
+    layout: Layout
+    limits: EngineLimits  # the same on every host
+    memory: MemoryPlan  # per device
+
+
+def stage_layout(recipe: Recipe, place: StagePlace) -> Layout:
+    """Lay a stage out over its hosts' devices; the n-th host is the n-th process of jax.
+
+    Raises InvalidRequest, MemoryPlanError.
+    """
+    devices = [each for each in jax.devices() if each.process_index in place.members]
+    return layout_of(recipe.mesh_shape or (1, 1, len(devices)), recipe.rules).placed(devices)
+
+
+def plan_stage(
+    recipe: Recipe,
+    checkpoint: Checkpoint | None,
+    index: int,
+    layout: Layout,
+    config: ModelServerConfig,
+    in_use: int,
+    decided: EngineLimits | None = None,
+) -> StagePlan:
+    """Plan one stage for this host's devices.
+
+    decided: the primary's limits, which are checked here; None: this host decides, with as many
+    pages as the stage with the least memory fits, assuming that the devices of other stages are
+    like these. Raises MemoryPlanError, InvalidRequest.
+    """
+    parts = recipe.cut()
+    plans = {
+        each: _alone(parts[each], checkpoint, layout, config, in_use)
+        for each in ([index] if decided else range(len(parts)))
+    }
+    own = plans[index]
+    limits = decided or min((plan.limits for plan in plans.values()), key=_pages_of)
+    if own.limits.pages < limits.pages:
+        raise MemoryPlanError(
+            f"{own.recipe.stage} has memory for {own.limits.pages} pages, the primary planned "
+            f"{limits.pages}: give every host the same flags and the same memory"
+        )
+    return replace(own, limits=limits, memory=own.memory.with_pages(limits.pages))
+
+
+def build_stage(
+    plan: StagePlan,
+    checkpoint: Checkpoint | None,
+    seed: int,
+    link: Link,
+    thread: StageThread,
+    report: Report,
+    on_failure: Callable[[BaseException], None] = lambda failure: None,
+    buckets: Sequence[Bucket] | None = None,
+    compiled: Programs = COMPILED_HERE,
+) -> PipelineRunner:
+    """Load weights, allocate pages and compile buckets; every host must warm them afterwards.
+
+    The runner owns the link. seed: of random weights, used if checkpoint is None. buckets: None:
+    the default ones. compiled: source of this stage's programs. Raises CheckpointError.
+    """
+    leaves = _weights(plan, checkpoint, seed, report)
+    stage = plan.recipe.stage
+    assert stage is not None, "a plan is of a stage"
+    programs = StagePrograms(
+        stage,
+        plan.blueprint,
+        leaves,
+        _pages(plan),
+        plan.limits,
+        buckets or buckets_of(plan.limits),
+        kernel_of(plan.recipe, plan.layout),
+        plan.recipe.embed,
+        plan.layout.row_split(),
+    )
+    runner = PipelineRunner(programs, link, thread, on_failure)
+    try:
+        runner.compile(report, compiled)
+    except BaseException:
+        runner.close()
+        raise
+    return runner
+
+
+def _pages_of(limits: EngineLimits) -> int:
+    return limits.pages
+
+
+def _alone(
+    part: Recipe,
+    checkpoint: Checkpoint | None,
+    layout: Layout,
+    config: ModelServerConfig,
+    in_use: int,
+) -> StagePlan:
+    """Plan a stage as if there were no others."""
+    module = part.blueprint(layout, checkpoint)
+    try:
+        limits, planned = plan_capacity(part, module, layout, config, in_use, _own(layout))
+    except MemoryPlanError as exc:
+        raise MemoryPlanError(f"{part.stage}: {exc.text}", param=exc.param) from exc
+    return StagePlan(part, module, layout, limits, planned)
+
+
+def _own(layout: Layout) -> list[Any]:
+    assert isinstance(layout.mesh, Mesh), "a stage is planned where it will lie"
+    devices = layout.mesh.devices.flat
+    return [each for each in devices if each.process_index == jax.process_index()]
+
+
+def _weights(
+    plan: StagePlan, checkpoint: Checkpoint | None, seed: int, report: Report
+) -> list[jax.Array]:
+    declared = plan.blueprint.declarations
+    if checkpoint is None:
+        return random_weights(declared, seed, report, plan.layout)
+    own = own_tensors(plan.recipe, plan.blueprint, plan.layout, checkpoint)
+    return read_weights(declared, own, report, plan.layout)
+
+
+def own_tensors(
+    part: Recipe, module: Blueprint, layout: Layout, checkpoint: Checkpoint
+) -> Checkpoint:
+    """Return the checkpoint without the tensors of other stages. Raises CheckpointError.
+
+    Every host checks the whole checkpoint, so that all report the same error.
+    """
+    needed: Any = NeededTensors(checkpoint, part.unused)
+    whole = replace(part, stage=None).blueprint(layout, checkpoint)
+    if found := next(mismatches(whole.declarations, needed), None):
+        raise CheckpointError(found)
+    everything = set(_names(whole))
+    others = everything.difference(_names(module))
+    own: Any = _Without(with_whole_names(needed, everything), others)
+    return own
+
+
+def _names(module: Blueprint) -> Iterator[str]:
+    return (name for weight in module.declarations for name in weight.source.names)
+
+
+class _Without:
+    """A checkpoint without some of its tensors."""
+
+    def __init__(self, checkpoint: Checkpoint, hidden: set[str]) -> None:
+        self._checkpoint = checkpoint
+        self._hidden = hidden
+
+    def names(self) -> list[str]:
+        return [name for name in self._checkpoint.names() if name not in self._hidden]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._checkpoint, name)
+
+
+def _pages(plan: StagePlan) -> tuple[LayerPages, ...]:
+    cache, limits = cache_of(plan.recipe, plan.layout), plan.limits
+    heads = plan.layout.pages(cache.axis)
+    dtype, kernel = kv_dtype(plan.recipe, plan.layout), kernel_of(plan.recipe, plan.layout)
+    return allocate(cache, limits.pages, limits.page_size, dtype, heads, kernel.shapes)

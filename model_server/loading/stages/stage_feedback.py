@@ -1,0 +1,65 @@
+"""Chosen tokens on their way back from the last pipeline stage to the first.
+
+On one host a decode row takes its token from the device. Here another host's device chose it, so
+the first stage waits for the outputs of exactly those steps its decode rows depend on, and prompts
+can follow each other through the stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from model_server.engine.sampler import TOP_LOGPROBS
+from model_server.engine.step_program import Outputs
+from model_server.engine.types import Step
+from model_server.multihost.link import Link, take
+
+Owed = tuple["Future[Outputs]", int]  # a step's outputs and a row in them
+
+
+class StageFeedback:
+    """Token feedback of one pipeline, on a host of its first stage."""
+
+    def __init__(self, link: Link, guarded: Callable[..., Any]) -> None:
+        """guarded: calls its arguments and reports any failure."""
+        self._link = link
+        self._guarded = guarded
+        self._inbox = ThreadPoolExecutor(1, thread_name_prefix="tokens")
+        self._owed: dict[int, Owed] = {}  # slot -> where its last token will be
+
+    def feeds(self, step: Step) -> list[Owed]:
+        """Return the source of each decode row's token, in row order."""
+        return [self._owed[row.slot] for row in step.rows if row.is_decode]
+
+    def expect(
+        self, step: Step, number: int, ranges: list[tuple[int, int]], rows: int
+    ) -> Future[Outputs]:
+        """Return the future outputs of a launched step whose arrays have `rows` logit rows."""
+        outputs = self._inbox.submit(self._guarded, self._take, number, rows)
+        for row, (first, _) in zip(step.rows, ranges, strict=True):
+            if row.is_decode or (row.yields and not row.targets):
+                self._owed[row.slot] = (outputs, first)
+        return outputs
+
+    def close(self) -> None:
+        """Call after the link is closed."""
+        self._inbox.shutdown()
+
+    def _take(self, number: int, rows: int) -> Outputs:
+        numbers = ((2, rows), "int32")
+        rivals = [((rows, TOP_LOGPROBS), "int32"), ((rows, TOP_LOGPROBS), "float32")]
+        arrays: Any = take(self._link, number, [numbers], [numbers, *rivals])
+        return Outputs(*arrays) if len(arrays) == 3 else Outputs(arrays[0], *_NONE)
+
+
+_NONE: Any = (np.empty((0, 0), np.int32), np.empty((0, 0), np.float32))
+
+
+def fill(tokens: np.ndarray, feeds: list[Owed]) -> None:
+    """Wait for the tokens of the decode rows and write them. Raises LinkError."""
+    for place, (outputs, row) in enumerate(feeds):
+        tokens[place] = outputs.result().numbers[0, row]

@@ -1,0 +1,197 @@
+"""Reads declared weights from a checkpoint, tensor by tensor.
+
+Every device gets its own region of a weight, and only the regions that this process's devices hold
+are read. Peak host memory is the placed weights plus the few in flight.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+
+from model_server.checkpoints.aligned import aligned
+from model_server.checkpoints.bare_names import with_whole_names
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.region import Region, explicit
+from model_server.loading.packed_reader import PackedReader
+from model_server.models.weights.sharding import Layout, own_device
+from model_server.models.weights.weight import Declaration, Leaf
+from sax.errors import CheckpointError
+from sax.types import Progress
+
+
+def place(leaf: Leaf, layout: Layout, read: Callable[[Region], np.ndarray]) -> jax.Array:
+    """Build an array, reading each region once however many devices hold it."""
+    sharding = layout.sharding(leaf.shape, leaf.axes, leaf.bits)
+    holders: dict[tuple[tuple[int, int], ...], list[Any]] = {}  # bounds -> devices
+    for device, index in sharding.addressable_devices_indices_map(leaf.shape).items():
+        bounds = tuple((part.start, part.stop) for part in explicit(index or (), leaf.shape))
+        holders.setdefault(bounds, []).append(device)
+    shards: list[jax.Array] = []
+    for bounds, devices in holders.items():
+        region = tuple(slice(start, stop) for start, stop in bounds)
+        numbers = aligned(read(region), leaf.dtype)
+        shards += [jax.device_put(numbers, device) for device in devices]
+    return jax.make_array_from_single_device_arrays(leaf.shape, sharding, shards)
+
+
+AHEAD = 2  # weights in flight: one is read while another is placed
+
+Report = Callable[[Progress], None]
+Together = Callable[[Sequence[Declaration]], bool]  # may these be in flight at once?
+
+
+def fill(
+    declared: Sequence[Declaration],
+    make: Callable[[Declaration], list[jax.Array]],
+    phase: str,
+    report: Report,
+    together: Together,
+) -> list[list[jax.Array]]:
+    """Return the arrays of each weight."""
+    total = sum(weight.bytes for weight in declared)
+    placed: list[list[jax.Array]] = []
+    done = 0
+    coming: deque[Future[list[jax.Array]]] = deque()
+    with ThreadPoolExecutor(AHEAD, thread_name_prefix="weights") as pool:
+        try:
+            for index, waited in enumerate(declared):
+                for weight in _starting(declared[index:], len(coming), together):
+                    context = contextvars.copy_context()  # marks compiles as expected
+                    coming.append(pool.submit(context.run, make, weight))
+                report(Progress(phase, done, total, "bytes"))
+                placed.append(coming.popleft().result())
+                done += waited.bytes
+        finally:
+            pool.shutdown(cancel_futures=True)
+    report(Progress(phase, total, total, "bytes"))
+    return placed
+
+
+def _starting(
+    left: Sequence[Declaration], started: int, together: Together
+) -> Iterator[Declaration]:
+    """Yield the weights to start now; the first `started` of `left` are in flight already."""
+    for count in range(started, len(left)):
+        if count and not together(left[: count + 1]):
+            return
+        yield left[count]
+
+
+# Tensors that old exporters wrote although they can be derived from the configuration.
+_DERIVED = ("rotary_emb.inv_freq", ".masked_bias", "attn.bias", "attention.bias")
+
+
+def read_weights(
+    declared: Sequence[Declaration],
+    checkpoint: Checkpoint,
+    report: Report,
+    layout: Layout | None = None,
+) -> list[jax.Array]:
+    """Read every declared weight and place it on the devices of the layout.
+
+    Raises CheckpointError naming a missing, misshapen or unknown tensor.
+    """
+    if found := next(mismatches(declared, checkpoint), None):
+        raise CheckpointError(found)
+    checkpoint = with_whole_names(checkpoint, _names(declared))
+    over = layout or own_device()
+
+    def read_one(weight: Declaration) -> list[jax.Array]:
+        read = _reader(weight, checkpoint)
+        placed = [place(leaf, over, functools.partial(read, leaf)) for leaf in weight.leaves]
+        return jax.block_until_ready(placed)  # so that the host copy is freed
+
+    order = _file_order(declared, checkpoint)
+    placed = fill(
+        [declared[index] for index in order],
+        read_one,
+        "reading weights",
+        report,
+        _few_and_small(declared, checkpoint),
+    )
+    by_weight = dict(zip(order, placed, strict=True))
+    return [leaf for index in range(len(declared)) for leaf in by_weight[index]]
+
+
+def mismatches(
+    declared: Sequence[Declaration], checkpoint: Checkpoint, shown: int = 3
+) -> Iterator[str]:
+    """Yield every name or shape in a checkpoint that prevents loading it.
+
+    Names `shown` of the missing and of the unknown tensors and counts the others.
+    """
+    wanted = _names(declared)
+    checkpoint = with_whole_names(checkpoint, wanted)
+    there = set(checkpoint.names())
+    if missing := sorted(wanted - there):
+        yield f"the checkpoint lacks {_some(missing, shown)}"
+    # A tied head may be stored too; it repeats the embedding.
+    spare = {n for n in there - wanted if not n.endswith(_DERIVED) and n != "lm_head.weight"}
+    if spare:
+        unused = _some(sorted(spare), shown)
+        yield f"the checkpoint has tensors that the model does not use: {unused}"
+    for weight in declared:
+        if there.issuperset(weight.source.names) and (text := _misshapen(weight, checkpoint)):
+            yield text
+
+
+def _names(declared: Sequence[Declaration]) -> set[str]:
+    return {name for weight in declared for name in weight.source.names}
+
+
+def _misshapen(weight: Declaration, checkpoint: Checkpoint) -> str | None:
+    try:
+        shape = weight.source.shape(checkpoint)
+    except CheckpointError as exc:
+        return exc.text
+    if shape == weight.shape:
+        return None
+    names = tuple(dict.fromkeys(weight.source.names))
+    given = ", ".join(f"{name} is {list(checkpoint.shape(name))}" for name in names[:3])
+    more = f" (and {len(names) - 3} more)" if len(names) > 3 else ""
+    together = f", together {list(shape)}" if len(names) > 1 else ""
+    return f"{given}{more}{together}; the configuration says {list(weight.shape)}"
+
+
+def _some(names: list[str], shown: int) -> str:
+    rest = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + rest
+
+
+def _file_order(declared: Sequence[Declaration], checkpoint: Checkpoint) -> list[int]:
+    """Order weights by position in the file: disks read fastest front to back."""
+    position = {name: number for number, name in enumerate(checkpoint.names())}
+
+    def begins(index: int) -> int:
+        return min((position[name] for name in declared[index].source.names), default=0)
+
+    return sorted(range(len(declared)), key=begins)
+
+
+def _few_and_small(declared: Sequence[Declaration], checkpoint: Checkpoint) -> Together:
+    """Allow two weights in flight if their temporaries fit in twice the largest tensor."""
+
+    def read(weight: Declaration) -> int:
+        return max((checkpoint.nbytes(name) for name in weight.source.names), default=0)
+
+    def beside(weight: Declaration) -> int:
+        """Bytes of a tensor while read; int4 takes a byte per number until the device packs it."""
+        return read(weight) + sum(leaf.bytes for leaf in weight.leaves if leaf.bits < 8)
+
+    limit = 2 * max(map(read, declared), default=0)
+    return lambda weights: len(weights) <= AHEAD and sum(map(beside, weights)) <= limit
+
+
+def _reader(weight: Declaration, checkpoint: Checkpoint) -> Callable[[Leaf, Region], np.ndarray]:
+    """Return a function that reads a region of one of the weight's arrays."""
+    if weight.packing is not None:
+        return PackedReader(weight, weight.packing, checkpoint).read
+    return lambda leaf, region: weight.source.read(checkpoint, region, leaf.dtype)

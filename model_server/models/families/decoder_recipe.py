@@ -1,0 +1,150 @@
+"""Building a decoder family's recipe from its layers: everything families share outside the layers.
+
+Tensor names are the ones Hugging Face gives most decoders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flax import nnx
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
+from model_server.models.layers.decoder import Decoder
+from model_server.models.layers.feed_forward import GatedFeedForward
+from model_server.models.layers.layers import Embedding, Linear, RmsNorm, activation_of
+from model_server.models.layers.pre_norm import PreNormLayer
+from model_server.models.layers.rope import Rope
+from model_server.models.recipe import Recipe, head_cache
+from model_server.models.weights.weight import WeightForm
+
+BuildLayer = Callable[[int, WeightForm], nnx.Module]
+BuildAttention = Callable[[str, AttentionShape, WeightForm], nnx.Module]  # str: layer prefix
+BuildFfw = Callable[[str, WeightForm], nnx.Module]
+
+
+def decoder_recipe(
+    keys: ConfigKeys,
+    served: Mapping[str, Any],
+    *,
+    shape: AttentionShape,
+    ropes: Sequence[Rope],
+    layer: BuildLayer,
+    plus_one: bool = False,
+    tied: bool = False,
+    embedding_scale: Callable[[WeightForm], float] = lambda form: 1.0,
+    logits_softcap: float | None = None,
+) -> Recipe:
+    """Build a recipe over layers of any kind.
+
+    served: the recipe's serving fields.
+    shape: attention shape of any layer; all layers cache the same.
+    ropes: one per layer.
+    plus_one: the checkpoint stores the final norm's scale minus one.
+    tied: whether the head shares the embedding if config.json does not say.
+    """
+
+    def build(form: WeightForm) -> Decoder:
+        return Decoder(
+            embedding=embedding_of(keys, form),
+            layers=[layer(index, form) for index in range(len(ropes))],
+            final_norm=norm_of(keys, "model.norm", plus_one=plus_one),
+            head=head_of(keys, form, tied=tied),
+            ropes=ropes,
+            embedding_scale=embedding_scale(form),
+            logits_softcap=logits_softcap,
+        )
+
+    return Recipe(
+        build=build,
+        cache=head_cache(
+            layers=len(ropes), heads=shape.heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim
+        ),
+        embed=shape.embed,
+        vocab=keys.whole("vocab_size"),
+        **served,
+    )
+
+
+def pre_norm_recipe(
+    keys: ConfigKeys,
+    served: Mapping[str, Any],
+    *,
+    shapes: Sequence[AttentionShape],
+    rope: Rope,
+    attention: BuildAttention | None = None,
+    ffw: BuildFfw | None = None,
+    **rest: Any,
+) -> Recipe:
+    """Build a recipe over Llama-style layers, with optional attention and feed-forward.
+
+    shapes: one per layer.
+    rest: as for `decoder_recipe`.
+    """
+    make_attention, make_ffw = attention or plain_attention, ffw or gated_ffw(keys)
+    plus_one = rest.get("plus_one", False)
+
+    def layer(index: int, form: WeightForm) -> PreNormLayer:
+        prefix = f"model.layers.{index}"
+        return PreNormLayer(
+            norm_of(keys, f"{prefix}.input_layernorm", plus_one=plus_one),
+            make_attention(prefix, shapes[index], form),
+            norm_of(keys, f"{prefix}.post_attention_layernorm", plus_one=plus_one),
+            make_ffw(prefix, form),
+        )
+
+    return decoder_recipe(
+        keys, served, shape=shapes[0], ropes=[rope] * len(shapes), layer=layer, **rest
+    )
+
+
+def norm_of(keys: ConfigKeys, name: str, *, plus_one: bool = False) -> RmsNorm:
+    """RMS norm over the model's width, stored under `name`."""
+    return RmsNorm(
+        keys.whole("hidden_size"),
+        (f"{name}.weight",),
+        epsilon=keys.number("rms_norm_eps", 1e-6),
+        plus_one=plus_one,
+    )
+
+
+def plain_attention(prefix: str, shape: AttentionShape, form: WeightForm) -> Attention:
+    """Attention with separate, unbiased projections."""
+    return Attention(shape, AttentionSources.hugging_face(f"{prefix}.self_attn"), form)
+
+
+def gated_ffw(keys: ConfigKeys, activation: Any = None) -> BuildFfw:
+    """Builder of the config's gated feed-forward; `activation` overrides the config's."""
+    embed, ffw = keys.whole("hidden_size"), keys.whole("intermediate_size")
+    found = activation_of(activation or keys.get("hidden_act", "silu"))
+
+    def build(prefix: str, form: WeightForm) -> GatedFeedForward:
+        return GatedFeedForward.hugging_face(
+            embed, ffw, f"{prefix}.mlp", activation=found, form=form
+        )
+
+    return build
+
+
+def embedding_of(keys: ConfigKeys, form: WeightForm) -> Embedding:
+    return Embedding(
+        keys.whole("vocab_size"),
+        keys.whole("hidden_size"),
+        ("model.embed_tokens.weight",),
+        form=form,
+    )
+
+
+def head_of(keys: ConfigKeys, form: WeightForm, *, tied: bool = False) -> Linear | None:
+    """Output head, or None if tied to the embedding; `tied` applies if the config is silent."""
+    if keys.flag("tie_word_embeddings", tied):
+        return None
+    return Linear(
+        keys.whole("vocab_size"),
+        keys.whole("hidden_size"),
+        ("vocab", "embed"),
+        ("lm_head.weight",),
+        form=form,
+    )

@@ -1,0 +1,154 @@
+"""DeepSeek-V3 and R1: latent attention; some dense layers, then routed and shared experts.
+
+Source: DeepSeek-AI 2024 (arXiv:2412.19437); names and config keys are those of Hugging Face's
+`DeepseekV3ForCausalLM`. Multi-token-prediction layers after the last are skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.families.decoder_recipe import (
+    BuildFfw,
+    embedding_of,
+    gated_ffw,
+    head_of,
+    norm_of,
+)
+from model_server.models.layers.decoder import Decoder
+from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
+from model_server.models.layers.feed_forward import GatedFeedForward
+from model_server.models.layers.latent_attention import LatentAttention, LatentShape, latent_cache
+from model_server.models.layers.layers import activation_of
+from model_server.models.layers.pre_norm import PreNormLayer
+from model_server.models.layers.rope import rope_of, yarn_mscale
+from model_server.models.layers.routing import GroupedSigmoidChoice, Router, checked_count
+from model_server.models.recipe import Recipe, serving
+from model_server.models.weights.weight import WeightForm
+from sax.errors import CheckpointError
+
+# Hugging Face's defaults.
+_DEFAULTS = {
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "n_group": 8,
+    "topk_group": 4,
+    "first_k_dense_replace": 3,
+    "q_lora_rank": 1536,
+    "max_position_embeddings": 4096,
+}
+
+
+def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
+    keys = ConfigKeys(config, "deepseek_v3", _DEFAULTS)
+    layers, shape = keys.whole("num_hidden_layers"), latent_shape(keys)
+    first_sparse = keys.whole("first_k_dense_replace", 0, least=0)
+    dense, routed = gated_ffw(keys), _routed_ffw(keys)
+    rope = rope_of(keys.all, shape.rotated_dim, interleaved=keys.flag("rope_interleave", True))
+
+    def layer(index: int, form: WeightForm) -> PreNormLayer:
+        prefix = f"model.layers.{index}"
+        return PreNormLayer(
+            norm_of(keys, f"{prefix}.input_layernorm"),
+            LatentAttention(shape, f"{prefix}.self_attn", form),
+            norm_of(keys, f"{prefix}.post_attention_layernorm"),
+            (dense if index < first_sparse else routed)(prefix, form),
+        )
+
+    def build(form: WeightForm) -> Decoder:
+        return Decoder(
+            embedding=embedding_of(keys, form),
+            layers=[layer(index, form) for index in range(layers)],
+            final_norm=norm_of(keys, "model.norm"),
+            head=head_of(keys, form),
+            ropes=[rope] * layers,
+        )
+
+    return Recipe(
+        build=build,
+        cache=latent_cache(
+            layers=layers, heads=shape.heads, latent=shape.latent, rotated=shape.rotated_dim
+        ),
+        embed=shape.embed,
+        vocab=keys.whole("vocab_size"),
+        unused=_spare_layers(keys, layers),
+        **serving(values, keys.whole("max_position_embeddings")),
+    )
+
+
+def latent_shape(keys: ConfigKeys) -> LatentShape:
+    plain, rotated = keys.whole("qk_nope_head_dim", 128), keys.whole("qk_rope_head_dim", 64)
+    return LatentShape(
+        embed=keys.whole("hidden_size"),
+        heads=keys.whole("num_attention_heads"),
+        plain_dim=plain,
+        rotated_dim=rotated,
+        value_dim=keys.whole("v_head_dim", 128),
+        latent=keys.whole("kv_lora_rank", 512),
+        query_latent=keys.whole_or_none("q_lora_rank"),
+        scale=(plain + rotated) ** -0.5 * _sharpened(keys),
+        biased=keys.flag("attention_bias"),
+    )
+
+
+def _sharpened(keys: ConfigKeys) -> float:
+    """Factor that YaRN applies to the score scale (arXiv:2309.00071, section 3.4)."""
+    given = keys.get("rope_parameters") or keys.get("rope_scaling") or {}
+    if given.get("rope_type", given.get("type", "default")) == "default":
+        return 1.0
+    all_dims = given.get("mscale_all_dim")
+    return yarn_mscale(float(given["factor"]), float(all_dims)) ** 2 if all_dims else 1.0
+
+
+def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
+    embed, ffw = keys.whole("hidden_size"), keys.whole("moe_intermediate_size", 2048)
+    experts, shared = keys.whole("n_routed_experts"), keys.whole("n_shared_experts", 0, least=0)
+    choice, activation = _choice(keys, experts), activation_of(keys.get("hidden_act", "silu"))
+    keys.only("moe_layer_freq", 1)
+
+    def build(prefix: str, form: WeightForm) -> RoutedFeedForward:
+        name = f"{prefix}.mlp"
+        sources = ExpertSources.hugging_face(
+            f"{name}.experts", experts, gate="gate_proj", up="up_proj", down="down_proj"
+        )
+        always = None
+        if shared:  # several are stored, and computed, as one wider feed-forward
+            always = GatedFeedForward.hugging_face(
+                embed, shared * ffw, f"{name}.shared_experts", activation=activation, form=form
+            )
+        gate = f"{name}.gate"
+        bias = (f"{gate}.e_score_correction_bias",)
+        return RoutedFeedForward(
+            Router(embed, experts, choice, (f"{gate}.weight",), bias=bias),
+            Experts(embed, ffw, sources, activation=activation, form=form),
+            always,
+        )
+
+    return build
+
+
+def _choice(keys: ConfigKeys, experts: int) -> GroupedSigmoidChoice:
+    keys.only("scoring_func", "sigmoid")
+    keys.only("topk_method", "noaux_tc")
+    groups, kept = keys.whole("n_group", 1), keys.whole("topk_group", 1)
+    if experts % groups or kept > groups or (kept < groups and experts // groups < 2):
+        raise CheckpointError(
+            f"config.json has n_group = {groups} and topk_group = {kept} for {experts} experts; "
+            "groups must be of equal size with at least two experts, and topk_group at most n_group"
+        )
+    return GroupedSigmoidChoice(
+        count=checked_count(keys, experts // groups * kept),
+        groups=groups,
+        kept=kept,
+        normalised=keys.flag("norm_topk_prob", True),
+        scale=keys.number("routed_scaling_factor", 2.5),
+    )
+
+
+def _spare_layers(keys: ConfigKeys, layers: int) -> tuple[str, ...]:
+    """Tensor prefixes of the multi-token-prediction layers."""
+    more = keys.whole("num_nextn_predict_layers", 0, least=0)
+    return tuple(f"model.layers.{index}." for index in range(layers, layers + more))

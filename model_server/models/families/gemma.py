@@ -1,0 +1,71 @@
+"""Gemma: Llama with scaled embeddings, norm scales stored minus one, GELU and heads of 256.
+
+Source: Mesnard et al. 2024 (arXiv:2403.08295); names and config keys are those of Hugging Face's
+`GemmaForCausalLM`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.families.decoder_recipe import BuildAttention, gated_ffw, pre_norm_recipe
+from model_server.models.families.llama import attention_shape
+from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
+from model_server.models.layers.rope import rope_of
+from model_server.models.recipe import Recipe, serving
+from model_server.models.weights.weight import WeightForm
+
+_TANH = "gelu_pytorch_tanh"
+_DEFAULTS = {"head_dim": 256, "max_position_embeddings": 8192}
+
+
+def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
+    keys = ConfigKeys(config, "gemma", _DEFAULTS)
+    keys.only("use_bidirectional_attention", False)
+    shape = attention_shape(keys)
+    return pre_norm_recipe(
+        keys,
+        serving(values, keys.whole("max_position_embeddings")),
+        shapes=[shape] * keys.whole("num_hidden_layers"),
+        rope=rope_of(keys.all, shape.head_dim),
+        attention=attention_of(keys),
+        ffw=gated_ffw(keys, activation_name(keys)),
+        plus_one=True,
+        tied=True,
+        embedding_scale=embedding_scale(keys),
+    )
+
+
+def activation_name(keys: ConfigKeys) -> str:
+    """The config's activation; early checkpoints say `gelu` but mean the tanh approximation."""
+    given = keys.get("hidden_activation")
+    if given is not None:
+        return given
+    named = keys.get("hidden_act", _TANH)
+    return _TANH if named == "gelu" else named
+
+
+def embedding_scale(keys: ConfigKeys) -> Any:
+    """Square root of the width, rounded to the weights' dtype as in training."""
+    exact = keys.whole("hidden_size") ** 0.5
+
+    def rounded(form: WeightForm) -> float:
+        return float(np.asarray(exact).astype(form.dtype))
+
+    return rounded
+
+
+def attention_of(keys: ConfigKeys) -> BuildAttention:
+    """Builder of attention with separate projections, biased if the config says so."""
+    biased = keys.flag("attention_bias")
+
+    def build(prefix: str, shape: AttentionShape, form: WeightForm) -> Attention:
+        name = f"{prefix}.self_attn"
+        sources = AttentionSources.hugging_face(name, biased=biased, out_biased=biased)
+        return Attention(shape, sources, form)
+
+    return build

@@ -1,0 +1,68 @@
+"""Gemma 3: Gemma 2 with normed queries and keys, and two kinds of rotary positions.
+
+Sliding layers have their own rotary base; the others may be stretched to long contexts. Only the
+text part of a multimodal checkpoint is read.
+Source: Kamath et al. 2025 (arXiv:2503.19786); names and config keys are those of Hugging Face's
+`Gemma3ForCausalLM` and `Gemma3ForConditionalGeneration`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from model_server.models.config_keys import ConfigKeys, sliding_layers
+from model_server.models.families.gemma2 import sandwich_recipe
+from model_server.models.families.qwen3 import normed_attention
+from model_server.models.layers.rope import Rope, rope_of
+from model_server.models.recipe import Recipe
+
+# The larger models are published with hardly any keys.
+_DEFAULTS = {
+    "vocab_size": 262208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 6,
+    "max_position_embeddings": 131072,
+}
+_GLOBAL_BASE, _LOCAL_BASE = 1e6, 1e4
+
+
+def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
+    keys = ConfigKeys(config, "gemma3", _DEFAULTS)
+    pattern = keys.whole("sliding_window_pattern")
+    slides = sliding_layers(keys, lambda index: (index + 1) % pattern != 0)
+    whole, local = _ropes(keys)
+    return sandwich_recipe(
+        keys,
+        values,
+        slides,
+        [local if slide else whole for slide in slides],
+        normed_attention(keys, plus_one=True),
+    )
+
+
+def _ropes(keys: ConfigKeys) -> tuple[Rope, Rope]:
+    """Return the ropes of full and of sliding layers."""
+    head_dim, given = keys.whole("head_dim"), keys.get("rope_parameters")
+    if given is None:
+        stretch = keys.get("rope_scaling") or {}
+        given = {
+            "full_attention": {"rope_theta": keys.number("rope_theta", _GLOBAL_BASE)} | stretch,
+            "sliding_attention": {"rope_theta": keys.number("rope_local_base_freq", _LOCAL_BASE)},
+        }
+    context = {"max_position_embeddings": keys.whole("max_position_embeddings")}
+    bases = {"full_attention": _GLOBAL_BASE, "sliding_attention": _LOCAL_BASE}
+    whole, local = (
+        rope_of(
+            context | {"rope_parameters": {"rope_theta": base} | (given.get(kind) or {})}, head_dim
+        )
+        for kind, base in bases.items()
+    )
+    return whole, local

@@ -1,0 +1,55 @@
+"""Mixtral: Mistral with eight experts in place of each feed-forward.
+
+Source: Jiang et al. 2024 (arXiv:2401.04088); names and config keys are those of Hugging Face's
+`MixtralForCausalLM`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.families.decoder_recipe import BuildFfw, pre_norm_recipe
+from model_server.models.families.llama import attention_shape
+from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
+from model_server.models.layers.layers import activation_of
+from model_server.models.layers.rope import rope_of
+from model_server.models.layers.routing import Router, SoftmaxChoice, checked_count
+from model_server.models.recipe import Recipe, serving
+from model_server.models.weights.weight import WeightForm
+
+_DEFAULTS = {"num_experts_per_tok": 2, "num_local_experts": 8, "max_position_embeddings": 131072}
+_THETA = {"rope_theta": 1e6}  # if config.json has no rope settings
+
+
+def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
+    keys = ConfigKeys(config, "mixtral", _DEFAULTS)
+    shape = attention_shape(keys, window=keys.whole_or_none("sliding_window"))
+    rope = keys.all if keys.get("rope_parameters") else _THETA | keys.all
+    return pre_norm_recipe(
+        keys,
+        serving(values, keys.whole("max_position_embeddings")),
+        shapes=[shape] * keys.whole("num_hidden_layers"),
+        rope=rope_of(rope, shape.head_dim),
+        ffw=_routed_ffw(keys),
+    )
+
+
+def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
+    embed, ffw = keys.whole("hidden_size"), keys.whole("intermediate_size")
+    experts = keys.whole("num_local_experts")
+    choice = SoftmaxChoice(checked_count(keys, experts), normalised=True)
+    activation = activation_of(keys.get("hidden_act", "silu"))
+
+    def build(prefix: str, form: WeightForm) -> RoutedFeedForward:
+        name = f"{prefix}.block_sparse_moe"
+        sources = ExpertSources.hugging_face(
+            f"{name}.experts", experts, gate="w1", up="w3", down="w2"
+        )
+        return RoutedFeedForward(
+            Router(embed, experts, choice, (f"{name}.gate.weight",)),
+            Experts(embed, ffw, sources, activation=activation, form=form),
+        )
+
+    return build

@@ -1,0 +1,63 @@
+"""Qwen3: Qwen2 without biases, with a norm over each head's queries and keys.
+
+Source: Yang et al. 2025 (arXiv:2505.09388); names and config keys are those of Hugging Face's
+`Qwen3ForCausalLM`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.families.decoder_recipe import BuildAttention, pre_norm_recipe
+from model_server.models.families.qwen2 import layer_shapes
+from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
+from model_server.models.layers.layers import RmsNorm
+from model_server.models.layers.rope import rope_of
+from model_server.models.recipe import Recipe, serving
+from model_server.models.weights.weight import WeightForm
+
+DEFAULTS = {
+    "head_dim": 128,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+    "max_position_embeddings": 32768,
+}
+
+
+def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
+    keys = ConfigKeys(config, "qwen3", DEFAULTS)
+    shapes = layer_shapes(keys)
+    return pre_norm_recipe(
+        keys,
+        serving(values, keys.whole("max_position_embeddings")),
+        shapes=shapes,
+        rope=rope_of(keys.all, shapes[0].head_dim),
+        attention=normed_attention(keys),
+    )
+
+
+def normed_attention(keys: ConfigKeys, *, plus_one: bool = False) -> BuildAttention:
+    """Builder of attention with a norm over each head, one scale for all heads.
+
+    plus_one: the checkpoint stores the scale minus one.
+    """
+    epsilon = keys.number("rms_norm_eps", 1e-6)
+    biased = keys.flag("attention_bias")
+
+    def build(prefix: str, shape: AttentionShape, form: WeightForm) -> Attention:
+        name = f"{prefix}.self_attn"
+        q_norm, k_norm = (
+            RmsNorm(shape.head_dim, (f"{name}.{part}.weight",), epsilon=epsilon, plus_one=plus_one)
+            for part in ("q_norm", "k_norm")
+        )
+        return Attention(
+            shape,
+            AttentionSources.hugging_face(name, biased=biased, out_biased=biased),
+            form,
+            q_norm=q_norm,
+            k_norm=k_norm,
+        )
+
+    return build

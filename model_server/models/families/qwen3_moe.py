@@ -1,0 +1,92 @@
+"""Qwen3-MoE: Qwen3 with routed experts in some or all layers.
+
+Source: Yang et al. 2025 (arXiv:2505.09388); names and config keys are those of Hugging Face's
+`Qwen3MoeForCausalLM`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.families.decoder_recipe import (
+    BuildFfw,
+    decoder_recipe,
+    gated_ffw,
+    norm_of,
+)
+from model_server.models.families.llama import attention_shape
+from model_server.models.families.qwen3 import normed_attention
+from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
+from model_server.models.layers.layers import activation_of
+from model_server.models.layers.pre_norm import PreNormLayer
+from model_server.models.layers.rope import rope_of
+from model_server.models.layers.routing import Router, SoftmaxChoice, checked_count
+from model_server.models.recipe import Recipe, serving
+from model_server.models.weights.weight import WeightForm
+from sax.errors import CheckpointError
+
+_DEFAULTS = {
+    "num_experts_per_tok": 8,
+    "norm_topk_prob": False,
+    "decoder_sparse_step": 1,
+    "sliding_window": 4096,
+    "max_position_embeddings": 32768,
+}
+
+
+def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
+    keys = ConfigKeys(config, "qwen3_moe", _DEFAULTS)
+    window = keys.whole_or_none("sliding_window") if keys.flag("use_sliding_window") else None
+    shape, sparse = attention_shape(keys, window=window), sparse_layers(keys)
+    attention, dense, routed = normed_attention(keys), gated_ffw(keys), _routed_ffw(keys)
+
+    def layer(index: int, form: WeightForm) -> PreNormLayer:
+        prefix = f"model.layers.{index}"
+        return PreNormLayer(
+            norm_of(keys, f"{prefix}.input_layernorm"),
+            attention(prefix, shape, form),
+            norm_of(keys, f"{prefix}.post_attention_layernorm"),
+            (routed if sparse[index] else dense)(prefix, form),
+        )
+
+    return decoder_recipe(
+        keys,
+        serving(values, keys.whole("max_position_embeddings")),
+        shape=shape,
+        ropes=[rope_of(keys.all, shape.head_dim)] * len(sparse),
+        layer=layer,
+    )
+
+
+def sparse_layers(keys: ConfigKeys) -> list[bool]:
+    """One flag per layer: True if it has experts. Raises CheckpointError.
+
+    Every `decoder_sparse_step`-th layer is sparse unless listed in `mlp_only_layers`.
+    """
+    step, dense = keys.whole("decoder_sparse_step"), keys.get("mlp_only_layers", [])
+    if not isinstance(dense, list) or any(type(index) is not int for index in dense):
+        raise CheckpointError(f"config.json has mlp_only_layers = {dense!r}; give layer indices")
+    layers = range(keys.whole("num_hidden_layers"))
+    return [(index + 1) % step == 0 and index not in dense for index in layers]
+
+
+def _routed_ffw(keys: ConfigKeys) -> BuildFfw:
+    embed, ffw = keys.whole("hidden_size"), keys.whole("moe_intermediate_size")
+    # transformers 5 renamed the number of experts.
+    experts = keys.whole("num_experts", keys.whole("num_local_experts", 128))
+    choice = SoftmaxChoice(checked_count(keys, experts), keys.flag("norm_topk_prob"))
+    activation = activation_of(keys.get("hidden_act", "silu"))
+
+    def build(prefix: str, form: WeightForm) -> RoutedFeedForward:
+        name = f"{prefix}.mlp"
+        sources = ExpertSources.hugging_face(
+            f"{name}.experts", experts, gate="gate_proj", up="up_proj", down="down_proj"
+        )
+        return RoutedFeedForward(
+            Router(embed, experts, choice, (f"{name}.gate.weight",)),
+            Experts(embed, ffw, sources, activation=activation, form=form),
+        )
+
+    return build

@@ -1,0 +1,118 @@
+"""Grouped-query attention; arguments cover the differences between families."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+from flax import nnx
+
+from model_server.kernels.paged import PagedBatch
+from model_server.kernels.pages import LayerPages
+from model_server.models.layers.layers import Branches, Linear, Names
+from model_server.models.layers.rope import Rotary
+from model_server.models.weights.sharding import split_heads
+from model_server.models.weights.source import RepeatedGroups, WeightSource, source_of
+from model_server.models.weights.weight import WeightForm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionShape:
+    embed: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float  # applied to the scores
+    window: int | None = None  # tokens a query sees, itself included; None: all
+    softcap: float | None = None  # applied to the scores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSources:
+    """Checkpoint sources of one layer's projections; no source means no bias."""
+
+    q: Names = ()
+    k: Names = ()
+    v: Names = ()
+    out: Names = ()
+    biases: tuple[Names, Names, Names] | None = None  # q, k and v
+    out_bias: Names | None = None
+
+    @classmethod
+    def hugging_face(
+        cls, prefix: str, *, biased: bool = False, out_biased: bool = False, out: str = "o_proj"
+    ) -> AttentionSources:
+        """Sources q_proj, k_proj, v_proj and o_proj under `prefix`, the usual naming."""
+        q, k, v = ((f"{prefix}.{letter}_proj.weight",) for letter in "qkv")
+        biases = tuple((f"{prefix}.{letter}_proj.bias",) for letter in "qkv")
+        return cls(
+            q=q,
+            k=k,
+            v=v,
+            out=(f"{prefix}.{out}.weight",),
+            biases=(biases[0], biases[1], biases[2]) if biased else None,
+            out_bias=(f"{prefix}.{out}.bias",) if out_biased else None,
+        )
+
+
+Norm = Callable[[jax.Array], jax.Array]
+
+
+class Attention(nnx.Module):
+    """Projects, optionally norms and rotates queries and keys, attends, projects back."""
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        sources: AttentionSources,
+        form: WeightForm,
+        *,
+        q_norm: nnx.Module | None = None,  # over f32[T, heads, Q]
+        k_norm: nnx.Module | None = None,
+    ) -> None:
+        s, self.shape = shape, shape
+        split = split_heads(s.heads, s.kv_heads, form.layout.shards("heads"))
+
+        def copied(source: Names) -> WeightSource:
+            found = source_of(source)
+            return RepeatedGroups(found, s.head_dim, split.copies) if split.copies > 1 else found
+
+        biases = sources.biases
+        self.qkv = Branches(
+            [n * s.head_dim for n in (s.heads, split.kv_heads, split.kv_heads)],
+            s.embed,
+            [(split.axis, "embed")] * 3,
+            [sources.q, copied(sources.k), copied(sources.v)],
+            form=form,
+            biases=None if biases is None else [biases[0], copied(biases[1]), copied(biases[2])],
+        )
+        self.out = Linear(
+            s.embed,
+            s.heads * s.head_dim,
+            ("embed", split.axis),
+            sources.out,
+            form=form,
+            bias=sources.out_bias,
+        )
+        self.q_norm = q_norm
+        self.k_norm = k_norm
+
+    def __call__(
+        self,
+        x: jax.Array,  # f32[T, D]
+        rotation: Rotary | None,
+        pages: LayerPages,
+        batch: PagedBatch,
+    ) -> tuple[jax.Array, LayerPages]:
+        """Returns f32[T, D] and the pages with the new tokens written."""
+        s = self.shape
+        q, k, v = (part.reshape(x.shape[0], -1, s.head_dim) for part in self.qkv(x))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if rotation is not None:
+            q, k = rotation(q), rotation(k)
+        mixed, pages = batch.attend(
+            pages, q, k, v, scale=s.scale, softcap=s.softcap, window=s.window
+        )
+        return self.out(mixed.reshape(x.shape[0], -1)), pages

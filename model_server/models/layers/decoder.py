@@ -1,0 +1,89 @@
+"""The decoder stack shared by every family: embedding, layers, final norm, logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from model_server.kernels.paged import PagedBatch
+from model_server.kernels.pages import LayerPages
+from model_server.models.layers.layers import Embedding, Linear, run_layer
+from model_server.models.layers.rope import Rope
+from model_server.models.weights.stage import Stage
+
+
+class Decoder(nnx.Module):
+    """Maps tokens to hidden states, and hidden states to logits.
+
+    A layer is called as layer(x, rotation, pages, batch) and returns (x, pages). A pipeline stage
+    is the same module without the parts of other stages: its runner calls whichever of `embed`,
+    `run`, `final_norm` and `logits` it has.
+    """
+
+    def __init__(
+        self,
+        *,
+        embedding: Embedding,
+        layers: Sequence[nnx.Module],
+        final_norm: nnx.Module,
+        head: Linear | None,  # None: tied to the embedding
+        ropes: Sequence[Rope | None],  # one per layer
+        embedding_scale: float = 1.0,
+        logits_softcap: float | None = None,
+    ) -> None:
+        self.embedding = embedding
+        self.layers = nnx.List(list(layers))
+        self.final_norm = final_norm
+        self.head = head
+        self.ropes = tuple(ropes)
+        self.embedding_scale = embedding_scale
+        self.logits_softcap = logits_softcap
+
+    def __call__(
+        self,
+        tokens: jax.Array,  # i32[T]
+        positions: jax.Array,  # i32[T]
+        pages: Sequence[LayerPages],
+        batch: PagedBatch,
+    ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
+        """Returns normalised hidden states f32[T, D] and the pages with the new tokens written."""
+        x, written = self.run(self.embed(tokens, positions), positions, pages, batch)
+        return self.final_norm(x), written
+
+    def run(
+        self, x: jax.Array, positions: jax.Array, pages: Sequence[LayerPages], batch: PagedBatch
+    ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
+        """Runs f32[T, D] through the layers; returns it with the updated pages."""
+        rotations = {rope: rope and rope.at(positions) for rope in dict.fromkeys(self.ropes)}
+        x = batch.divided(x)
+        written: list[LayerPages] = []
+        for layer, rope, layer_pages in zip(self.layers, self.ropes, pages, strict=True):
+            x, layer_pages = run_layer(layer, x, rotations[rope], layer_pages, batch)
+            x = batch.divided(x)
+            written.append(layer_pages)
+        return x, tuple(written)
+
+    def embed(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
+        """Returns f32[T, D], the input of the first layer."""
+        x = self.embedding(tokens)
+        return x if self.embedding_scale == 1.0 else x * self.embedding_scale
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """Maps f32[R, D] to f32[R, V]."""
+        made: Any = self.embedding.logits(hidden) if self.head is None else self.head(hidden)
+        cap = self.logits_softcap
+        return made if cap is None else cap * jnp.tanh(made / cap)
+
+    def keep(self, stage: Stage) -> None:
+        """Drop the parts of other stages; both first and last keep a tied embedding."""
+        self.layers = nnx.List(self.layers[stage.layers])
+        self.ropes = self.ropes[stage.layers]
+        tied = self.head is None
+        if not (stage.is_first or (stage.is_last and tied)):
+            del self.embedding
+        if not stage.is_last:
+            del self.final_norm, self.head

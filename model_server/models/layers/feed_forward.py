@@ -1,0 +1,95 @@
+"""Feed-forward layers: gated, as in Llama and later, and plain, as before."""
+
+from __future__ import annotations
+
+import jax
+from flax import nnx
+
+from model_server.models.layers.layers import Activation, Branches, Linear, Names
+from model_server.models.weights.weight import WeightForm
+
+
+class GatedFeedForward(nnx.Module):
+    """down(activation(gate(x)) * up(x)) (Shazeer 2020, https://arxiv.org/abs/2002.05202)."""
+
+    def __init__(
+        self,
+        embed: int,
+        ffw: int,
+        *,
+        gate: Names = (),
+        up: Names = (),
+        down: Names = (),
+        activation: Activation,
+        form: WeightForm,
+        biases: tuple[Names, Names, Names] | None = None,  # gate, up and down
+    ) -> None:
+        self.gate_up = Branches(
+            [ffw, ffw],
+            embed,
+            [("ffw", "embed")] * 2,
+            [gate, up],
+            form=form,
+            biases=None if biases is None else biases[:2],
+        )
+        self.down = Linear(
+            embed,
+            ffw,
+            ("embed", "ffw"),
+            down,
+            form=form,
+            bias=None if biases is None else biases[2],
+        )
+        self.activation = activation
+
+    @classmethod
+    def hugging_face(
+        cls,
+        embed: int,
+        ffw: int,
+        prefix: str,
+        *,
+        activation: Activation,
+        form: WeightForm,
+        biased: bool = False,
+    ) -> GatedFeedForward:
+        """Build with gate_proj, up_proj and down_proj under `prefix`, the usual naming."""
+        names = [f"{prefix}.{part}_proj" for part in ("gate", "up", "down")]
+        gate, up, down = ((f"{name}.bias",) for name in names)
+        return cls(
+            embed,
+            ffw,
+            gate=(f"{names[0]}.weight",),
+            up=(f"{names[1]}.weight",),
+            down=(f"{names[2]}.weight",),
+            activation=activation,
+            form=form,
+            biases=(gate, up, down) if biased else None,
+        )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        gate, up = self.gate_up(x)
+        return self.down(self.activation(gate) * up)
+
+
+class FeedForward(nnx.Module):
+    """down(activation(up(x)))."""
+
+    def __init__(
+        self,
+        embed: int,
+        ffw: int,
+        *,
+        up: Names = (),
+        down: Names = (),
+        activation: Activation,
+        form: WeightForm,
+        biases: tuple[Names, Names] | None = None,  # up and down
+    ) -> None:
+        up_bias, down_bias = biases or (None, None)
+        self.up = Linear(ffw, embed, ("ffw", "embed"), up, form=form, bias=up_bias)
+        self.down = Linear(embed, ffw, ("embed", "ffw"), down, form=form, bias=down_bias)
+        self.activation = activation
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.down(self.activation(self.up(x)))

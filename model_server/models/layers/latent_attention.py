@@ -1,0 +1,137 @@
+"""Multi-head latent attention: each token caches one short vector shared by all heads.
+
+Source: DeepSeek-AI 2024 (https://arxiv.org/abs/2405.04434, section 2.1). Every head's keys and
+values are projections of a latent vector, plus one rotated key that all heads share. This is the
+absorbed form: queries are projected into the latent space instead of cached latents out of it, so a
+step reads the cache as a single KV head whose keys double as its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from model_server.kernels.paged import PagedBatch
+from model_server.kernels.pages import CacheShape, LayerPages
+from model_server.models.layers.layers import Linear, RmsNorm
+from model_server.models.layers.rope import Rotary
+from model_server.models.weights.sharding import split_heads
+from model_server.models.weights.source import Stacked, Tensor, Transposed, WeightSource, cut
+from model_server.models.weights.weight import WeightForm, weight
+
+_EPSILON = 1e-6  # of the norms over latents; the config's applies to the other norms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentShape:
+    embed: int
+    heads: int
+    plain_dim: int  # unrotated part of a head's queries and keys
+    rotated_dim: int  # rotated part; the keys' is shared by all heads
+    value_dim: int
+    latent: int
+    query_latent: int | None  # None: queries are projected in one step
+    scale: float  # applied to the scores
+    biased: bool  # the projections from and to the residual stream
+
+    @property
+    def query_dim(self) -> int:
+        return self.plain_dim + self.rotated_dim
+
+
+class LatentAttention(nnx.Module):
+    """Projects latents down, queries up and into latent space, attends, projects values back."""
+
+    def __init__(self, shape: LatentShape, prefix: str, form: WeightForm) -> None:
+        s, self.shape = shape, shape
+        axis = split_heads(s.heads, s.heads, form.layout.shards("heads")).axis
+
+        def linear(
+            name: str, outputs: int, inputs: int, axes: tuple[Any, Any], biased: bool = False
+        ) -> Linear:
+            bias = (f"{prefix}.{name}.bias",) if biased else None
+            source = (f"{prefix}.{name}.weight",)
+            return Linear(outputs, inputs, axes, source, form=form, bias=bias)
+
+        queries, rank = s.heads * s.query_dim, s.query_latent
+        if rank is None:
+            self.queries = linear("q_proj", queries, s.embed, (axis, "embed"))
+        else:
+            self.query_down = linear("q_a_proj", rank, s.embed, (None, "embed"), s.biased)
+            self.query_norm = RmsNorm(rank, (f"{prefix}.q_a_layernorm.weight",), epsilon=_EPSILON)
+            self.queries = linear("q_b_proj", queries, rank, (axis, None))
+        self.down = linear(
+            "kv_a_proj_with_mqa", s.latent + s.rotated_dim, s.embed, (None, "embed"), s.biased
+        )
+        self.norm = RmsNorm(s.latent, (f"{prefix}.kv_a_layernorm.weight",), epsilon=_EPSILON)
+        both = f"{prefix}.kv_b_proj.weight"
+        key_rows = _head_rows(both, s, 0, s.plain_dim)
+        value_rows = _head_rows(both, s, s.plain_dim, s.plain_dim + s.value_dim)
+
+        def up(outputs: int, inputs: int, parts: list[WeightSource]) -> nnx.Param:
+            # Too small to be worth quantising. Inputs come last: XLA:CPU multiplies that layout ten
+            # times faster, and bfloat16 in no other.
+            shape, axes = (s.heads, outputs, inputs), (axis, None, None)
+            return weight(shape, axes, Stacked(tuple(parts)), dtype=form.dtype, spread=0.02)
+
+        self.key_up = up(s.latent, s.plain_dim, [Transposed(part) for part in key_rows])
+        self.value_up = up(s.value_dim, s.latent, value_rows)
+        self.out = linear("o_proj", s.embed, s.heads * s.value_dim, ("embed", axis), s.biased)
+
+    def __call__(
+        self,
+        x: jax.Array,  # f32[T, D]
+        rotation: Rotary,
+        pages: LayerPages,
+        batch: PagedBatch,
+    ) -> tuple[jax.Array, LayerPages]:
+        """Returns f32[T, D] and the pages with the new tokens written."""
+        s = self.shape
+        latent, shared = jnp.split(self.down(x), [s.latent], axis=-1)
+        keys = jnp.concatenate([self.norm(latent)[:, None], rotation(shared[:, None])], axis=-1)
+        mixed, pages = batch.attend(pages, self._queries(x, rotation), keys, None, scale=s.scale)
+        values = _per_head("thl,hvl->thv", mixed[..., : s.latent], self.value_up[...])
+        return self.out(values.reshape(x.shape[0], -1)), pages
+
+    def _queries(self, x: jax.Array, rotation: Rotary) -> jax.Array:
+        """f32[T, H, latent + rotated]: compared with the cached keys."""
+        s = self.shape
+        narrow = x if s.query_latent is None else self.query_norm(self.query_down(x))
+        queries = self.queries(narrow).reshape(x.shape[0], s.heads, s.query_dim)
+        plain, rotated = jnp.split(queries, [s.plain_dim], axis=-1)
+        absorbed = _per_head("thn,hln->thl", plain, self.key_up[...])
+        return jnp.concatenate([absorbed, rotation(rotated)], axis=-1)
+
+
+def _per_head(form: str, x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Multiply each head of x by its own matrix."""
+    return jnp.einsum(form, x.astype(kernel.dtype), kernel, preferred_element_type=jnp.float32)
+
+
+def _head_rows(name: str, s: LatentShape, start: int, stop: int) -> list[WeightSource]:
+    """Rows [start, stop) of every head in the tensor that holds keys and values."""
+    rows = s.plain_dim + s.value_dim
+    firsts = range(0, s.heads * rows, rows)
+    return [cut(Tensor(name), i + start, i + stop, of=s.heads * rows) for i in firsts]
+
+
+def latent_cache(
+    *, layers: int, heads: int, latent: int, rotated: int
+) -> Callable[[int], CacheShape]:
+    """Cache of one KV head, replicated on every device, that holds keys and values at once."""
+
+    def on(shards: int) -> CacheShape:
+        return CacheShape(
+            layers=layers,
+            kv_heads=1,
+            key_dim=latent + rotated,
+            value_dim=0,
+            query_axis=split_heads(heads, heads, shards).axis,
+        )
+
+    return on

@@ -1,0 +1,210 @@
+"""Building blocks of the families. They map flat tokens to flat tokens: no batch, no pages.
+
+Weights are [out, in], as in most Hugging Face checkpoints: XLA:CPU multiplies that layout fastest
+and nothing is transposed at load. Products take the weight's dtype and return f32; the residual
+stream stays f32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from model_server.models.weights.quantized import Quantized
+from model_server.models.weights.source import Joined, WeightSource, source_of
+from model_server.models.weights.weight import WeightForm, weight
+from sax.errors import CheckpointError
+
+Names = WeightSource | tuple[str, ...]
+Axis = str | None
+
+
+def project(x: jax.Array, kernel: jax.Array | Quantized) -> jax.Array:
+    """[T, in] times transposed [out, in] in the kernel's dtype, accumulated in f32: f32[T, out]."""
+    if isinstance(kernel, Quantized):
+        return kernel.project(x)
+    return jax.lax.dot_general(
+        x.astype(kernel.dtype), kernel, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+    )
+
+
+class Linear(nnx.Module):
+    """A projection, biased if a bias source is given."""
+
+    def __init__(
+        self,
+        outputs: int,
+        inputs: int,
+        axes: tuple[Axis, Axis],
+        source: Names = (),
+        *,
+        form: WeightForm,
+        bias: Names | None = None,
+        spread: float = 0.02,
+    ) -> None:
+        self.kernel = weight(
+            (outputs, inputs),
+            axes,
+            source,
+            dtype=form.dtype,
+            spread=spread,
+            quantization=form.quantization,
+            layout=form.layout,
+            table=axes[0] == "vocab",
+        )
+        if bias is not None:
+            self.bias = weight((outputs,), axes[:1], bias, dtype=jnp.float32, spread=0.0)
+        self.biased = bias is not None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        y = project(x, self.kernel.get_value())
+        return y + self.bias[...] if self.biased else y
+
+
+class Branches(nnx.Module):
+    """Several projections of one input, fused into a single product where nothing is sharded.
+
+    Where their rows are sharded each keeps its own kernel, so that every device holds whole heads.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[int],
+        inputs: int,
+        axes: Sequence[tuple[Axis, Axis]],
+        sources: Sequence[Names],
+        *,
+        form: WeightForm,
+        biases: Sequence[Names] | None = None,
+    ) -> None:
+        self.outputs = tuple(outputs)
+        kernels = [source_of(source) for source in sources]
+        offsets = None if biases is None else [source_of(bias) for bias in biases]
+        if all(form.layout.axis(of_rows) is None for of_rows, _ in axes):
+            kernels = [Joined(tuple(kernels), sizes=self.outputs)]
+            offsets = offsets and [Joined(tuple(offsets), sizes=self.outputs)]
+            outputs, axes = [sum(outputs)], axes[:1]
+        self.linears = nnx.List(
+            [
+                Linear(
+                    size,
+                    inputs,
+                    axes[i],
+                    kernels[i],
+                    form=form,
+                    bias=None if offsets is None else offsets[i],
+                )
+                for i, size in enumerate(outputs)
+            ]
+        )
+
+    def __call__(self, x: jax.Array) -> list[jax.Array]:
+        """Maps f32[T, in] to one f32[T, out] per branch."""
+        made = [linear(x) for linear in self.linears]
+        if len(made) > 1 or len(self.outputs) == 1:
+            return made
+        ends = [sum(self.outputs[: i + 1]) for i in range(len(self.outputs) - 1)]
+        return jnp.split(made[0], ends, axis=-1)
+
+
+class RmsNorm(nnx.Module):
+    """x / rms(x) * scale (Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467)."""
+
+    def __init__(
+        self, size: int, source: Names = (), *, epsilon: float, plus_one: bool = False
+    ) -> None:
+        # Gemma stores scale - 1.
+        self.scale = weight(
+            (size,), (None,), source, dtype=jnp.float32, spread=0.0 if plus_one else None
+        )
+        self.epsilon = epsilon
+        self.plus_one = plus_one
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+        scale = self.scale[...] + 1.0 if self.plus_one else self.scale[...]
+        return x * jax.lax.rsqrt(mean_square + self.epsilon) * scale
+
+
+class LayerNorm(nnx.Module):
+    """(x - mean) / std * scale + bias (Ba et al. 2016, https://arxiv.org/abs/1607.06450)."""
+
+    def __init__(self, size: int, scale: Names = (), bias: Names = (), *, epsilon: float) -> None:
+        self.scale = weight((size,), (None,), scale, dtype=jnp.float32)
+        self.bias = weight((size,), (None,), bias, dtype=jnp.float32, spread=0.0)
+        self.epsilon = epsilon
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        centred = x - x.mean(-1, keepdims=True)
+        variance = jnp.square(centred).mean(-1, keepdims=True)
+        return centred * jax.lax.rsqrt(variance + self.epsilon) * self.scale[...] + self.bias[...]
+
+
+class Embedding(nnx.Module):
+    """Token vectors; also the output head if tied."""
+
+    def __init__(
+        self,
+        vocab: int,
+        size: int,
+        source: Names = (),
+        *,
+        form: WeightForm,
+        spread: float = 0.02,
+    ) -> None:
+        self.table = weight(
+            (vocab, size),
+            ("vocab", "embed"),
+            source,
+            dtype=form.dtype,
+            spread=spread,
+            quantization=form.quantization,
+            layout=form.layout,
+            table=True,
+        )
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        table = self.table.get_value()
+        if isinstance(table, Quantized):
+            return table.rows(tokens)
+        return table.at[tokens].get(mode="clip").astype(jnp.float32)
+
+    def logits(self, x: jax.Array) -> jax.Array:
+        return project(x, self.table.get_value())
+
+
+Activation = Callable[[jax.Array], jax.Array]
+
+
+def _exact_gelu(x: jax.Array) -> jax.Array:
+    return jax.nn.gelu(x, approximate=False)
+
+
+_ACTIVATIONS: dict[str, Activation] = {
+    "silu": jax.nn.silu,
+    "swish": jax.nn.silu,
+    "gelu": _exact_gelu,
+    "gelu_new": jax.nn.gelu,
+    "gelu_fast": jax.nn.gelu,
+    "gelu_pytorch_tanh": jax.nn.gelu,
+    "relu": jax.nn.relu,
+}
+
+
+def activation_of(name: Any) -> Activation:
+    """Look up an activation by its config.json name. Raises CheckpointError."""
+    if not isinstance(name, str) or name not in _ACTIVATIONS:
+        raise CheckpointError(
+            f"activation {name!r} is not supported; supported: {', '.join(_ACTIVATIONS)}"
+        )
+    return _ACTIVATIONS[name]
+
+
+@jax.jit
+def run_layer(layer: Any, *inputs: Any) -> Any:
+    """Call a layer. Layers of one shape are traced once: the rest hit jit's cache."""
+    return layer(*inputs)

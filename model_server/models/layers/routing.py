@@ -1,0 +1,117 @@
+"""Expert routing: which experts each token uses, and their weights.
+
+Routers are small and decide by small differences, so they are float32 whatever the model's dtype.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.layers.layers import Names
+from model_server.models.weights.weight import weight
+from sax.errors import CheckpointError
+
+
+class Routes(NamedTuple):
+    """The k experts of every token."""
+
+    experts: jax.Array  # i32[T, k]
+    weights: jax.Array  # f32[T, k]
+
+
+class Choice(Protocol):
+    """Turns scores into routes. Hashable, so that layers of one kind are traced once."""
+
+    def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
+        """scores: f32[T, E], unsquashed; bias: f32[E], affects the choice only."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxChoice:
+    """Top-k by probability (Shazeer et al. 2017, https://arxiv.org/abs/1701.06538)."""
+
+    count: int
+    normalised: bool  # weights of the chosen experts sum to one
+
+    def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
+        weights, experts = jax.lax.top_k(jax.nn.softmax(scores, axis=-1), self.count)
+        if self.normalised:
+            weights /= weights.sum(-1, keepdims=True)
+        return Routes(experts, weights)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedSigmoidChoice:
+    """DeepSeek-V3's: the best experts of the best groups (https://arxiv.org/abs/2412.19437).
+
+    The bias, learnt to spread the load, affects the choice but not the weights.
+    """
+
+    count: int
+    groups: int
+    kept: int  # groups whose experts may be chosen
+    normalised: bool
+    scale: float  # of the weights
+
+    def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
+        squashed = jax.nn.sigmoid(scores)
+        wanted = self._in_kept_groups(squashed if bias is None else squashed + bias)
+        _, experts = jax.lax.top_k(wanted, self.count)
+        weights = jnp.take_along_axis(squashed, experts, axis=-1)
+        if self.normalised:
+            weights /= weights.sum(-1, keepdims=True) + 1e-20
+        return Routes(experts, weights * self.scale)
+
+    def _in_kept_groups(self, wanted: jax.Array) -> jax.Array:
+        """f32[T, E] with the experts of all other groups at -inf."""
+        if self.kept == self.groups:
+            return wanted
+        grouped = wanted.reshape(len(wanted), self.groups, -1)
+        # A group scores the sum of its two best experts.
+        best = jax.lax.top_k(grouped, 2)[0].sum(-1)
+        _, kept = jax.lax.top_k(best, self.kept)
+        open_groups = jax.nn.one_hot(kept, self.groups, dtype=bool).any(1)
+        return jnp.where(open_groups[..., None], grouped, -jnp.inf).reshape(wanted.shape)
+
+
+class Router(nnx.Module):
+    """Scores every expert for every token and chooses."""
+
+    def __init__(
+        self,
+        embed: int,
+        experts: int,
+        choice: Choice,
+        source: Names,
+        *,
+        bias: Names | None = None,
+    ) -> None:
+        # Replicated on every device, so that all choose alike.
+        self.kernel = weight((experts, embed), (None, None), source, dtype=jnp.float32, spread=0.02)
+        if bias is not None:
+            self.bias = weight((experts,), (None,), bias, dtype=jnp.float32, spread=0.0)
+        self.biased = bias is not None
+        self.choice = choice
+
+    def __call__(self, x: jax.Array) -> Routes:
+        """Maps f32[T, D] to the routes of each token."""
+        scores = jnp.einsum("td,ed->te", x, self.kernel[...], precision="highest")
+        return self.choice(scores, self.bias[...] if self.biased else None)
+
+
+def checked_count(keys: ConfigKeys, experts: int) -> int:
+    """Return num_experts_per_tok. Raises CheckpointError if it exceeds `experts`."""
+    count = keys.whole("num_experts_per_tok")
+    if count > experts:
+        raise CheckpointError(
+            f"config.json has num_experts_per_tok = {count}, more than the {experts} experts "
+            "a token can use"
+        )
+    return count

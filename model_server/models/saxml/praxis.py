@@ -1,0 +1,102 @@
+"""The plain decoder of LmCloudSpmd and C4SpmdGpt3, as the Praxis library builds it.
+
+Pre-norm, fused QKV, ungated GELU, tied embedding. No supported format stores these models; their
+tensor names only key the random weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+
+from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
+from model_server.models.layers.feed_forward import FeedForward
+from model_server.models.layers.layers import Embedding, LayerNorm
+from model_server.models.layers.positions import LearnedPositions, PositionedDecoder, Sinusoids
+from model_server.models.layers.pre_norm import PreNormLayer
+from model_server.models.weights.source import Tensor, WeightSource, cut
+from model_server.models.weights.weight import WeightForm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PraxisDecoder:
+    """Sizes of one model, and the options in which the two recipes differ."""
+
+    layers: int
+    embed: int
+    ffw: int
+    heads: int
+    head_dim: int
+    vocab: int
+    biased: bool  # the projections
+    epsilon: float  # of the norms
+    positions: int | None  # rows of a table of learned positions; None: sinusoids
+    embedding_scale: float = 1.0
+    attention_softcap: float | None = None
+    logits_softcap: float | None = None
+
+    def build(self, form: WeightForm) -> PositionedDecoder:
+        return PositionedDecoder(
+            embedding=Embedding(self.vocab, self.embed, ("embedding.table",), form=form),
+            positions=self._positions(form),
+            layers=[self._layer(f"layers.{index}", form) for index in range(self.layers)],
+            final_norm=self._norm("final_norm"),
+            head=None,
+            ropes=[None] * self.layers,
+            embedding_scale=self.embedding_scale,
+            logits_softcap=self.logits_softcap,
+        )
+
+    def _positions(self, form: WeightForm) -> LearnedPositions | Sinusoids:
+        if self.positions is None:
+            return Sinusoids(self.embed)
+        return LearnedPositions(self.positions, self.embed, ("positions.table",), form=form)
+
+    def _layer(self, name: str, form: WeightForm) -> PreNormLayer:
+        return PreNormLayer(
+            self._norm(f"{name}.before_attention"),
+            self._attention(name, form),
+            self._norm(f"{name}.before_ffw"),
+            self._feed_forward(name, form),
+        )
+
+    def _norm(self, name: str) -> LayerNorm:
+        return LayerNorm(self.embed, (f"{name}.scale",), (f"{name}.bias",), epsilon=self.epsilon)
+
+    def _attention(self, name: str, form: WeightForm) -> Attention:
+        width = self.heads * self.head_dim
+        shape = AttentionShape(
+            embed=self.embed,
+            heads=self.heads,
+            kv_heads=self.heads,
+            head_dim=self.head_dim,
+            scale=self.head_dim**-0.5,
+            softcap=self.attention_softcap,
+        )
+
+        def third(part: str, index: int) -> WeightSource:
+            whole = Tensor(f"{name}.qkv.{part}")
+            return cut(whole, index * width, (index + 1) * width, of=3 * width)
+
+        biases = third("bias", 0), third("bias", 1), third("bias", 2)
+        sources = AttentionSources(
+            q=third("kernel", 0),
+            k=third("kernel", 1),
+            v=third("kernel", 2),
+            out=(f"{name}.out.kernel",),
+            biases=biases if self.biased else None,
+            out_bias=(f"{name}.out.bias",) if self.biased else None,
+        )
+        return Attention(shape, sources, form)
+
+    def _feed_forward(self, name: str, form: WeightForm) -> FeedForward:
+        return FeedForward(
+            self.embed,
+            self.ffw,
+            up=(f"{name}.up.kernel",),
+            down=(f"{name}.down.kernel",),
+            activation=jax.nn.gelu,
+            form=form,
+            biases=((f"{name}.up.bias",), (f"{name}.down.bias",)) if self.biased else None,
+        )

@@ -1,0 +1,199 @@
+"""Common base of the registered Saxml classes: sizes and serving values as class data.
+
+A class defines its own sizes, so it can be served with random weights (checkpoint "None") on any
+mesh; with a checkpoint the two must agree. Each value can be overridden under Saxml's name for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from model_server.models.config_keys import ConfigKeys
+from model_server.models.recipe import SERVING_DEFAULTS, ModelClass, Recipe
+from sax.errors import CheckpointError, InvalidRequest
+
+Values = Mapping[str, Any]
+
+_PACKAGE = "saxml.server.pax.lm.params"
+# Defaults of Saxml's serving template that apply here; its 2 samples, for one, are part of what a
+# Saxml user sees.
+_TEMPLATE: Values = {
+    "INPUT_SEQ_LEN": 256,  # with MAX_DECODE_STEPS: the context
+    "MAX_DECODE_STEPS": 32,
+    "PER_EXAMPLE_MAX_DECODE_STEPS": None,  # default per call; null: MAX_DECODE_STEPS
+    "BATCH_SIZE": None,  # concurrent requests, without NUM_CACHE_SLOTS
+    "NUM_SAMPLES": 2,
+    "TEMPERATURE": 0.1,
+    "TOP_K": 40,  # in Saxml also the limit for a request; here a request's own is honoured
+    "EOS_ID": None,  # end token, instead of the tokenizer's; null: the tokenizer's
+    "STOP_TOKEN_IDS": None,  # likewise, several
+    "USE_BEAM_SEARCH": False,
+}
+_SIZES = (
+    "NUM_LAYERS",
+    "MODEL_DIMS",
+    "HIDDEN_DIMS",
+    "NUM_HEADS",
+    "DIMS_PER_HEAD",
+    "VOCAB_SIZE",
+)
+_KV_HEADS = "NUM_KV_HEADS"  # of classes with grouped queries; null: as many as heads
+_COUNTS = ("INPUT_SEQ_LEN", "MAX_DECODE_STEPS", "NUM_SAMPLES")
+_MAY_BE_NULL = (_KV_HEADS, "PER_EXAMPLE_MAX_DECODE_STEPS", "BATCH_SIZE")
+
+
+def _own_config(values: Values, context: int) -> Values:
+    return {**values, "CONTEXT": context}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaxmlArchitecture:
+    """Model behind one Saxml module's classes, and the mapping of sizes to config.json."""
+
+    configure: Callable[[Values | None, Values], Recipe]
+    # Maps a class's values and a context to what `configure` reads: a config.json, or the values.
+    config: Callable[[Values, int], Values] = _own_config
+    model_type: str | None = None  # of matching checkpoints; None: random weights only
+    sizes: Callable[[ConfigKeys], Values] = lambda keys: {}  # config.json sizes in Saxml's names
+
+
+def sizes(
+    layers: int,
+    embed: int,
+    ffw: int,
+    heads: int,
+    *,
+    head_dim: int = 128,
+    vocab: int = 32000,
+) -> Values:
+    return dict(zip(_SIZES, (layers, embed, ffw, heads, head_dim, vocab), strict=True))
+
+
+def mesh(devices: int, *, replicas: int = 1) -> Values:
+    """Pure tensor parallelism over `devices` in each of `replicas`."""
+    return {"ICI_MESH_SHAPE": [replicas, 1, devices]}
+
+
+def saxml_class(
+    module: str, name: str, architecture: SaxmlArchitecture, values: Values
+) -> ModelClass:
+    """Registry entry for a class of `saxml.server.pax.lm.params.<module>`."""
+    defaults = {**SERVING_DEFAULTS, **_TEMPLATE, **values}
+
+    def configure(config: Values | None, given: Values) -> Recipe:
+        _check(given)
+        if config is None:
+            config = architecture.config(_whole(given), given["MAX_CONTEXT"] or _length(given))
+        else:
+            _agree(name, architecture, config, given, defaults)
+        recipe = architecture.configure(config, _served(given))
+        return replace(
+            recipe,
+            max_context=_context(recipe.max_context, given, defaults),
+            defaults=replace(recipe.defaults, **_ends(given, recipe.vocab)),
+        )
+
+    return ModelClass(f"{_PACKAGE}.{module}.{name}", False, defaults, configure)
+
+
+def _check(given: Values) -> None:
+    for key in (*_SIZES, *_COUNTS, *_MAY_BE_NULL):
+        value = given.get(key)
+        unsaid = value is None and key in _MAY_BE_NULL
+        if not unsaid and (type(value) is not int or value < 1):
+            raise InvalidRequest(
+                f"{key} must be at least 1, not {value!r}", param=f"overrides.{key}"
+            )
+    heads, kv_heads = given["NUM_HEADS"], given.get(_KV_HEADS) or given["NUM_HEADS"]
+    if heads % kv_heads:
+        raise InvalidRequest(
+            f"NUM_HEADS {heads} is not a multiple of {_KV_HEADS} {kv_heads}",
+            param=f"overrides.{_KV_HEADS}",
+        )
+    if given["USE_BEAM_SEARCH"]:
+        raise InvalidRequest(
+            "USE_BEAM_SEARCH: beam search is not supported; answers are sampled, or greedy at "
+            "TEMPERATURE 0",
+            param="overrides.USE_BEAM_SEARCH",
+        )
+    if given["BATCH_SIZE"] and given["NUM_CACHE_SLOTS"]:
+        raise InvalidRequest(
+            "with NUM_CACHE_SLOTS, BATCH_SIZE is how many prompts Saxml prefills at once; here "
+            "prompts share each step's tokens: leave it out",
+            param="overrides.BATCH_SIZE",
+        )
+
+
+def _whole(given: Values) -> Values:
+    return {**given, _KV_HEADS: given.get(_KV_HEADS) or given["NUM_HEADS"]}
+
+
+def _length(given: Values) -> int:
+    return given["INPUT_SEQ_LEN"] + given["MAX_DECODE_STEPS"]
+
+
+def _agree(
+    name: str, architecture: SaxmlArchitecture, config: Values, given: Values, defaults: Values
+) -> None:
+    """Raises CheckpointError if the checkpoint does not match the class."""
+    fitting, model_type = architecture.model_type, config.get("model_type")
+    if fitting is None:
+        raise CheckpointError(
+            f'{name} takes checkpoint "None" (random weights): no supported format holds its '
+            "weights"
+        )
+    if model_type != fitting:
+        raise CheckpointError(
+            f"{name} loads checkpoints of model_type {fitting!r}, not {model_type!r}"
+        )
+    wanted = _whole(given)
+    for key, found in architecture.sizes(ConfigKeys(config, fitting)).items():
+        # Saxml rounds vocabularies up; trust the checkpoint unless VOCAB_SIZE was overridden.
+        insisted = key != "VOCAB_SIZE" or given[key] != defaults[key]
+        if insisted and found != wanted[key]:
+            raise CheckpointError(
+                f"the checkpoint's {key} is {found} but {name} has {wanted[key]}: publish "
+                f"{fitting!r}, which takes its sizes from the checkpoint, or override {key}"
+            )
+
+
+def _served(given: Values) -> Values:
+    """Values in the form every family takes."""
+    most, usual = given["MAX_DECODE_STEPS"], given["PER_EXAMPLE_MAX_DECODE_STEPS"]
+    batch = given["BATCH_SIZE"] and given["BATCH_SIZE"] * given["NUM_SAMPLES"]
+    return {
+        **given,
+        "MAX_CONTEXT": None,
+        "MAX_DECODE_STEPS": min(most, usual or most),
+        "NUM_CACHE_SLOTS": given["NUM_CACHE_SLOTS"] or batch,
+    }
+
+
+def _context(own: int, given: Values, defaults: Values) -> int:
+    """Context in tokens. A class's default is clipped to a shorter model; an override raises."""
+    wanted = given["MAX_CONTEXT"] or _length(given)
+    keys = ("MAX_CONTEXT", "INPUT_SEQ_LEN", "MAX_DECODE_STEPS")
+    asked = [key for key in keys if given[key] != defaults[key]]
+    if wanted > own and asked:
+        raise InvalidRequest(
+            f"{' and '.join(asked)} make a context of {wanted}, more than the {own} tokens this "
+            "model supports",
+            param=f"overrides.{asked[0]}",
+        )
+    return min(wanted, own)
+
+
+def _ends(given: Values, vocab: int) -> Values:
+    """Sampling defaults from the class's own end tokens."""
+    key = "EOS_ID" if given["STOP_TOKEN_IDS"] is None else "STOP_TOKEN_IDS"
+    ids = given[key]
+    if ids is None:
+        return {}
+    ids = ids if isinstance(ids, list) else [ids]
+    if not all(type(token) is int and 0 <= token < vocab for token in ids):
+        raise InvalidRequest(
+            f"{key} is {given[key]}: give token ids from 0 to {vocab - 1}", param=f"overrides.{key}"
+        )
+    return {"stop_token_ids": tuple(ids), "ignore_eos": True}

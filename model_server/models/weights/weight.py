@@ -1,0 +1,194 @@
+"""Weight declarations: shape, logical axes, checkpoint source and initialiser in one place.
+
+A module built under `nnx.eval_shape` takes no memory; loading, sharding and the memory plan all
+read these declarations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from model_server.checkpoints.packed import Packing
+from model_server.models.weights.quantization import AsStored, Quantization
+from model_server.models.weights.quantized import Quantized, placeholder
+from model_server.models.weights.sharding import ONE_DEVICE, Layout, WeightPlacement
+from model_server.models.weights.source import WeightSource, source_of
+
+
+@dataclass(frozen=True, slots=True)
+class WeightForm:
+    """Dtype, layout and quantisation of a module's weights; families pass it through."""
+
+    dtype: Any = jnp.bfloat16  # of matrices; vectors are float32
+    layout: Layout = ONE_DEVICE
+    quantization: Quantization | None = None  # of matrices
+
+
+def weight(
+    shape: tuple[int, ...],
+    axes: tuple[str | None, ...],
+    source: WeightSource | tuple[str, ...] = (),
+    *,
+    dtype: Any,
+    spread: float | None = None,
+    quantization: Quantization | None = None,
+    layout: Layout = ONE_DEVICE,
+    table: bool = False,
+) -> nnx.Param:
+    """Declare one weight.
+
+    axes: a logical axis (embed, heads, ffw, vocab, experts) or None per dimension.
+    source: checkpoint source; names are joined along the first dimension.
+    spread: standard deviation of random weights; None: ones.
+    quantization: decides whether the value is a `Quantized`, which multiplies as `layout` shards
+    it; `table`: rows are vocabulary entries.
+    """
+    if len(shape) != len(axes):
+        raise ValueError(f"{len(shape)} dimensions but {len(axes)} logical axes")
+    found = source_of(source)
+    packing = quantization.packing_of(found, shape, table=table) if quantization else None
+    value = _zeros(shape, axes, dtype, packing, layout)
+    return nnx.Param(
+        value,
+        axes=axes,
+        source=found,
+        spread=spread,
+        packing=packing,
+        kept=isinstance(quantization, AsStored),
+        left_plain=quantization is not None and packing is None,
+    )
+
+
+def _zeros(
+    shape: tuple[int, ...],
+    axes: tuple[str | None, ...],
+    dtype: Any,
+    packing: Packing | None,
+    layout: Layout,
+) -> Any:
+    if packing is None:
+        return jnp.zeros(shape, dtype)
+    bits = 4 if packing.kind == "int4" else 8
+    return placeholder(shape, packing, dtype, WeightPlacement.of(layout, shape, axes, bits))
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One array of a weight."""
+
+    part: str  # values, scales or offsets if quantised, else ""
+    shape: tuple[int, ...]
+    dtype: Any
+    axes: tuple[str | None, ...]
+
+    @property
+    def bits(self) -> int:
+        """Bits per number on the device."""
+        return 4 if self.dtype == jnp.int4 else 8 * int(jnp.dtype(self.dtype).itemsize)
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.bits // 8
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """Arguments of one `weight` call, with its path in the module tree."""
+
+    path: str  # layers.3.attention.qkv.kernel
+    shape: tuple[int, ...]
+    dtype: Any  # of computation
+    axes: tuple[str | None, ...]
+    source: WeightSource
+    spread: float | None
+    packing: Packing | None  # None: unquantised
+    kept: bool  # packed as the checkpoint stores it, not quantised at load
+    left_plain: bool  # quantising was requested, but its shape or checkpoint does not allow it
+    leaves: tuple[Leaf, ...]  # in the order of the module's leaves
+
+    @property
+    def bytes(self) -> int:
+        return sum(leaf.bytes for leaf in self.leaves)
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A module without its weights: what to load, and how to assemble it."""
+
+    declarations: tuple[Declaration, ...]  # in the order of the leaves
+    _graph: Any
+    _structure: Any
+
+    def assemble(self, leaves: Sequence[jax.Array]) -> Any:
+        """Build the module from its weights; int4 may be packed in bytes."""
+        state = jax.tree.unflatten(self._structure, leaves)
+        return nnx.merge(self._graph, jax.tree.map(_on_program, state, is_leaf=_is_quantized))
+
+    @property
+    def bytes(self) -> int:
+        return sum(declaration.bytes for declaration in self.declarations)
+
+
+def _is_quantized(value: Any) -> bool:
+    return isinstance(value, Quantized)
+
+
+def _on_program(value: Any) -> Any:
+    return value.on_program() if isinstance(value, Quantized) else value
+
+
+def blueprint(build: Callable[[], nnx.Module]) -> Blueprint:
+    """Collect the declarations of the module `build` returns, without allocating it."""
+    module = nnx.eval_shape(build)
+    declared = tuple(_declarations(nnx.state(module)))
+    for _, node in nnx.iter_graph(module):
+        if isinstance(node, nnx.Param):
+            # Drop what differs between otherwise equal layers, so that they are traced once.
+            node.set_metadata(source=None, packing=None, kept=False, left_plain=False)
+    graph, state = nnx.split(module)
+    return Blueprint(declared, graph, jax.tree.structure(state))
+
+
+def _declarations(state: nnx.State) -> Iterator[Declaration]:
+    for path, param in nnx.to_flat_state(state):
+        meta, value = param.get_metadata(), param.get_value()
+        whole = value.values if isinstance(value, Quantized) else value
+        yield Declaration(
+            path=".".join(map(str, path)),
+            shape=tuple(whole.shape),
+            dtype=value.dtype,
+            axes=meta["axes"],
+            source=meta["source"],
+            spread=meta["spread"],
+            packing=meta["packing"],
+            kept=meta["kept"],
+            left_plain=meta["left_plain"],
+            leaves=tuple(_leaves(value, meta["axes"])),
+        )
+
+
+def _leaves(value: Any, axes: tuple[str | None, ...]) -> Iterator[Leaf]:
+    if not isinstance(value, Quantized):
+        yield Leaf("", tuple(value.shape), value.dtype, axes)
+        return
+    for part in ("values", "scales", "offsets"):
+        if (array := getattr(value, part)) is not None:
+            yield Leaf(part, tuple(array.shape), array.dtype, axes)
+
+
+def leaf_shapes(blueprint: Blueprint, layout: Layout) -> list[jax.ShapeDtypeStruct]:
+    """Return shapes, dtypes and shardings of the weight arrays."""
+    return [
+        jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=layout.sharding(leaf.shape, leaf.axes, leaf.bits)
+        )
+        for weight in blueprint.declarations
+        for leaf in weight.leaves
+    ]

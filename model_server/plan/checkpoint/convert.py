@@ -1,0 +1,190 @@
+"""Converts between Hugging Face folders, GGUF files and Orbax checkpoints.
+
+    python -m model_server.plan.checkpoint.convert SOURCE DESTINATION [--to FORMAT] [--dtype D]
+
+A destination ending in .gguf becomes a GGUF file, any other a Hugging Face folder unless --to says
+otherwise. By default nothing is lost: every tensor keeps the number format in which it is read
+(float32 for quantised tensors). The result appears under its name only once it is complete.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from model_server.checkpoints.cast import DTYPES
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.gguf.writer import QUANTISED, write_gguf
+from model_server.checkpoints.huggingface.folder_writer import write_beside
+from model_server.checkpoints.huggingface.safetensors_writer import MAX_SHARD, write_safetensors
+from model_server.checkpoints.huggingface.sentence_files import (
+    check_sentence_settings,
+    copy_sentence_settings,
+)
+from model_server.checkpoints.opening import open_checkpoint
+from model_server.checkpoints.orbax.writer import write_orbax
+from sax.errors import CheckpointError, SaxError
+from sax.types import Progress
+
+SAME = "same"
+HUGGINGFACE, GGUF, ORBAX = FORMATS = ("huggingface", "gguf", "orbax")
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([KMGT]?B|)", re.IGNORECASE)
+
+
+def convert(
+    source: str,
+    destination: str,
+    *,
+    to: str | None = None,
+    dtype: str = SAME,
+    max_shard: int = MAX_SHARD,
+    report: Callable[[Progress], None] = lambda progress: None,
+) -> None:
+    """Convert `source`. Raises CheckpointError if it is invalid or the destination exists."""
+    target = _format(destination, to)
+    if dtype in QUANTISED and target != GGUF:
+        raise CheckpointError(f"{dtype} is only for GGUF files; a folder takes {', '.join(DTYPES)}")
+    place = Path(destination).expanduser()
+    if place.exists() or place.is_symlink():
+        raise CheckpointError(f"{place} already exists; remove it or choose another name")
+    checkpoint = open_checkpoint(source)
+
+    def write(path: Path) -> None:
+        _write(checkpoint, path, target, dtypes, max_shard, report)
+        if target != GGUF:
+            copy_sentence_settings(checkpoint.folder, path)
+
+    try:
+        if target == GGUF:
+            check_sentence_settings(checkpoint.folder)
+        dtypes = {n: checkpoint.dtype(n) if dtype == SAME else dtype for n in checkpoint.names()}
+        _write_then_rename(place, write)
+    except OSError as exc:
+        raise CheckpointError(f"{place} cannot be written: {exc.strerror or exc}") from exc
+    finally:
+        checkpoint.close()
+
+
+def size_of(text: str) -> int:
+    """Parse `500MB`, `2.5 GB` or a plain number into bytes. Raises CheckpointError."""
+    match = _SIZE.fullmatch(text.strip())
+    size = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
+    if size < 1:
+        raise CheckpointError(f"{text!r} is not a file size; write it like 500MB or 5GB")
+    return size
+
+
+def _format(destination: str, to: str | None) -> str:
+    if "://" in destination:
+        raise CheckpointError(
+            f"{destination}: checkpoints are written to local paths; copy the result there"
+        )
+    named_gguf = destination.endswith(".gguf")
+    if named_gguf and to not in (None, GGUF):
+        raise CheckpointError(
+            f"{destination} is the name of a GGUF file, but --to is {to}; choose another name"
+        )
+    return to or (GGUF if named_gguf else HUGGINGFACE)
+
+
+def _write(
+    checkpoint: Checkpoint,
+    path: Path,
+    target: str,
+    dtypes: Mapping[str, str],
+    max_shard: int,
+    report: Callable[[Progress], None],
+) -> None:
+    if target == GGUF:
+        write_gguf(checkpoint, path, dtypes, report)
+        return
+    path.mkdir()
+    write_beside(checkpoint, path, dtypes)
+    if target == ORBAX:
+        write_orbax(checkpoint, path, dtypes, report)
+    else:
+        write_safetensors(checkpoint, path, dtypes, report, max_shard)
+
+
+def _write_then_rename(place: Path, write: Callable[[Path], None]) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
+    try:
+        unfinished = work / place.name
+        write(unfinished)
+        unfinished.rename(place)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    console = Console(stderr=True)
+    try:
+        _convert_with_bar(options, console)
+    except SaxError as exc:
+        console.print(exc.text, style="red", markup=False, highlight=False, soft_wrap=True)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m model_server.plan.checkpoint.convert",
+        description="Converts between Hugging Face folders, GGUF files and Orbax checkpoints.",
+    )
+    parser.add_argument("source", help="a GGUF file, a Hugging Face folder or an Orbax checkpoint")
+    parser.add_argument("destination", help="NAME.gguf writes a GGUF file, other names a folder")
+    parser.add_argument("--to", choices=FORMATS, help="output format (default: by destination)")
+    parser.add_argument(
+        "--dtype",
+        choices=[SAME, *DTYPES, *QUANTISED],
+        default=SAME,
+        help="number format of the tensors; same (the default) loses nothing, bfloat16 halves "
+        f"float32 and quantised tensors, {' and '.join(QUANTISED)} are only for GGUF files",
+    )
+    parser.add_argument(
+        "--max-shard-size",
+        default=f"{MAX_SHARD // 10**9}GB",
+        help="largest file in a Hugging Face folder (default: %(default)s)",
+    )
+    return parser
+
+
+def _convert_with_bar(options: argparse.Namespace, console: Console) -> None:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, console=console) as bars:
+        task = bars.add_task("reading", total=None)
+
+        def report(progress: Progress) -> None:
+            text = f"{progress.phase} {progress.unit}"
+            bars.update(task, description=text, completed=progress.done, total=progress.total)
+
+        convert(
+            options.source,
+            options.destination,
+            to=options.to,
+            dtype=options.dtype,
+            max_shard=size_of(options.max_shard_size),
+            report=report,
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

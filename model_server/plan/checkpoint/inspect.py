@@ -1,0 +1,166 @@
+"""Describes a checkpoint and lists everything that would keep it from loading.
+
+    python -m model_server.plan.checkpoint.inspect PATH [--json]
+
+Reads headers and small files, no weights, and uses no accelerator. Exit status: 0 it would load,
+1 it would not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import jax
+
+from model_server.checkpoints.checkpoint import Checkpoint, ordered_ends
+from model_server.checkpoints.huggingface.sentence_transformers import read_sentence_settings
+from model_server.checkpoints.opening import open_checkpoint
+from model_server.loading.embed_loading import NeededTensors
+from model_server.loading.weights import mismatches
+from model_server.models.recipe import Recipe
+from model_server.models.registry import families, make_recipe
+from model_server.models.weights.weight import Blueprint
+from model_server.plan.checkpoint.inspect_report import Report, TokenizerFacts
+from model_server.plan.checkpoint.inspect_storage import stored_files, stored_kinds
+from sax.errors import CheckpointError, SaxError
+
+_AUTO = "auto"  # the registry's path for "choose by config.json"
+_NAMED = 20  # tensors listed per problem
+_QUANTIZED = ("int8", "int4")
+
+
+def inspect(path: str) -> Report:
+    """Report on a checkpoint; what is wrong goes to the report's problems and is not raised."""
+    report = Report(path)
+    try:
+        checkpoint = open_checkpoint(path, lambda error: report.problems.append(error.text))
+    except CheckpointError as exc:
+        report.problems.append(exc.text)
+        return report
+    with closing(checkpoint):
+        for describe in (_storage, _model, _tokenizer, _template):
+            try:
+                describe(report, checkpoint)
+            except SaxError as exc:
+                report.problems.append(exc.text)
+    return report
+
+
+def _storage(report: Report, checkpoint: Checkpoint) -> None:
+    report.format = checkpoint.format
+    report.files = stored_files(report.path, checkpoint)
+    report.stored = stored_kinds(report.path, checkpoint)
+    names = checkpoint.names()
+    report.parameters = sum(math.prod(checkpoint.shape(name)) for name in names)
+    report.problems += _unreadable(checkpoint, names)
+
+
+def _unreadable(checkpoint: Checkpoint, names: list[str]) -> Iterator[str]:
+    for name in names:
+        try:
+            checkpoint.dtype(name)
+        except CheckpointError as exc:
+            yield exc.text
+
+
+def _model(report: Report, checkpoint: Checkpoint) -> None:
+    config = checkpoint.config
+    report.model_type = config.get("model_type")
+    report.architecture = _first_text(config.get("architectures"))
+    report.family = next((f.title for f in families() if report.model_type in f.model_types), None)
+    try:
+        _fit(report, checkpoint)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as exc:
+        # A value that the family does not expect; it would fail a load the same way.
+        raise CheckpointError(f"config.json cannot be understood: {exc!r}") from exc
+
+
+def _first_text(given: Any) -> str | None:
+    first = given[0] if isinstance(given, list) and given else None
+    return first if isinstance(first, str) else None
+
+
+def _fit(report: Report, checkpoint: Checkpoint) -> None:
+    """Compare the tensors with the model's declarations."""
+    config = checkpoint.config
+    recipe = make_recipe(_AUTO, config, {})
+    if isinstance(recipe, Recipe):
+        module = recipe.blueprint(checkpoint=checkpoint)
+        report.context = recipe.max_context
+    else:
+        module = recipe.blueprint()
+        report.context = recipe.own_context
+        read_sentence_settings(checkpoint.folder)
+    report.vocabulary = recipe.vocab
+    needed: Any = NeededTensors(checkpoint, recipe.unused)
+    report.problems += mismatches(module.declarations, needed, shown=_NAMED)
+    report.memory = dict(_memory(config, checkpoint))
+
+
+def _memory(config: dict[str, Any], checkpoint: Checkpoint) -> Iterator[tuple[str, int]]:
+    """Yield the bytes of the weights on the devices, per number format that can be published."""
+    asked = [("bfloat16", {"DTYPE": "bfloat16"})]
+    asked += [(kind, {"QUANTIZE": kind}) for kind in _QUANTIZED]
+    if any(checkpoint.packing(name) for name in checkpoint.names()):
+        asked.append(("stored", {"QUANTIZE": "stored"}))
+    for kind, overrides in asked:
+        as_json = {key: json.dumps(value) for key, value in overrides.items()}
+        try:
+            yield kind, _blueprint(config, checkpoint, as_json).bytes
+        except SaxError:  # the family does not support this format
+            continue
+
+
+def _blueprint(
+    config: dict[str, Any], checkpoint: Checkpoint, overrides: dict[str, str]
+) -> Blueprint:
+    recipe = make_recipe(_AUTO, config, overrides)
+    return (
+        recipe.blueprint(checkpoint=checkpoint)
+        if isinstance(recipe, Recipe)
+        else recipe.blueprint()
+    )
+
+
+def _tokenizer(report: Report, checkpoint: Checkpoint) -> None:
+    tokenizer = checkpoint.tokenizer()
+    spelled: Callable[[int], str] = tokenizer.token_text
+    report.tokenizer = TokenizerFacts(
+        kind=json.loads(tokenizer.serialized)["model"].get("type", "of an unnamed kind"),
+        vocabulary=tokenizer.vocab_size,
+        bos=None if tokenizer.bos_id is None else spelled(tokenizer.bos_id),
+        eos=[spelled(token_id) for token_id in ordered_ends(checkpoint)],
+        adds_bos=tokenizer.adds_bos,
+        control=sorted(tokenizer.control_tokens.texts),
+    )
+
+
+def _template(report: Report, checkpoint: Checkpoint) -> None:
+    if report.tokenizer is None:  # a template needs the control tokens
+        return
+    template = checkpoint.chat_template()
+    report.chat_template = template and template.source
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m model_server.plan.checkpoint.inspect",
+        description="Show what a checkpoint is and whether it would load.",
+    )
+    parser.add_argument("path", help="a GGUF file, a Hugging Face folder or an Orbax checkpoint")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(arguments)
+    jax.config.update("jax_platforms", "cpu")  # do not claim an accelerator to read a file
+    report = inspect(options.path)
+    sys.stdout.write((report.as_json() if options.json else report.as_text()) + "\n")
+    return 0 if report.loads else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""Compiles every program of a model and writes the set; programs already present are kept."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import jax
+import msgspec
+
+from model_server.checkpoints.orbax.folder import Folder
+from model_server.engine.buckets import Bucket
+from model_server.engine.compiling import compiled_in_turn, to_bytes
+from model_server.engine.versions import versions
+from model_server.plan.precompile.subject import Subject
+from model_server.programs.manifest import Manifest, ProgramEntry
+from model_server.programs.place import SetFolder
+from model_server.programs.ready_programs import digest_of_text
+from model_server.programs.surroundings import digest_of, keys_of
+from sax.errors import CheckpointError, LoadFailed, SaxError
+
+logger = logging.getLogger(__name__)
+
+_EOL = "\n"
+_LESS = "(lower --kv_cache_bytes or --slots, or take a larger slice)"
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Outcome of one program."""
+
+    name: str
+    entry: ProgramEntry | None  # None: it failed
+    was_there: bool = False
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    gives: bool
+    takes: bool
+
+
+Told = Callable[[Made], None]
+
+
+def manifest_of(subject: Subject) -> Manifest:
+    """Return the manifest of the set to be made, without programs yet."""
+    return Manifest(
+        model=subject.title,
+        overrides=subject.overrides,
+        topology=subject.topology,
+        weights=digest_of(subject.program.leaves),
+        keys=keys_of(subject.layout),
+        limits=subject.limits,
+        sax=versions()["sax"],
+        made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        made_by=f"{getpass.getuser()}@{socket.gethostname()}",
+    )
+
+
+def program_count(subject: Subject) -> int:
+    return len(subject.buckets) + subject.copies.count(_ways(subject))
+
+
+class Maker:
+    """Makes one set. Several threads call `compiled`, once per program."""
+
+    def __init__(self, subject: Subject, place: str, told: Told, *, keep_going: bool) -> None:
+        """keep_going: continue after a program that does not compile."""
+        self._subject = subject
+        self._manifest = manifest_of(subject)
+        self.folder = SetFolder(Folder(place).child(self._manifest.name))
+        self._told = told
+        self._keep_going = keep_going
+        self._there: dict[str, ProgramEntry] = {}
+        self._made: dict[str, Made] = {}
+        self._writing = threading.Lock()
+
+    def make(self) -> Manifest:
+        """Write the set and return its manifest. Raises CheckpointError, LoadFailed."""
+        self._there = self.folder.entries()
+        # Fail on a place that cannot be written before hours of compiling.
+        self.folder.note(self._so_far())
+        with closing(compiled_in_turn(self._subject.buckets, self._bucket)) as made:
+            for _ in made:
+                pass
+        self._subject.copies.compile(_ways(self._subject), self)
+        manifest = self._whole()
+        self.folder.finish(manifest, self._there.values())
+        return manifest
+
+    @property
+    def failures(self) -> list[Made]:
+        return [made for made in self._made.values() if made.entry is None]
+
+    def compiled(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Any:
+        """Compile and write; returns nothing, as no caller runs the program here."""
+        made = self._one(name, lower)
+        with self._writing:
+            self._made[name] = made
+            if not made.was_there:
+                self.folder.note(self._so_far())
+        self._told(made)
+
+    def pass_on(self, name: str, body: bytes) -> None:
+        """Do nothing: there is no other host."""
+
+    def _bucket(self, bucket: Bucket) -> None:
+        self.compiled(str(bucket), lambda: self._subject.program.lower(bucket))
+
+    def _one(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Made:
+        try:
+            return self._compile(name, lower())
+        except (CheckpointError, MemoryError):
+            raise
+        except Exception as exc:
+            if not self._keep_going:
+                raise LoadFailed(f"{name}: {_reason(exc)}") from exc
+            return Made(name, None, failure=_reason(exc))
+
+    def _compile(self, name: str, lowered: jax.stages.Lowered) -> Made:
+        text = digest_of_text(lowered)
+        there = self._there.get(name)
+        if there is not None and there.text == text and self._is_whole(there):
+            return Made(name, there, was_there=True)
+        started = time.monotonic()
+        body = to_bytes(lowered.compile())
+        entry = ProgramEntry(
+            name=name,
+            text=text,
+            file=f"{text[:16]}.program",
+            size=len(body),
+            sha256=hashlib.sha256(body).hexdigest(),
+            compile_s=round(time.monotonic() - started, 2),
+        )
+        self.folder.add(entry.file, body)
+        return Made(name, entry)
+
+    def _is_whole(self, entry: ProgramEntry) -> bool:
+        try:
+            self.folder.read(entry)
+        except CheckpointError as exc:
+            logger.warning("%s; compiling it again", exc.text)
+            return False
+        return True
+
+    def _so_far(self) -> Manifest:
+        """Include what an earlier run left: this run may still get to it."""
+        made = {name: made.entry for name, made in self._made.items() if made.entry}
+        return self._with({**self._there, **made}.values())
+
+    def _whole(self) -> Manifest:
+        names = [str(bucket) for bucket in self._subject.buckets]
+        order = {name: place for place, name in enumerate(names)}
+        entries = [made.entry for made in self._made.values() if made.entry]
+        return self._with(sorted(entries, key=lambda entry: order.get(entry.name, len(order))))
+
+    def _with(self, entries: Iterable[ProgramEntry]) -> Manifest:
+        return msgspec.structs.replace(self._manifest, programs=tuple(entries))
+
+
+def _ways(subject: Subject) -> _Ways:
+    return _Ways(subject.config.gives_pages, subject.config.takes_pages)
+
+
+def _reason(exc: Exception) -> str:
+    if isinstance(exc, SaxError):
+        return exc.text
+    said = f"{type(exc).__name__}: {str(exc).strip().partition(_EOL)[0][:300]}"
+    return f"{said} {_LESS}" if "RESOURCE_EXHAUSTED" in said else said

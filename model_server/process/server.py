@@ -1,0 +1,303 @@
+"""One model server process: wires its parts and starts and stops them in order.
+
+The loader is an argument, so tests run the same process with arithmetic instead of weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import re
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from model_server.config import ModelServerConfig, advertised_host
+from model_server.disaggregation.prefill_servers import PrefillServers
+from model_server.loading.loaded import Loader
+from model_server.loading.memory_plan import Devices
+from model_server.process.health_page import HealthPage, LoopWatch, why_not_ready
+from model_server.process.join import Joiner
+from model_server.services.custom_service import CustomService
+from model_server.services.lm_service import LmService
+from model_server.services.modelet import Modelet
+from model_server.services.prefill_service import PrefillService
+from model_server.services.token_service import TokenService
+from model_server.serving.admission import Admission
+from model_server.serving.custom_calls import CustomCalls
+from model_server.serving.embeddings import Embeddings
+from model_server.serving.handler import Handler
+from model_server.serving.lm_servable import LmServable
+from model_server.serving.metrics import ModelServerMetrics
+from model_server.serving.prefiller import Prefiller
+from model_server.serving.remote_prefill import RemotePrefill
+from model_server.serving.servables import Servables
+from sax.auth.credentials import Credentials
+from sax.auth.security import CLOSING_FLAGS
+from sax.client.location import find_admin
+from sax.config import check_addresses
+from sax.errors import NotLoaded, ReplicaLost
+from sax.host import open_warning
+from sax.proto import (
+    custom_pb2,
+    custom_pb2_grpc,
+    lm_pb2,
+    lm_pb2_grpc,
+    modelet_pb2,
+    modelet_pb2_grpc,
+    prefill_pb2,
+    prefill_pb2_grpc,
+    tokens_pb2,
+    tokens_pb2_grpc,
+)
+from sax.types import ModelSpec, ServerInfo
+from sax.wire.rpc import SERVER_OPTIONS, ErrorInterceptor
+
+logger = logging.getLogger(__name__)
+
+_SERVICES = (
+    modelet_pb2.DESCRIPTOR.services_by_name["Modelet"].full_name,
+    lm_pb2.DESCRIPTOR.services_by_name["LMService"].full_name,
+    custom_pb2.DESCRIPTOR.services_by_name["CustomService"].full_name,
+    tokens_pb2.DESCRIPTOR.services_by_name["TokenService"].full_name,
+    prefill_pb2.DESCRIPTOR.services_by_name["PrefillService"].full_name,
+)
+_GRACE_S = 1.0  # for calls to end by themselves once every request is answered
+
+
+class Hosts(Protocol):
+    """Events from the other hosts of this replica; both are called from another thread."""
+
+    on_loss: Callable[[ReplicaLost], None] | None
+    on_leaving: Callable[[str], None] | None  # a host received a stop signal
+
+
+class ModelServer:
+    """One model server; call `start`, then `stop`, on the same event loop."""
+
+    def __init__(
+        self,
+        config: ModelServerConfig,
+        loader: Loader,
+        *,
+        model_paths: Callable[[], Sequence[str]],
+        compiles_while_serving: Callable[[], int],
+        devices: Callable[[], Devices] | None = None,
+        page: HealthPage | None = None,
+    ) -> None:
+        """`devices` is called in `start`; without it, flags alone give the memory. `page` may be
+        serving already; without it, one is created.
+        """
+        self._config = config
+        self._model_paths = model_paths
+        self._ask_devices = devices
+        self._devices = Devices(0, config.memory_limit)
+        self.servables = Servables(loader, drain_s=config.drain_seconds)
+        self._metrics = ModelServerMetrics(self.servables.loaded, compiles_while_serving)
+        self._admission = Admission()
+        self._prefill = PrefillServers(config.prefill_servers, self._language_models)
+        self._elsewhere = RemotePrefill(self._prefill)
+        self._handler = Handler(self.servables, self._metrics, self._admission, self._elsewhere)
+        self._embeddings = Embeddings(self.servables, self._admission)
+        authentication = config.security.authentication()
+        self._tokens = TokenService(self._handler, self._embeddings, authentication)
+        self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
+        self._server = grpc.aio.server(
+            interceptors=[ErrorInterceptor(authentication)], options=SERVER_OPTIONS
+        )
+        self._page = page or HealthPage()
+        self._loop = LoopWatch()
+        self._joiner = Joiner(self._admin, self.info)
+        self._joining: asyncio.Task[None] | None = None
+        self.address = ""  # host:port, once started
+        self.metrics_address = ""
+
+    async def start(self) -> None:
+        """Listen, then join. Raises OSError if a port is taken."""
+        config = self._config
+        self._tell_of_security()
+        if self._ask_devices is not None:
+            self._devices = self._ask_devices()
+        self._add_services()
+        self.address = self._listen()
+        await self._server.start()
+        self._serve_page()
+        await self._report(health_pb2.HealthCheckResponse.SERVING)
+        self._prefill.start()
+        if config.sax_cell:
+            self._joining = asyncio.create_task(self._joiner.run())
+        logger.info("model server listening on %s", self.address)
+
+    async def stop(self) -> None:
+        """Refuse new requests, let running ones end within the drain time, free everything."""
+        self._page.waiting = lambda: "draining"
+        if self._joining is not None:
+            self._joining.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._joining
+        await self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
+        if not await self._admission.drain(self._config.drain_seconds):
+            logger.warning("some requests did not finish within the drain time")
+        await self._elsewhere.close()
+        await self._prefill.stop()
+        await self.servables.close(drain_s=0)
+        self._tokens.end()
+        self._loop.stop()
+        await asyncio.gather(self._server.stop(_GRACE_S), asyncio.to_thread(self._page.close))
+        logger.info("model server stopped")
+
+    async def serve_until_signalled(self, hosts: Hosts | None = None) -> ReplicaLost | None:
+        """Start, wait for SIGTERM or SIGINT on any host, then stop. Returns the error if a host is
+        lost.
+        """
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[ReplicaLost | None] = loop.create_future()
+
+        def end(why: ReplicaLost | None) -> None:
+            if not ended.done():
+                ended.set_result(why)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, end, None)
+        if hosts is not None:
+            hosts.on_loss = lambda error: _tell(loop, end, error)
+            hosts.on_leaving = lambda host: _tell(loop, end, None)
+        await self.start()
+        if (lost := await ended) is not None:
+            await self.lose(lost)
+            return lost
+        logger.info("draining")
+        await self.stop()
+        return None
+
+    async def lose(self, error: ReplicaLost) -> None:
+        """Fail all requests at once: a host is lost, so there is nothing to drain."""
+        self._page.waiting = lambda: error.text
+        if self._joining is not None:
+            self._joining.cancel()
+        await self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
+        self.servables.lose(error)
+        await self._admission.drain(_GRACE_S)
+        self._tokens.end()
+        self._loop.stop()
+        await self._server.stop(_GRACE_S)
+
+    def info(self) -> ServerInfo:
+        """Return what this server reports when it joins."""
+        config = self._config
+        wanted = re.compile(config.model_filter_regex)
+        return ServerInfo(
+            address=self.address,
+            debug_address=self.metrics_address,
+            chip_type=config.platform_chip,
+            chip_topology=config.platform_topology,
+            model_paths=tuple(path for path in self._model_paths() if wanted.fullmatch(path)),
+            tags=config.tags,
+            incarnation=config.incarnation,
+            memory_total=self._devices.memory,
+            devices=self._devices.count,
+        )
+
+    def _language_models(self) -> dict[str, ModelSpec]:
+        """Models that the prefill servers must load too."""
+        wanted: dict[str, ModelSpec] = {}
+        for each in self.servables.loaded():
+            if isinstance(each, LmServable):
+                with contextlib.suppress(NotLoaded):  # it is being unloaded
+                    wanted[each.model_id] = self.servables.spec(each.model_id)
+        return wanted
+
+    async def _admin(self) -> str:
+        config = self._config
+        if config.admin is not None:
+            return check_addresses(config.admin, "--admin")
+        return await find_admin(cell=config.cell)
+
+    def _add_services(self) -> None:
+        config, server = self._config, self._server
+        modelet = Modelet(
+            self.servables,
+            self._admission,
+            cell=config.cell,
+            incarnation=config.incarnation,
+            memory=self._devices.memory,
+            security=config.security,
+        )
+        modelet_pb2_grpc.add_ModeletServicer_to_server(modelet, server)
+        language = LmService(self._handler, self._embeddings)
+        lm_pb2_grpc.add_LMServiceServicer_to_server(language, server)
+        custom = CustomService(CustomCalls(self.servables, self._admission))
+        custom_pb2_grpc.add_CustomServiceServicer_to_server(custom, server)
+        tokens_pb2_grpc.add_TokenServiceServicer_to_server(self._tokens, server)
+        prefiller = Prefiller(self.servables, expiry_s=config.kv_expiry_seconds)
+        prefill_pb2_grpc.add_PrefillServiceServicer_to_server(
+            PrefillService(prefiller, self._admission, config.security), server
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection(
+            (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+        )
+
+    def _listen(self) -> str:
+        config = self._config
+        try:
+            port = config.security.listen(self._server, f"{config.host}:{config.port}")
+        except RuntimeError as exc:
+            raise OSError(f"cannot listen on {config.host}:{config.port}: {exc}") from exc
+        return f"{self._host}:{port}"
+
+    @property
+    def _host(self) -> str:
+        return advertised_host(self._config.host, self._config.advertise)
+
+    def _serve_page(self) -> None:
+        """Serve metrics and the real health state; until now the page said "starting"."""
+        config, page = self._config, self._page
+        page.show(self._metrics.registry)
+        page.trouble, page.waiting = self._loop.trouble, self._why_not_ready
+        self._loop.start()
+        if config.metrics_port >= 0:
+            if not page.port:
+                page.serve(config.host, config.metrics_port)
+            self.metrics_address = f"{self._host}:{page.port}"
+            logger.info("metrics on http://%s/metrics", self.metrics_address)
+
+    def _why_not_ready(self) -> str:
+        joined_for_s = self._joiner.joined_for_s if self._config.sax_cell else math.inf
+        return why_not_ready(
+            joined_for_s=joined_for_s,
+            loading=self.servables.loading(),
+            loaded=[each.model_id for each in self.servables.loaded()],
+        )
+
+    def _tell_of_security(self) -> None:
+        config = self._config
+        if warning := open_warning(
+            config.host,
+            closed=config.security.authenticates,
+            offers="load and unload models on this server and ask them anything",
+            remedy=f"start it with {CLOSING_FLAGS}, or with --host 127.0.0.1",
+        ):
+            logger.warning("%s", warning)
+        if config.security.authenticates and config.sax_cell and not Credentials.ours().given:
+            logger.warning(
+                "this model server has no credentials, so an admin server that authenticates will "
+                "not let it join: set SAX_TOKEN, SAX_TOKEN_FILE or SAX_TLS_CERT"
+            )
+
+    async def _report(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        for service in ("", *_SERVICES):
+            await self._health.set(service, status)
+
+
+def _tell(
+    loop: asyncio.AbstractEventLoop, end: Callable[[ReplicaLost | None], None], why: Any
+) -> None:
+    with contextlib.suppress(RuntimeError):  # loop closed: already ended
+        loop.call_soon_threadsafe(end, why)

@@ -1,0 +1,61 @@
+"""Runs the model server with the real loader; the first module to import jax."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import traceback
+from collections.abc import Sequence
+
+from model_server.config import ModelServerConfig
+from model_server.loading.loader import ModelLoader, make_loader
+from model_server.models.registry import model_paths
+from model_server.process.health_page import HealthPage
+from model_server.process.server import Hosts, ModelServer
+from sax.errors import LoadFailed, ReplicaLost
+from sax.host import loop_factory
+
+
+def import_modules(names: Sequence[str]) -> None:
+    """Import in order. Raises LoadFailed with the module, the error and its location."""
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except BaseException as exc:  # also a module that calls sys.exit
+            raise LoadFailed(f"--import {name}: {_where(exc)}{type(exc).__name__}: {exc}") from exc
+
+
+def _where(exc: BaseException) -> str:
+    """Return file and line of the user's code that failed; "" if none ran."""
+    own = [
+        frame
+        for frame in traceback.extract_tb(exc.__traceback__)
+        if not frame.filename.startswith("<") and "importlib" not in frame.filename
+    ][1:]
+    return f"{own[-1].filename}:{own[-1].lineno}: " if own else ""
+
+
+def prepare(config: ModelServerConfig) -> ModelLoader:
+    """Import user modules and return the loader. Raises what an imported module raises."""
+    import_modules(config.imports)  # first, so that their errors show at once
+    return make_loader(config)
+
+
+def serve(
+    config: ModelServerConfig, loader: ModelLoader, page: HealthPage, hosts: Hosts | None = None
+) -> ReplicaLost | None:
+    """Serve until signalled. Returns the error if a host of this replica is lost."""
+
+    async def start() -> ReplicaLost | None:
+        server = ModelServer(
+            config,
+            loader,
+            model_paths=model_paths,
+            compiles_while_serving=loader.compiles_while_serving,
+            devices=loader.devices,
+            page=page,
+        )
+        return await server.serve_until_signalled(hosts)
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(start())

@@ -1,0 +1,91 @@
+"""The token stream of one caller: starts requests, cancels them and collects their chunks.
+
+`take` returns all chunks of one engine step at once, for any number of requests, so each step sends
+one message per connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from model_server.serving.handler import Handler
+from model_server.serving.running_request import RunningRequest
+from sax.errors import InvalidRequest, SaxError
+from sax.types import GenerateRequest, TokenChunk
+
+
+class Delivery(NamedTuple):
+    """One chunk for one request; an error or a finish reason ends it."""
+
+    id: int
+    chunk: TokenChunk | SaxError
+
+
+class TokenStream:
+    """Requests of one caller, on the event loop. Call `take` until it returns [], then `close`."""
+
+    def __init__(self, handler: Handler, method: str) -> None:
+        self._handler = handler
+        self._method = method
+        self._requests: dict[int, RunningRequest | None] = {}  # None: being submitted
+        self._outbox: list[Delivery] = []
+        self._ready = asyncio.Event()
+        self._ended = False
+
+    async def start(self, id: int, request: GenerateRequest) -> None:
+        """Start a request under the caller's id. A bad request fails alone, through `take`."""
+        if id in self._requests:
+            raise InvalidRequest(f"request {id} is already running: use unique ids", param="id")
+        self._requests[id] = None
+        try:
+            running = await self._handler.start(
+                request, self._method, lambda chunk: self._put(id, chunk)
+            )
+        except SaxError as error:
+            self._put(id, error)
+        except BaseException:
+            del self._requests[id]
+            raise
+        else:
+            self._requests[id] = running
+
+    def fail(self, id: int, error: SaxError) -> None:
+        """Report an error for a request that could not be decoded."""
+        self._put(id, error)
+
+    def cancel(self, id: int) -> None:
+        """Cancel a request; a no-op if it is over or unknown."""
+        running = self._requests.pop(id, None)
+        if running is not None:
+            running.cancel()
+            self._ready.set()
+
+    async def take(self) -> list[Delivery]:
+        """Wait for and return everything since the last call; [] when all requests are over."""
+        while not self._outbox:
+            if self._ended and not self._requests:
+                return []
+            self._ready.clear()
+            await self._ready.wait()
+        taken, self._outbox = self._outbox, []
+        return taken
+
+    def end(self) -> None:
+        """No more requests will be started."""
+        self._ended = True
+        self._ready.set()
+
+    def close(self) -> None:
+        """Cancel everything that runs: the caller is gone."""
+        for running in self._requests.values():
+            if running is not None:
+                running.cancel()
+        self._requests.clear()
+        self.end()
+
+    def _put(self, id: int, chunk: TokenChunk | SaxError) -> None:
+        if isinstance(chunk, SaxError) or chunk.finish_reason is not None:
+            self._requests.pop(id, None)
+        self._outbox.append(Delivery(id, chunk))
+        self._ready.set()

@@ -1,0 +1,19 @@
+"""Saxml's CustomService: decodes a request, calls the handler, encodes the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from model_server.serving.custom_calls import CustomCalls
+from sax.proto import custom_pb2, custom_pb2_grpc
+from sax.wire.codec import refuse_extra_inputs
+
+
+class CustomService(custom_pb2_grpc.CustomServiceServicer):
+    def __init__(self, calls: CustomCalls) -> None:
+        self._calls = calls
+
+    async def Custom(self, request: Any, context: Any) -> custom_pb2.CustomResponse:
+        refuse_extra_inputs(request.extra_inputs, "Custom")
+        answer = await self._calls.call(request.model_key, request.method_name, request.request)
+        return custom_pb2.CustomResponse(response=answer)

@@ -1,0 +1,125 @@
+"""Saxml's LMService: decodes a request, calls the handler, encodes the answer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from model_server.services.connection import Delivery, TokenStream
+from model_server.serving.embeddings import Embeddings
+from model_server.serving.engine_request import sample_seeds
+from model_server.serving.handler import GENERATE, GENERATE_STREAM, Handler
+from sax.errors import SaxError, UnsupportedParameter
+from sax.proto import lm_pb2, lm_pb2_grpc
+from sax.types import GenerateRequest
+from sax.wire.codec import refuse_extra_inputs, sampling_from_extra_inputs
+
+
+@dataclass(slots=True)
+class Sample:
+    """One sample so far."""
+
+    text: str = ""
+    piece: str = ""  # text from the last `add`
+    score: float = 0.0
+
+
+async def start_samples(connection: TokenStream, request: GenerateRequest, count: int) -> None:
+    """Start `count` requests for one prompt, each with its own seed."""
+    for index, seed in enumerate(sample_seeds(request.sampling.seed, count)):
+        sampling = replace(request.sampling, seed=seed)
+        await connection.start(index, replace(request, sampling=sampling))
+    connection.end()
+
+
+class Samples:
+    """Collects the samples of one request."""
+
+    def __init__(self, count: int) -> None:
+        self.all = [Sample() for _ in range(count)]
+
+    def add(self, deliveries: Iterable[Delivery]) -> None:
+        """Add new deliveries. Raises the first error: one failed sample fails the request."""
+        for sample in self.all:
+            sample.text += sample.piece
+            sample.piece = ""
+        for delivery in deliveries:
+            if isinstance(delivery.chunk, SaxError):
+                raise delivery.chunk
+            sample = self.all[delivery.id]
+            sample.piece += delivery.chunk.text
+            sample.score = delivery.chunk.score
+
+    def best_first(self) -> list[Sample]:
+        """Sort by score; on a tie, the lower request id comes first."""
+        return sorted(self.all, key=lambda sample: -sample.score)
+
+
+class LmService(lm_pb2_grpc.LMServiceServicer):
+    def __init__(self, handler: Handler, embeddings: Embeddings) -> None:
+        self._handler = handler
+        self._embeddings = embeddings
+
+    async def Generate(self, request: Any, context: Any) -> lm_pb2.GenerateResponse:
+        """Return all samples whole, best first."""
+        async with contextlib.aclosing(self._sample(request, GENERATE)) as stream:
+            async for samples in stream:
+                last = samples
+        texts = [
+            lm_pb2.DecodedText(text=sample.text + sample.piece, score=sample.score)
+            for sample in last.best_first()
+        ]
+        return lm_pb2.GenerateResponse(texts=texts)
+
+    async def GenerateStream(
+        self, request: Any, context: Any
+    ) -> AsyncGenerator[lm_pb2.GenerateStreamResponse]:
+        """Stream text as it comes: the client keeps prefix_len characters and appends `text`."""
+        async with contextlib.aclosing(self._sample(request, GENERATE_STREAM)) as stream:
+            async for samples in stream:
+                items = [_stream_item(sample) for sample in samples.all]
+                yield lm_pb2.GenerateStreamResponse(items=items)
+
+    async def Score(self, request: Any, context: Any) -> lm_pb2.ScoreResponse:
+        refuse_extra_inputs(request.extra_inputs, "Score")
+        logp = await self._handler.score(request.model_key, request.prefix, request.suffix)
+        return lm_pb2.ScoreResponse(logp=logp)
+
+    async def Embed(self, request: Any, context: Any) -> lm_pb2.EmbedResponse:
+        refuse_extra_inputs(request.extra_inputs, "Embed")
+        embedded = await self._embeddings.embed(request.model_key, [request.text])
+        return lm_pb2.EmbedResponse(embedding=embedded.vectors[0])
+
+    async def Gradient(self, request: Any, context: Any) -> lm_pb2.GradientResponse:
+        """Not served."""
+        raise UnsupportedParameter(
+            "Gradient is not served; LMService here has Generate, GenerateStream, Score and Embed"
+        )
+
+    async def _sample(self, request: Any, method: str) -> AsyncGenerator[Samples]:
+        """Yield the samples as they grow: the same object after every step that added to it."""
+        defaults, count = self._handler.defaults(request.model_key)
+        question = GenerateRequest(
+            model_id=request.model_key,
+            prompt=self._handler.query(request.model_key, request.text),
+            sampling=sampling_from_extra_inputs(request.extra_inputs, defaults),
+        )
+        connection, samples = TokenStream(self._handler, method), Samples(count)
+        try:
+            await start_samples(connection, question, count)
+            while deliveries := await connection.take():
+                samples.add(deliveries)
+                yield samples
+        finally:
+            connection.close()
+
+
+def _stream_item(sample: Sample) -> lm_pb2.GenerateStreamItem:
+    return lm_pb2.GenerateStreamItem(
+        text=sample.piece,
+        prefix_len=len(sample.text),
+        score=sample.score,
+        scores=[sample.score],
+    )

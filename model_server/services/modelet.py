@@ -1,0 +1,200 @@
+"""The Modelet service, through which an admin server (or Saxml's tools) manages this server."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from model_server.serving.admission import Admission, check_admin, check_enforceable
+from model_server.serving.method_stats import MethodSnapshot
+from model_server.serving.servable import Servable
+from model_server.serving.servables import Servables
+from sax.auth.acl import caller
+from sax.auth.security import OPEN_TO_ALL, Security
+from sax.errors import InvalidName, InvalidRequest, NotLeading, StaleRevision, UnsupportedParameter
+from sax.names import ModelId, check_checkpoint, check_model_path
+from sax.proto import modelet_pb2, modelet_pb2_grpc
+from sax.types import ModelSpec, ServerStatus
+from sax.wire.codec import decode_load, encode_status
+
+_FORGET_S = 30.0  # a live leader polls the status every second
+
+
+class Fencing:
+    """Tracks the latest term seen."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._latest = 0
+        self._heard_s = 0.0
+
+    def check(self, term: int) -> None:
+        """Raise NotLeading for an older term; 0 is an admin without terms (Saxml's)."""
+        now = self._clock()
+        if not term:
+            return
+        if term < self._latest and now - self._heard_s < _FORGET_S:
+            raise NotLeading(
+                f"this model server obeys the admin server of term {self._latest}, which took the "
+                f"lead after the one of term {term}: that one must step down",
+                param="",
+            )
+        self._latest, self._heard_s = term, now
+
+
+Status = modelet_pb2.GetStatusResponse
+_VERSION = re.compile("([0-9a-f]{32})?")
+
+
+class Modelet(modelet_pb2_grpc.ModeletServicer):
+    """Loads, unloads and reports the models of one server."""
+
+    def __init__(
+        self,
+        servables: Servables,
+        admission: Admission,
+        *,
+        cell: str,
+        incarnation: str,
+        memory: int,
+        security: Security = OPEN_TO_ALL,
+    ) -> None:
+        self._servables = servables
+        self._admission = admission
+        self._cell = cell
+        self._incarnation = incarnation
+        self._memory = memory
+        self._terms = Fencing()
+        self._security = security
+
+    async def Load(self, request: Any, context: Any) -> modelet_pb2.LoadResponse:
+        """Return once the model is LOADED; GetStatus shows progress meanwhile."""
+        self._check_admin("load models")
+        self._terms.check(request.term)
+        spec = decode_load(request)
+        self._check_spec(spec)
+        await self._servables.load(spec)
+        return modelet_pb2.LoadResponse()
+
+    async def UpdateLoaded(self, request: Any, context: Any) -> modelet_pb2.UpdateLoadedResponse:
+        """Apply new ACLs without a reload; load only if another checkpoint is given."""
+        self._check_admin("change loaded models")
+        self._terms.check(request.term)
+        loaded = self._servables.spec(request.model_key)
+        spec = _updated(loaded, request)
+        self._check_spec(spec)
+        if spec.checkpoint == loaded.checkpoint:
+            self._servables.set_acls(loaded.model_id, spec.acls)
+        else:
+            await self._servables.load(spec)
+        return modelet_pb2.UpdateLoadedResponse()
+
+    async def Unload(self, request: Any, context: Any) -> modelet_pb2.UnloadResponse:
+        """Return once the memory is free; running requests get a bounded time to end."""
+        self._check_admin("unload models")
+        self._terms.check(request.term)
+        ModelId.parse(request.model_key)
+        await self._servables.unload(request.model_key)
+        return modelet_pb2.UnloadResponse()
+
+    async def GetStatus(self, request: Any, context: Any) -> Status:
+        """Return the status of every model on this server."""
+        self._terms.check(request.term)
+        infos = self._servables.infos()
+        if not request.include_failure_reasons:
+            infos = tuple(replace(info, reason="") for info in infos)
+        reply = encode_status(
+            ServerStatus(infos, self._incarnation, self._memory, self._servables.memory_used)
+        )
+        now = time.monotonic()
+        early = self._admission.rejections.rate(now)
+        reply.server_status.stats.early_rejection_errors_per_second = early
+        if request.include_method_stats:
+            loaded = {servable.model_id: servable for servable in self._servables.loaded()}
+            for model in reply.models:
+                if servable := loaded.get(model.model_key):
+                    model.method_stats.extend(_method_stats(servable, now))
+        return reply
+
+    async def Export(self, request: Any, context: Any) -> modelet_pb2.ExportResponse:
+        """Not served."""
+        raise UnsupportedParameter(
+            "Export is not supported: this server writes no TF SavedModel; "
+            "`sax convert` writes a Hugging Face folder"
+        )
+
+    async def Save(self, request: Any, context: Any) -> modelet_pb2.SaveResponse:
+        """Not served."""
+        raise UnsupportedParameter(
+            "Save is not supported: a server does not change weights, so the checkpoint it was "
+            "loaded from is still what it serves"
+        )
+
+    async def WakeUp(self, request: Any, context: Any) -> modelet_pb2.WakeUpResponse:
+        """Does nothing: this server is never dormant."""
+        return modelet_pb2.WakeUpResponse()
+
+    def _check_admin(self, doing: str) -> None:
+        if self._security.authenticates:
+            check_admin(caller(), self._security.admins, doing)
+
+    def _check_spec(self, spec: ModelSpec) -> None:
+        check_spec(spec, self._cell)
+        check_enforceable(spec.acls, enforced=self._security.authenticates)
+
+
+def _updated(loaded: ModelSpec, request: Any) -> ModelSpec:
+    """Apply an UpdateLoaded request to a spec. Raises StaleRevision."""
+    acls = dict(request.acls.items)
+    if request.checkpoint_path in ("", loaded.checkpoint):
+        # ACLs apply to any version: the loaded one stays as it is.
+        return replace(loaded, acls=acls)
+    if request.uuid:
+        # A version has overrides too, which only Load carries; only Saxml's admin loads this way.
+        raise StaleRevision(
+            f"{loaded.model_id} is loaded here from {loaded.checkpoint} and not from "
+            f"{request.checkpoint_path}: send Load, or leave out checkpoint_path to set acls only",
+            param="checkpoint_path",
+        )
+    # This is no longer the version that the admin published.
+    return replace(loaded, checkpoint=request.checkpoint_path, acls=acls, version="")
+
+
+def check_spec(spec: ModelSpec, cell: str) -> None:
+    """Check names, checkpoint and version. Raises InvalidName or InvalidRequest."""
+    model_id = ModelId.parse(spec.model_id)
+    if cell and model_id.cell != cell:
+        raise InvalidName(
+            f"{model_id} belongs to cell {model_id.cell}; this server serves cell {cell} "
+            "(--sax_cell)",
+            param="model",
+        )
+    check_model_path(spec.model_path)
+    check_checkpoint(spec.checkpoint)
+    if not _VERSION.fullmatch(spec.version):
+        raise InvalidRequest("uuid has a wrong length: send 16 bytes or none", param="uuid")
+
+
+def _method_stats(servable: Servable, now: float) -> list[Status.MethodStats]:
+    return [
+        _encode_stats(name, stats.snapshot(now), list(servable.recent_batch_sizes))
+        for name, stats in servable.methods.items()
+    ]
+
+
+def _encode_stats(name: str, stats: MethodSnapshot, batches: list[int]) -> Status.MethodStats:
+    """Latencies are in seconds, although the wire calls them "latency per second"."""
+    return Status.MethodStats(
+        method=name,
+        pending_reqs=stats.pending,
+        errors_per_second=stats.errors_per_second,
+        successes_per_second=stats.successes_per_second,
+        mean_latency_on_success_per_second=stats.mean_s,
+        p50_latency_on_success_per_second=stats.p50_s,
+        p95_latency_on_success_per_second=stats.p95_s,
+        p99_latency_on_success_per_second=stats.p99_s,
+        recent_batch_sizes=batches,
+    )

@@ -1,0 +1,113 @@
+"""Token streams: many requests on one connection, one message per engine step for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+from model_server.services.connection import Delivery, TokenStream
+from model_server.serving.embeddings import Embeddings
+from model_server.serving.handler import GENERATE_STREAM, Handler
+from sax.auth.acl import Principal, caller
+from sax.auth.authentication import NO_AUTHENTICATION, Authentication
+from sax.errors import SaxError
+from sax.proto import tokens_pb2, tokens_pb2_grpc
+from sax.wire.codec import (
+    decode_embed,
+    decode_generate,
+    decode_tokenize,
+    encode_embedded,
+    encode_failure,
+    put_chunk,
+)
+
+
+class TokenService(tokens_pb2_grpc.TokenServiceServicer):
+    """Serves many requests per stream, with one message per engine step for all of them."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        embeddings: Embeddings,
+        authentication: Authentication = NO_AUTHENTICATION,
+    ) -> None:
+        self._handler = handler
+        self._embeddings = embeddings
+        self._authentication = authentication
+        self._connections: set[TokenStream] = set()
+
+    async def Stream(
+        self, request_iterator: Any, context: Any
+    ) -> AsyncGenerator[tokens_pb2.FromServer]:
+        """Run until the caller hangs up, or half-closes and has every answer."""
+        connection = TokenStream(self._handler, GENERATE_STREAM)
+        self._connections.add(connection)
+        reader = asyncio.create_task(_read(request_iterator, connection, self._authentication))
+        try:
+            while deliveries := await connection.take():
+                yield _message(deliveries)
+            if reader.done():
+                await reader  # a broken stream is an error of the call
+        finally:
+            reader.cancel()
+            connection.close()
+            self._connections.discard(connection)
+
+    async def Tokenize(self, request: Any, context: Any) -> tokens_pb2.TokenizeResponse:
+        """Return the ids of a prompt, and the model's context."""
+        ids, max_context = await self._handler.tokenize(*decode_tokenize(request))
+        return tokens_pb2.TokenizeResponse(ids=ids, max_context=max_context)
+
+    async def Embed(self, request: Any, context: Any) -> tokens_pb2.EmbedResponse:
+        """Return the vectors of all inputs of one request."""
+        return encode_embedded(await self._embeddings.embed(*decode_embed(request)))
+
+    def end(self) -> None:
+        """Let every stream end once its requests are answered."""
+        for connection in self._connections:
+            connection.end()
+
+
+def _message(deliveries: Sequence[Delivery]) -> tokens_pb2.FromServer:
+    message = tokens_pb2.FromServer()
+    add = message.chunks.add
+    for id, chunk in deliveries:
+        if isinstance(chunk, SaxError):
+            add().MergeFrom(encode_failure(id, chunk))
+        else:
+            put_chunk(add(), id, chunk)
+    return message
+
+
+async def _read(
+    request_iterator: Any, connection: TokenStream, authentication: Authentication
+) -> None:
+    """Start and cancel requests in order, so that a cancel never overtakes its request."""
+    sender = caller()
+    try:
+        async for message in request_iterator:
+            if message.HasField("generate"):
+                await _start(connection, message.generate, authentication, sender)
+            elif message.HasField("cancel"):
+                connection.cancel(message.cancel.id)
+    except BaseException:
+        connection.close()
+        raise
+    connection.end()
+
+
+async def _start(
+    connection: TokenStream,
+    message: tokens_pb2.Generate,
+    authentication: Authentication,
+    sender: Principal,
+) -> None:
+    """Start one request as its own user: requests of several users may share a stream."""
+    try:
+        authentication.enter_message(message.token, sender)
+        question = decode_generate(message)
+    except SaxError as error:
+        connection.fail(message.id, error)
+    else:
+        await connection.start(message.id, question)

@@ -1,0 +1,128 @@
+"""Validates a request and converts it to an engine request. Pure.
+
+Errors name the field.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Sequence
+
+from model_server.engine.engine import EngineRequest
+from model_server.engine.types import Sampling
+from model_server.loading.loaded import Loaded
+from model_server.text.vocabulary_fit import check_rows
+from sax.errors import InvalidRequest
+from sax.types import GenerateRequest, Message, SamplingParams
+
+MAX_STOP_STRINGS = 16
+MAX_LOGPROBS = 20
+_INT32 = 2**31
+_SEEDS = 2**64
+_SEED_STRIDE = 0x9E3779B97F4A7C15  # odd, so every sample of a request gets another seed
+
+
+def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
+    """Raise InvalidRequest naming the first field out of range."""
+    temperature, top_p, seed = sampling.temperature, sampling.top_p, sampling.seed
+    if not 0 <= temperature < math.inf:
+        raise _out_of_range("temperature", temperature, "a number of 0 (greedy) or more")
+    if not 0 < top_p <= 1:
+        raise _out_of_range("top_p", top_p, "a number above 0 and at most 1 (1: off)")
+    if not 0 <= sampling.top_k < _INT32:
+        raise _out_of_range("top_k", sampling.top_k, "a whole number of 0 (off) or more")
+    if seed is not None and not 0 <= seed < _SEEDS:
+        raise _out_of_range("seed", seed, "a whole number from 0 to 2**64 - 1")
+    if sampling.max_tokens is not None and not 1 <= sampling.max_tokens < _INT32:
+        raise _out_of_range("max_tokens", sampling.max_tokens, "a whole number of 1 or more")
+    if sampling.logprobs is not None and not 0 <= sampling.logprobs <= MAX_LOGPROBS:
+        raise _out_of_range("logprobs", sampling.logprobs, f"a whole number, 0 to {MAX_LOGPROBS}")
+    _check_stops(sampling.stop)
+    check_ids("stop_token_ids", sampling.stop_token_ids, vocab_size)
+
+
+def prompt_ids(prompt: str | tuple[int, ...] | tuple[Message, ...], loaded: Loaded) -> list[int]:
+    """Return the prompt as token ids. Raises InvalidRequest."""
+    if not prompt:
+        raise InvalidRequest(
+            "the prompt is empty: send text, token ids or messages", param="prompt"
+        )
+    ids = _encoded(prompt, loaded)
+    check_rows(ids, loaded.vocab, loaded.tokenizer)
+    return ids
+
+
+def _encoded(prompt: str | tuple[int, ...] | tuple[Message, ...], loaded: Loaded) -> list[int]:
+    if isinstance(prompt, str):
+        return loaded.tokenizer.encode(prompt)
+    messages = [part for part in prompt if isinstance(part, Message)]
+    if messages:
+        return loaded.tokenizer.encode_chat(_render(messages, loaded))
+    ids = [part for part in prompt if isinstance(part, int)]
+    check_ids("prompt", ids, loaded.tokenizer.vocab_size)
+    return ids
+
+
+def make_submission(ids: Sequence[int], request: GenerateRequest, loaded: Loaded) -> EngineRequest:
+    """Return the engine request; sampling must have been checked."""
+    sampling = request.sampling
+    eos = frozenset() if sampling.ignore_eos else loaded.tokenizer.eos_ids
+    room = loaded.runner.limits.max_context - len(ids)
+    return EngineRequest(
+        prompt=tuple(ids),
+        sampling=Sampling(
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            seed=secrets.randbits(64) if sampling.seed is None else sampling.seed,
+            logprobs=sampling.logprobs or 0,
+        ),
+        # At least 1: the engine refuses a prompt that fills the context, with both numbers.
+        max_tokens=max(1, room) if sampling.max_tokens is None else sampling.max_tokens,
+        stop_ids=eos | frozenset(sampling.stop_token_ids),
+    )
+
+
+def score_submission(prefix: Sequence[int], suffix: Sequence[int]) -> EngineRequest:
+    """Return the engine request that scores one suffix."""
+    return EngineRequest(
+        prompt=(*prefix, *suffix),
+        sampling=Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0),
+        max_tokens=0,
+        stop_ids=frozenset(),
+        score_from=len(prefix),
+    )
+
+
+def sample_seeds(seed: int | None, count: int) -> list[int]:
+    """Return a seed for each sample of a request; the first is the caller's own."""
+    first = secrets.randbits(64) if seed is None else seed
+    return [(first + index * _SEED_STRIDE) % _SEEDS for index in range(count)]
+
+
+def _render(messages: Sequence[Message], loaded: Loaded) -> str:
+    if loaded.chat_template is None:
+        raise InvalidRequest(
+            "this model has no chat template: send the prompt as text instead of messages",
+            param="messages",
+        )
+    return loaded.chat_template.render(messages)
+
+
+def _check_stops(stops: Sequence[str]) -> None:
+    if len(stops) > MAX_STOP_STRINGS:
+        raise _out_of_range("stop", f"{len(stops)} strings", f"at most {MAX_STOP_STRINGS}")
+    if not all(stops):
+        raise InvalidRequest("stop holds an empty string: leave it out", param="stop")
+
+
+def check_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:
+    """Raise InvalidRequest naming the first id outside the vocabulary."""
+    for token in ids:
+        if not 0 <= token < vocab_size:
+            raise _out_of_range(param, f"token {token}", f"ids from 0 to {vocab_size - 1}")
+
+
+def _out_of_range(param: str, value: object, allowed: str) -> InvalidRequest:
+    return InvalidRequest(f"{param} is {value}: give {allowed}", param=param)

@@ -1,0 +1,175 @@
+"""Handler for language model requests, shared by LMService and TokenService.
+
+Checks a request, submits it to the model's engine and turns updates into chunks. Works by callback,
+so a token costs no task and no queue of its own. Runs on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from model_server.serving.admission import Admission, check_method, refusal
+from model_server.serving.detokenizer import Detokenizer
+from model_server.serving.engine_request import (
+    check_sampling,
+    make_submission,
+    prompt_ids,
+    score_submission,
+)
+from model_server.serving.lm_servable import LmServable
+from model_server.serving.metrics import ModelServerMetrics
+from model_server.serving.remote_prefill import RemotePrefill
+from model_server.serving.running_request import RunningRequest, Sink
+from model_server.serving.servables import Servables
+from model_server.text.vocabulary_fit import check_rows
+from sax.auth.acl import caller
+from sax.errors import InvalidRequest, SaxError
+from sax.types import GenerateRequest, Message, SamplingParams, TokenChunk
+
+GENERATE, GENERATE_STREAM, SCORE = "lm.generate", "lm.generate_stream", "lm.score"
+
+_INLINE_CHARACTERS = 2000  # shorter prompts are tokenised on the event loop, in well under 1 ms
+
+
+class Handler:
+    def __init__(
+        self,
+        servables: Servables,
+        metrics: ModelServerMetrics,
+        admission: Admission,
+        elsewhere: RemotePrefill | None = None,  # servers that prefill long prompts
+    ) -> None:
+        self._servables = servables
+        self._elsewhere = elsewhere
+        self._metrics = metrics
+        self.admission = admission
+
+    async def start(self, request: GenerateRequest, method: str, sink: Sink) -> RunningRequest:
+        """Check and submit a request; from then on `sink` receives its chunks.
+
+        Raises, and never calls `sink`, on InvalidRequest and its subclasses, PermissionDenied,
+        NotLoaded, QueueFull, ShuttingDown.
+        """
+        running = self._begin(request.model_id, method, sink)
+        try:
+            loaded = running.servable.loaded
+            check_sampling(request.sampling, loaded.tokenizer.vocab_size)
+            ids = await self._prompt_ids(request.prompt, running.servable)
+            running.expect(
+                Detokenizer(
+                    loaded.tokenizer,
+                    stop=request.sampling.stop,
+                    prompt_tokens=len(ids),
+                    logprobs=request.sampling.logprobs,
+                )
+            )
+            submission = make_submission(ids, request, loaded)
+            if self._elsewhere is None or not self._elsewhere.take(running, submission):
+                running.submit(submission)
+        except BaseException as exc:
+            self._refuse(running, exc)
+            raise
+        return running
+
+    async def score(self, model_id: str, prefix: str, suffixes: Sequence[str]) -> list[float]:
+        """Return the log-probability of each suffix after the prefix."""
+        if not suffixes:
+            raise InvalidRequest("suffix is empty: send at least one text to score", param="suffix")
+        waiting = [self._score(model_id, prefix, suffix) for suffix in suffixes]
+        tasks = [asyncio.ensure_future(one) for one in waiting]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def tokenize(
+        self, model_id: str, prompt: str | tuple[Message, ...]
+    ) -> tuple[list[int], int]:
+        """Return the ids of a prompt as `start` would compute them, and the model's context."""
+        servable = self._language_model(model_id, GENERATE)
+        check_method(caller(), model_id, GENERATE, self._servables.acls(model_id))
+        ids = await self._prompt_ids(prompt, servable)
+        return ids, servable.loaded.runner.limits.max_context
+
+    def defaults(self, model_id: str) -> tuple[SamplingParams, int]:
+        """Return default sampling parameters and samples of a Saxml request. Raises NotLoaded."""
+        loaded = self._language_model(model_id, GENERATE).loaded
+        return loaded.defaults, loaded.samples
+
+    def query(self, model_id: str, text: str) -> str | tuple[Message, ...]:
+        """Return the prompt for a Saxml query: the text, or a user message. Raises NotLoaded."""
+        chat = self._language_model(model_id, GENERATE).loaded.chat_queries and text
+        return (Message("user", text),) if chat else text
+
+    def _begin(self, model_id: str, method: str, sink: Sink) -> RunningRequest:
+        self.admission.check_open()
+        servable = self._language_model(model_id, method)
+        check_method(caller(), model_id, method, self._servables.acls(model_id))
+        running = RunningRequest(servable, method, sink, self._metrics, self.admission.leave)
+        self.admission.enter()
+        return running
+
+    def _language_model(self, model_id: str, method: str) -> LmServable:
+        """Raise NotLoaded, or InvalidRequest for a model without this method."""
+        servable = self._servables.get(model_id)
+        if not isinstance(servable, LmServable) or method not in servable.methods:
+            raise refusal(servable, method)
+        return servable
+
+    def _refuse(self, running: RunningRequest, exc: BaseException) -> None:
+        self.admission.refused(exc)
+        running.refuse(exc)
+
+    async def _prompt_ids(
+        self, prompt: str | tuple[int, ...] | tuple[Message, ...], servable: LmServable
+    ) -> list[int]:
+        loaded = servable.loaded
+        if _characters(prompt) <= _INLINE_CHARACTERS:
+            return prompt_ids(prompt, loaded)
+        return await asyncio.to_thread(prompt_ids, prompt, loaded)
+
+    async def _score(self, model_id: str, prefix: str, suffix: str) -> float:
+        outcome: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        running = self._begin(model_id, SCORE, lambda chunk: _settle(outcome, chunk))
+        loaded = running.servable.loaded
+        tokenizer = loaded.tokenizer
+        try:
+            ids = await asyncio.to_thread(tokenizer.encode, prefix)
+            target = await asyncio.to_thread(tokenizer.encode, suffix, add_bos=False)
+            _check_scorable(ids, target)
+            check_rows((*ids, *target), loaded.vocab, tokenizer)
+            running.submit(score_submission(ids, target))
+        except BaseException as exc:
+            self._refuse(running, exc)
+            raise
+        try:
+            return await outcome
+        finally:
+            running.cancel()
+
+
+def _settle(outcome: asyncio.Future[float], chunk: TokenChunk | SaxError) -> None:
+    if outcome.done():
+        return
+    if isinstance(chunk, SaxError):
+        outcome.set_exception(chunk)
+    else:
+        outcome.set_result(chunk.score)
+
+
+def _check_scorable(prefix: Sequence[int], suffix: Sequence[int]) -> None:
+    if not prefix:
+        raise InvalidRequest(
+            "prefix is empty and this model has no start token: send a prefix of one token or more",
+            param="prefix",
+        )
+    if not suffix:
+        raise InvalidRequest("suffix holds a text without tokens: leave it out", param="suffix")
+
+
+def _characters(prompt: str | tuple[int, ...] | tuple[Message, ...]) -> int:
+    if isinstance(prompt, str):
+        return len(prompt)
+    return sum(len(part.content) if isinstance(part, Message) else 1 for part in prompt)

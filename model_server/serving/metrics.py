@@ -1,0 +1,166 @@
+"""Prometheus metrics of a model server.
+
+Engine figures are read when scraped, so that a token costs nothing here; only the two histograms
+are fed, once per request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from model_server.disaggregation.transfers import TransferTotals
+from model_server.serving.custom_servable import CustomServable
+from model_server.serving.embed_servable import EmbedServable
+from model_server.serving.lm_servable import LmServable
+from model_server.serving.servable import Servable
+
+_FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 30, 60)
+_PER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)
+
+# Metric name, help text, reader, and the kinds of servable that have it.
+Figure = tuple[str, str, Callable[[Any], float], tuple[type, ...]]
+_LM, _BATCHED = (LmServable,), (CustomServable, EmbedServable)
+_ALL = (*_LM, *_BATCHED)
+_GAUGES: tuple[Figure, ...] = (
+    ("sax_slots", "Rows of the decode batch", lambda s: s.stats().slots, _LM),
+    ("sax_slots_used", "Rows with a sequence", lambda s: s.stats().slots_used, _LM),
+    ("sax_pages", "KV pages in the pool", lambda s: s.stats().pages, _LM),
+    ("sax_pages_used", "KV pages granted to sequences", lambda s: s.stats().pages_used, _LM),
+    (
+        "sax_kv_cache_usage_ratio",
+        "Share of KV pages in use",
+        lambda s: _usage(s),
+        _LM,
+    ),
+    ("sax_requests_running", "Requests being computed", lambda s: s.running, _ALL),
+    ("sax_requests_waiting", "Requests in the queue", lambda s: s.waiting, _ALL),
+    (
+        "sax_kv_pages_offered",
+        "Pages waiting for another server to fetch them",
+        lambda s: s.loaded.apart.outgoing.used if s.loaded.apart else 0,
+        _LM,
+    ),
+    ("sax_memory_bytes", "Weights, KV pages and workspace", lambda s: s.memory, _ALL),
+)
+_COUNTERS: tuple[Figure, ...] = (
+    ("sax_steps", "Device steps launched", lambda s: s.stats().steps, _LM),
+    (
+        "sax_prompt_tokens",
+        "Tokens of accepted prompts",
+        lambda s: s.prompt_tokens,
+        (LmServable, EmbedServable),
+    ),
+    ("sax_generated_tokens", "Tokens generated", lambda s: s.stats().tokens, _LM),
+    (
+        "sax_preemptions",
+        "Sequences preempted because pages ran out",
+        lambda s: s.stats().preemptions,
+        _LM,
+    ),
+    (
+        "sax_prompts_fetched",
+        "Prompts whose keys and values came from a prefill server",
+        lambda s: _moved(s).fetched,
+        _LM,
+    ),
+    (
+        "sax_prompts_computed_here",
+        "Prompts computed here because a prefill server could not",
+        lambda s: _moved(s).computed_here,
+        _LM,
+    ),
+    (
+        "sax_kv_fetched_bytes",
+        "Keys and values fetched from prefill servers",
+        lambda s: _moved(s).fetched_bytes,
+        _LM,
+    ),
+    (
+        "sax_kv_fetch_seconds",
+        "Time spent fetching keys and values from prefill servers",
+        lambda s: _moved(s).fetch_s,
+        _LM,
+    ),
+    (
+        "sax_prompts_offered",
+        "Prompts computed for other servers",
+        lambda s: _moved(s).offered,
+        _LM,
+    ),
+    (
+        "sax_kv_expired",
+        "Prompts computed for other servers that nobody fetched in time",
+        lambda s: _moved(s).expired,
+        _LM,
+    ),
+    ("sax_batches", "Batches computed", lambda s: s.batches, _BATCHED),
+    ("sax_requests_cancelled", "Requests whose caller went away", lambda s: s.cancelled, _ALL),
+)
+
+
+def _usage(servable: LmServable) -> float:
+    stats = servable.stats()
+    return stats.pages_used / stats.pages if stats.pages else 0.0
+
+
+def _moved(servable: LmServable) -> TransferTotals:
+    apart = servable.loaded.apart
+    return apart.moved if apart else TransferTotals()
+
+
+class ModelServerMetrics:
+    def __init__(
+        self, servables: Callable[[], Iterable[Servable]], compiles_while_serving: Callable[[], int]
+    ) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_EngineCollector(servables, compiles_while_serving))
+        self._first_token = Histogram(
+            "sax_time_to_first_token_seconds",
+            "From the request's arrival to its first token",
+            ["model"],
+            buckets=_FIRST_TOKEN_S,
+            registry=self.registry,
+        )
+        self._per_token = Histogram(
+            "sax_time_per_output_token_seconds",
+            "Mean time between the tokens of one answer",
+            ["model"],
+            buckets=_PER_TOKEN_S,
+            registry=self.registry,
+        )
+
+    def first_token(self, model_id: str, seconds: float) -> None:
+        """Record a request's time to first token."""
+        self._first_token.labels(model_id).observe(seconds)
+
+    def token_interval(self, model_id: str, seconds: float) -> None:
+        """Record a finished request's mean time per token after the first."""
+        self._per_token.labels(model_id).observe(seconds)
+
+
+class _EngineCollector(Collector):
+    def __init__(
+        self, servables: Callable[[], Iterable[Servable]], compiles_while_serving: Callable[[], int]
+    ) -> None:
+        self._servables = servables
+        self._compiles_while_serving = compiles_while_serving
+
+    def collect(self) -> Iterable[Metric]:
+        servables = list(self._servables())
+        for figures, family in ((_GAUGES, GaugeMetricFamily), (_COUNTERS, CounterMetricFamily)):
+            for name, text, figure, kinds in figures:
+                metric = family(name, text, labels=["model"])
+                for servable in servables:
+                    if isinstance(servable, kinds):
+                        metric.add_metric([servable.model_id], figure(servable))
+                yield metric
+        yield CounterMetricFamily(
+            "sax_compiles_while_serving",
+            "Programs compiled after a model was LOADED; anything above 0 is a bug",
+            value=self._compiles_while_serving(),
+        )

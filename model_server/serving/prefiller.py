@@ -1,0 +1,149 @@
+"""Computes prompts for other servers through the model's own engine and holds their pages.
+
+Runs on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from model_server.disaggregation.contract import Contract, check_same
+from model_server.disaggregation.handoff import KvHandoff
+from model_server.disaggregation.transfers import KEYS, Disaggregation
+from model_server.engine.engine import EngineRequest, SequenceUpdate
+from model_server.engine.types import RowResult
+from model_server.serving.engine_request import check_ids, check_sampling
+from model_server.serving.lm_servable import LmServable
+from model_server.serving.servables import Servables
+from model_server.text.vocabulary_fit import check_rows
+from sax.errors import InvalidRequest, QueueFull, UnsupportedParameter
+from sax.types import SamplingParams
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+
+
+class Prefiller:
+    """One per process."""
+
+    def __init__(self, servables: Servables, *, expiry_s: float) -> None:
+        self._servables = servables
+        self._expiry_s = expiry_s
+        self._open: dict[int, Callable[[], None]] = {}  # by key: frees the pages held
+
+    async def compute(
+        self, model_id: str, theirs: Contract, submission: EngineRequest
+    ) -> KvHandoff:
+        """Run a prompt and offer its pages under its export key.
+
+        Raises NotLoaded, UnsupportedParameter, QueueFull, ShuttingDown, PromptTooLong, and
+        InvalidRequest that names every difference between the contracts.
+        """
+        servable, apart = self._servable(model_id)
+        check_same(apart.contract, theirs)
+        _check(submission, servable)
+        key = self._new_key(submission)
+        pages = -(-len(submission.prompt) // apart.contract.page_size)
+        if not apart.outgoing.take(pages):
+            raise QueueFull(
+                f"{apart.outgoing.used} of {apart.outgoing.pages} pages wait to be fetched here",
+                retry_after_s=_RETRY_S,
+            )
+        self._open[key] = _nothing  # nothing to free yet
+        try:
+            first = await _first_token(servable, apart, submission, key)
+            addresses = tuple(apart.transfers.addresses())
+        except BaseException:
+            del self._open[key]
+            apart.outgoing.give_back(pages)
+            raise
+        self._hold(model_id, apart, key, pages)
+        return KvHandoff(addresses, self._expiry_s, first)
+
+    def release(self, key: int) -> None:
+        """Free the pages under the key; an unknown key is no error."""
+        if end := self._open.get(key):
+            end()
+
+    def _new_key(self, submission: EngineRequest) -> int:
+        key = submission.export_key
+        if key is None or not 0 < key < KEYS or key in self._open:
+            raise InvalidRequest("key must be a new random number below 2**62", param="key")
+        return key
+
+    def _servable(self, model_id: str) -> tuple[LmServable, Disaggregation]:
+        servable = self._servables.get(model_id)
+        apart = servable.loaded.apart if isinstance(servable, LmServable) else None
+        if not isinstance(servable, LmServable) or apart is None or not apart.transfers.gives:
+            raise UnsupportedParameter(
+                f"this server does not prefill {model_id} for others: that takes a language model "
+                "on a server started with --prefill"
+            )
+        return servable, apart
+
+    def _hold(self, model_id: str, apart: Disaggregation, key: int, pages: int) -> None:
+        """Hold the pages until they are released or expire."""
+        apart.moved.offered += 1
+
+        def end() -> None:
+            timer.cancel()
+            del self._open[key]
+            apart.transfers.drop(key)
+            apart.outgoing.give_back(pages)
+
+        def expire() -> None:
+            end()
+            apart.moved.expired += 1
+            logger.warning(
+                "freed %d pages of %s that were not fetched within %.0f s",
+                pages,
+                model_id,
+                self._expiry_s,
+            )
+
+        timer = asyncio.get_running_loop().call_later(self._expiry_s, expire)
+        self._open[key] = end
+
+
+def _nothing() -> None:
+    pass
+
+
+def _check(submission: EngineRequest, servable: LmServable) -> None:
+    """Validate again what the caller has validated: a bad row would affect others in its step."""
+    tokenizer, sampling = servable.loaded.tokenizer, submission.sampling
+    check_rows(submission.prompt, servable.loaded.vocab, tokenizer)
+    check_ids("tokens", submission.prompt, tokenizer.vocab_size)
+    params = SamplingParams(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        seed=sampling.seed,
+        logprobs=sampling.logprobs,
+    )
+    check_sampling(params, tokenizer.vocab_size)
+
+
+async def _first_token(
+    servable: LmServable, apart: Disaggregation, submission: EngineRequest, key: int
+) -> RowResult:
+    outcome: asyncio.Future[RowResult] = asyncio.get_running_loop().create_future()
+
+    def receive(update: SequenceUpdate) -> None:
+        if not outcome.done():
+            if update.error is None:
+                outcome.set_result(update.result)
+            else:
+                outcome.set_exception(update.error)
+
+    sequence = servable.submit(submission, receive)
+    try:
+        return await outcome
+    except BaseException:
+        # Cancel first: a step that exports the pages after the drop below drops them itself.
+        servable.cancel(sequence)
+        apart.transfers.drop(key)
+        raise

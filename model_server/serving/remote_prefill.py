@@ -1,0 +1,195 @@
+"""Remote prefill for single requests; falls back to local prefill on any error.
+
+The first token goes to the caller as soon as the prefill server has it. Then the pages are fetched
+and the sequence joins the engine with them; without them the engine recomputes prompt and token, so
+the output is the same. Runs on the event loop; pages are fetched on threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from msgspec.structs import replace
+
+from model_server.disaggregation.handoff import KvHandoff
+from model_server.disaggregation.prefill_server import PrefillServer
+from model_server.disaggregation.prefill_servers import PrefillServers
+from model_server.disaggregation.transfers import KEYS, Disaggregation
+from model_server.engine.engine import EngineRequest, SequenceUpdate
+from model_server.engine.sequence import finish_of
+from model_server.engine.types import EngineLimits, RowResult
+from model_server.serving.running_request import RunningRequest
+from sax.errors import Internal, SaxError, ShuttingDown
+
+logger = logging.getLogger(__name__)
+
+_FETCH_S = 10.0  # pages that take longer are recomputed
+_CLOSE_S = 1.0
+_GOING = "this replica is going away; try another"
+_FETCHERS = 4  # concurrent fetches; they share one network
+
+
+class RemotePrefill:
+    """Starts remote prefills; one per process that has prefill servers."""
+
+    def __init__(self, servers: PrefillServers) -> None:
+        self._servers = servers
+        self._threads = ThreadPoolExecutor(_FETCHERS, thread_name_prefix="fetch pages")
+        self._tasks: set[asyncio.Task[None]] = set()  # keeps them alive: asyncio holds tasks weakly
+
+    def take(self, running: RunningRequest, submission: EngineRequest) -> bool:
+        """Take over this request; returns False if its prompt must be computed locally.
+
+        From here on the request has a place in the engine's queue. Raises like a submission.
+        """
+        apart = running.servable.loaded.apart
+        if apart is None or not apart.transfers.takes:
+            return False
+        if len(submission.prompt) < worthwhile(running.servable.loaded.runner.limits):
+            return False
+        server = self._servers.choose(running.servable.model_id)
+        pages = -(-len(submission.prompt) // apart.contract.page_size)
+        key = secrets.randbelow(KEYS - 1) + 1
+        if server is None or not apart.transfers.reserve(key, pages):
+            apart.moved.computed_here += 1
+            return False
+        try:
+            running.reserve(submission)
+        except BaseException:
+            apart.transfers.drop(key)
+            raise
+        running.follow(self._start(_RemoteRequest(self, server, running, submission, key).go()))
+        return True
+
+    def release(self, server: PrefillServer, key: int) -> None:
+        """Release the pages on the prefill server, in the background."""
+        self._start(server.release(key))
+
+    def fetch(self, apart: Disaggregation, key: int, ticket: KvHandoff) -> asyncio.Future[None]:
+        """Fetch on a thread; continues even if nobody waits any more."""
+        wait_s = min(_FETCH_S, ticket.expires_s)
+        fetch = apart.transfers.fetch
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(self._threads, fetch, key, ticket.addresses, wait_s)
+
+    async def close(self) -> None:
+        """Cancel pending requests after a short wait, so that prefill servers can be notified."""
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=_CLOSE_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _start(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(doing)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def worthwhile(limits: EngineLimits) -> int:
+    """Return the length of the shortest prompt that is prefilled remotely.
+
+    A prompt that fits one step delays others by no more than that step. It must also fill a page.
+    """
+    block = limits.prefill_block
+    blocks = limits.max_prefill_blocks or limits.token_budget // block
+    return max(blocks * block, limits.page_size) + 1
+
+
+class _RemoteRequest:
+    """Remote prefill of one request, from its reservation to the engine's queue or its end."""
+
+    def __init__(
+        self,
+        elsewhere: RemotePrefill,
+        server: PrefillServer,
+        running: RunningRequest,
+        submission: EngineRequest,
+        key: int,
+    ) -> None:
+        apart = running.servable.loaded.apart
+        assert apart is not None
+        self._elsewhere = elsewhere
+        self._apart = apart
+        self._server = server
+        self._running = running
+        self._submission = submission
+        self._key = key
+        self._asked = False  # pages may be held for us there
+        self._kept = False  # the engine owns the pages
+
+    async def go(self) -> None:
+        """Raises nothing but CancelledError."""
+        try:
+            await self._go()
+        except asyncio.CancelledError:  # by the caller, who is gone, or by `close`
+            self._running.receive(SequenceUpdate(0, RowResult(), error=ShuttingDown(_GOING)))
+            raise
+        except SaxError as error:  # rejected by the engine
+            self._running.receive(SequenceUpdate(0, RowResult(), error=error))
+        except Exception:
+            logger.exception("remote prefill of a request failed")
+            error = Internal("internal error; the server's log has the details")
+            self._running.receive(SequenceUpdate(0, RowResult(), error=error))
+        finally:
+            self._running.release()
+            if not self._kept:
+                self._apart.transfers.drop(self._key)
+            if self._asked:
+                self._elsewhere.release(self._server, self._key)
+
+    async def _go(self) -> None:
+        ticket = await self._ticket()
+        if ticket is None:
+            self._submit(self._submission)
+            return
+        assert ticket.first.token is not None
+        ahead = replace(self._submission, answer=(ticket.first.token,))
+        limits = self._running.servable.loaded.runner.limits
+        self._running.receive(SequenceUpdate(0, ticket.first, finish_of(ahead, limits)))
+        if self._running.over:
+            return
+        if await self._fetched(ticket):
+            ahead = replace(ahead, import_key=self._key)
+        self._submit(ahead)
+
+    async def _ticket(self) -> KvHandoff | None:
+        """Return the ticket, or None for local prefill."""
+        model_id = self._running.servable.model_id
+        self._asked = True
+        try:
+            return await self._server.ask(
+                model_id, self._apart.contract, self._submission, self._key
+            )
+        except SaxError:
+            self._apart.moved.computed_here += 1
+            return None
+
+    async def _fetched(self, ticket: KvHandoff) -> bool:
+        """Fetch the pages; False if the engine must recompute prompt and first token."""
+        model_id, moved = self._running.servable.model_id, self._apart.moved
+        began_s = time.monotonic()
+        try:
+            await self._elsewhere.fetch(self._apart, self._key, ticket)
+        except SaxError as error:
+            self._server.distrust(model_id, error)
+            moved.computed_here += 1
+            return False
+        self._server.trust(model_id)
+        moved.fetched += 1
+        pages = -(-len(self._submission.prompt) // self._apart.contract.page_size)
+        moved.fetched_bytes += pages * self._apart.page_bytes
+        moved.fetch_s += time.monotonic() - began_s
+        return True
+
+    def _submit(self, submission: EngineRequest) -> None:
+        self._running.submit_reserved(submission)
+        self._kept = submission.import_key is not None

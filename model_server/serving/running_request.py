@@ -1,0 +1,150 @@
+"""One running request: turns engine updates into chunks and records times and outcome.
+
+Works by callback, so a token costs no task. Runs on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+
+from model_server.engine.engine import EngineRequest, SequenceUpdate
+from model_server.serving.detokenizer import Detokenizer
+from model_server.serving.lm_servable import LmServable
+from model_server.serving.metrics import ModelServerMetrics
+from sax.errors import Cancelled, Internal, SaxError
+from sax.types import TokenChunk
+
+logger = logging.getLogger(__name__)
+
+# The last call carries an error or a chunk with a finish reason.
+Sink = Callable[[TokenChunk | SaxError], None]
+
+
+class RunningRequest:
+    """One sequence in progress: receives engine updates, passes chunks to the sink."""
+
+    def __init__(
+        self,
+        servable: LmServable,
+        method: str,
+        sink: Sink,
+        metrics: ModelServerMetrics,
+        on_end: Callable[[], None],
+    ) -> None:
+        self.servable = servable
+        self._stats = servable.methods[method]
+        self._sink = sink
+        self._metrics = metrics
+        self._on_end = on_end
+        self._answer: Detokenizer | None = None  # None for scored sequences
+        self._sequence: int | None = None
+        self._reserved = False  # holds a place in the engine's queue
+        self._way: asyncio.Task[None] | None = None  # remote prefill in progress
+        self._began_s = time.monotonic()
+        self._first_s: float | None = None
+        self._over = False
+        self._stats.begin()
+
+    def expect(self, answer: Detokenizer) -> None:
+        """Set the detokenizer for the tokens to come."""
+        self._answer = answer
+
+    def submit(self, submission: EngineRequest) -> None:
+        """Submit the sequence to the engine. Raises as the engine does."""
+        self._sequence = self.servable.submit(submission, self.receive)
+
+    def reserve(self, submission: EngineRequest) -> None:
+        """Reserve a place in the engine's queue. Raises as the engine does."""
+        self.servable.reserve(submission)
+        self._reserved = True
+
+    def submit_reserved(self, submission: EngineRequest) -> None:
+        """Submit the sequence in its reserved place. Raises as the engine does."""
+        self._reserved = False
+        self._sequence = self.servable.submit(submission, self.receive, reserved=True)
+
+    def release(self) -> None:
+        """Release the reserved place, if there is one. Idempotent."""
+        if self._reserved:
+            self._reserved = False
+            self.servable.release()
+
+    def follow(self, way: asyncio.Task[None]) -> None:
+        """Attach the remote prefill task, to be cancelled with this request."""
+        self._way = way
+
+    @property
+    def over(self) -> bool:
+        """True once answered, refused or cancelled."""
+        return self._over
+
+    def refuse(self, exc: BaseException) -> None:
+        """End the request before it began; the caller raises."""
+        if self._end():
+            self._fail_or_leave(exc)
+
+    def cancel(self) -> None:
+        """The caller went away: free slot and pages, send nothing more. Idempotent."""
+        if self._end():
+            self._stats.leave()
+            if self._way is not None:
+                self._way.cancel()
+            self._stop_sequence()
+            self.servable.cancelled += 1
+
+    def receive(self, update: SequenceUpdate) -> None:
+        """Process the update of one step."""
+        if self._over:
+            return
+        try:
+            chunk = update.error or self._chunk(update)
+        except Exception:
+            logger.exception("an update could not be turned into text")
+            chunk = Internal("internal error; the server's log has the details")
+        if isinstance(chunk, SaxError):
+            self._end()
+            self._stats.fail(time.monotonic())
+            self._stop_sequence()
+        elif chunk.finish_reason is not None:
+            self._succeed(update)
+        self._sink(chunk)
+
+    def _chunk(self, update: SequenceUpdate) -> TokenChunk:
+        if self._answer is None:
+            score = math.fsum(update.result.target_logprobs)
+            return TokenChunk("", finish_reason=update.finish, score=score)
+        if self._first_s is None:
+            self._first_s = time.monotonic()
+            self._metrics.first_token(self.servable.model_id, self._first_s - self._began_s)
+        return self._answer.push(update.result, update.finish)
+
+    def _succeed(self, update: SequenceUpdate) -> None:
+        now = time.monotonic()
+        self._end()
+        self._stats.succeed(now, now - self._began_s)
+        if update.finish is None:  # a stop string; the engine would go on
+            self._stop_sequence()
+        if self._answer is not None and self._first_s is not None and self._answer.tokens > 1:
+            per_token_s = (now - self._first_s) / (self._answer.tokens - 1)
+            self._metrics.token_interval(self.servable.model_id, per_token_s)
+
+    def _stop_sequence(self) -> None:
+        if self._sequence is not None:
+            self.servable.cancel(self._sequence)
+
+    def _fail_or_leave(self, exc: BaseException) -> None:
+        if isinstance(exc, (asyncio.CancelledError, Cancelled)):
+            self._stats.leave()
+        else:
+            self._stats.fail(time.monotonic())
+
+    def _end(self) -> bool:
+        """Mark the request as over; return False if it was already."""
+        over, self._over = self._over, True
+        if not over:
+            self._on_end()
+        return not over

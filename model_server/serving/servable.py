@@ -1,0 +1,110 @@
+"""Interface of a loaded model of any kind, as the rest of the server needs it.
+
+Anything beyond this is between a kind of model and its handler.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum, auto
+from typing import Protocol
+
+from model_server.loading.loaded import AnyLoaded, Loaded, LoadedCustom
+from model_server.serving.custom_servable import CustomServable
+from model_server.serving.embed_servable import EmbedServable
+from model_server.serving.lm_servable import LmServable
+from model_server.serving.method_stats import MethodStats
+from sax.types import ServableStatus
+
+
+class StatusEvent(Enum):
+    """Events in the life of a model."""
+
+    LOAD = auto()  # a load begins
+    LOADED = auto()  # the loader returned
+    FAILED = auto()  # the loader raised
+    UNLOAD = auto()  # an unload was requested
+    UNLOADED = auto()  # its memory is free
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+_NONE, _LOADING, _LOADED = ServableStatus.NONE, ServableStatus.LOADING, ServableStatus.LOADED
+_FAILED, _UNLOADING = ServableStatus.FAILED, ServableStatus.UNLOADING
+
+_TABLE: dict[tuple[ServableStatus, StatusEvent], ServableStatus] = {
+    (_NONE, StatusEvent.LOAD): _LOADING,
+    (_NONE, StatusEvent.UNLOAD): _NONE,
+    (_LOADING, StatusEvent.LOADED): _LOADED,
+    (_LOADING, StatusEvent.FAILED): _FAILED,
+    (_LOADING, StatusEvent.UNLOAD): _UNLOADING,
+    (_LOADED, StatusEvent.FAILED): _FAILED,  # its engine stopped
+    (_LOADED, StatusEvent.UNLOAD): _UNLOADING,
+    (_FAILED, StatusEvent.LOAD): _LOADING,
+    (_FAILED, StatusEvent.UNLOAD): _NONE,  # it holds nothing
+    # A cancelled load still runs to an end.
+    (_UNLOADING, StatusEvent.LOADED): _UNLOADING,
+    (_UNLOADING, StatusEvent.FAILED): _UNLOADING,
+    (_UNLOADING, StatusEvent.UNLOAD): _UNLOADING,
+    (_UNLOADING, StatusEvent.UNLOADED): _NONE,
+}
+
+
+def transition(status: ServableStatus, event: StatusEvent) -> ServableStatus:
+    """Return the status after the event; an impossible event is a bug."""
+    after = _TABLE.get((status, event))
+    assert after is not None, f"{event!r} cannot happen to a model that is {status}"
+    return after
+
+
+def holds_memory(status: ServableStatus) -> bool:
+    """Return True if a model in this status may hold device memory."""
+    return status in (_LOADING, _LOADED, _UNLOADING)
+
+
+class Servable(Protocol):
+    """A loaded model. Runs on the event loop."""
+
+    model_id: str
+    methods: dict[str, MethodStats]
+    recent_batch_sizes: deque[int]
+    cancelled: int  # requests whose caller went away
+
+    @property
+    def kind(self) -> str:
+        """Name for messages: a language model, an embedding model, ..."""
+        ...
+
+    @property
+    def memory(self) -> int:
+        """Bytes of device memory in use."""
+        ...
+
+    @property
+    def running(self) -> int:
+        """Requests being computed."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue."""
+        ...
+
+    @property
+    def failure(self) -> str | None:
+        """The reason if nothing can be served any more; else None."""
+        ...
+
+    async def close(self, drain_s: float) -> None:
+        """Let running requests finish within the time, refuse the rest, free the memory."""
+        ...
+
+
+def make_servable(model_id: str, loaded: AnyLoaded) -> Servable:
+    """Create the servable for this kind of loaded model."""
+    if isinstance(loaded, Loaded):
+        return LmServable(model_id, loaded)
+    if isinstance(loaded, LoadedCustom):
+        return CustomServable(model_id, loaded)
+    return EmbedServable(model_id, loaded)

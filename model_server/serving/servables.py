@@ -1,0 +1,301 @@
+"""The models of this server: loaded, loading, failed or unloading.
+
+Drives each model to the state last requested, one load at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from model_server.engine.failure import as_load_error
+from model_server.loading.load_thread import LoadThread
+from model_server.loading.loaded import AnyLoaded, Loader
+from model_server.serving.admission import tell_of_idle
+from model_server.serving.lm_servable import LmServable
+from model_server.serving.servable import Servable, StatusEvent, make_servable, transition
+from sax.auth.acl import OPEN, MethodAcls, parse_acls
+from sax.errors import Cancelled, NotLoaded, ReplicaLost, SaxError, ShuttingDown
+from sax.need import Need
+from sax.types import ModelSpec, Progress, ServableInfo, ServableStatus
+
+logger = logging.getLogger(__name__)
+
+_STOP_LOAD_S = 5.0  # loads check for cancellation more often, except during a very long compile
+
+
+@dataclass(slots=True, eq=False)
+class _WantedServable:
+    """One model id: the requested state and the actual one."""
+
+    model_id: str
+    settled: asyncio.Future[None]  # done once `wish` is fulfilled
+    wish: ModelSpec | None = None  # None: unload
+    status: ServableStatus = ServableStatus.NONE
+    acls: MethodAcls = OPEN  # in force at once, whatever is loaded
+    spec: ModelSpec | None = None  # the spec that `status` refers to
+    reason: str = ""
+    need: Need | None = None  # set if a load failed for lack of memory
+    progress: Progress | None = None
+    load: LoadThread | None = None
+    servable: Servable | None = None
+    task: asyncio.Task[None] | None = field(default=None)
+
+
+class Servables:
+    """All models of this server. Runs on the event loop."""
+
+    def __init__(self, loader: Loader, *, drain_s: float = 20.0) -> None:
+        self._loader = loader
+        self._drain_s = drain_s
+        self._entries: dict[str, _WantedServable] = {}
+        self._one_load = asyncio.Lock()
+        self._closing = False
+
+    async def load(self, spec: ModelSpec) -> None:
+        """Return once the model is LOADED; raise the reason if it fails.
+
+        Loading a model that is loaded (or loading) joins that load; another version replaces it.
+        The load goes on if the caller goes away. ACLs apply at once.
+        """
+        acls = parse_acls(spec.acls)
+        if self._closing:
+            raise ShuttingDown("this model server is shutting down and loads no models")
+        entry = self._entries.get(spec.model_id)
+        wanted = entry is not None and _same(entry.wish, spec)
+        if entry is None:
+            entry = _WantedServable(spec.model_id, asyncio.get_running_loop().create_future())
+            self._entries[spec.model_id] = entry
+        entry.acls = acls
+        if not wanted or entry.status is ServableStatus.FAILED:
+            self._wish(entry, spec)
+        await asyncio.shield(entry.settled)
+
+    async def unload(self, model_id: str) -> None:
+        """Return once the model is gone; at once if it is not here."""
+        entry = self._entries.get(model_id)
+        if entry is None:
+            return
+        if entry.wish is not None:
+            self._wish(entry, None)
+        await asyncio.shield(entry.settled)
+
+    def get(self, model_id: str) -> Servable:
+        """Return the servable for this model. Raises NotLoaded."""
+        self._notice_failures()
+        entry = self._entries.get(model_id)
+        if entry is None or entry.servable is None or entry.status is not ServableStatus.LOADED:
+            raise NotLoaded(self._not_loaded(model_id, entry), param="model")
+        return entry.servable
+
+    def loaded(self) -> Iterator[Servable]:
+        """Every servable in memory, including draining ones. Thread-safe."""
+        return (e.servable for e in list(self._entries.values()) if e.servable is not None)
+
+    def loading(self) -> tuple[str, ...]:
+        """Ids of the models being loaded. Thread-safe."""
+        entries = list(self._entries.values())
+        return tuple(e.model_id for e in entries if e.status is ServableStatus.LOADING)
+
+    def spec(self, model_id: str) -> ModelSpec:
+        """Return the spec last requested for this model. Raises NotLoaded."""
+        entry = self._entries.get(model_id)
+        if entry is None or entry.wish is None:
+            raise NotLoaded(self._not_loaded(model_id, entry), param="model")
+        return entry.wish
+
+    def acls(self, model_id: str) -> MethodAcls:
+        """Return the ACLs of its methods; open for a model that is not here."""
+        entry = self._entries.get(model_id)
+        return OPEN if entry is None else entry.acls
+
+    def set_acls(self, model_id: str, texts: Mapping[str, str]) -> None:
+        """Apply ACLs from the next request on; running ones may end.
+
+        Raises InvalidRequest, NotLoaded.
+        """
+        acls = parse_acls(texts)
+        entry = self._entries.get(model_id)
+        if entry is None or entry.wish is None:
+            raise NotLoaded(self._not_loaded(model_id, entry), param="model")
+        entry.acls = acls
+        entry.wish = replace(entry.wish, acls=dict(texts))
+        tell_of_idle(model_id, acls, entry.servable.methods if entry.servable else ())
+
+    def infos(self) -> tuple[ServableInfo, ...]:
+        self._notice_failures()
+        return tuple(_info(entry) for entry in self._entries.values())
+
+    def lose(self, error: ReplicaLost) -> None:
+        """Fail everyone who waits for tokens or a load: a host of this replica is lost."""
+        self._closing = True
+        for entry in self._entries.values():
+            if not entry.settled.done():
+                _settle(entry.settled, error)
+        for servable in self.loaded():
+            if isinstance(servable, LmServable):
+                servable.lose(error)
+
+    @property
+    def memory_used(self) -> int:
+        """Bytes of all loaded models."""
+        return sum(servable.memory for servable in self.loaded())
+
+    async def close(self, *, drain_s: float | None = None) -> None:
+        """Unload everything and refuse new loads; a load that does not stop is abandoned."""
+        self._closing = True
+        if drain_s is not None:
+            self._drain_s = drain_s
+        unloads = [asyncio.create_task(self.unload(model_id)) for model_id in self._entries]
+        if unloads:
+            _, stuck = await asyncio.wait(unloads, timeout=self._drain_s + _STOP_LOAD_S)
+            for unload in stuck:
+                logger.warning("a load does not stop; abandoning it")
+                unload.cancel()
+
+    # State of one entry: the last wish wins
+
+    def _wish(self, entry: _WantedServable, spec: ModelSpec | None) -> None:
+        if not entry.settled.done():
+            _settle(
+                entry.settled, Cancelled(f"a later load or unload of {entry.model_id} replaced it")
+            )
+        entry.wish = spec
+        entry.settled = asyncio.get_running_loop().create_future()
+        if entry.status in (ServableStatus.LOADING, ServableStatus.LOADED):
+            self._step(entry, StatusEvent.UNLOAD)
+        if entry.load is not None:
+            entry.load.cancel()
+        self._start(entry)
+
+    def _start(self, entry: _WantedServable) -> None:
+        if entry.task is None or entry.task.done():
+            entry.task = asyncio.create_task(self._follow(entry))
+
+    def _notice_failures(self) -> None:
+        """Mark models whose engine stopped as FAILED, and free their memory."""
+        for entry in self._entries.values():
+            loaded = entry.status is ServableStatus.LOADED and entry.servable
+            if loaded and (failure := loaded.failure):
+                self._step(entry, StatusEvent.FAILED)
+                entry.reason = failure
+                self._start(entry)
+
+    async def _follow(self, entry: _WantedServable) -> None:
+        """Free what failed, then fulfil wishes until none is open."""
+        if entry.status is ServableStatus.FAILED:
+            await self._free(entry)
+        while not entry.settled.done():
+            settled, wish = entry.settled, entry.wish
+            error = await self._fulfil(entry, wish)
+            if not settled.done():
+                _settle(settled, error)
+        if entry.wish is None:
+            self._entries.pop(entry.model_id, None)
+
+    async def _fulfil(self, entry: _WantedServable, wish: ModelSpec | None) -> SaxError | None:
+        """Load or unload; return the error if that fails."""
+        await self._free(entry)
+        if entry.status is ServableStatus.UNLOADING:
+            self._step(entry, StatusEvent.UNLOADED)
+        if wish is None:
+            self._step(entry, StatusEvent.UNLOAD)
+            return None
+        return await self._load(entry, wish)
+
+    async def _free(self, entry: _WantedServable) -> None:
+        if entry.servable is not None:
+            try:
+                await entry.servable.close(self._drain_s)
+            except Exception:  # callers of unload must not wait forever
+                logger.exception("the memory of %s may not be free", entry.model_id)
+            entry.servable = None
+            logger.info("unloaded model for key: %s", entry.model_id)
+
+    async def _load(self, entry: _WantedServable, spec: ModelSpec) -> SaxError | None:
+        self._step(entry, StatusEvent.LOAD)
+        entry.spec, entry.progress = spec, Progress("waiting for another load")
+        async with self._one_load:
+            if entry.status is not ServableStatus.LOADING:  # cancelled while it waited
+                self._step(entry, StatusEvent.UNLOADED)
+                return None
+            entry.progress = Progress("starting")
+            entry.load = LoadThread(self._loader, spec, lambda news: _progress(entry, news))
+            outcome = await entry.load.run()
+            entry.load = None
+        return self._keep(entry, outcome)
+
+    def _keep(self, entry: _WantedServable, outcome: AnyLoaded | SaxError) -> SaxError | None:
+        """Serve the loaded model, or record why it failed."""
+        entry.progress = None
+        if isinstance(outcome, AnyLoaded):
+            try:
+                entry.servable = make_servable(entry.model_id, outcome)
+            except Exception as exc:
+                logger.exception("cannot serve key: %s", entry.model_id)
+                outcome.runner.close()
+                outcome = as_load_error(exc)
+        if isinstance(outcome, SaxError):
+            entry.reason, entry.need = outcome.text, outcome.need
+            self._step(entry, StatusEvent.FAILED)
+            return outcome
+        self._step(entry, StatusEvent.LOADED)
+        tell_of_idle(entry.model_id, entry.acls, entry.servable.methods if entry.servable else ())
+        logger.info("loading completed. Successfully loaded model for key: %s", entry.model_id)
+        return None
+
+    def _step(self, entry: _WantedServable, event: StatusEvent) -> None:
+        entry.status = transition(entry.status, event)
+        if entry.status is not ServableStatus.FAILED:
+            entry.reason, entry.need = "", None
+
+    def _not_loaded(self, model_id: str, entry: _WantedServable | None) -> str:
+        if entry is not None and entry.status is not ServableStatus.NONE:
+            why = f": {entry.reason}" if entry.reason else ""
+            return f"{model_id} is {entry.status} on this server{why}"
+        held = ", ".join(servable.model_id for servable in self.loaded()) or "no model"
+        return f"this server does not hold {model_id}; it holds {held}"
+
+
+def _same(wish: ModelSpec | None, spec: ModelSpec) -> bool:
+    """Return True if `spec` is what is already wished for; ACLs are not compared."""
+    return wish is not None and (
+        (wish.version, wish.model_path, wish.checkpoint, dict(wish.overrides))
+        == (spec.version, spec.model_path, spec.checkpoint, dict(spec.overrides))
+    )
+
+
+def _settle(settled: asyncio.Future[None], error: SaxError | None) -> None:
+    if error is None:
+        settled.set_result(None)
+    else:
+        settled.set_exception(error)
+        settled.exception()  # mark as retrieved: the caller may be gone
+
+
+def _progress(entry: _WantedServable, news: Progress) -> None:
+    if entry.status is ServableStatus.LOADING:
+        entry.progress = news
+
+
+def _info(entry: _WantedServable) -> ServableInfo:
+    return ServableInfo(
+        model_id=entry.model_id,
+        status=entry.status,
+        version=entry.spec.version if entry.spec else "",
+        reason=entry.reason,
+        need=entry.need,
+        progress=entry.progress,
+        memory=entry.servable.memory if entry.servable else 0,
+        methods=tuple(entry.servable.methods) if entry.servable else (),
+        queued=entry.servable.waiting if entry.servable else 0,
+        running=entry.servable.running if entry.servable else 0,
+        arrived=_arrived(entry.servable) if entry.servable else 0,
+        acls=entry.acls.texts,
+    )
+
+
+def _arrived(servable: Servable) -> int:
+    return sum(stats.arrived for stats in servable.methods.values())

@@ -1,0 +1,124 @@
+"""Reads tiktoken files: one line per token, with its bytes in base64 and its rank.
+
+Pre-tokenizer and control tokens are not in the file but in each family's code, so both are listed
+here.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from model_server.text.vocabularies.byte_level import from_ranks
+from model_server.text.vocabularies.cutting import LLAMA3, QWEN2, Cutting
+from model_server.text.vocabularies.vocabulary import AddedToken, Vocabulary
+from sax.errors import CheckpointError
+
+_LINE = re.compile(rb"[A-Za-z0-9+/]+=* [0-9]{1,9}")
+
+
+@dataclass(frozen=True, slots=True)
+class TiktokenFamily:
+    """The parts of a family's tokenizer that its file lacks."""
+
+    cutting: Cutting
+    ranks: int  # tokens in the file
+    control: tuple[str, ...]  # their ids follow the ranks
+    bos: str | None
+    eos: str
+
+
+def _llama3() -> tuple[str, ...]:
+    """Llama 3.1's names; Llama 3 reserves some of these ids."""
+    named = {
+        0: "<|begin_of_text|>",
+        1: "<|end_of_text|>",
+        4: "<|finetune_right_pad_id|>",
+        6: "<|start_header_id|>",
+        7: "<|end_header_id|>",
+        8: "<|eom_id|>",
+        9: "<|eot_id|>",
+        10: "<|python_tag|>",
+    }
+    unnamed = iter(range(256))
+    return tuple(
+        named.get(place) or f"<|reserved_special_token_{next(unnamed)}|>" for place in range(256)
+    )
+
+
+_QWEN = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" for i in range(205)))
+
+# By model_type in config.json.
+FAMILIES: Mapping[str, TiktokenFamily] = MappingProxyType(
+    {
+        "qwen": TiktokenFamily(QWEN2, 151643, _QWEN, None, "<|endoftext|>"),
+        "llama": TiktokenFamily(LLAMA3, 128000, _llama3(), "<|begin_of_text|>", "<|end_of_text|>"),
+    }
+)
+
+
+def is_tiktoken(data: bytes) -> bool:
+    """Detect tiktoken's format; a tokenizer.model may be this or SentencePiece's."""
+    return _LINE.fullmatch(data[:4096].partition(b"\n")[0]) is not None
+
+
+def parse(data: bytes) -> dict[bytes, int]:
+    """Return ranks by token bytes. Raises CheckpointError, naming the line."""
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(data.splitlines(), 1):
+        if not line:
+            continue
+        token, rank = _entry(line, number)
+        if ranks.setdefault(token, rank) != rank:
+            raise CheckpointError(f"line {number} gives a token a second rank")
+    if len(set(ranks.values())) != len(ranks):
+        raise CheckpointError("two of its tokens have the same rank")
+    return ranks
+
+
+def _entry(line: bytes, number: int) -> tuple[bytes, int]:
+    if not _LINE.fullmatch(line):
+        raise CheckpointError(f"line {number} is not a token in base64 and its rank")
+    token, rank = line.split()
+    try:
+        return base64.b64decode(token, validate=True), int(rank)
+    except binascii.Error as exc:
+        raise CheckpointError(f"line {number} is not a token in base64 and its rank") from exc
+
+
+def tiktoken(data: bytes, model_type: str | None, added: Sequence[AddedToken] = ()) -> Vocabulary:
+    """Build the vocabulary; `added` (tokenizer_config.json) replaces the family's own tokens."""
+    family = FAMILIES.get(model_type or "")
+    if family is None:
+        raise CheckpointError(
+            f"the pre-tokenizer of {model_type!r} models is not in this file; known are "
+            f"{', '.join(FAMILIES)}. Save the tokenizer as tokenizer.json"
+        )
+    ranks = parse(data)
+    tokens = added or _family_tokens(family, len(ranks))
+    texts = {token.text for token in tokens}
+    return from_ranks(
+        ranks,
+        tokens,
+        family.cutting,
+        bos=family.bos if family.bos in texts else None,
+        eos=family.eos if family.eos in texts else None,
+        adds_bos=family.bos in texts,
+    )
+
+
+def _family_tokens(family: TiktokenFamily, found: int) -> list[AddedToken]:
+    if found != family.ranks:
+        raise CheckpointError(
+            f"it has {found} tokens where its family has {family.ranks}: it is truncated or of "
+            "another model. If it is correct, list its control tokens as added_tokens_decoder in "
+            "tokenizer_config.json"
+        )
+    return [
+        AddedToken(id=found + place, text=text, control=True)
+        for place, text in enumerate(family.control)
+    ]

@@ -1,0 +1,112 @@
+"""Authenticates the callers of a server, by bearer token or client certificate.
+
+A valid token takes precedence over the connection's certificate (a gateway calls for many users);
+an invalid token is refused whatever the certificate says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sax.auth import acl
+from sax.auth.acl import ANYONE, Principal, enter_call
+from sax.auth.credentials import TOKEN_KEY, TOKEN_VARIABLE, bearer_token
+from sax.auth.token_file import TokenFile
+from sax.errors import Unauthenticated
+
+Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
+
+# Probes and tools call these without credentials; they reveal only that the process is alive and
+# its protocol, which is public.
+_OPEN = (
+    "/grpc.health.v1.Health/",
+    "/grpc.reflection.v1.ServerReflection/",
+    "/grpc.reflection.v1alpha.ServerReflection/",
+)
+# Opening the stream does nothing by itself; each request on it carries its own token.
+_TOKEN_STREAM = "/sax.tokens.TokenService/Stream"
+
+
+class Authentication:
+    """Authenticates the callers of one server; off by default."""
+
+    def __init__(self, tokens: TokenFile | None = None, *, certificates: bool = False) -> None:
+        """`certificates`: every connection presents a certificate signed by our authority."""
+        self._tokens = tokens
+        self._certificates = certificates
+
+    @property
+    def on(self) -> bool:
+        """True if callers must authenticate."""
+        return self._tokens is not None or self._certificates
+
+    def enter(self, path: str, context: Context) -> None:
+        """Set the caller of the call that this task answers. Raises Unauthenticated."""
+        if not self.on or path.startswith(_OPEN):
+            return
+        metadata: dict[str, str] = dict(context.invocation_metadata() or ())
+        header = metadata.get(TOKEN_KEY)
+        principal = self._of_certificate(context.auth_context()) if self._certificates else ANYONE
+        if header is not None:
+            principal = self.of_header(header)
+        elif not principal.known and path != _TOKEN_STREAM:
+            raise _no_token()
+        enter_call(principal)
+
+    def enter_message(self, token: str, sender: Principal) -> None:
+        """Set the caller of one request on a stream, by its own token or else as the stream's
+        sender.
+
+        Raises Unauthenticated.
+        """
+        if not self.on:
+            return
+        principal = self.of_token(token) if token else sender
+        if not principal.known:
+            raise _no_token()
+        enter_call(principal)
+
+    def of_header(self, header: str) -> Principal:
+        """Return the principal of an `authorization` header. Raises Unauthenticated."""
+        token = bearer_token(header)
+        if not token:
+            raise Unauthenticated(
+                f"the {TOKEN_KEY} header holds no token: send `{TOKEN_KEY}: Bearer TOKEN`"
+            )
+        return self.of_token(token)
+
+    def of_token(self, token: str) -> Principal:
+        """Return the principal of a token. Raises Unauthenticated."""
+        principal = self._tokens.find(token) if self._tokens is not None else None
+        if principal is None:
+            raise Unauthenticated(
+                "the token is not valid here: it may have been revoked or belong to another cell; "
+                f"set {TOKEN_VARIABLE} (HTTP clients: the API key) to a valid one"
+            )
+        return principal
+
+    def _of_certificate(self, auth: Mapping[str, Sequence[bytes]]) -> Principal:
+        """Use the subject's common name, or the first alternative name valid for a principal."""
+        names = [
+            *auth.get("x509_common_name", ()),
+            *auth.get("x509_subject_alternative_name", ()),
+        ]
+        texts = [name.decode("utf-8", "replace") for name in names]
+        usable = next((text for text in texts if acl.is_name(text)), None)
+        if usable is None:
+            raise Unauthenticated(
+                "the client certificate has no name that an access control list could hold: give "
+                "its subject a common name, or a DNS or URI name, of letters, digits and _.@:/-"
+            )
+        return Principal(usable)
+
+
+NO_AUTHENTICATION = Authentication()
+
+
+def _no_token() -> Unauthenticated:
+    return Unauthenticated(
+        f"this server requires authentication: set {TOKEN_VARIABLE} to a token (HTTP clients: send "
+        "it as the API key); `sax token --help` explains how to make one"
+    )

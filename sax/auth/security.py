@@ -1,0 +1,116 @@
+"""Authentication, TLS and operator settings of a server process.
+
+The flags that the admin server and the model server share.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from sax.auth.acl import Acl, parse_acl
+from sax.auth.authentication import Authentication
+from sax.auth.credentials import read_pem
+from sax.auth.token_file import TokenFile
+from sax.errors import InvalidRequest
+
+CLOSING_FLAGS = "--tokens FILE (or --tls_cert, --tls_key and --tls_ca) and --admin_acl NAMES"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """Authentication is off by default. Raises InvalidRequest naming the flag at fault."""
+
+    tokens: str = ""  # file of names and hashes
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""  # if set, clients must present a certificate signed by it
+    admin_acl: str = ""  # principals allowed to change state on this server
+
+    def __post_init__(self) -> None:
+        if bool(self.tls_cert) != bool(self.tls_key):
+            missing = "tls_key" if self.tls_cert else "tls_cert"
+            raise InvalidRequest(
+                f"--{missing} is missing: --tls_cert and --tls_key go together", param=missing
+            )
+        if self.tls_ca and not self.tls_cert:
+            raise InvalidRequest(
+                "--tls_ca requires client certificates, but this server has none itself: add "
+                "--tls_cert and --tls_key",
+                param="tls_cert",
+            )
+        admins = parse_acl(self.admin_acl, "admin_acl")
+        if self.authenticates and admins.empty:
+            raise InvalidRequest(
+                "callers must authenticate but --admin_acl names nobody, so nothing could ever be "
+                "published or loaded: name the operators, the model servers and the admin server "
+                "of this cell, or * for everyone who has a token or certificate",
+                param="admin_acl",
+            )
+        if not self.authenticates and not admins.empty:
+            raise InvalidRequest(
+                f"--admin_acl {self.admin_acl!r} cannot be enforced without authentication: "
+                "add --tokens FILE, or --tls_ca with --tls_cert and --tls_key",
+                param="admin_acl",
+            )
+
+    @classmethod
+    def take_flags(cls, values: MutableMapping[str, Any]) -> Security:
+        """Build from parsed flags, removing them from `values`."""
+        return cls(**{name: values.pop(name) for name in cls.__slots__})
+
+    @property
+    def authenticates(self) -> bool:
+        """True if callers must authenticate."""
+        return bool(self.tokens or self.tls_ca)
+
+    @property
+    def admins(self) -> Acl:
+        """Principals allowed to change state on this server."""
+        return parse_acl(self.admin_acl, "admin_acl")
+
+    def authentication(self) -> Authentication:
+        """Load the tokens. Raises InvalidRequest naming file and line."""
+        tokens = TokenFile(self.tokens) if self.tokens else None
+        return Authentication(tokens, certificates=bool(self.tls_ca))
+
+    def listen(self, server: grpc.aio.Server, address: str) -> int:
+        """Add a port to the server.
+
+        Raises RuntimeError if it is taken, InvalidRequest for unusable certificate files.
+        """
+        if not self.tls_cert:
+            return server.add_insecure_port(address)
+        pair = (read_pem(self.tls_key, "tls_key"), read_pem(self.tls_cert, "tls_cert"))
+        authority = read_pem(self.tls_ca, "tls_ca") if self.tls_ca else None
+        credentials = grpc.ssl_server_credentials([pair], authority, authority is not None)
+        return server.add_secure_port(address, credentials)
+
+
+OPEN_TO_ALL = Security()
+
+
+def add_security_flags(parser: argparse.ArgumentParser, admins_may: str) -> None:
+    """Add the flags of `Security.take_flags`; `admins_may` is the help text of --admin_acl."""
+    flags = parser.add_argument_group("authentication (docs/security.md)")
+    flags.add_argument(
+        "--tokens",
+        default="",
+        metavar="FILE",
+        help="callers must present a token whose hash is in this file; `sax token NAME` makes one "
+        "(default: no authentication)",
+    )
+    flags.add_argument("--admin_acl", default="", metavar="NAMES", help=admins_may)
+    flags.add_argument("--tls_cert", default="", metavar="PEM", help="this server's certificate")
+    flags.add_argument("--tls_key", default="", metavar="PEM", help="its private key")
+    flags.add_argument(
+        "--tls_ca",
+        default="",
+        metavar="PEM",
+        help="authority of the clients' certificates; if set, every client must present one",
+    )

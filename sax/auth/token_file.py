@@ -1,0 +1,121 @@
+"""File of accepted tokens, reread when it changes.
+
+A line is `NAME SHA256HEX`: a token with this hash authenticates NAME. Lines that start with # are
+comments. A name may have several lines, so that a token can be rotated without a gap. The file
+holds hashes only, so reading it does not let anyone call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from sax.auth.acl import Principal, check_name
+from sax.errors import InvalidRequest
+
+_log = logging.getLogger(__name__)
+
+_PREFIX = "sax_"  # lets secret scanners recognise a token
+_BYTES = 32
+_HASH = re.compile("[0-9a-f]{64}")
+
+
+class TokenFile:
+    """Looks up principals by token."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Raises InvalidRequest naming the file, and the line that cannot be parsed."""
+        self._path = Path(path)
+        self._stamp = _stamp(self._path)
+        self._principals = _read(self._path)
+
+    def find(self, token: str) -> Principal | None:
+        """Return the token's principal according to the current file, or None."""
+        self._refresh()
+        # Looked up by hash, which a caller cannot steer: timing reveals nothing about tokens.
+        return self._principals.get(hash_token(token))
+
+    def _refresh(self) -> None:
+        """Reread a changed file; if it is invalid, keep the previous tokens."""
+        stamp = _stamp(self._path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._principals = _read(self._path)
+        except InvalidRequest as exc:
+            _log.error("keeping the previous tokens: %s", exc)
+        else:
+            _log.info("reloaded %s: %d tokens", self._path, len(self._principals))
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return a value that changes with the file; None if there is no file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _read(path: Path) -> Mapping[bytes, Principal]:
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise InvalidRequest(
+            f"{path} cannot be read ({exc}): --tokens takes a file of lines NAME SHA256HEX; "
+            "`sax token NAME` prints one",
+            param="tokens",
+        ) from exc
+    return parse_tokens(text, str(path))
+
+
+def parse_tokens(text: str, source: str) -> Mapping[bytes, Principal]:
+    """Return principals by token hash. Raises InvalidRequest naming source and line."""
+    found: dict[bytes, Principal] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        digest, principal = _parse_line(line, f"{source}:{number}")
+        if found.get(digest, principal) != principal:
+            raise InvalidRequest(
+                f"{source}:{number}: this token is {found[digest].name}'s in an earlier line: "
+                "give each principal its own tokens",
+                param="tokens",
+            )
+        found[digest] = principal
+    return found
+
+
+def _parse_line(line: str, where: str) -> tuple[bytes, Principal]:
+    words = line.split()
+    if len(words) != 2 or not _HASH.fullmatch(words[1]):
+        # Do not quote the line: it may hold a token that was put here by mistake.
+        raise InvalidRequest(
+            f"{where}: not a line of NAME SHA256HEX, with 64 lower-case hex digits after the "
+            "name; `sax token NAME` prints one",
+            param="tokens",
+        )
+    try:
+        return bytes.fromhex(words[1]), Principal(check_name(words[0], "tokens"))
+    except InvalidRequest as exc:
+        raise InvalidRequest(f"{where}: {exc.text}", param="tokens") from exc
+
+
+def new_token() -> str:
+    """Generate a random token; keep it secret."""
+    return _PREFIX + secrets.token_urlsafe(_BYTES)
+
+
+def hash_token(token: str) -> bytes:
+    """Hash a token for storage. A plain hash is safe because tokens are random."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def token_line(name: str, token: str) -> str:
+    """Format the file's line for a token. Raises InvalidRequest for an invalid name."""
+    return f"{check_name(name, 'name')} {hash_token(token).hex()}"

@@ -1,0 +1,112 @@
+"""The `token`, `getacl` and `setacl` commands: tokens and access lists."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sax.auth.acl import ALL_METHODS, check_method, parse_acl
+from sax.auth.token_file import new_token, token_line
+from sax.cli.terminal import open_client, printable, say
+from sax.errors import UnsupportedParameter
+from sax.names import ModelId
+
+_ALL = "all"
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")]
+
+
+def token(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Owner: a person, a program or a server.")
+    ],
+) -> None:
+    """Create a token.
+
+    Prints the token once, on stdout, for its owner to keep (as SAX_TOKEN or as an API key). Prints
+    on stderr the line for the file that servers read with --tokens; that file holds no secrets.
+
+    \b
+    Examples:
+      sax token alice
+      sax token alice 2>> tokens.txt
+    """
+    secret = new_token()
+    line = token_line(name, secret)
+    print(secret)
+    say(line)
+
+
+def getacl(
+    ctx: typer.Context,
+    model: Model,
+    method: Annotated[
+        str, typer.Argument(metavar="[METHOD]", help="lm.generate, ...; all prints a table.")
+    ] = "",
+) -> None:
+    """Show who may call a model.
+
+    With METHOD, shows who may call that method; without, who else may change the model.
+
+    \b
+    Examples:
+      sax getacl /sax/test/smollm2
+      sax getacl /sax/test/smollm2 lm.generate
+      sax getacl /sax/test/smollm2 all
+    """
+    with open_client(ctx) as client:
+        spec = client.list(_model_id(model)).spec
+    if method == _ALL:
+        for name, acl in sorted(spec.acls.items()):
+            print(printable(f"{name} {acl}"))
+        return
+    print(printable(spec.acls.get(method, "") if method else spec.admin_acl))
+
+
+def setacl(
+    ctx: typer.Context,
+    model: Model,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[METHOD] NAMES",
+            help="The method (all: every method without its own list), then comma-separated "
+            'names, * for everyone with a token, or "" to remove the list.',
+        ),
+    ],
+) -> None:
+    """Set who may call a model.
+
+    With METHOD, sets who may call that method; without, who else may change the model.
+
+    Takes effect on every replica without a reload; running requests finish. A list for lm.generate
+    also covers lm.generate_stream, unless that has its own list, and vice versa.
+
+    \b
+    Examples:
+      sax setacl /sax/test/smollm2 lm.generate alice,bob
+      sax setacl /sax/test/smollm2 all alice
+      sax setacl /sax/test/smollm2 carol
+    """
+    if len(words) > 2:
+        raise typer.BadParameter("give at most a method and a list: names with commas, no spaces")
+    name, acl = _model_id(model), words[-1]
+    parse_acl(acl, "acl")
+    with open_client(ctx) as client:
+        if len(words) == 1:
+            client.update(name, admin_acl=acl)
+        else:
+            method = ALL_METHODS if words[0] == _ALL else check_method(words[0], "method")
+            acls = {**client.list(name).spec.acls, method: acl}
+            client.update(name, acls={key: text for key, text in acls.items() if text.strip()})
+    print(f"updated {name}")
+
+
+def _model_id(name: str) -> str:
+    if name.count("/") == 2:
+        raise UnsupportedParameter(
+            f"{name} is a cell, whose list is set by its admin server's --admin_acl; name a model",
+            param="model",
+        )
+    return str(ModelId.parse(name))

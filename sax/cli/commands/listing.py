@@ -1,0 +1,198 @@
+"""The `ls` and `status` commands: published models, where they are served, and why not."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from sax.cli.stages import phase, reason, replica_stages, summary
+from sax.cli.terminal import open_client, printable, show_table
+from sax.names import CellId, ModelId
+from sax.types import Autoscaling, JoinedServer, PublishedModel
+
+_GIB = 1 << 30
+_MODEL_HEADINGS = ("MODEL", "PATH", "CHECKPOINT", "READY", "STATE", "REASON")
+_REPLICA_HEADINGS = ("REPLICA", "STATE", "REASON")
+_SERVER_HEADINGS = ("SERVER", "CHIP", "TOPOLOGY", "DEVICES", "MEMORY", "MODELS")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def ls(
+    ctx: typer.Context,
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="/sax, a cell, or one model to see its details.")
+    ] = "/sax",
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for a spreadsheet.")] = False,
+) -> None:
+    """List the published models, or show all details of one.
+
+    \b
+    Examples:
+      sax ls
+      sax ls /sax/test
+      sax ls /sax/test/smollm2 --json
+      sax ls --csv > models.csv
+    """
+    if as_json and as_csv:
+        raise typer.BadParameter("give --json or --csv, not both")
+    with open_client(ctx) as client:
+        if name.count("/") == 3:
+            model = client.list(str(ModelId.parse(name)))
+            if as_csv:
+                print_csv([model])
+            else:
+                show_model(model, as_json=as_json)
+            return
+        cell = None if name.rstrip("/") == "/sax" else str(CellId.parse(name))
+        models = client.list_all(cell)
+    if as_csv:
+        print_csv(models)
+    else:
+        show_models(models, as_json=as_json)
+
+
+def status(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """Show the whole cell.
+
+    Lists its model servers with their memory, its models, and why any of them is not ready.
+
+    \b
+    Examples:
+      sax status
+      sax --admin 10.0.0.5:10000 status --json
+    """
+    with open_client(ctx) as client:
+        servers, models = client.servers(), client.list_all()
+    if as_json:
+        _print_json(
+            {
+                "servers": [server_value(server) for server in servers],
+                "models": [model_value(model) for model in models],
+            }
+        )
+        return
+    if servers:
+        show_table(_SERVER_HEADINGS, [server_row(server) for server in servers])
+    else:
+        print("no model server has joined; to start one, see: python -m model_server --help")
+    print()
+    show_models(models, as_json=False)
+
+
+def show_models(models: Sequence[PublishedModel], *, as_json: bool) -> None:
+    if as_json:
+        _print_json([model_value(model) for model in models])
+    elif models:
+        show_table(_MODEL_HEADINGS, [model_row(model) for model in models])
+    else:
+        print("nothing is published; see: sax publish --help")
+
+
+def print_csv(models: Sequence[PublishedModel]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerows([_MODEL_HEADINGS, *map(model_row, models)])
+
+
+def show_model(model: PublishedModel, *, as_json: bool) -> None:
+    if as_json:
+        _print_json(model_value(model))
+        return
+    for key, value in details(model):
+        print(printable(f"{key + ':':12} {value}"))
+    if model.replicas:
+        print()
+        show_table(_REPLICA_HEADINGS, replica_rows(model))
+
+
+def model_row(model: PublishedModel) -> tuple[str, ...]:
+    spec = model.spec
+    ready = f"{model.ready_replicas}/{model.wanted_replicas}"
+    return (
+        spec.model_id,
+        spec.model_path,
+        spec.checkpoint,
+        ready,
+        summary(model),
+        reason(model),
+    )
+
+
+def details(model: PublishedModel) -> list[tuple[str, str]]:
+    """Return the lines of `sax ls MODEL` as (name, value)."""
+    spec = model.spec
+    lines = [
+        ("model", spec.model_id),
+        ("path", spec.model_path),
+        ("checkpoint", spec.checkpoint),
+        ("ready", f"{model.ready_replicas} of {model.wanted_replicas}"),
+        ("state", summary(model)),
+        ("methods", ", ".join(model.methods)),
+        ("version", spec.version),
+        ("revision", str(spec.revision or "")),
+        ("admin acl", spec.admin_acl),
+        ("autoscaling", bounds(spec.autoscaling)),
+        ("scaling", model.scaling_reason),
+    ]
+    lines += [("acl", f"{method}: {acl}") for method, acl in sorted(spec.acls.items()) if acl]
+    lines += [("override", f"{key}={value}") for key, value in sorted(spec.overrides.items())]
+    return [(key, value) for key, value in lines if value]
+
+
+def bounds(autoscaling: Autoscaling | None) -> str:
+    """Format as "0 to 4 replicas, for a queue of 2 each"."""
+    if autoscaling is None:
+        return ""
+    least, most = autoscaling.min_replicas, autoscaling.max_replicas
+    return f"{least} to {most} replicas, for a queue of {autoscaling.target_queue:g} each"
+
+
+def replica_rows(model: PublishedModel) -> list[tuple[str, ...]]:
+    stages = replica_stages(model)
+    return [
+        (replica.address or "(no server)", stage.text, replica.reason)
+        for replica, stage in zip(model.replicas, stages, strict=False)
+    ]
+
+
+def server_row(server: JoinedServer) -> tuple[str, ...]:
+    info = server.info
+    models = ", ".join(f"{held.model_id} ({held.status.value})" for held in server.servables)
+    return (
+        info.address,
+        info.chip_type,
+        info.chip_topology,
+        str(info.devices or "-"),
+        memory(server),
+        models or "-",
+    )
+
+
+def memory(server: JoinedServer) -> str:
+    """Format used and total memory as "0.4 of 24.0 GiB", or "-" if the server reports none."""
+    total = server.info.memory_total
+    return f"{server.memory_used / _GIB:.1f} of {total / _GIB:.1f} GiB" if total else "-"
+
+
+def model_value(model: PublishedModel) -> dict[str, Any]:
+    """Return a model as JSON values, with the fields that `sax ls` derives from it."""
+    value: dict[str, Any] = msgspec.to_builtins(model)
+    for replica, status_of in zip(value["replicas"], model.replicas, strict=True):
+        replica["phase"] = phase(status_of)
+    return {**value, "ready_replicas": model.ready_replicas, "state": summary(model)}
+
+
+def server_value(server: JoinedServer) -> dict[str, Any]:
+    value: dict[str, Any] = msgspec.to_builtins(server)
+    return value
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=2))

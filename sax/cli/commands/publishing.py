@@ -1,0 +1,154 @@
+"""The `publish`, `update` and `unpublish` commands."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from sax.cli.commands.wait import wait_until_ready
+from sax.cli.publication import absolute_checkpoint, parse_overrides, parse_publication
+from sax.cli.terminal import open_client
+from sax.scaling import Scaling, named
+
+MinReplicas = Annotated[
+    int | None,
+    typer.Option(min=0, help="Autoscaling: fewest replicas; 0 unloads the model when idle."),
+]
+MaxReplicas = Annotated[int | None, typer.Option(min=1, help="Autoscaling: most replicas.")]
+TargetQueue = Annotated[
+    float | None, typer.Option(help="Autoscaling: target number of queued requests per replica.")
+]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def publish(
+    ctx: typer.Context,
+    model: Model,
+    model_path: Annotated[
+        str, typer.Argument(metavar="MODEL_PATH", help="Kind of model, e.g. llama.")
+    ],
+    checkpoint: Annotated[
+        str,
+        typer.Argument(
+            metavar="CHECKPOINT",
+            help='A GGUF file, a Hugging Face folder, or "None" for random weights.',
+        ),
+    ],
+    rest: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="REPLICAS KEY=JSON",
+            help="Number of replicas (default 1), then parameter overrides with JSON values.",
+        ),
+    ] = None,
+    min_replicas: MinReplicas = None,
+    max_replicas: MaxReplicas = None,
+    target_queue: TargetQueue = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until all replicas are ready.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Publish a model.
+
+    Its cell loads it and keeps serving it.
+
+    \b
+    Examples:
+      sax publish /sax/test/smollm2 llama ./SmolLM2-135M-Instruct.Q4_1.gguf --wait
+      sax publish /sax/test/smollm2 llama /models/smollm2 2
+      sax publish /sax/test/smollm2 llama /models/smollm2 --min-replicas 0 --max-replicas 4
+      sax publish /sax/test/tiny lm_cloud.LmCloudSpmd2BTest None 1 NUM_LAYERS=2 MODEL_DIMS=256
+    """
+    wanted = parse_publication([model, model_path, checkpoint, *(rest or [])])
+    with open_client(ctx) as client:
+        client.publish(
+            wanted.model_id,
+            wanted.model_path,
+            wanted.checkpoint,
+            wanted.replicas,
+            wanted.overrides,
+            autoscaling=named(min_replicas, max_replicas, target_queue),
+        )
+    _say_done("published", wanted.model_id, as_json=as_json)
+    if wait:
+        wait_until_ready(ctx, wanted.model_id)
+
+
+def update(
+    ctx: typer.Context,
+    model: Model,
+    checkpoint: Annotated[str | None, typer.Option(help="New checkpoint.")] = None,
+    replicas: Annotated[int | None, typer.Option(min=0, help="New number of replicas.")] = None,
+    override: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=JSON", help="Replaces all current overrides; repeatable."),
+    ] = None,
+    revision: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Update only if the model is still at this revision (see `sax ls MODEL`)."
+        ),
+    ] = None,
+    min_replicas: MinReplicas = None,
+    max_replicas: MaxReplicas = None,
+    target_queue: TargetQueue = None,
+    no_autoscaling: Annotated[
+        bool, typer.Option("--no-autoscaling", help="Always run the published number of replicas.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until all replicas are ready.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Change a published model.
+
+    Options that are not given stay as they are. Changing only the replicas reloads nothing. The
+    model path cannot change: unpublish first.
+
+    \b
+    Examples:
+      sax update /sax/test/smollm2 --replicas 2 --wait
+      sax update /sax/test/smollm2 --checkpoint /models/smollm2-v2
+      sax update /sax/test/smollm2 --replicas 3 --revision 41
+      sax update /sax/test/smollm2 --max-replicas 8 --target-queue 2
+    """
+    autoscaling = named(min_replicas, max_replicas, target_queue)
+    if no_autoscaling and autoscaling:
+        raise typer.BadParameter("--no-autoscaling excludes all other autoscaling options")
+    scaling: Scaling | None = "off" if no_autoscaling else autoscaling
+    if checkpoint is None and replicas is None and override is None and scaling is None:
+        raise typer.BadParameter("give something to change, e.g. --replicas 2")
+    with open_client(ctx) as client:
+        client.update(
+            model,
+            checkpoint=None if checkpoint is None else absolute_checkpoint(checkpoint),
+            replicas=replicas,
+            overrides=None if override is None else parse_overrides(override),
+            revision=revision,
+            autoscaling=scaling,
+        )
+    _say_done("updated", model, as_json=as_json)
+    if wait:
+        wait_until_ready(ctx, model)
+
+
+def unpublish(ctx: typer.Context, model: Model, as_json: AsJson = False) -> None:
+    """Unpublish a model.
+
+    Its replicas are unloaded and its name becomes free.
+
+    \b
+    Example:
+      sax unpublish /sax/test/smollm2
+    """
+    with open_client(ctx) as client:
+        client.unpublish(model)
+    _say_done("unpublished", model, as_json=as_json)
+
+
+def _say_done(what: str, model: str, *, as_json: bool) -> None:
+    print(json.dumps({"model": model, "done": what}) if as_json else f"{what} {model}")

@@ -1,0 +1,141 @@
+"""Saxml's `saxutil` verbs that have another name here or that this system does not support.
+
+Most are hidden from `sax --help`: they serve scripts and people used to saxutil.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from sax.cli.commands.embed import embed
+from sax.cli.commands.generate import generate
+from sax.cli.commands.wait import wait_until_ready
+from sax.cli.publication import absolute_checkpoint
+from sax.cli.terminal import open_client
+from sax.errors import UnsupportedParameter
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")]
+Words = Annotated[list[str] | None, typer.Argument(metavar="...")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def update_checkpoint(
+    ctx: typer.Context,
+    model: Model,
+    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="New checkpoint.")],
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until all replicas are ready.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Change the checkpoint of a published model.
+
+    Replicas switch over one at a time; `sax rollback` undoes the change.
+
+    \b
+    Examples:
+      sax update-checkpoint /sax/test/smollm2 /models/smollm2-v2 --wait
+      sax update-checkpoint /sax/test/smollm2 None
+    """
+    path = absolute_checkpoint(checkpoint)
+    with open_client(ctx) as client:
+        client.update(model, checkpoint=path)
+    print(json.dumps({"model": model, "checkpoint": path}) if as_json else f"updated {model}")
+    if wait:
+        wait_until_ready(ctx, model)
+
+
+def score(
+    ctx: typer.Context,
+    model: Model,
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Text before each suffix.")],
+    suffixes: Annotated[
+        list[str], typer.Argument(metavar="SUFFIX...", help="Texts to score; - reads stdin.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Score how likely each suffix is after a prefix.
+
+    Prints the log-probability of each suffix, in order.
+
+    \b
+    Examples:
+      sax score /sax/test/smollm2 "The capital of France is" " Paris" " Rome"
+      sax lm.score /sax/test/smollm2 "Two and two are" " four" --json
+    """
+    texts = [sys.stdin.read() if text == "-" else text for text in suffixes]
+    with open_client(ctx) as client:
+        scores = client.score(model, prefix, texts)
+    print(json.dumps(scores) if as_json else "\n".join(f"{each:.6f}" for each in scores))
+
+
+def create(ctx: typer.Context, words: Words = None) -> None:
+    """Not supported: a cell exists as soon as its admin server runs.
+
+    \b
+    Example:
+      python -m admin_server --sax_cell=/sax/test --fs_root=/var/sax
+    """
+    raise UnsupportedParameter(
+        "a cell needs no create command: start its admin server, e.g. "
+        "python -m admin_server --sax_cell=/sax/test --fs_root=gs://bucket/sax"
+    )
+
+
+def delete(ctx: typer.Context, words: Words = None) -> None:
+    """Not supported, so that nobody deletes a cell by mistake.
+
+    \b
+    Example:
+      sax unpublish /sax/test/smollm2
+    """
+    raise UnsupportedParameter(
+        "no command deletes a cell: unpublish its models, stop its admin servers, and delete "
+        "the folder or bucket given as their --fs_root"
+    )
+
+
+def export(ctx: typer.Context, words: Words = None) -> None:
+    """Not supported: no server writes a TensorFlow SavedModel.
+
+    \b
+    Example:
+      sax convert MODEL.gguf FOLDER
+    """
+    raise UnsupportedParameter(
+        "export is not supported: no server here writes a TensorFlow SavedModel; "
+        "`sax convert` writes a Hugging Face folder"
+    )
+
+
+def save(ctx: typer.Context, words: Words = None) -> None:
+    """Not supported: servers never change weights, so there is nothing to save.
+
+    \b
+    Example:
+      sax versions /sax/test/smollm2
+    """
+    raise UnsupportedParameter(
+        "save is not supported: servers never change weights, so a model always equals the "
+        "checkpoint it was loaded from; `sax versions` shows which one"
+    )
+
+
+def register(app: typer.Typer) -> None:
+    app.command("update-checkpoint")(update_checkpoint)
+    app.command("score")(score)
+    aliases = {
+        "update_checkpoint": update_checkpoint,
+        "lm.generate": generate,
+        "lm.score": score,
+        "lm.embed": embed,
+    }
+    for name, command in aliases.items():
+        app.command(name, hidden=True)(command)
+    loose = {"allow_extra_args": True, "ignore_unknown_options": True}
+    for command in (create, delete, export, save):
+        app.command(command.__name__, hidden=True, context_settings=loose)(command)

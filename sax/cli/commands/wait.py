@@ -1,0 +1,122 @@
+"""The `wait` and `watch` commands."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Annotated
+
+import typer
+
+from sax.cli.display import Display, open_display
+from sax.cli.stages import failure, reason, replica_stages
+from sax.cli.terminal import open_async_client, open_client
+from sax.client import AsyncClient
+from sax.errors import DeadlineExceeded, LoadFailed
+from sax.types import PublishedModel
+
+_LOOK_S = 0.2  # polling interval
+
+
+async def until_ready(
+    client: AsyncClient,
+    model_id: str,
+    display: Display,
+    *,
+    replicas: int | None = None,
+    timeout_s: float | None = None,
+) -> PublishedModel:
+    """Return once `replicas` replicas (None: all wanted) are ready.
+
+    Raises LoadFailed with the reason as soon as a replica fails, or DeadlineExceeded after
+    timeout_s with the reason why the model is not ready yet.
+    """
+    published: PublishedModel | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                published = await client.list(model_id)
+                display.show(replica_stages(published))
+                if enough(published, replicas):
+                    return published
+                await asyncio.sleep(_LOOK_S)
+    except TimeoutError:
+        why = reason(published) if published else "the admin server did not respond"
+        raise DeadlineExceeded(
+            f"{model_id} is not ready after {timeout_s:g} s: {why or 'it is still loading'}"
+        ) from None
+
+
+def enough(published: PublishedModel, replicas: int | None) -> bool:
+    """Return True if `replicas` replicas (None: all wanted) are ready.
+
+    Raises LoadFailed if too few are and one has failed.
+    """
+    wanted = published.wanted_replicas if replicas is None else replicas
+    if published.ready_replicas >= wanted:
+        return True
+    why = failure(published)
+    if why is not None:
+        raise LoadFailed(f"{published.spec.model_id} failed to load: {why}")
+    return False
+
+
+def wait_until_ready(
+    ctx: typer.Context,
+    model: str,
+    *,
+    replicas: int | None = None,
+    timeout_s: float | None = None,
+) -> None:
+    async def go() -> None:
+        async with open_async_client(ctx) as client:
+            with open_display() as display:
+                await until_ready(client, model, display, replicas=replicas, timeout_s=timeout_s)
+
+    asyncio.run(go())
+
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")]
+
+
+def wait(
+    ctx: typer.Context,
+    model: Model,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="Ready replicas to wait for; default: all wanted.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Give up after this long.")
+    ] = None,
+) -> None:
+    """Wait until a model is ready.
+
+    Shows what each replica is doing. If the model fails to load, prints why and exits with 1.
+
+    \b
+    Examples:
+      sax wait /sax/test/smollm2
+      sax wait /sax/test/smollm2 --replicas 2 --timeout 300
+    """
+    wait_until_ready(ctx, model, replicas=replicas, timeout_s=timeout)
+
+
+def watch(
+    ctx: typer.Context,
+    model: Model,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value per line.")] = False,
+) -> None:
+    """Watch the ready replicas of a model.
+
+    Prints their addresses as they come and go, until Ctrl-C.
+    "Reset" means that the full set follows, "+ addr" adds a replica, "- addr" removes one.
+
+    \b
+    Examples:
+      sax watch /sax/test/smollm2
+      sax watch /sax/test/smollm2 --json
+    """
+    with open_client(ctx) as client:
+        for event in client.watch(model):
+            value = {"change": event.change.value, "address": event.address}
+            print(json.dumps(value) if as_json else event, flush=True)

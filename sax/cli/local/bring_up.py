@@ -1,0 +1,183 @@
+"""Runs a local cell from start to drain, and shows its progress until it is up.
+
+Adds to `Supervisor`: signals, readiness checks, and the caller's work once the cell is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+
+import httpx
+
+from sax.cli.commands.wait import until_ready
+from sax.cli.display import Display, open_display
+from sax.cli.local.cell_plan import ADMIN, GATEWAY, CellPlan, check_ports
+from sax.cli.local.supervisor import Supervisor
+from sax.cli.publication import Publication
+from sax.cli.stages import ProgressStage
+from sax.cli.terminal import say
+from sax.client import AsyncClient
+from sax.errors import ModelExists, SaxError
+
+_LOOK_S = 0.1
+
+Work = Callable[[AsyncClient, "Voice"], Awaitable[None]]
+
+
+class Voice:
+    """Prints lines through the progress bars while they are open, plainly otherwise."""
+
+    def __init__(self) -> None:
+        self._display: Display | None = None
+
+    def __call__(self, text: str) -> None:
+        if self._display is None:
+            say(text)
+        else:
+            self._display.note(text)
+
+    @asynccontextmanager
+    async def display(self) -> AsyncGenerator[Display]:
+        """Show bars for as long as this is open."""
+        with open_display() as display:
+            self._display = display
+            try:
+                yield display
+            finally:
+                self._display = None
+
+
+async def run_cell(plan: CellPlan, work: Work) -> None:
+    """Serve a cell until SIGINT or SIGTERM, then drain it.
+
+    `work` runs once the cell is up; an error in it ends the cell, its return does not.
+    """
+    check_ports(plan.ports)
+    voice = Voice()
+    supervisor = Supervisor(plan.children, voice)
+    stopping = _stop_signals(supervisor)
+    supervisor.start()
+    try:
+        tasks = (
+            asyncio.create_task(stopping.wait()),
+            asyncio.create_task(supervisor.failed()),
+            asyncio.create_task(_work_then_idle(plan, supervisor, voice, work)),
+        )
+        await _first_of(*tasks)
+    finally:
+        await supervisor.drain()
+
+
+def _stop_signals(supervisor: Supervisor) -> asyncio.Event:
+    stopping = asyncio.Event()
+
+    def on_signal() -> None:
+        if stopping.is_set():  # second signal: do not wait for streams to finish
+            supervisor.kill()
+        stopping.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    return stopping
+
+
+async def _first_of(*tasks: asyncio.Task[object]) -> None:
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
+async def _work_then_idle(plan: CellPlan, supervisor: Supervisor, voice: Voice, work: Work) -> None:
+    async with AsyncClient(plan.admin_address) as client:
+        async with voice.display() as display:
+            await _until_up(plan, supervisor, client, display)
+        await work(client, voice)
+    await asyncio.Event().wait()
+
+
+async def _until_up(
+    plan: CellPlan, supervisor: Supervisor, client: AsyncClient, display: Display
+) -> None:
+    # Only a gang's primary joins, once all its hosts have met.
+    checks = {
+        ADMIN: partial(_admin_answers, plan, client),
+        **{
+            server.name: partial(_model_server_joined, plan, client, server.port)
+            for server in plan.model_servers
+        },
+        GATEWAY: partial(_gateway_answers, plan),
+    }
+    pending = set(checks)
+    while pending:
+        for name in sorted(pending):
+            if await checks[name]():
+                supervisor.answered(name)
+                pending.discard(name)
+        display.show(
+            [ProgressStage(name, "starting" if name in pending else "ready") for name in checks]
+        )
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _admin_answers(plan: CellPlan, client: AsyncClient) -> bool:
+    with suppress(SaxError):
+        await client.servers(plan.cell)
+        return True
+    return False
+
+
+async def _model_server_joined(plan: CellPlan, client: AsyncClient, port: int) -> bool:
+    with suppress(SaxError):
+        servers = await client.servers(plan.cell)
+        return any(server.info.address.endswith(f":{port}") for server in servers)
+    return False
+
+
+async def _gateway_answers(plan: CellPlan) -> bool:
+    async with httpx.AsyncClient(trust_env=False, timeout=2.0) as http:
+        with suppress(httpx.HTTPError):
+            return (await http.get(f"{plan.gateway_url}/healthz")).is_success
+    return False
+
+
+async def publish_and_wait(client: AsyncClient, wanted: Publication, voice: Voice) -> None:
+    """Publish or update a model and wait until ready. Raises LoadFailed with the reason."""
+    await ensure_published(client, wanted)
+    async with voice.display() as display:
+        await until_ready(client, wanted.model_id, display)
+
+
+async def ensure_published(client: AsyncClient, wanted: Publication) -> None:
+    """Publish a model, or update it if an earlier run of this cell published it."""
+    try:
+        await _publish(client, wanted)
+    except ModelExists:
+        earlier = (await client.list(wanted.model_id)).spec
+        if earlier.model_path != wanted.model_path:  # update cannot change the model path
+            await client.unpublish(wanted.model_id)
+            await _publish(client, wanted)
+            return
+        await client.update(
+            wanted.model_id,
+            checkpoint=wanted.checkpoint,
+            replicas=wanted.replicas,
+            overrides=wanted.overrides,
+        )
+
+
+async def _publish(client: AsyncClient, wanted: Publication) -> None:
+    await client.publish(
+        wanted.model_id,
+        wanted.model_path,
+        wanted.checkpoint,
+        wanted.replicas,
+        wanted.overrides,
+    )

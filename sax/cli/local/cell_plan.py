@@ -1,0 +1,212 @@
+"""Layout of a local cell: its processes with their flags, ports and folders.
+
+Pure: starts nothing (`sax.cli.local.supervisor` does); servers are known by their command lines.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sax.auth.security import Security
+from sax.cli.local.child import Child, Port
+from sax.cli.local.server_plan import ServerPlan, plan_servers
+from sax.config import (
+    ADMIN_PORT,
+    ADMIN_STATUS_PORT,
+    GATEWAY_PORT,
+    GROUP_PORT,
+    MODEL_METRICS_PORT,
+    MODEL_PORT,
+)
+from sax.errors import InvalidRequest
+from sax.names import CellId
+
+ADMIN = "admin server"
+GATEWAY = "gateway"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellPlan:
+    """A cell on this machine. Ports are TCP; folders are created when it starts."""
+
+    folder: Path
+    compile_cache: Path
+    cell: str = "/sax/test"
+    host: str = "127.0.0.1"  # where the gateway listens
+    admin_port: int = ADMIN_PORT
+    model_port: int = MODEL_PORT
+    gateway_port: int = GATEWAY_PORT
+    status_port: int = ADMIN_STATUS_PORT
+    metrics_port: int = MODEL_METRICS_PORT
+    group_port: int = GROUP_PORT  # where the hosts of the first model server meet
+    servers: int = 1  # model servers
+    hosts: int = 1  # processes per model server
+    devices_per_host: int | None = None  # None: as many as it has
+    memory: int = 0  # bytes of this machine, shared by all processes; 0: sets no limit
+    saxml_generation: int = 2
+    imports: tuple[str, ...] = ()  # user modules that register models
+    tokens: Path | None = None  # None: authentication is off
+    admin_acl: str = ""
+    model_server_flags: tuple[str, ...] = ()
+    admin_flags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        CellId.parse(self.cell)
+        _check_devices(self.devices_per_host)
+        _check_different(self.ports)
+        Security(tokens=str(self.tokens or ""), admin_acl=self.admin_acl)
+
+    @property
+    def admin_address(self) -> str:
+        return f"127.0.0.1:{self.admin_port}"
+
+    @property
+    def gateway_host(self) -> str:
+        """Address at which a client on this machine reaches the gateway."""
+        return "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
+
+    @property
+    def gateway_url(self) -> str:
+        return f"http://{self.gateway_host}:{self.gateway_port}"
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        return (
+            Port(self.admin_port, ADMIN, "--admin-port"),
+            Port(self.status_port, "admin status page", "--status-port"),
+            *(port for server in self.model_servers for port in server.ports),
+            Port(self.gateway_port, GATEWAY, "--port", self.host),
+        )
+
+    @property
+    def model_servers(self) -> tuple[ServerPlan, ...]:
+        """The model servers; each is one process, or a gang with one process per host."""
+        return plan_servers(
+            servers=self.servers,
+            hosts=self.hosts,
+            model_port=self.model_port,
+            metrics_port=self.metrics_port,
+            group_port=self.group_port,
+            logs=self.logs,
+        )
+
+    @property
+    def children(self) -> tuple[Child, ...]:
+        """All processes in start order; they drain in reverse."""
+        shared = self._model_server_flags()
+        servers = (
+            child
+            for server in self.model_servers
+            for child in server.children(shared, self.model_server_flags)
+        )
+        return (self._admin(), *servers, self._gateway())
+
+    def _admin(self) -> Child:
+        flags = (
+            f"--port={self.admin_port}",
+            f"--sax_cell={self.cell}",
+            f"--fs_root={(self.folder / 'state').absolute()}",
+            f"--status_port={self.status_port}",
+            *self.admin_flags,
+            *self._tokens(),
+            *self._admin_acl(),
+        )
+        return Child(ADMIN, "admin_server", flags, self.logs / "admin_server.log")
+
+    def _model_server_flags(self) -> tuple[str, ...]:
+        return (
+            f"--sax_cell={self.cell}",
+            f"--admin={self.admin_address}",
+            f"--jax_cache_dir={self.compile_cache.absolute()}",
+            *self._share(),
+            *(f"--import={module}" for module in self.imports),
+            *self._tokens(),
+            *self._admin_acl(),
+        )
+
+    def _share(self) -> tuple[str, ...]:
+        """Flags that limit each process to its share: by default it takes the whole machine."""
+        processes = self.servers * self.hosts
+        devices, memory = self.devices_per_host, self.memory
+        return (
+            *((f"--cpu_devices={devices}",) if devices else ()),
+            *((f"--memory_limit_bytes={memory // processes}",) if processes > 1 and memory else ()),
+        )
+
+    def _gateway(self) -> Child:
+        flags = (
+            f"--port={self.gateway_port}",
+            f"--host={self.host}",
+            f"--admin={self.admin_address}",
+            f"--saxml_generation={self.saxml_generation}",
+            *self._tokens(),
+        )
+        return Child(GATEWAY, "http_gateway", flags, self.logs / "http_gateway.log")
+
+    def _tokens(self) -> tuple[str, ...]:
+        return (f"--tokens={self.tokens.absolute()}",) if self.tokens else ()
+
+    def _admin_acl(self) -> tuple[str, ...]:
+        return (f"--admin_acl={self.admin_acl}",) if self.admin_acl else ()
+
+
+def default_compile_cache(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the user's folder for compiled steps, so that a new cell folder starts warm."""
+    base = environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "sax" / "compiled"
+
+
+def _check_devices(devices_per_host: int | None) -> None:
+    if devices_per_host is not None and devices_per_host < 1:
+        raise InvalidRequest(
+            f"--devices-per-host is {devices_per_host}: it must be above 0",
+            param="--devices-per-host",
+        )
+
+
+def _check_different(ports: tuple[Port, ...]) -> None:
+    owners: dict[int, Port] = {}
+    for port in ports:
+        other = owners.setdefault(port.number, port)
+        if other is not port:
+            raise InvalidRequest(
+                f"port {port.number} is used twice: by {other.owner} ({other.flag}) and "
+                f"by {port.owner} ({port.flag}); change one of them",
+                param=port.flag,
+            )
+        if not 0 < port.number < 65536:
+            raise InvalidRequest(
+                f"{port.number} ({port.owner}) is not a valid port: choose another one with "
+                f"{port.flag}",
+                param=port.flag,
+            )
+
+
+def check_ports(ports: tuple[Port, ...]) -> None:
+    """Raise InvalidRequest for the first port that is already in use."""
+    for port in ports:
+        if _taken(port.host, port.number):
+            raise InvalidRequest(
+                f"port {port.number} ({port.owner}) is already in use: stop the process that "
+                f"uses it, or choose another port with {port.flag}"
+            )
+
+
+def _taken(host: str, number: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As the servers do: without it a port in TIME_WAIT would look taken.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, number))
+        except OSError:
+            return True
+    return False

@@ -1,0 +1,222 @@
+"""The `up` command: runs a whole cell on this machine under one supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sax.auth.credentials import Credentials
+from sax.cli.computing import check_installed
+from sax.cli.local.bring_up import Voice, publish_and_wait, run_cell
+from sax.cli.local.cell_plan import CellPlan, default_compile_cache
+from sax.cli.local.server_plan import PORT_STRIDE, ServerPlan
+from sax.cli.publication import Publication, parse_publication
+from sax.cli.terminal import say
+from sax.client import AsyncClient
+from sax.config import (
+    ADMIN_PORT,
+    ADMIN_STATUS_PORT,
+    GATEWAY_PORT,
+    GROUP_PORT,
+    MODEL_METRICS_PORT,
+    MODEL_PORT,
+)
+from sax.errors import InvalidRequest, LoadFailed
+from sax.host import machine_memory, open_warning
+
+Folder = Annotated[Path, typer.Option("--dir", help="Folder for state and logs.")]
+CompileCache = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder for compiled steps, kept between starts.",
+        show_default="~/.cache/sax/compiled",
+    ),
+]
+Cell = Annotated[str, typer.Option(help="Name of the cell.")]
+Host = Annotated[
+    str, typer.Option(help="Address the gateway listens on; 0.0.0.0 serves other machines too.")
+]
+GatewayPort = Annotated[int, typer.Option("--port", help="Port of the gateway.")]
+AdminPort = Annotated[int, typer.Option(help="Port of the admin server.")]
+ModelPort = Annotated[int, typer.Option(help="Port of the model server.")]
+StatusPort = Annotated[int, typer.Option(help="Port of the admin server's status page.")]
+MetricsPort = Annotated[int, typer.Option(help="Port of the model server's metrics.")]
+Servers = Annotated[
+    int,
+    typer.Option(
+        min=1, help=f"Number of model servers; each one's ports are {PORT_STRIDE} above the last's."
+    ),
+]
+Hosts = Annotated[
+    int,
+    typer.Option(min=1, help="Processes per model server; together they serve as one replica."),
+]
+DevicesPerHost = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Number of CPU devices that each process simulates.",
+        show_default="as many as it has",
+    ),
+]
+GroupPort = Annotated[int, typer.Option(help="Port at which a model server's hosts meet.")]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Python module that registers custom models in the model server; repeatable.",
+    ),
+]
+Tokens = Annotated[
+    Path | None,
+    typer.Option(
+        help="Require callers to send a token whose hash is in this file; see `sax token --help`.",
+        show_default="no authentication",
+    ),
+]
+AdminAcl = Annotated[
+    str,
+    typer.Option(
+        metavar="NAMES",
+        help="With --tokens: who may publish; must include the owner of this cell's SAX_TOKEN.",
+    ),
+]
+Generation = Annotated[
+    int, typer.Option(min=1, max=2, help="Generation of Saxml's HTTP replies to imitate.")
+]
+
+
+def up(
+    ctx: typer.Context,
+    publish: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="'MODEL MODEL_PATH CHECKPOINT [REPLICAS] [KEY=JSON ...]'",
+            help="Publish this model once the cell is up, as `sax publish` does; repeatable.",
+        ),
+    ] = None,
+    folder: Folder = Path(".sax"),
+    compile_cache: CompileCache = None,
+    cell: Cell = "/sax/test",
+    host: Host = "127.0.0.1",
+    port: GatewayPort = GATEWAY_PORT,
+    admin_port: AdminPort = ADMIN_PORT,
+    model_port: ModelPort = MODEL_PORT,
+    status_port: StatusPort = ADMIN_STATUS_PORT,
+    metrics_port: MetricsPort = MODEL_METRICS_PORT,
+    servers: Servers = 1,
+    hosts: Hosts = 1,
+    devices_per_host: DevicesPerHost = None,
+    group_port: GroupPort = GROUP_PORT,
+    imports: Imports = None,
+    saxml_generation: Generation = 2,
+    tokens: Tokens = None,
+    admin_acl: AdminAcl = "",
+) -> None:
+    """Run a whole cell on this machine.
+
+    Admin server, model server and gateway run under one supervisor. With --hosts each model server
+    runs as that many processes, as if on that many machines. A process that dies is restarted,
+    together with the other hosts of its model server. Published models are still published after a
+    restart. Ctrl-C drains and stops; a second Ctrl-C stops at once. Flags after -- go to the model
+    servers.
+
+    \b
+    Examples:
+      sax up
+      sax up --publish '/sax/test/smollm2 llama ./SmolLM2-135M-Instruct.Q4_1.gguf'
+      SAX_TOKEN=$TOKEN sax up --host 0.0.0.0 --tokens tokens.txt --admin-acl me
+      sax up --hosts 4 --devices-per-host 2
+      sax up --port 9000 --dir /var/lib/sax -- --slots 16 --max_context 4096
+    """
+    check_installed("up")
+    plan = CellPlan(
+        folder=folder,
+        compile_cache=compile_cache or default_compile_cache(),
+        cell=cell,
+        host=host,
+        admin_port=admin_port,
+        model_port=model_port,
+        gateway_port=port,
+        status_port=status_port,
+        metrics_port=metrics_port,
+        group_port=group_port,
+        servers=servers,
+        hosts=hosts,
+        devices_per_host=devices_per_host,
+        memory=machine_memory(),
+        saxml_generation=saxml_generation,
+        imports=tuple(imports or ()),
+        model_server_flags=tuple(ctx.args),
+        tokens=tokens,
+        admin_acl=admin_acl,
+    )
+    check_security(plan)
+    wanted = [parse_publication(shlex.split(text)) for text in publish or ()]
+    asyncio.run(run_cell(plan, _PublishAll(plan, wanted)))
+
+
+def check_security(plan: CellPlan) -> None:
+    """Warn about an open gateway.
+
+    Raises InvalidRequest if the cell's own processes lack a token for each other.
+    """
+    if warning := open_warning(
+        plan.host,
+        closed=plan.tokens is not None,
+        offers="ask every model of this cell, and publish or unpublish any",
+        remedy="start it with --tokens FILE and --admin-acl NAMES, or without --host",
+    ):
+        say(f"sax: {warning}")
+    if plan.tokens is not None and not Credentials.ours().given:
+        raise InvalidRequest(
+            "with --tokens the cell's own processes need a token too: set SAX_TOKEN, or "
+            "SAX_TOKEN_FILE, to the token of a principal in --admin-acl",
+            param="SAX_TOKEN",
+        )
+
+
+class _PublishAll:
+    def __init__(self, plan: CellPlan, wanted: list[Publication]) -> None:
+        self._plan = plan
+        self._wanted = wanted
+
+    async def __call__(self, client: AsyncClient, voice: Voice) -> None:
+        for publication in self._wanted:
+            try:
+                await publish_and_wait(client, publication, voice)
+            except LoadFailed as error:
+                # The cell keeps serving: `sax update` can fix the model.
+                voice(f"sax: {error.text}")
+        print(announcement(self._plan), flush=True)
+
+
+def announcement(plan: CellPlan) -> str:
+    """Return the addresses and folders to show to the user."""
+    places = [
+        ("gateway", f"{plan.gateway_url}   OpenAI clients: {plan.gateway_url}/v1"),
+        ("admin server", f"{plan.admin_address}   status: http://127.0.0.1:{plan.status_port}/"),
+        *((server.name, _server_place(plan, server)) for server in plan.model_servers),
+        ("logs", str(plan.logs)),
+    ]
+    width = max(len(name) for name, _ in places)
+    return "\n".join(
+        (
+            f"cell {plan.cell} is up; Ctrl-C drains and stops it",
+            *(f"  {name:<{width}}  {place}" for name, place in places),
+        )
+    )
+
+
+def _server_place(plan: CellPlan, server: ServerPlan) -> str:
+    place = f"{server.address}   metrics: {server.metrics_url}"
+    if server.hosts == 1:
+        return place
+    devices = plan.devices_per_host
+    of_each = f" of {devices} devices" if devices else ""
+    return f"{place}   {server.hosts} hosts{of_each} meet at {server.meeting_point}"

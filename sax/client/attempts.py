@@ -1,0 +1,82 @@
+"""Retry budget and history of one request."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass
+
+from sax.client.watch import pause_s
+from sax.errors import DeadlineExceeded, QueueFull, Retry, SaxError, meaning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryLimits:
+    """Limits on retrying and waiting before the caller gets an error."""
+
+    attempts: int = 4
+    attempts_s: float = 10.0  # no new attempt later than this
+    ready_s: float = 3.0  # wait for a first ready replica
+    holds: bool = True  # wait to the deadline while the admin says a replica is starting
+    most_held: int = 256  # requests per model waiting for a replica
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """Routing options of one caller's requests."""
+
+    address: str = ""  # use only this model server, without asking the admin
+    fail_fast: bool = False  # no second attempt
+
+
+ANY_ROUTE = Route()
+
+
+class Attempts:
+    """The attempts of one request: replicas tried, failures, and time left."""
+
+    def __init__(self, patience: RetryLimits, timeout_s: float | None) -> None:
+        now = asyncio.get_running_loop().time()
+        self.tried: set[str] = set()
+        self.patience = patience
+        self.failures = 0
+        self.last: SaxError | None = None
+        self.ends_at = math.inf if timeout_s is None else now + timeout_s
+        self._give_up_at = now + patience.attempts_s
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds to wait for a first ready replica."""
+        left_s = self.left_s
+        return self.patience.ready_s if left_s is None else min(left_s, self.patience.ready_s)
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds to the caller's deadline, or None. Raises DeadlineExceeded when it has passed."""
+        if math.isinf(self.ends_at):
+            return None
+        left = self.ends_at - asyncio.get_running_loop().time()
+        if left <= 0:
+            raise DeadlineExceeded("the deadline passed before a replica accepted the request")
+        return left
+
+    def failed(self, address: str, error: SaxError) -> None:
+        """Record a failure that another replica may not have; raise any other, and the last one."""
+        self.tried.add(address)
+        self.failures += 1
+        self.last = error
+        spent = self.failures >= self.patience.attempts
+        late = asyncio.get_running_loop().time() >= self._give_up_at
+        if spent or late or meaning(error).retry is not Retry.LOCATOR:
+            raise error
+
+    def begin(self) -> None:
+        """Start the time for attempts now, after the request was held for a replica."""
+        self._give_up_at = asyncio.get_running_loop().time() + self.patience.attempts_s
+
+    async def again(self) -> None:
+        """Pause and start over after every replica was tried; raise if their queues are full."""
+        if isinstance(self.last, QueueFull):
+            raise self.last
+        await asyncio.sleep(pause_s(self.failures))
+        self.tried.clear()

@@ -1,0 +1,229 @@
+"""Client connection to one model server: its channel, and a token stream shared by all requests.
+
+This is the hot path of every client: one message per engine step, dispatched to its requests
+without a task or a lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from contextlib import aclosing, contextmanager
+from typing import NamedTuple, TypeVar
+
+import grpc.aio
+from google.protobuf.message import Message
+
+from sax.auth.credentials import own_account, presented_token
+from sax.client.inbox import Inbox, Mailbox, Outlet, is_last
+from sax.errors import Cancelled, DeadlineExceeded, ReplicaLost, Retry, SaxError, fresh, meaning
+from sax.proto import tokens_pb2
+from sax.types import GenerateRequest, TokenChunk
+from sax.wire import codec, rpc
+
+_SUSPECT_S = 5.0  # after a break, other replicas are preferred for this long
+
+Reply = TypeVar("Reply", bound=Message)
+Outgoing = asyncio.Queue[tokens_pb2.ToServer | None]
+
+
+class ServerLoad(NamedTuple):
+    """Load of a server as this client sees it; smaller is better."""
+
+    suspect: bool  # connection broke recently
+    outstanding: int
+
+
+class ModelServerConnection:
+    """Connection to one model server. Use and close it in one event loop."""
+
+    def __init__(self, address: str) -> None:
+        """Connects on first use, and reconnects on the next use after a break."""
+        self.address = address
+        self.peer = f"the model server at {address}"
+        self.channel = rpc.open_channel(address)
+        self._open_stream = self.channel.stream_stream(
+            "/sax.tokens.TokenService/Stream",
+            tokens_pb2.ToServer.SerializeToString,
+            tokens_pb2.FromServer.FromString,
+        )
+        self._numbers = itertools.count(1)
+        self._inboxes: dict[int, Mailbox] = {}
+        self._outgoing: Outgoing | None = None  # None: no stream is open
+        self._reader: asyncio.Task[None] | None = None
+        self._calls = 0
+        self._broke_at = float("-inf")
+
+    @property
+    def outstanding(self) -> int:
+        """Number of requests in progress, streamed or unary."""
+        return len(self._inboxes) + self._calls
+
+    @property
+    def load(self) -> ServerLoad:
+        since_break_s = asyncio.get_running_loop().time() - self._broke_at
+        return ServerLoad(since_break_s < _SUSPECT_S, self.outstanding)
+
+    async def call(
+        self, path: str, request: Message, reply: type[Reply], timeout_s: float | None = None
+    ) -> Reply:
+        """Make a unary call to /package.Service/Method. Raises SaxError."""
+        with self._counted():
+            return await rpc.call(
+                self.channel, path, request, reply, peer=self.peer, timeout_s=timeout_s
+            )
+
+    async def call_stream(
+        self, path: str, request: Message, reply: type[Reply], timeout_s: float | None = None
+    ) -> AsyncGenerator[Reply, None]:
+        """Make a server-streaming call; closing the iterator cancels it. Raises SaxError."""
+        messages = rpc.call_stream(
+            self.channel, path, request, reply, peer=self.peer, timeout_s=timeout_s
+        )
+        with self._counted():
+            async with aclosing(messages):
+                async for message in messages:
+                    yield message
+
+    async def generate(
+        self, request: GenerateRequest, timeout_s: float | None = None
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """Yield the chunks of one answer; closing early cancels it on the server.
+
+        Raises what the server raised, ReplicaLost when the connection breaks, DeadlineExceeded.
+        """
+        inbox = Inbox()
+        with self._asked(request, inbox, timeout_s) as number:
+            finished = False
+            while not finished:
+                chunk = await inbox.get()
+                if finished := is_last(chunk):
+                    self._answered(number, chunk)
+                yield codec.decode_chunk(chunk)
+
+    async def generate_to(
+        self,
+        request: GenerateRequest,
+        sink: Callable[[TokenChunk], None],
+        timeout_s: float | None = None,
+    ) -> None:
+        """Call `sink` with each chunk as it arrives; return after the last.
+
+        Raises what `generate` raises, and what the sink raises. Cancelling cancels on the server.
+        """
+        outlet = Outlet(sink)
+        with self._asked(request, outlet, timeout_s) as number:
+            self._answered(number, await outlet.over)
+
+    async def close(self) -> None:
+        """Close the connection; requests in progress fail with Cancelled."""
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.gather(self._reader, return_exceptions=True)
+        await self.channel.close()
+
+    @contextmanager
+    def _counted(self) -> Generator[None, None, None]:
+        """Count a call as outstanding, and record the break if it raises ReplicaLost."""
+        self._calls += 1
+        try:
+            yield
+        except ReplicaLost:
+            self._note_break()
+            raise
+        finally:
+            self._calls -= 1
+
+    def _note_break(self) -> None:
+        self._broke_at = asyncio.get_running_loop().time()
+
+    @contextmanager
+    def _asked(
+        self, request: GenerateRequest, inbox: Mailbox, timeout_s: float | None
+    ) -> Generator[int, None, None]:
+        """Send a request whose chunks go to this inbox; cancel it if unfinished at the end."""
+        number = next(self._numbers)
+        message = tokens_pb2.ToServer(generate=codec.encode_generate(number, request))
+        message.generate.token = presented_token()
+        self._send(message)
+        self._inboxes[number] = inbox
+        timer = self._start_timer(inbox, timeout_s)
+        try:
+            yield number
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._cancel(number)
+
+    def _answered(self, number: int, last: tokens_pb2.Chunk) -> None:
+        """Forget a finished request. Raises the failure in its last chunk, if any."""
+        self._inboxes.pop(number, None)
+        if last.HasField("failure"):
+            raise codec.decode_failure(last)
+
+    def _send(self, message: tokens_pb2.ToServer) -> None:
+        """Send a message, opening a stream if there is none."""
+        if self._outgoing is None:
+            self._outgoing = asyncio.Queue()
+            self._reader = asyncio.create_task(
+                self._read(self._outgoing), name=self.peer, context=own_account()
+            )
+        self._outgoing.put_nowait(message)
+
+    def _cancel(self, number: int) -> None:
+        """Cancel the request on the server unless it has finished."""
+        if self._inboxes.pop(number, None) is not None and self._outgoing is not None:
+            self._outgoing.put_nowait(
+                tokens_pb2.ToServer(cancel=tokens_pb2.Cancel(id=number)),
+            )
+
+    def _start_timer(self, inbox: Mailbox, timeout_s: float | None) -> asyncio.TimerHandle | None:
+        if timeout_s is None:
+            return None
+        late = DeadlineExceeded(f"the answer was not complete within {timeout_s:g} s")
+        return asyncio.get_running_loop().call_later(timeout_s, inbox.put, late)
+
+    async def _read(self, outgoing: Outgoing) -> None:
+        """Read one stream to its end: dispatch its messages, then fail open requests."""
+        stream = self._open_stream(_requests(outgoing))
+        error: SaxError = Cancelled("the client was closed")
+        try:
+            while isinstance(message := await stream.read(), tokens_pb2.FromServer):
+                self._dispatch(message)
+            error = ReplicaLost(f"{self.peer} ended the stream")
+        except grpc.aio.AioRpcError as exc:
+            error = _as_lost(rpc.to_sax_error(exc, self.peer))
+        except asyncio.CancelledError:
+            if rpc.is_cancelled_here():
+                raise
+            error = ReplicaLost(f"{self.peer} ended the stream")
+        finally:
+            self._outgoing = None
+            outgoing.put_nowait(None)
+            stream.cancel()
+            self._fail_all(error)
+
+    def _dispatch(self, message: tokens_pb2.FromServer) -> None:
+        inboxes = self._inboxes
+        for chunk in message.chunks:
+            inbox = inboxes.get(chunk.id)
+            if inbox is not None:  # None: cancelled meanwhile
+                inbox.put(chunk)
+
+    def _fail_all(self, error: SaxError) -> None:
+        if not isinstance(error, Cancelled):
+            self._note_break()
+        inboxes, self._inboxes = self._inboxes, {}
+        for inbox in inboxes.values():
+            inbox.put(fresh(error))
+
+
+async def _requests(outgoing: Outgoing) -> AsyncIterator[tokens_pb2.ToServer]:
+    while (message := await outgoing.get()) is not None:
+        yield message
+
+
+def _as_lost(error: SaxError) -> SaxError:
+    """Map any stream error to a lost replica: the stream itself carries no single request."""
+    return error if meaning(error).retry is Retry.LOCATOR else ReplicaLost(error.text)

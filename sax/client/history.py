@@ -1,0 +1,87 @@
+"""Client of the Cell service: a model's versions, rollback, and the event log."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Awaitable, Callable
+
+from sax.client.admin import Admin
+from sax.errors import InvalidRequest, StaleRevision
+from sax.names import ModelId
+from sax.proto import cell_pb2
+from sax.types import Event, Version
+from sax.wire import codec
+
+Versions = list[Version]
+Events = list[Event]
+
+_VERSION = re.compile("[0-9a-f]{32}")
+_ATTEMPTS = 8  # each fails only because another client's change succeeded
+_PAUSE_S = 0.05
+
+
+class CellHistory:
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+
+    async def rollback(self, model_id: str, version: str, timeout_s: float | None) -> str:
+        """Return to a version ("": the one before the current); return its id."""
+        request = cell_pb2.RollbackRequest(
+            model_id=str(ModelId.parse(model_id)), uuid=bytes.fromhex(check_version(version))
+        )
+        answer = cell_pb2.RollbackResponse
+        return (await self._admin.change("Cell/Rollback", request, answer, timeout_s)).uuid.hex()
+
+    async def versions(self, model_id: str, timeout_s: float | None) -> Versions:
+        """List a model's versions, newest first."""
+        request = cell_pb2.VersionsRequest(model_id=str(ModelId.parse(model_id)))
+        answer = cell_pb2.VersionsResponse
+        reply = await self._admin.read("Cell/Versions", request, answer, timeout_s)
+        return [codec.decode_version(version) for version in reply.versions]
+
+    async def events(
+        self, model_id: str, before: int, limit: int, timeout_s: float | None
+    ) -> Events:
+        """List events, newest first."""
+        if model_id:
+            ModelId.parse(model_id)
+        request = cell_pb2.EventsRequest(
+            model_id=model_id,
+            before=_in_range(before, 2**63, "before"),
+            limit=_in_range(limit, 2**31, "limit"),
+        )
+        answer = cell_pb2.EventsResponse
+        reply = await self._admin.read("Cell/Events", request, answer, timeout_s)
+        return [codec.decode_event(event) for event in reply.events]
+
+
+async def merging(merge_and_write: Callable[[], Awaitable[None]]) -> None:
+    """Read, merge and write; retry when another client wrote in between, so that both changes
+    apply.
+
+    Raises StaleRevision when other clients win every time.
+    """
+    for attempt in range(1, _ATTEMPTS):
+        try:
+            return await merge_and_write()
+        except StaleRevision:
+            await asyncio.sleep(random.uniform(0, _PAUSE_S * attempt))
+    return await merge_and_write()
+
+
+def check_version(text: str) -> str:
+    """Return a version id, or "", unchanged. Raises InvalidRequest."""
+    if text and not _VERSION.fullmatch(text):
+        raise InvalidRequest(
+            f"{text!r} is not a version: use its 32 hex digits, as shown by `sax versions`",
+            param="version",
+        )
+    return text
+
+
+def _in_range(number: int, end: int, param: str) -> int:
+    if not 0 <= number < end:
+        raise InvalidRequest(f"{param} is {number}; it must be 0 or more", param=param)
+    return number

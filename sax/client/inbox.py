@@ -1,0 +1,89 @@
+"""Destinations for the chunks of one request: queued for a reader, or passed to a callback."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from sax.errors import SaxError
+from sax.proto import tokens_pb2
+from sax.types import TokenChunk
+from sax.wire import codec
+
+Item = tokens_pb2.Chunk | SaxError
+
+
+class Mailbox(Protocol):
+    """Receives the chunks of one request, in one event loop."""
+
+    def put(self, item: Item) -> None:
+        """Add an item without blocking; the answer's length bounds the queue."""
+        ...
+
+
+def is_last(chunk: tokens_pb2.Chunk) -> bool:
+    """Return True for the final chunk of a request."""
+    return bool(chunk.finish_reason) or chunk.HasField("failure")
+
+
+class Inbox:
+    """Queue of unread chunks, for one reader."""
+
+    __slots__ = ("_items", "_loop", "_waiter")
+
+    def __init__(self) -> None:
+        self._items: deque[Item] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, item: Item) -> None:
+        self._items.append(item)
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def get(self) -> tokens_pb2.Chunk:
+        """Return the next chunk; raises an error that was put instead."""
+        while not self._items:
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        item = self._items.popleft()
+        if isinstance(item, SaxError):
+            raise item
+        return item
+
+
+class Outlet:
+    """Passes chunks to a sink as they arrive: only the end wakes a task, not each token."""
+
+    __slots__ = ("_sink", "over")
+
+    def __init__(self, sink: Callable[[TokenChunk], None]) -> None:
+        self._sink = sink
+        # The last chunk, or the error that replaced it or that the sink raised.
+        self.over: asyncio.Future[tokens_pb2.Chunk] = asyncio.get_running_loop().create_future()
+
+    def put(self, item: Item) -> None:
+        if self.over.done():
+            return
+        try:
+            if isinstance(item, SaxError):
+                raise item
+            if not self._hand_on(item):
+                self.over.set_result(item)
+        except Exception as exc:  # a bug in one sink must not end the stream of all requests
+            self.over.set_exception(exc)
+            self.over.exception()  # mark as retrieved: a cancelled reader never does
+
+    def _hand_on(self, chunk: tokens_pb2.Chunk) -> bool:
+        """Pass a chunk to the sink; return True if more will come."""
+        if chunk.HasField("failure"):
+            return False
+        decoded = codec.decode_chunk(chunk)
+        self._sink(decoded)
+        return decoded.finish_reason is None

@@ -1,0 +1,268 @@
+"""Chooses the replica for each request.
+
+Follows the ready replicas of every requested model, picks the least loaded one, and tries another
+if it is lost or full before its first token. The admin is never on the request path: while it is
+away, the last known replicas are used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from sax.client.attempts import ANY_ROUTE, Attempts, RetryLimits, Route
+from sax.client.connection import ModelServerConnection, ServerLoad
+from sax.client.follower import Follower
+from sax.client.holding import DemandSource, Holding
+from sax.client.readiness import not_ready_because
+from sax.client.watch import WatchSource
+from sax.errors import (
+    DeadlineExceeded,
+    NotFound,
+    NotLoaded,
+    ReplicaLost,
+    SaxError,
+)
+from sax.names import ModelId
+from sax.types import GenerateRequest, TokenChunk
+
+Answer = TypeVar("Answer")
+Item = TypeVar("Item")
+Explain = Callable[[str], Awaitable[SaxError]]
+
+_GLANCE_S = 0.1  # enough if replicas are known, or the admin answers at once
+_LOOK_S = 1.0  # how often a held request checks whether to keep waiting
+_SWEEP_S = 30.0
+_IDLE_S = 600.0  # a model without requests for this long is no longer followed
+
+
+def choose(
+    loads: Mapping[str, ServerLoad], tried: Collection[str], preferred: str = ""
+) -> str | None:
+    """Return the least loaded untried address, at random among equals, or None. The preferred one
+    wins unless its connection broke recently."""
+    fresh = {address: load for address, load in loads.items() if address not in tried}
+    if not fresh:
+        return None
+    if preferred in fresh and not fresh[preferred].suspect:
+        return preferred
+    least = min(fresh.values())
+    return random.choice([address for address, load in fresh.items() if load == least])
+
+
+class AdminSource(WatchSource, DemandSource, Protocol):
+    """Admin calls that the locator needs."""
+
+
+class Locator:
+    """Locator for a cell's models. Use and close it in one event loop."""
+
+    def __init__(
+        self,
+        source: AdminSource,
+        explain: Explain,
+        patience: RetryLimits | None = None,
+        preferred: str = "",
+    ) -> None:
+        """`explain` returns the error for a model id that has no usable replica. `preferred` is the
+        host:port of the replica to try first, as the admin lists it."""
+        self._source = source
+        self._preferred = preferred
+        self._explain = explain
+        self._patience = patience or RetryLimits()
+        self._holding = Holding(source, uuid.uuid4().hex, self._patience.most_held)
+        self._followers: dict[str, Follower] = {}
+        self._connections: dict[str, ModelServerConnection] = {}
+        self._swept_at = float("-inf")
+
+    def generate(
+        self, request: GenerateRequest, timeout_s: float | None = None
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """Stream one answer; closing the iterator cancels it on the server."""
+
+        def ask(
+            replica: ModelServerConnection, left_s: float | None
+        ) -> AsyncGenerator[TokenChunk, None]:
+            return replica.generate(request, left_s)
+
+        return self.stream(request.model_id, ask, timeout_s)
+
+    async def generate_to(
+        self,
+        request: GenerateRequest,
+        sink: Callable[[TokenChunk], None],
+        timeout_s: float | None = None,
+    ) -> None:
+        """Like `generate`, but calls `sink` with each chunk. Cancelling cancels on the server."""
+        started = False
+
+        def pass_on(chunk: TokenChunk) -> None:
+            nonlocal started
+            started = True
+            sink(chunk)
+
+        attempts = self._begin(request.model_id, timeout_s, ANY_ROUTE)
+        while True:
+            replica = await self._replica(request.model_id, attempts, ANY_ROUTE)
+            try:
+                return await replica.generate_to(request, pass_on, attempts.left_s)
+            except SaxError as error:
+                if started:
+                    raise
+                self._failed(request.model_id, replica, attempts, error)
+
+    async def stream(
+        self,
+        model_id: str,
+        ask: Callable[[ModelServerConnection, float | None], AsyncGenerator[Item, None]],
+        timeout_s: float | None = None,
+        route: Route = ANY_ROUTE,
+    ) -> AsyncGenerator[Item, None]:
+        """Yield from `ask` on a ready replica; retry on another if it fails before yielding."""
+        attempts = self._begin(model_id, timeout_s, route)
+        while True:
+            replica = await self._replica(model_id, attempts, route)
+            started = False
+            try:
+                async with aclosing(ask(replica, attempts.left_s)) as items:
+                    async for item in items:
+                        started = True
+                        yield item
+                return
+            except SaxError as error:
+                # A started stream could resume here, by sending another replica the prompt and
+                # the output so far. Until that exists, losing its replica is an error.
+                if started:
+                    raise
+                self._failed(model_id, replica, attempts, error)
+
+    async def call(
+        self,
+        model_id: str,
+        ask: Callable[[ModelServerConnection, float | None], Awaitable[Answer]],
+        timeout_s: float | None = None,
+        route: Route = ANY_ROUTE,
+    ) -> Answer:
+        """Await `ask` on a ready replica; retry on another if it fails."""
+        attempts = self._begin(model_id, timeout_s, route)
+        while True:
+            replica = await self._replica(model_id, attempts, route)
+            try:
+                return await ask(replica, attempts.left_s)
+            except SaxError as error:
+                self._failed(model_id, replica, attempts, error)
+
+    async def close(self) -> None:
+        """Close all connections; requests in progress fail with Cancelled."""
+        await self._holding.close()
+        followers, self._followers = self._followers, {}
+        connections, self._connections = self._connections, {}
+        for follower in followers.values():
+            await follower.close()
+        for connection in connections.values():
+            await connection.close()
+
+    def _begin(self, model_id: str, timeout_s: float | None, route: Route) -> Attempts:
+        ModelId.parse(model_id)
+        patience = self._patience
+        if route.fail_fast:
+            patience = replace(patience, attempts=1, holds=False)
+        return Attempts(patience, timeout_s)
+
+    def _failed(
+        self, model_id: str, replica: ModelServerConnection, attempts: Attempts, error: SaxError
+    ) -> None:
+        """Record a failed attempt; raise if it was the last one."""
+        follower = self._followers.get(model_id)
+        if follower is not None and isinstance(error, NotLoaded | ReplicaLost):
+            follower.doubt(replica.address)
+        attempts.failed(replica.address, error)
+
+    async def _replica(
+        self, model_id: str, attempts: Attempts, route: Route
+    ) -> ModelServerConnection:
+        """Return the least loaded untried replica. Raises the error that says why there is none."""
+        await self._sweep()
+        while True:
+            addresses = await self._addresses(model_id, attempts, route)
+            loads = {address: self._connection(address).load for address in addresses}
+            if (address := choose(loads, attempts.tried, self._preferred)) is not None:
+                return self._connection(address)
+            await attempts.again()
+
+    async def _addresses(self, model_id: str, attempts: Attempts, route: Route) -> Collection[str]:
+        """Return the candidate addresses, never empty; waits briefly for a first replica."""
+        if route.address:
+            return (route.address,)
+        follower = self._followers.get(model_id)
+        if follower is None or follower.ended:  # the cause may be gone by now
+            follower = self._followers[model_id] = Follower(self._source, model_id)
+        try:
+            usable = await self._usable(model_id, follower, attempts)
+        except SaxError as error:
+            if self._followers.get(model_id) is follower:
+                del self._followers[model_id]  # it has ended; the next request asks again
+            if not isinstance(error, NotFound):
+                raise
+            usable = frozenset[str]()
+        if not usable:
+            raise await self._explain(model_id)
+        return usable
+
+    async def _usable(
+        self, model_id: str, follower: Follower, attempts: Attempts
+    ) -> frozenset[str]:
+        """Return the usable addresses. Holds the request for a first one: briefly, or for as long
+        as the admin says that one is starting. Raises QueueFull, DeadlineExceeded, ModelNotReady.
+        """
+        now = asyncio.get_running_loop().time
+        give_up_at = now() + attempts.wait_s
+        usable = await follower.usable(min(_GLANCE_S, attempts.wait_s))
+        if usable:
+            return usable
+        room, may_hold = self._holding.room(model_id), attempts.patience.holds
+        with room.held():
+            while not usable:
+                coming = may_hold and room.starting
+                left_s = (attempts.ends_at if coming else give_up_at) - now()
+                if left_s <= 0:
+                    break
+                usable = await follower.usable(min(left_s, _LOOK_S))
+        if not usable and may_hold and room.starting:
+            raise DeadlineExceeded(
+                f"the deadline passed while the request waited for a replica of {model_id}: "
+                f"{room.reason}"
+            )
+        if not usable and room.refusal:
+            # Listing the model now may show the next attempt instead of what went wrong.
+            raise not_ready_because(model_id, room.refusal)
+        attempts.begin()
+        return usable
+
+    def _connection(self, address: str) -> ModelServerConnection:
+        if address not in self._connections:
+            self._connections[address] = ModelServerConnection(address)
+        return self._connections[address]
+
+    async def _sweep(self) -> None:
+        """Periodically drop idle followers, and connections that no follower needs."""
+        now = asyncio.get_running_loop().time()
+        if now - self._swept_at < _SWEEP_S:
+            return
+        self._swept_at = now
+        idle = [key for key, each in self._followers.items() if each.idle_s > _IDLE_S]
+        for follower in [self._followers.pop(key) for key in idle]:
+            await follower.close()
+        kept = {a for each in self._followers.values() for a in each.addresses}
+        unused = [
+            address
+            for address, each in self._connections.items()
+            if address not in kept and not each.outstanding
+        ]
+        for connection in [self._connections.pop(address) for address in unused]:
+            await connection.close()

@@ -1,0 +1,71 @@
+"""Warns when an unauthenticated server listens on a public address."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import ipaddress
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+def missing_model_server(what: str) -> str | None:
+    """Return why `what` cannot run here and how to fix it; None if it can."""
+    if importlib.util.find_spec("jax") is not None:
+        return None
+    # From a clone: the sax on PyPI is another project.
+    how = "pip install '.[model-server]' in a clone of sax"
+    return f"{what} needs jax, which is not installed here: {how}"
+
+
+def machine_memory(cgroup: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+    """Return the bytes of memory of this machine, or its container's limit if lower."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = cgroup.read_text().strip()
+    except OSError:
+        return physical
+    return min(physical, int(limit)) if limit.isdigit() else physical
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return `asyncio.Runner`'s loop factory: uvloop's, which is faster, if installed; else
+    None."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+_FRAME = "!" * 78
+
+
+def open_warning(host: str, *, closed: bool, offers: str, remedy: str) -> str:
+    """Return the warning; "" if callers must authenticate or the address is loopback.
+
+    `offers` says what anyone could do, `remedy` how to start the process instead.
+    """
+    if closed or is_loopback(host):
+        return ""
+    return "\n".join(
+        (
+            "anyone may call",
+            _FRAME,
+            f"OPEN TO EVERYONE: listening on {host or 'every address'} without authentication.",
+            f"Anyone who reaches this port can {offers}.",
+            f"To close it: {remedy}; see docs/security.md.",
+            _FRAME,
+        )
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if only this machine can reach the host; other names count as remote."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

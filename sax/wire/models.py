@@ -1,0 +1,153 @@
+"""Codec for published models and load requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sax.proto import admin_pb2, common_pb2, modelet_pb2
+from sax.types import (
+    Autoscaling,
+    ModelSpec,
+    Placement,
+    PublishedModel,
+    ReplicaStatus,
+    ServableStatus,
+)
+from sax.wire.statuses import decode_progress, decode_state, encode_progress, encode_state
+
+
+def encode_spec(spec: ModelSpec) -> admin_pb2.Model:
+    """Encode as Saxml's Model; the version is sent as its uuid."""
+    return admin_pb2.Model(
+        model_id=spec.model_id,
+        model_path=spec.model_path,
+        checkpoint_path=spec.checkpoint,
+        requested_num_replicas=spec.replicas,
+        acls=_encode_acls(spec.acls),
+        admin_acl=spec.admin_acl,
+        overrides=spec.overrides,
+        uuid=bytes.fromhex(spec.version),
+        revision=spec.revision,
+        autoscaling=_encode_autoscaling(spec.autoscaling),
+        placement=admin_pb2.Placement(
+            tags=spec.placement.tags,
+            devices=spec.placement.devices,
+            memory_bytes=spec.placement.memory,
+        ),
+    )
+
+
+def decode_spec(msg: admin_pb2.Model) -> ModelSpec:
+    """Decode Saxml's Model, except the method names, which `decode_published` reads."""
+    return ModelSpec(
+        model_id=msg.model_id,
+        model_path=msg.model_path,
+        checkpoint=msg.checkpoint_path,
+        replicas=msg.requested_num_replicas,
+        overrides=dict(msg.overrides),
+        acls=dict(msg.acls.items),
+        admin_acl=msg.admin_acl,
+        version=msg.uuid.hex(),
+        revision=msg.revision,
+        autoscaling=_decode_autoscaling(msg),
+        placement=Placement(
+            tags=tuple(msg.placement.tags),
+            devices=msg.placement.devices,
+            memory=msg.placement.memory_bytes,
+        ),
+    )
+
+
+def encode_published(model: PublishedModel) -> admin_pb2.PublishedModel:
+    """Encode for listing: Saxml's clients see the addresses, ours each replica and its reason."""
+    spec = encode_spec(model.spec)
+    spec.method_names.extend(model.methods)
+    return admin_pb2.PublishedModel(
+        model=spec,
+        modelet_addresses=[replica.address for replica in model.replicas if replica.address],
+        ready_replicas=model.ready_replicas,
+        replicas=[_encode_replica(replica) for replica in model.replicas],
+        wanted_replicas=model.wanted,
+        scaling_reason=model.scaling_reason,
+    )
+
+
+def decode_published(msg: admin_pb2.PublishedModel) -> PublishedModel:
+    """Decode a listing; a Saxml admin reports only the replicas' addresses."""
+    replicas = tuple(map(_decode_replica, msg.replicas)) or tuple(
+        ReplicaStatus(address, ServableStatus.NONE) for address in msg.modelet_addresses
+    )
+    return PublishedModel(
+        spec=decode_spec(msg.model),
+        replicas=replicas,
+        methods=tuple(msg.model.method_names),
+        wanted=msg.wanted_replicas,
+        scaling_reason=msg.scaling_reason,
+    )
+
+
+def encode_load(spec: ModelSpec) -> modelet_pb2.LoadRequest:
+    """Encode the part of a spec that one server needs: no replicas, no operators' ACL."""
+    return modelet_pb2.LoadRequest(
+        model_key=spec.model_id,
+        model_path=spec.model_path,
+        checkpoint_path=spec.checkpoint,
+        acls=_encode_acls(spec.acls),
+        overrides=spec.overrides,
+        uuid=bytes.fromhex(spec.version),
+    )
+
+
+def decode_load(msg: modelet_pb2.LoadRequest) -> ModelSpec:
+    """Decode a load request; `replicas` is 0, as a server does not know it."""
+    return ModelSpec(
+        model_id=msg.model_key,
+        model_path=msg.model_path,
+        checkpoint=msg.checkpoint_path,
+        replicas=0,
+        overrides=dict(msg.overrides),
+        acls=dict(msg.acls.items),
+        version=msg.uuid.hex(),
+    )
+
+
+def _encode_autoscaling(autoscaling: Autoscaling | None) -> admin_pb2.Autoscaling | None:
+    if autoscaling is None:
+        return None
+    return admin_pb2.Autoscaling(
+        min_replicas=autoscaling.min_replicas,
+        max_replicas=autoscaling.max_replicas,
+        target_queue=autoscaling.target_queue,
+    )
+
+
+def _decode_autoscaling(msg: admin_pb2.Model) -> Autoscaling | None:
+    if not msg.HasField("autoscaling"):
+        return None
+    return Autoscaling(
+        min_replicas=msg.autoscaling.min_replicas,
+        max_replicas=msg.autoscaling.max_replicas,
+        target_queue=msg.autoscaling.target_queue,
+    )
+
+
+def _encode_acls(acls: Mapping[str, str]) -> common_pb2.AccessControlLists:
+    return common_pb2.AccessControlLists(items=acls)
+
+
+def _encode_replica(replica: ReplicaStatus) -> admin_pb2.Replica:
+    return admin_pb2.Replica(
+        address=replica.address,
+        status=encode_state(replica.status),
+        reason=replica.reason,
+        progress=encode_progress(replica.progress),
+    )
+
+
+def _decode_replica(msg: admin_pb2.Replica) -> ReplicaStatus:
+    return ReplicaStatus(
+        address=msg.address,
+        status=decode_state(msg.status),
+        reason=msg.reason,
+        progress=decode_progress(msg.progress) if msg.HasField("progress") else None,
+    )

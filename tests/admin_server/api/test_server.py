@@ -1,0 +1,268 @@
+"""The Admin service over a real port, as a client generated from Saxml's protos sees it."""
+
+import asyncio
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from sax.errors import (
+    Cancelled,
+    InvalidName,
+    InvalidRequest,
+    ModelExists,
+    ModelNotFound,
+    ModelPathNotFound,
+    NotFound,
+    SaxError,
+    UnsupportedParameter,
+)
+from sax.proto import admin_pb2, common_pb2
+from sax.types import ServableStatus
+from sax.wire import codec
+from sax.wire.rpc import open_channel, to_sax_error
+from tests.admin_server.conftest import eventually
+
+M = "/sax/test/m"
+
+
+def model(name: str = "m", **changes) -> admin_pb2.Model:
+    settings = {"model_path": "llama", "checkpoint_path": "/one", "requested_num_replicas": 1}
+    return admin_pb2.Model(model_id=f"/sax/test/{name}", **{**settings, **changes})
+
+
+async def publish(stub, *args, **changes) -> None:
+    await stub.Publish(admin_pb2.PublishRequest(model=model(*args, **changes)))
+
+
+async def error_of(call) -> SaxError:
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await call
+    return to_sax_error(failure.value, "admin")
+
+
+async def watch(stub, known_id: str = "", seqno: int = 0, timeout_s: float = 20):
+    request = admin_pb2.WatchLocRequest(model_id=M, admin_server_id=known_id, seqno=seqno)
+    return await stub.WatchLoc(request, timeout=timeout_s)
+
+
+async def test_a_published_model_is_listed_with_the_reason_why_it_is_not_ready(stub):
+    await publish(stub, overrides={"LAYERS": "2"})
+    reply = await stub.List(admin_pb2.ListRequest(model_id=M))
+    (listed,) = map(codec.decode_published, reply.published_models)
+    assert (listed.spec.model_path, dict(listed.spec.overrides)) == ("llama", {"LAYERS": "2"})
+    assert listed.ready_replicas == 0
+    assert listed.replicas[0].reason
+
+
+@pytest.mark.parametrize("name", ["", "/sax/test"])
+async def test_a_cell_is_listed_with_its_models_and_servers(stub, start_modelet, name):
+    modelet = await start_modelet()
+    await publish(stub)
+    await stub.WaitForReady(admin_pb2.WaitForReadyRequest(model_id=M, num_replicas=1))
+    reply = await stub.List(admin_pb2.ListRequest(model_id=name))
+    assert [one.model.model_id for one in reply.published_models] == [M]
+    assert list(reply.published_models[0].modelet_addresses) == [modelet.address]
+    (server,) = map(codec.decode_joined, reply.servers)
+    assert (server.info.address, server.memory_used) == (modelet.address, 1000)
+    assert server.servables[0].status is ServableStatus.LOADED
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "param"),
+    [
+        ({"model_path": "no path"}, InvalidName, "model_path"),
+        ({"checkpoint_path": ""}, InvalidName, "checkpoint"),
+        ({"requested_num_replicas": -1}, InvalidRequest, "replicas"),
+        ({"overrides": {"A": "b"}}, InvalidRequest, "overrides"),
+        ({"admin_acl": "acl/all"}, UnsupportedParameter, "admin_acl"),
+        (
+            {"acls": common_pb2.AccessControlLists(items={"lm.score": "acl/x"})},
+            UnsupportedParameter,
+            "acls",
+        ),
+    ],
+)
+async def test_a_bad_publish_is_refused_by_field_and_changes_nothing(stub, changes, error, param):
+    refusal = await error_of(publish(stub, **changes))
+    assert (type(refusal), refusal.param) == (error, param)
+    assert not (await stub.List(admin_pb2.ListRequest())).published_models
+
+
+async def test_a_second_publish_of_a_name_is_refused(stub):
+    await publish(stub)
+    assert type(await error_of(publish(stub))) is ModelExists
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda stub: stub.List(admin_pb2.ListRequest(model_id="/sax/test/mm")),
+        lambda stub: stub.Unpublish(admin_pb2.UnpublishRequest(model_id="/sax/test/mm")),
+        lambda stub: stub.Update(admin_pb2.UpdateRequest(model=model("mm"))),
+        lambda stub: stub.Stats(admin_pb2.StatsRequest(model_id="/sax/test/mm")),
+        lambda stub: stub.WatchLoc(admin_pb2.WatchLocRequest(model_id="/sax/test/mm")),
+        lambda stub: stub.WaitForReady(admin_pb2.WaitForReadyRequest(model_id="/sax/test/mm")),
+    ],
+)
+async def test_an_unknown_model_is_not_found_and_the_nearest_is_named(stub, request_of):
+    await publish(stub)
+    error = await error_of(request_of(stub))
+    assert type(error) is ModelNotFound
+    assert "near names: /sax/test/m" in error.text
+
+
+async def test_another_cell_is_not_found(stub):
+    error = await error_of(stub.List(admin_pb2.ListRequest(model_id="/sax/other")))
+    assert type(error) is NotFound
+
+
+async def test_a_path_that_no_joined_server_serves_is_refused_with_the_nearest(stub, start_modelet):
+    await start_modelet(paths=("gemma.Gemma2B", "llama"))
+    error = await error_of(publish(stub, model_path="gemma.Gemma3B"))
+    assert type(error) is ModelPathNotFound
+    assert "near paths: gemma.Gemma2B" in error.text
+
+
+async def test_wait_for_ready_ends_when_the_replica_is_ready(stub, start_modelet):
+    await publish(stub)
+    waiting = asyncio.ensure_future(
+        stub.WaitForReady(admin_pb2.WaitForReadyRequest(model_id=M, num_replicas=1))
+    )
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    await start_modelet()
+    await waiting
+
+
+async def test_wait_for_ready_after_an_update_waits_for_what_was_updated(stub, start_modelet):
+    modelet = await start_modelet()
+    await publish(stub)
+    request = admin_pb2.WaitForReadyRequest(model_id=M, num_replicas=1)
+    await stub.WaitForReady(request)
+    before = modelet.models[M].version
+    await stub.Update(admin_pb2.UpdateRequest(model=model(checkpoint_path="/two")))
+    await stub.WaitForReady(request)
+    assert modelet.models[M].version != before
+
+
+async def test_wait_for_ready_ends_with_an_unpublish(stub):
+    await publish(stub)
+    waiting = asyncio.ensure_future(
+        stub.WaitForReady(admin_pb2.WaitForReadyRequest(model_id=M, num_replicas=1))
+    )
+    await asyncio.sleep(0.1)
+    await stub.Unpublish(admin_pb2.UnpublishRequest(model_id=M))
+    assert type(await error_of(waiting)) is Cancelled
+
+
+async def test_wait_for_ready_keeps_to_the_deadline_of_its_client(stub):
+    await publish(stub)
+    request = admin_pb2.WaitForReadyRequest(model_id=M, num_replicas=1)
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await stub.WaitForReady(request, timeout=0.2)
+    assert failure.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def test_a_watch_follows_the_ready_replicas(stub, start_modelet):
+    await publish(stub)
+    first = await watch(stub)
+    assert (first.result.has_fullset, list(first.result.values)) == (True, [])
+    modelet = await start_modelet()
+    second = await watch(stub, first.admin_server_id, first.result.next_seqno)
+    assert not second.result.has_fullset
+    assert [change.addition for change in second.result.changelog] == [modelet.address]
+    await stub.Update(
+        admin_pb2.UpdateRequest(model=model(requested_num_replicas=0, checkpoint_path=""))
+    )
+    third = await watch(stub, second.admin_server_id, second.result.next_seqno)
+    assert [change.deletion for change in third.result.changelog] == [modelet.address]
+
+
+async def test_a_model_that_is_loading_is_not_watched_as_ready(stub, start_modelet):
+    modelet = await start_modelet()
+    modelet.may_load.clear()
+    await publish(stub)
+    await eventually(lambda: modelet.models)
+    first = await watch(stub)
+    assert list(first.result.values) == []
+    # Nothing happens: the long poll ends with no news before the client's deadline.
+    second = await watch(stub, first.admin_server_id, first.result.next_seqno, timeout_s=0.5)
+    assert second.result == admin_pb2.WatchResult(next_seqno=first.result.next_seqno)
+    modelet.may_load.set()
+    third = await watch(stub, first.admin_server_id, first.result.next_seqno)
+    assert [change.addition for change in third.result.changelog] == [modelet.address]
+
+
+async def test_a_watch_tells_the_data_address_where_there_is_one(stub, start_modelet):
+    await start_modelet(data_address="127.0.0.1:4444")
+    await publish(stub)
+    await stub.WaitForReady(admin_pb2.WaitForReadyRequest(model_id=M, num_replicas=1))
+    assert list((await watch(stub)).result.values) == ["127.0.0.1:4444"]
+
+
+async def test_a_client_of_another_admin_server_gets_the_full_set(stub):
+    await publish(stub)
+    reply = await watch(stub, "another", 0)
+    assert reply.result.has_fullset
+    assert reply.admin_server_id not in ("", "another")
+
+
+async def test_a_watch_ends_with_an_unpublish_and_numbers_are_not_used_again(stub, start_modelet):
+    await start_modelet()
+    await publish(stub)
+    await stub.WaitForReady(admin_pb2.WaitForReadyRequest(model_id=M, num_replicas=1))
+    first = await watch(stub)
+    waiting = asyncio.ensure_future(watch(stub, first.admin_server_id, first.result.next_seqno))
+    await asyncio.sleep(0.1)
+    await stub.Unpublish(admin_pb2.UnpublishRequest(model_id=M))
+    assert type(await error_of(waiting)) is ModelNotFound
+    await publish(stub)
+    again = await watch(stub, first.admin_server_id, first.result.next_seqno)
+    assert again.result.has_fullset
+
+
+async def test_a_ready_model_is_listed_with_what_its_server_says_it_serves(stub, start_modelet):
+    await start_modelet(paths=("llama",))
+    await publish(stub)
+    await stub.WaitForReady(admin_pb2.WaitForReadyRequest(model_id=M, num_replicas=1))
+    (listed,) = (await stub.List(admin_pb2.ListRequest(model_id=M))).published_models
+    assert list(listed.model.method_names) == ["lm.generate", "lm.score"]
+
+
+async def test_stats_count_servers_by_type_and_path(stub, start_modelet):
+    await start_modelet(paths=("llama", "gemma"))
+    await start_modelet(paths=("llama",))
+    await publish(stub)
+    await stub.WaitForReady(admin_pb2.WaitForReadyRequest(model_id=M, num_replicas=1))
+    everyone = await stub.Stats(admin_pb2.StatsRequest())
+    assert dict(everyone.num_servers_by_servable_model_path) == {"llama": 2, "gemma": 1}
+    (kind,) = everyone.model_server_type_stats
+    assert (kind.chip_type, kind.num_replicas) == (admin_pb2.ModelServer.CHIP_TYPE_CPU, 2)
+    of_cell = await stub.Stats(admin_pb2.StatsRequest(model_id="/sax/test"))
+    assert of_cell == everyone
+    of_one = await stub.Stats(admin_pb2.StatsRequest(model_id=M))
+    assert [kind.num_replicas for kind in of_one.model_server_type_stats] == [1]
+
+
+async def test_a_join_from_nowhere_is_refused(stub):
+    error = await error_of(stub.Join(admin_pb2.JoinRequest(address="nowhere")))
+    assert (type(error), error.param) == (InvalidRequest, "address")
+
+
+async def test_health_and_reflection_answer(admin):
+    async with open_channel(f"127.0.0.1:{admin.port}") as channel:
+        check = channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            health_pb2.HealthCheckRequest.SerializeToString,
+            health_pb2.HealthCheckResponse.FromString,
+        )
+        reply = await check(health_pb2.HealthCheckRequest(service="sax.Admin"))
+        assert reply.status == health_pb2.HealthCheckResponse.SERVING
+        ask = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        async for answer in ask(iter([request])):
+            services = {one.name for one in answer.list_services_response.service}
+    assert {"sax.Admin", "sax.Cell"} <= services

@@ -1,0 +1,230 @@
+"""The loop against real gRPC: what is published gets loaded, whatever happens to servers."""
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+
+from admin_server.cell.cell import Cell
+from admin_server.cell.modelets import GrpcModelets
+from admin_server.process import Clock
+from sax.errors import InvalidRequest
+from sax.types import ModelSpec, Placement, ServableStatus
+from tests.admin_server.conftest import FAST, eventually
+
+M = "/sax/test/m"
+
+
+def spec(**changes) -> ModelSpec:
+    settings = {"model_path": "llama", "checkpoint": "/one", "replicas": 1, **changes}
+    return ModelSpec(model_id=M, **settings)
+
+
+def replica(admin):
+    (only,) = admin.cell.find(M).replicas
+    return only
+
+
+async def test_a_model_is_loaded_on_the_server_that_joins_after_its_publish(admin, start_modelet):
+    await admin.cell.publish(spec())
+    await eventually(lambda: "no model server has joined" in replica(admin).reason)
+    modelet = await start_modelet()
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    assert modelet.calls == [("load", M)]
+
+
+async def test_an_unpublished_model_is_unloaded(admin, start_modelet):
+    modelet = await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: modelet.holds(M))
+    await admin.cell.unpublish(M)
+    await eventually(lambda: not modelet.models)
+
+
+async def test_a_server_that_came_back_empty_is_given_its_models_again(admin, start_modelet):
+    modelet = await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    await modelet.stop()
+    await modelet.start()
+    await modelet.join(admin.port)
+    await eventually(lambda: modelet.holds(M))
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+
+
+async def test_a_restart_is_noticed_from_the_status_alone(admin, start_modelet):
+    modelet = await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    await modelet.stop()
+    await modelet.start()
+    await eventually(lambda: modelet.calls == [("load", M), ("load", M)])
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    assert admin.cell.servers()[0].info.incarnation == modelet.incarnation
+
+
+async def test_a_silent_server_is_dropped_and_its_models_go_elsewhere(admin, start_modelet):
+    first = await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: first.holds(M))
+    second = await start_modelet()
+    await first.stop()
+    await eventually(lambda: second.holds(M))
+    await eventually(lambda: replica(admin).address == second.address)
+    assert [server.info.address for server in admin.cell.servers()] == [second.address]
+    await first.start()  # for the fixture, which stops it again
+
+
+async def test_a_dropped_server_is_told_of_in_the_reason(admin, start_modelet):
+    modelet = await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: modelet.holds(M))
+    await modelet.stop()
+    await eventually(lambda: f"{modelet.address} was dropped at" in replica(admin).reason)
+    await modelet.start()
+    await modelet.join(admin.port)
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+
+
+async def test_a_failed_load_is_told_and_tried_again_until_it_works(admin, start_modelet):
+    modelet = await start_modelet()
+    modelet.failing = "weights.bin is truncated"
+    await admin.cell.publish(spec())
+    await eventually(lambda: replica(admin).status is ServableStatus.FAILED)
+    await eventually(
+        lambda: "load failed: weights.bin is truncated; retry 1 at " in replica(admin).reason
+    )
+    modelet.failing = ""
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    assert modelet.calls == [("load", M), ("unload", M), ("load", M)]
+
+
+async def test_a_load_under_way_shows_its_progress_and_is_not_asked_for_twice(admin, start_modelet):
+    modelet = await start_modelet()
+    modelet.may_load.clear()
+    await admin.cell.publish(spec())
+    await eventually(lambda: replica(admin).reason == "loading: reading weights 1 of 2")
+    await asyncio.sleep(0.3)  # several polls
+    assert modelet.calls == [("load", M)]
+    modelet.may_load.set()
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    assert modelet.calls == [("load", M)]
+
+
+async def test_an_update_of_the_checkpoint_reloads_and_one_of_the_replicas_does_not(
+    admin, start_modelet
+):
+    modelet = await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: modelet.holds(M))
+    await admin.cell.update(spec(replicas=2))
+    await eventually(lambda: len(admin.cell.find(M).replicas) == 2)
+    await admin.cell.update(spec(replicas=1))
+    await asyncio.sleep(0.2)
+    assert modelet.calls == [("load", M)]
+    before = modelet.models[M].version
+    await admin.cell.update(spec(checkpoint="/two"))
+    await eventually(lambda: modelet.holds(M) and modelet.models[M].version != before)
+
+
+async def test_during_an_update_with_two_servers_the_model_is_always_ready(admin, start_modelet):
+    first, second = await start_modelet(), await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    old = admin.cell.find(M).spec.version
+    await admin.cell.update(spec(checkpoint="/two"))
+
+    def updated() -> bool:
+        assert first.holds(M) or second.holds(M)
+        held = [modelet.models[M].version for modelet in (first, second) if modelet.holds(M)]
+        return len(held) == 1 and old not in held
+
+    await eventually(updated)
+
+
+async def test_two_servers_share_two_models(admin, start_modelet):
+    first, second = await start_modelet(), await start_modelet()
+    await admin.cell.publish(spec())
+    await admin.cell.publish(
+        ModelSpec(model_id="/sax/test/n", model_path="llama", checkpoint="None", replicas=1)
+    )
+    await eventually(lambda: all(model.ready_replicas == 1 for model in admin.cell.models()))
+    assert len(first.models) == len(second.models) == 1
+
+
+async def test_what_places_a_model_reloads_nothing_and_is_not_told_to_the_server(
+    admin, start_modelet
+):
+    modelet = await start_modelet()
+    await admin.cell.publish(spec(overrides={"ram": "1000", "DTYPE": '"float32"'}))
+    await eventually(lambda: modelet.holds(M))
+    assert modelet.loaded_overrides == {"DTYPE": '"float32"'}
+    await admin.cell.update(spec(overrides={"ram": "2000", "DTYPE": '"float32"'}))
+    await admin.cell.update(
+        spec(overrides={"DTYPE": '"float32"'}, placement=Placement(devices=1, memory=1000))
+    )
+    await asyncio.sleep(0.2)
+    assert modelet.calls == [("load", M)]
+
+
+async def test_a_wrong_constraint_is_refused_at_publish_by_name(admin):
+    with pytest.raises(InvalidRequest, match="constraints") as failure:
+        await admin.cell.publish(spec(overrides={"constraints": "7"}))
+    assert failure.value.param == "overrides"
+
+
+async def test_a_model_waits_for_a_server_with_its_tags_and_devices(admin, start_modelet):
+    modelet = await start_modelet()
+    await admin.cell.publish(spec(placement=Placement(devices=32)))
+    await eventually(lambda: "needs 32 devices in one slice" in replica(admin).reason)
+    # Without a revision, as Saxml's clients change a model, its placement would stay.
+    revision = admin.cell.find(M).spec.revision
+    await admin.cell.update(spec(placement=Placement(tags=("a100",)), revision=revision))
+    await eventually(lambda: "no server has the tag a100" in replica(admin).reason)
+    await admin.cell.update(spec(revision=admin.cell.find(M).spec.revision))
+    await eventually(lambda: modelet.holds(M))
+
+
+async def test_new_access_control_lists_reach_a_loaded_replica_without_a_reload(
+    admin, start_modelet
+):
+    """The plan's own spec: whether an operator may set lists is not the reconciler's business."""
+    modelet = await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    modelet.refusing = "no such method"
+    put_acls(admin, {"lm.generate": "ana"})
+    await eventually(lambda: "no such method" in replica(admin).reason)
+    assert admin.cell.find(M).ready_replicas == 1
+    modelet.refusing = ""
+    await eventually(lambda: modelet.models[M].acls == {"lm.generate": "ana"})
+    await eventually(lambda: replica(admin).reason == "")
+    assert {call for call, _ in modelet.calls} == {"load", "acls"}
+    await admin.cell.unpublish(M)
+    await eventually(lambda: ("unload", M) in modelet.calls)
+    assert modelet.terms == {admin.seat.term}  # none of it would be obeyed from a deposed leader
+
+
+def put_acls(admin, acls) -> None:
+    state = admin.cell.ledger.state
+    changed = replace(state.models[M], acls=acls)
+    admin.cell.ledger.state = replace(state, models={M: changed})
+    admin.cell.reconciler.wake()
+
+
+async def test_a_restored_server_is_asked_and_what_it_has_is_left_there(admin, start_modelet):
+    first, second = await start_modelet(), await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    holder = first if first.holds(M) else second
+    later = Cell(
+        admin.cell.ledger, GrpcModelets(), Clock(), timing=FAST, jitter=random.Random(0)
+    )  # as another admin server would be, over the same state
+    later.reconciler.restore([first.info, second.info])
+    loop = asyncio.create_task(later.reconciler.run())
+    await eventually(lambda: later.find(M).ready_replicas == 1)
+    assert later.find(M).replicas[0].address == holder.address
+    assert first.calls + second.calls == [("load", M)]
+    loop.cancel()
+    await later.reconciler.close()

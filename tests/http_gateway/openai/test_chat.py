@@ -1,0 +1,66 @@
+import pytest
+
+from http_gateway.openai.chat import to_messages
+from http_gateway.openai.schema import ChatMessage
+from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.types import Message
+
+
+def turns(*messages: dict[str, object]) -> tuple[Message, ...]:
+    return to_messages([ChatMessage.model_validate(message) for message in messages])
+
+
+def test_text_and_lists_of_text_parts_become_turns():
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    assert turns(
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": ""},
+    ) == (Message("system", "be brief"), Message("user", "one\ntwo"), Message("assistant", ""))
+
+
+def test_a_developer_message_is_a_system_message():
+    assert turns({"role": "developer", "content": "x"}) == (Message("system", "x"),)
+
+
+def test_an_earlier_answer_can_be_sent_back_with_its_empty_fields():
+    answer = {"role": "assistant", "content": "x", "refusal": None, "tool_calls": None}
+    assert turns(answer) == (Message("assistant", "x"),)
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "tool", "content": "4", "tool_call_id": "1"}, "messages[0].role"),
+        ({"role": "user", "content": "x", "name": "bob"}, "messages[0].name"),
+        ({"role": "user", "content": "x", "mood": "good"}, "messages[0].mood"),
+        ({"role": "assistant", "content": "x", "tool_calls": [{}]}, "messages[0].tool_calls"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, "messages[0].content[0].type"),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {}}]},
+            "messages[0].content[0].cache_control",
+        ),
+    ],
+)
+def test_what_would_have_to_be_ignored_is_refused_by_its_path(
+    message: dict[str, object], param: str
+):
+    with pytest.raises(UnsupportedParameter) as caught:
+        turns(message)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "robot", "content": "x"}, "messages[0].role"),
+        ({"role": "user"}, "messages[0].content"),
+        ({"role": "user", "content": []}, "messages[0].content"),
+        ({"role": "user", "content": ["x"]}, "messages[0].content[0]"),
+        ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0].text"),
+    ],
+)
+def test_a_malformed_message_is_refused_by_its_path(message: dict[str, object], param: str):
+    with pytest.raises(InvalidRequest) as caught:
+        turns(message)
+    assert caught.value.param == param

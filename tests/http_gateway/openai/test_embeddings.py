@@ -1,0 +1,129 @@
+"""/v1/embeddings over the fake cell: the vector of an input of size n is [n, 1/2, -1/4]."""
+
+from __future__ import annotations
+
+import base64
+import struct
+
+import httpx
+import openai
+import pytest
+
+from http_gateway.openai.embeddings import to_base64
+from sax.errors import InvalidRequest, NotLoaded, PromptTooLong, QueueFull
+from tests.http_gateway.fake_cell import FakeCell
+
+PATH = "/v1/embeddings"
+
+
+async def embed(http: httpx.AsyncClient, **body: object) -> httpx.Response:
+    return await http.post(PATH, json={"model": "smollm2", **body})
+
+
+async def test_a_text_is_answered_byte_for_byte(cell: FakeCell, http: httpx.AsyncClient) -> None:
+    answer = await embed(http, input="abcd")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.text == (
+        '{"object":"list","data":[{"object":"embedding","index":0,"embedding":[4.0,0.5,-0.25]}],'
+        '"model":"smollm2","usage":{"prompt_tokens":4,"total_tokens":4}}'
+    )
+    assert cell.embeds == [("/sax/test/smollm2", ["abcd"])]
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        (["ab", "c"], ["ab", "c"]),
+        ([7, 8, 9], [(7, 8, 9)]),
+        ([[7], [8, 9]], [(7,), (8, 9)]),
+    ],
+)
+async def test_the_input_is_texts_or_token_ids(
+    cell: FakeCell, http: httpx.AsyncClient, given: object, asked: list[object]
+) -> None:
+    data = (await embed(http, input=given)).json()["data"]
+    assert [entry["index"] for entry in data] == list(range(len(asked)))
+    assert cell.embeds[0][1] == asked
+
+
+async def test_base64_is_little_endian_floats(http: httpx.AsyncClient) -> None:
+    answer = await embed(http, input="abcd", encoding_format="base64")
+    packed = base64.b64decode(answer.json()["data"][0]["embedding"])
+    assert struct.unpack("<3f", packed) == (4.0, 0.5, -0.25)
+    assert to_base64([1.0]) == "AACAPw=="
+
+
+def test_the_openai_package_reads_both_encodings(live_url: str) -> None:
+    with openai.OpenAI(base_url=f"{live_url}/v1", api_key="none", max_retries=0) as client:
+        by_default = client.embeddings.create(model="smollm2", input=["ab", "c"])
+        plain = client.embeddings.create(
+            model="smollm2", input=["ab", "c"], encoding_format="float", dimensions=3, user="me"
+        )
+    assert [entry.embedding for entry in by_default.data] == [[2, 0.5, -0.25], [1, 0.5, -0.25]]
+    assert plain.data == by_default.data
+    assert by_default.usage.prompt_tokens == by_default.usage.total_tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "says"),
+    [
+        ({"input": "a", "dimensions": 2}, "dimensions", "model's vectors have 3"),
+        ({"input": "a", "normalize": True}, "normalize", "not supported"),
+        ({"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "not supported"),
+        ({"input": "a", "imput": "b"}, "imput", "not a known field"),
+        ({"input": "a", "encoding_format": "int8"}, "encoding_format", "'float' or 'base64'"),
+        ({"input": "a", "dimensions": 0}, "dimensions", "greater than or equal to 1"),
+        ({"input": []}, "input", "at least 1 item"),
+        ({"input": [[]]}, "input", "send text"),
+        ({"input": ["a", 7]}, "input", "send text"),
+        ({"input": ["a"] * 2049}, "input", "at most 2048"),
+        ({}, "input", "required"),
+    ],
+)
+async def test_what_cannot_be_honoured_is_refused_by_name(
+    http: httpx.AsyncClient, body: dict[str, object], param: str, says: str
+) -> None:
+    answer = await embed(http, **body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == param
+    assert says in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [
+        (InvalidRequest("is a language model and does not serve lm.embed", param="model"), 400),
+        (PromptTooLong("input 0 has 600 tokens and this model reads at most 512"), 400),
+        (QueueFull("full", retry_after_s=2), 429),
+        (NotLoaded("gone"), 503),
+    ],
+)
+async def test_the_cells_refusals_pass_through(
+    cell: FakeCell,
+    http: httpx.AsyncClient,
+    failure: InvalidRequest | QueueFull | NotLoaded,
+    status: int,
+) -> None:
+    cell.failure = failure
+    answer = await embed(http, input="a")
+    assert answer.status_code == status
+    assert failure.text in answer.json()["error"]["message"]
+
+
+async def test_an_unknown_model_is_not_found(http: httpx.AsyncClient) -> None:
+    assert (await embed(http, model="nothing", input="a")).status_code == 404
+
+
+async def test_tokens_are_counted(http: httpx.AsyncClient) -> None:
+    await embed(http, input=["ab", "c"])
+    metrics = (await http.get("/metrics")).text
+    assert "sax_gateway_prompt_tokens_total 3.0" in metrics
+
+
+def test_a_client_that_goes_away_cancels_the_cells_work(cell: FakeCell, live_url: str) -> None:
+    cell.hold_after = 0
+    timeout = httpx.Timeout(20, read=0.3)
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(live_url + PATH, json={"model": "smollm2", "input": "a"}, timeout=timeout)
+    assert cell.answer_closed.wait(20)

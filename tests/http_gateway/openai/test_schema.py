@@ -1,0 +1,263 @@
+import json
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from http_gateway.openai.schema import ChatRequest, CompletionRequest
+from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.types import SamplingParams
+
+
+def chat(**fields: object) -> ChatRequest:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], **fields}
+    request = ChatRequest.model_validate_json(json.dumps(body))
+    request.check()
+    return request
+
+
+def completion(**fields: object) -> CompletionRequest:
+    request = CompletionRequest.model_validate_json(
+        json.dumps({"model": "m", "prompt": "x", **fields})
+    )
+    request.check()
+    return request
+
+
+def test_every_honoured_field_of_a_chat_reaches_the_sampling():
+    request = chat(
+        temperature=0.5,
+        top_p=0.9,
+        top_k=40,
+        seed=7,
+        stop=["a", "b"],
+        stop_token_ids=[2],
+        ignore_eos=True,
+        max_completion_tokens=9,
+        logprobs=True,
+        top_logprobs=3,
+    )
+    assert request.sampling() == SamplingParams(
+        temperature=0.5,
+        top_k=40,
+        top_p=0.9,
+        seed=7,
+        max_tokens=9,
+        stop=("a", "b"),
+        stop_token_ids=(2,),
+        ignore_eos=True,
+        logprobs=3,
+    )
+
+
+def test_the_defaults_are_openais():
+    assert chat().sampling() == SamplingParams(temperature=1.0, top_p=1.0, max_tokens=None)
+    assert completion().sampling() == SamplingParams(max_tokens=16)
+    assert chat(temperature=None, n=None, stop=None, max_tokens=None).sampling() == SamplingParams()
+
+
+def test_small_forms_mean_the_same_as_long_ones():
+    assert chat(stop="a").sampling().stop == ("a",)
+    assert chat(top_k=-1).sampling().top_k == 0
+    assert chat(seed=-1).sampling().seed == 2**64 - 1
+    assert chat(logprobs=True).sampling().logprobs == 0
+    assert chat(max_tokens=5).sampling().max_tokens == 5
+    assert chat(max_tokens=5, max_completion_tokens=5).sampling().max_tokens == 5
+
+
+# Every field of OpenAI's reference that this server has no use for, with a value that asks.
+REFUSED = {
+    "audio": {"voice": "alloy"},
+    "frequency_penalty": 0.5,
+    "function_call": "auto",
+    "functions": [{"name": "f"}],
+    "logit_bias": {"50": 10},
+    "modalities": ["text", "audio"],
+    "moderation": {"model": "x"},
+    "parallel_tool_calls": False,
+    "prediction": {"type": "content", "content": "x"},
+    "presence_penalty": -1,
+    "prompt_cache_options": {"x": 1},
+    "prompt_cache_retention": "24h",
+    "reasoning_effort": "high",
+    "response_format": {"type": "json_object"},
+    "service_tier": "priority",
+    "store": True,
+    "tool_choice": "required",
+    "tools": [{"type": "function"}],
+    "verbosity": "low",
+    "web_search_options": {},
+    "min_p": 0.1,
+    "repetition_penalty": 1.1,
+    "guided_json": {},
+    "no_such_field": None,
+}
+
+
+@pytest.mark.parametrize("field", REFUSED)
+def test_a_field_that_would_have_to_be_ignored_is_refused_by_name(field: str):
+    with pytest.raises(UnsupportedParameter, match=f"^{field} is ") as caught:
+        chat(**{field: REFUSED[field]})
+    assert caught.value.param == field
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("frequency_penalty", 0),
+        ("frequency_penalty", 0.0),
+        ("presence_penalty", None),
+        ("logit_bias", {}),
+        ("response_format", {"type": "text"}),
+        ("tools", []),
+        ("tool_choice", "auto"),
+        ("parallel_tool_calls", True),
+        ("service_tier", "auto"),
+        ("store", False),
+        ("modalities", ["text"]),
+        ("reasoning_effort", None),
+        ("repetition_penalty", 1.0),
+        ("user", "bob"),
+        ("metadata", {"a": "b"}),
+        ("safety_identifier", "h"),
+        ("prompt_cache_key", "k"),
+    ],
+)
+def test_a_value_that_changes_nothing_is_accepted(field: str, value: object):
+    assert chat(**{field: value}).sampling() == SamplingParams()
+
+
+def test_a_number_is_not_a_truth_value():
+    with pytest.raises(UnsupportedParameter):
+        chat(frequency_penalty=False)
+    with pytest.raises(UnsupportedParameter):
+        chat(parallel_tool_calls=1)
+
+
+def test_every_field_of_the_openai_package_is_declared_or_decided():
+    from openai.types import completion_create_params as completions
+    from openai.types.chat import completion_create_params as chats
+
+    def is_unknown(ask: Callable[..., object], name: str) -> bool:
+        try:
+            ask(**{name: None})
+        except UnsupportedParameter as error:
+            return "not a known field" in error.text
+        except ValidationError:
+            return False  # a required field
+        return False
+
+    chat_fields = chats.CompletionCreateParamsBase.__annotations__
+    completion_fields = completions.CompletionCreateParamsBase.__annotations__
+    assert [name for name in chat_fields if is_unknown(chat, name)] == []
+    assert [name for name in completion_fields if is_unknown(completion, name)] == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n", 9),
+        ("n", 0),
+        ("n", True),
+        ("temperature", 2.1),
+        ("temperature", -0.1),
+        ("temperature", "hot"),
+        ("top_p", 0),
+        ("top_p", 1.1),
+        ("max_tokens", 0),
+        ("stop", ["x"] * 17),
+        ("stop", [""]),
+        ("seed", 2**64),
+        ("seed", 1.5),
+        ("top_logprobs", 21),
+        ("stream", "yes"),
+        ("messages", []),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_its_field(field: str, value: object):
+    with pytest.raises(ValidationError) as caught:
+        chat(**{field: value})
+    assert caught.value.errors()[0]["loc"][0] == field
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity"])
+def test_a_number_that_is_none_is_refused(value: str):
+    body = '{"model":"m","messages":[{"role":"user","content":"x"}],"temperature":' + value + "}"
+    with pytest.raises(ValidationError):
+        ChatRequest.model_validate_json(body)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens"),
+        ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
+        ({"stream": True, "stream_options": {"include_obfuscation": True}},
+         "stream_options.include_obfuscation"),
+    ],
+)  # fmt: skip
+def test_fields_that_contradict_each_other_are_refused(fields: dict[str, object], param: str):
+    with pytest.raises(InvalidRequest) as caught:
+        chat(**fields)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [
+        ("ab", ("ab",)),
+        (["ab", ""], ("ab", "")),
+        ([1, 2], ((1, 2),)),
+        ([[1, 2], [3]], ((1, 2), (3,))),
+    ],
+)
+def test_a_prompt_has_four_forms(prompt: object, prompts: tuple[object, ...]):
+    assert completion(prompt=prompt).prompts() == prompts
+
+
+@pytest.mark.parametrize("prompt", [[], None, 5, [1, "a"], [-1], [2**31], [True], [[]], [[1.5]]])
+def test_any_other_prompt_is_refused_by_its_field(prompt: object):
+    with pytest.raises(ValidationError) as caught:
+        completion(prompt=prompt)
+    assert [line["loc"] for line in caught.value.errors()] == [("prompt",)]
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+                    lambda inner: st.lists(inner, max_size=3), max_leaves=6))  # fmt: skip
+def test_a_prompt_is_read_whole_or_refused(prompt: object):
+    try:
+        read = completion(prompt=prompt).prompts()
+    except ValidationError:
+        return
+    flat = prompt if isinstance(prompt, list) else [prompt]
+    one_list_of_ids = bool(flat) and isinstance(flat[0], int)
+    written = [flat] if one_list_of_ids else flat
+    assert [one if isinstance(one, str) else list(one) for one in read] == written
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"echo": True}, "echo"),
+        ({"suffix": "end"}, "suffix"),
+        ({"best_of": 2}, "best_of"),
+        ({"n": 2, "best_of": 3}, "best_of"),
+        ({"tools": []}, "tools"),
+        ({"max_completion_tokens": 1}, "max_completion_tokens"),
+        ({"logit_bias": {"1": 2}}, "logit_bias"),
+        ({"prompt": ["x"] * 65, "n": 2}, "prompt"),
+    ],
+)
+def test_a_completion_refuses_what_it_cannot_do(fields: dict[str, object], param: str):
+    with pytest.raises(InvalidRequest) as caught:
+        completion(**fields)
+    assert caught.value.param == param
+
+
+def test_a_completion_accepts_what_changes_nothing():
+    assert completion(echo=False, suffix=None, best_of=1, n=1, logprobs=2).sampling().logprobs == 2
+    assert completion(n=3, best_of=3).choices == 3

@@ -1,0 +1,72 @@
+"""Room that a namespace or a project lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from k8s.doctor.finding import PROBLEM
+from tests.k8s.doctor.diagnosing import only, troubles
+from tests.k8s.doctor.snapshots import event, pod, well
+
+
+def quota(hard: dict[str, str], used: dict[str, str]) -> dict[str, Any]:
+    return {"metadata": {"name": "q"}, "status": {"hard": hard, "used": used}}
+
+
+def test_a_quota_below_what_is_wanted_is_a_problem() -> None:
+    small = quota({"requests.google.com/tpu": "32"}, {"requests.google.com/tpu": "0"})
+    found = only(well(resourcequotas=[small]))
+    assert found.level == PROBLEM
+    assert "allows 32 google.com/tpu, but 64 chips are wanted" in found.text
+
+
+def test_a_full_quota_is_a_warning_whatever_its_unit() -> None:
+    full = quota({"requests.memory": "1Gi", "pods": "50"}, {"requests.memory": "1024Mi"})
+    found = only(well(resourcequotas=[full]))
+    assert found.text == "ResourceQuota q is full: requests.memory 1024Mi of 1Gi"
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "what", "remedy"),
+    [
+        (
+            "FailedScaleUp",
+            "GCE quota exceeded: TPU_LITE_PODSLICE_V5",
+            "quota of the project",
+            "gcloud compute regions describe",
+        ),
+        ("FailedScaleUp", "GCE out of resources in us-west4-a", "no such machines", "--flex-start"),
+        ("FailedScaleUp", "ZONE_RESOURCE_POOL_EXHAUSTED", "no such machines", "--flex-start"),
+        (
+            "FailedCreate",
+            "forbidden: exceeded quota: q, requested: pods=1",
+            "the namespace's quota",
+            "kubectl -n default describe pod w",
+        ),
+        (
+            "FailedScheduling",
+            "0/3 nodes are available: 3 Insufficient google.com/tpu",
+            "0/3 nodes",
+            "kubectl -n default describe pod w",
+        ),
+    ],
+)
+def test_events_say_why_there_is_no_room(reason: str, message: str, what: str, remedy: str) -> None:
+    wait = {"phase": "Pending", "conditions": [], "containerStatuses": []}
+    late = {**pod("w", **wait), "spec": {}}
+    found = troubles(well(events=[event(reason, message, count=3)], pods=[late]))
+    told = next(each for each in found if reason in each.text)
+    assert told.level == PROBLEM
+    assert what in told.text
+    assert "(3 times)" in told.text
+    assert told.remedy.startswith(remedy) or remedy in told.remedy
+
+
+def test_events_of_pods_that_run_or_are_gone_are_past() -> None:
+    past = [
+        event("FailedScheduling", "0/3 nodes", "sax-http-1"),
+        event("FailedScheduling", "0/3 nodes", "long-gone"),
+    ]
+    assert not troubles(well(events=past))

@@ -1,0 +1,42 @@
+"""Orders and plans of tests."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from k8s.render.bucket import StorageBucket
+from k8s.render.order import Order, SlicePlacement
+from k8s.render.planned import Planned, read_plan
+from k8s.render.rendering import Rendered, render
+from sax.slices import slice_of
+
+MODEL = "lm_cloud.LmCloudSpmd175B32Test"
+_GIB = 2**30
+
+
+def order(**changes: Any) -> Order:
+    usual = {"model": MODEL, "bucket": StorageBucket.parse("gs://my-sax"), "replicas": 2}
+    return Order(**(usual | changes))
+
+
+def rendered(
+    topology: str = "v5e:4x8",
+    machine: str | None = None,
+    planned: Planned | None = None,
+    **changes: Any,
+) -> Rendered:
+    placed = SlicePlacement(slice_of(topology, machine), planned)
+    return render(order(**changes), placed, "sax k8s render ...")
+
+
+def plan_text(**changes: Any) -> str:
+    """As `sax plan --json` writes it, of the tutorial's model."""
+    where = {"topology": "v5e:4x8", "hosts": 8, "devices": 32, "chips": 32, "chips_per_host": 4}
+    memory = {"weights": 11 * _GIB, "used": 13 * _GIB, "limit": 15 * _GIB, "kv_tokens": 4096}
+    made = {"model": MODEL, "path": f"saxml.server.pax.lm.params.{MODEL}", "fits": True}
+    return json.dumps({**made, "slice": where, "memory": memory, **changes})
+
+
+def plan(**changes: Any) -> Planned:
+    return read_plan(plan_text(**changes))

@@ -1,0 +1,106 @@
+"""Names translate both ways, and are those of the gguf package."""
+
+import re
+
+import pytest
+from gguf.constants import MODEL_ARCH_NAMES
+from gguf.tensor_mapping import get_tensor_name_map
+
+from model_server.checkpoints.gguf.architecture import GgufArchitecture
+from model_server.checkpoints.gguf.architectures import ARCHITECTURES
+
+LLAMA = ARCHITECTURES["llama"]
+ALL = pytest.mark.parametrize("architecture", ARCHITECTURES.values(), ids=lambda a: a.name)
+
+
+def gguf_names(architecture: GgufArchitecture) -> list[str]:
+    layer = [f"blk.17.{stem}" for stem in architecture.layer_tensors]
+    return [n if n.endswith(".bias") else f"{n}.weight" for n in (*architecture.tensors, *layer)]
+
+
+@ALL
+def test_names_translate_both_ways(architecture: GgufArchitecture) -> None:
+    for name in gguf_names(architecture):
+        there = architecture.from_gguf(name)
+        assert there is not None
+        back = architecture.from_hf(there.hf_name.replace("{e}", "11"))
+        assert back is not None
+        assert (back.gguf_name, back.hf_name, back.place) == (name, there.hf_name, there.place)
+        assert back.expert == (11 if "{e}" in there.hf_name else None)
+
+
+@ALL
+def test_biases_go_with_their_weights(architecture: GgufArchitecture) -> None:
+    for stem, place in architecture.layer_tensors.items():
+        if not stem.endswith(".bias"):
+            named = architecture.from_gguf(f"blk.0.{stem}.bias")
+            assert named is not None
+            assert named.hf_name == f"{architecture.layers}.0.{place.name}.bias"
+
+
+@ALL
+def test_the_gguf_package_gives_the_same_names(architecture: GgufArchitecture) -> None:
+    """Its table serves all architectures at once and is read here the way converters read it."""
+    kind = next(arch for arch, name in MODEL_ARCH_NAMES.items() if name == architecture.name)
+    theirs = get_tensor_name_map(kind, 20)
+    for name in gguf_names(architecture):
+        named = architecture.from_gguf(name)
+        assert named is not None
+        stem, part = named.hf_name.replace(".{e}", "").rsplit(".", 1)
+        if part == "e_score_correction_bias":  # converters split it the other way before asking
+            stem, part = f"{stem}.e_score_correction", "bias"
+        assert theirs.get_name(stem) == name.removesuffix(f".{part}"), named.hf_name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "weight",
+        "nothing.weight",
+        "blk.0.weight",
+        "blk.x.attn_q.weight",
+        "blk.01.attn_q.weight",
+        "blk.0.attn_q.scale",
+        "blk.0.exp_probs_b.bias",
+    ],
+)
+def test_names_nobody_gave_are_none(name: str) -> None:
+    assert LLAMA.from_gguf(name) is None
+    assert LLAMA.from_hf(name) is None
+
+
+def test_a_prefix_that_some_checkpoints_have_makes_no_difference() -> None:
+    for bare, prefixed, family in [
+        ("h.1.ln_1.bias", "transformer.h.1.ln_1.bias", "gpt2"),
+        ("encoder.layer.1.output.dense.bias", "bert.encoder.layer.1.output.dense.bias", "bert"),
+    ]:
+        one, other = ARCHITECTURES[family].from_hf(bare), ARCHITECTURES[family].from_hf(prefixed)
+        assert one is not None
+        assert other is not None
+        assert one.gguf_name == other.gguf_name
+
+
+def test_masks_frequencies_and_layers_for_training_are_dropped() -> None:
+    config = {"num_hidden_layers": 2, "n_layer": 2}
+    for family, name in [
+        ("gpt2", "h.0.attn.bias"),
+        ("gptj", "transformer.h.0.attn.masked_bias"),
+        ("gptneox", "gpt_neox.layers.0.attention.rotary_emb.inv_freq"),
+        ("llama", "model.layers.1.self_attn.rotary_emb.inv_freq"),
+        ("bert", "bert.pooler.dense.weight"),
+        ("deepseek2", "model.layers.2.eh_proj.weight"),
+    ]:
+        assert ARCHITECTURES[family].drops(name, config), name
+    assert not ARCHITECTURES["gpt2"].drops("h.0.attn.c_attn.bias", config)
+    assert not ARCHITECTURES["llama"].drops("model.layers.2.self_attn.q_proj.weight", config)
+
+
+def test_what_a_layer_needs_depends_on_the_configuration() -> None:
+    def needed(**config: int) -> set[str]:
+        names = LLAMA.needed({"num_hidden_layers": 1, **config})
+        return {name for name in names if re.fullmatch(r"blk\.0\.ffn_(up|gate_inp).*", name)}
+
+    assert needed() == {"blk.0.ffn_up.weight"}
+    experts = {"blk.0.ffn_gate_inp.weight", "blk.0.ffn_up_exps.weight"}
+    assert needed(num_local_experts=4) == experts

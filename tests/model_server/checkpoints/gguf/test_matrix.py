@@ -1,0 +1,127 @@
+"""Any region of any kind, in any order of rows, is what the whole has there."""
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from gguf.constants import GGMLQuantizationType
+from gguf.quants import dequantize
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from model_server.checkpoints.gguf.header import read_header
+from model_server.checkpoints.gguf.kinds import KINDS
+from model_server.checkpoints.gguf.matrix import PLAIN, Matrix
+from model_server.checkpoints.tensor_file import TensorFile
+from sax.errors import CheckpointError
+from tests.model_server.checkpoints.gguf.test_kinds import blocks
+
+ROWS, COLUMNS = 24, 512
+BF16 = GGMLQuantizationType.BF16
+
+
+def stored(path: Path, kind: GGMLQuantizationType, rows: int = ROWS) -> tuple[Matrix, np.ndarray]:
+    """A file with one tensor, and its numbers."""
+    if kind in PLAIN:
+        numbers = np.random.default_rng(1).standard_normal((rows, COLUMNS)).astype(PLAIN[kind])
+        data = numbers.view(np.uint8) if kind == BF16 else numbers
+    else:
+        data = blocks(kind, 1, rows * COLUMNS // KINDS[kind].size).reshape(rows, -1)
+        numbers = dequantize(data, kind)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("t", data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    file = TensorFile(path)
+    return Matrix(file, read_header(file).tensors["t"], rows, COLUMNS), numbers
+
+
+@st.composite
+def parts(draw: st.DrawFn, size: int) -> slice:
+    start = draw(st.integers(0, size))
+    return slice(start, draw(st.integers(start, size)))
+
+
+EACH = pytest.mark.parametrize("kind", [*PLAIN, *KINDS], ids=lambda kind: kind.name)
+ONE_FILE = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25
+)
+
+
+@EACH
+@ONE_FILE
+@given(rows=parts(ROWS), columns=parts(COLUMNS))
+def test_a_region_is_what_the_whole_has_there(
+    tmp_path: Path, kind: GGMLQuantizationType, rows: slice, columns: slice
+) -> None:
+    matrix, numbers = stored(tmp_path / "x.gguf", kind)
+    found = matrix.read(rows, columns)
+    assert found.dtype == matrix.dtype
+    np.testing.assert_array_equal(found, numbers[rows, columns])
+
+
+@EACH
+@ONE_FILE
+@given(
+    rows=st.lists(st.integers(0, ROWS - 1), unique=True).map(lambda rows: np.array(rows, int)),
+    columns=parts(COLUMNS),
+)
+def test_rows_come_in_the_order_asked_for(
+    tmp_path: Path, kind: GGMLQuantizationType, rows: np.ndarray, columns: slice
+) -> None:
+    matrix, numbers = stored(tmp_path / "x.gguf", kind)
+    np.testing.assert_array_equal(matrix.read(rows, columns), numbers[rows][:, columns])
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@ONE_FILE
+@given(rows=parts(ROWS), columns=parts(COLUMNS // 32), order=st.permutations(range(ROWS)))
+def test_packed_regions_are_what_the_whole_has_there(
+    tmp_path: Path,
+    kind: GGMLQuantizationType,
+    rows: slice,
+    columns: slice,
+    order: list[int],
+) -> None:
+    matrix, _ = stored(tmp_path / "x.gguf", kind)
+    columns = slice(columns.start * 32, columns.stop * 32)
+    whole = matrix.read_packed(slice(0, ROWS), slice(0, COLUMNS)).dequantized()
+    found = matrix.read_packed(rows, columns)
+    assert found.values.shape == (rows.stop - rows.start, columns.stop - columns.start)
+    if found.values.size:
+        np.testing.assert_array_equal(found.dequantized(), whole[rows, columns])
+        mixed = matrix.read_packed(np.array(order), columns)
+        np.testing.assert_array_equal(mixed.dequantized(), whole[order][:, columns])
+
+
+def test_columns_that_cut_a_block_are_refused(tmp_path: Path) -> None:
+    matrix, _ = stored(tmp_path / "x.gguf", GGMLQuantizationType.Q4_K)
+    with pytest.raises(CheckpointError, match="tensor t is quantised in blocks of 32.*32 to 40"):
+        matrix.read_packed(slice(0, 1), slice(32, 40))
+
+
+@pytest.mark.parametrize("kind", [GGMLQuantizationType.F32, GGMLQuantizationType.Q8_0])
+def test_only_the_wanted_rows_are_read(tmp_path: Path, kind: GGMLQuantizationType) -> None:
+    """The file is cut short while it is open: the rows before the cut can still be read."""
+    matrix, numbers = stored(tmp_path / "x.gguf", kind)
+    with (tmp_path / "x.gguf").open("r+b") as file:
+        file.truncate(matrix.tensor.offset + matrix.tensor.nbytes // 2)
+    half = ROWS // 2
+    np.testing.assert_array_equal(matrix.read(slice(3, half), slice(0, COLUMNS)), numbers[3:half])
+    some = np.array([7, 2, 11])
+    np.testing.assert_array_equal(matrix.read(some, slice(0, 40)), numbers[some][:, :40])
+    for rows in (slice(0, half + 1), np.array([1, ROWS - 1])):
+        with pytest.raises(CheckpointError, match="tensor 't'"):
+            matrix.read(rows, slice(0, COLUMNS))
+
+
+@pytest.mark.parametrize("kind", [GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q6_K])
+def test_large_tensors_are_shared_among_threads(tmp_path: Path, kind: GGMLQuantizationType) -> None:
+    rows = 9_000  # more numbers than are read in one thread
+    matrix, numbers = stored(tmp_path / "x.gguf", kind, rows)
+    np.testing.assert_array_equal(matrix.read(slice(0, rows), slice(0, COLUMNS)), numbers)
+    backwards = np.arange(rows)[::-1]
+    np.testing.assert_array_equal(matrix.read(backwards, slice(8, 500)), numbers[::-1, 8:500])

@@ -1,0 +1,192 @@
+"""The tokenizer in GGUF metadata cuts and joins as its makers' tokenizer.json does."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from model_server.checkpoints.gguf.tokenizer import PRE_TOKENIZERS, tokenizer_of
+from model_server.text.token_bytes import byte_alphabet
+from model_server.text.vocabularies.sentence_piece_file import parse
+from sax.errors import CheckpointError
+from tests.model_server.text.vocabularies.golden import PLACE, differences
+
+LETTERS = sorted(byte_alphabet(), key=byte_alphabet().__getitem__)
+TOKENS = ["<|end|>", "<|turn|>", "<think>", *LETTERS, "12", "123", "\u0120a"]
+MERGES = ["1 2", "12 3", "\u0120 a"]
+TYPES = np.array([3, 3, 4] + [1] * (len(TOKENS) - 3), np.int32)
+METADATA: dict[str, Any] = {
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.pre": "smollm",
+    "tokenizer.ggml.tokens": TOKENS,
+    "tokenizer.ggml.merges": MERGES,
+    "tokenizer.ggml.token_type": TYPES,
+    "tokenizer.ggml.bos_token_id": 1,
+    "tokenizer.ggml.eos_token_id": 0,
+    "tokenizer.ggml.eot_token_id": 1,
+}
+
+
+def pieces(pre: str, text: str) -> list[str]:
+    tokenizer = tokenizer_of(METADATA | {"tokenizer.ggml.pre": pre})
+    return [tokenizer.token_text(i) for i in tokenizer.encode(text, add_bos=False)]
+
+
+def test_digits_stand_alone_where_the_model_was_trained_so() -> None:
+    assert pieces("smollm", "1234 a") == ["1", "2", "3", "4", " a"]
+    assert pieces("qwen2", "1234 a") == ["1", "2", "3", "4", " a"]
+    assert pieces("gpt-2", "1234 a") == ["123", "4", " a"]
+    assert pieces("llama-bpe", "1234 a") == ["123", "4", " a"]
+
+
+@pytest.mark.parametrize("pre", PRE_TOKENIZERS)
+def test_every_way_of_cutting_keeps_every_byte(pre: str) -> None:
+    text = "It's  1234 naïve\n\n\tcafés — 你好 🙂\r\n x_y ''  "
+    tokenizer = tokenizer_of(METADATA | {"tokenizer.ggml.pre": pre})
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_control_and_user_defined_tokens_keep_their_kinds() -> None:
+    tokenizer = tokenizer_of(METADATA)
+    assert tokenizer.control_tokens.texts == {"<|end|>", "<|turn|>"}
+    assert tokenizer.encode("<think>") == [2]
+    assert tokenizer.decode([2, 0]) == "<think>"
+
+
+def test_every_end_is_an_end() -> None:
+    assert tokenizer_of(METADATA).eos_ids == {0, 1}
+
+
+def test_the_start_token_is_added_when_the_file_says_so() -> None:
+    assert not tokenizer_of(METADATA).adds_bos
+    told = tokenizer_of(METADATA | {"tokenizer.ggml.add_bos_token": True})
+    assert told.encode("x")[0] == 1
+    assert tokenizer_of(METADATA | {"tokenizer.ggml.pre": "llama-bpe"}).adds_bos
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("model", "rwkv", "kind 'rwkv'; supported from GGUF: gpt2, llama, t5, bert"),
+        ("model", ["llama"], "kind"),
+        ("model", None, "supported"),
+        ("pre", "viking", "'viking'"),
+        ("pre", None, "None"),
+        ("pre", ["smollm"], "smollm"),
+        ("tokens", None, "tokens"),
+        ("tokens", ["a", "a"], "'a' twice"),
+        ("merges", ["a b c"], "pairs"),
+        ("merges", None, "pairs"),
+        ("merges", ["zz yy"], "cannot be read"),
+        ("token_type", None, "token_type"),
+        ("token_type", TYPES[:-1], "token_type"),
+        ("bos_token_id", len(TOKENS), "bos_token_id"),
+        ("eos_token_id", "x", "eos_token_id"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(key: str, value: object, words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        tokenizer_of(METADATA | {f"tokenizer.ggml.{key}": value})
+
+
+def from_sentence_piece(name: str, kind: str, **changes: Any) -> dict[str, Any]:
+    """A golden SentencePiece model as converters write it into GGUF."""
+    model = parse((PLACE / f"{name}.model").read_bytes())
+    rules = model.normalizer_spec
+    metadata: dict[str, Any] = {
+        "model": kind,
+        "tokens": [piece.piece for piece in model.pieces],
+        "scores": np.array([piece.score for piece in model.pieces], np.float32),
+        "token_type": np.array([piece.type for piece in model.pieces], np.int32),
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "unknown_token_id": 0,
+        "add_space_prefix": rules.add_dummy_prefix,
+        "remove_extra_whitespaces": rules.remove_extra_whitespaces,
+    }
+    if rules.precompiled_charsmap:
+        compiled = np.frombuffer(rules.precompiled_charsmap, np.uint8)
+        metadata["precompiled_charsmap"] = compiled
+    return {f"tokenizer.ggml.{key}": value for key, value in (metadata | changes).items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("bpe_llama", "llama"),
+        ("bpe_gemma", "llama"),
+        ("unigram_rules", "t5"),
+        ("unigram_bytes", "t5"),
+    ],
+)
+def test_sentence_piece_vocabularies_give_sentencepieces_ids(name: str, kind: str) -> None:
+    tokenizer = tokenizer_of(from_sentence_piece(name, kind))
+    assert {text for text, _, _ in differences(tokenizer, name)} <= {"<tool>", "<|x|>"}
+    assert tokenizer.adds_bos == (kind == "llama")
+    assert tokenizer.eos_ids == {2}
+
+
+def test_llama_vocabularies_start_texts_with_a_space_unless_told() -> None:
+    metadata = from_sentence_piece("bpe_llama", "llama")
+    del metadata["tokenizer.ggml.add_space_prefix"]
+    with_space = tokenizer_of(metadata)
+    without = tokenizer_of(metadata | {"tokenizer.ggml.add_space_prefix": False})
+    assert with_space.encode("a") == without.encode(" a")
+    assert with_space.encode("a") != without.encode("a")
+
+
+def test_user_defined_pieces_may_be_written_with_real_spaces() -> None:
+    metadata = from_sentence_piece("bpe_gemma", "llama")
+    tokens = metadata["tokenizer.ggml.tokens"]
+    two = tokens.index("\u2581\u2581")
+    spaces = [text.replace("\u2581", " ") if i == two else text for i, text in enumerate(tokens)]
+    tokenizer = tokenizer_of(metadata | {"tokenizer.ggml.tokens": spaces})
+    assert tokenizer.encode("a  b", add_bos=False)[1] == two
+    assert tokenizer.token_text(two) == "  "
+
+
+def test_an_unknown_token_need_not_be_marked() -> None:
+    metadata = from_sentence_piece("bpe_rules", "llama")
+    types = metadata["tokenizer.ggml.token_type"].copy()
+    types[0] = 3
+    named = tokenizer_of(metadata | {"tokenizer.ggml.token_type": types})
+    assert named.encode("\u4dff", add_bos=False)[-1] == 0
+
+
+def test_the_frame_of_encoders_comes_from_the_file() -> None:
+    flags = {"add_bos_token": True, "add_eos_token": True}
+    tokenizer = tokenizer_of(from_sentence_piece("unigram_rules", "t5", **flags))
+    assert [tokenizer.encode_framed("a")[place] for place in (0, -1)] == [1, 2]
+    assert tokenizer.encode("a")[-1] != 2
+
+
+def test_bert_words_begin_where_the_file_says() -> None:
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "\u2581play", "ing", "\u2581ing"]
+    metadata = {
+        "tokenizer.ggml.model": "bert",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": np.array([3, 2, 3, 3, 1, 1, 1], np.int32),
+        "tokenizer.ggml.bos_token_id": 2,
+        "tokenizer.ggml.eos_token_id": 3,
+    }
+    tokenizer = tokenizer_of(metadata)
+    assert tokenizer.encode_framed("Playing ing") == [2, 4, 5, 6, 3]
+    assert tokenizer.decode([2, 4, 5, 6, 3]) == "playing ing"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("scores", None, "scores is not a list"),
+        ("scores", np.zeros(3, np.float32), "scores is not a list"),
+        ("token_type", None, "token_type"),
+        ("precompiled_charsmap", np.arange(9), "cannot be read: .*charsmap"),
+        ("tokens", ["<unk>", "<unk>"], "twice"),
+    ],
+)
+def test_a_damaged_sentence_piece_vocabulary_is_refused(
+    key: str, value: object, words: str
+) -> None:
+    metadata = from_sentence_piece("bpe_llama", "llama", **{key: value})
+    with pytest.raises(CheckpointError, match=words):
+        tokenizer_of(metadata)

@@ -1,0 +1,51 @@
+"""The settings around a tokenizer.json, and where a chat template may stand."""
+
+from pathlib import Path
+
+import pytest
+
+from model_server.checkpoints.huggingface.folder_tokenizer import (
+    folder_chat_template,
+    folder_tokenizer,
+)
+from sax.errors import CheckpointError
+from tests.model_server.checkpoints.tiny_folder import CHAT, CONFIG, write_json
+
+
+def source(folder: Path) -> str | None:
+    template = folder_chat_template(folder, folder_tokenizer(folder, CONFIG))
+    return None if template is None else template.source
+
+
+def test_a_template_is_found_where_any_of_its_makers_put_it(folder: Path) -> None:
+    write_json(folder / "tokenizer_config.json", {})
+    assert source(folder) is None
+    write_json(folder / "chat_template.json", {"chat_template": "from json"})
+    assert source(folder) == "from json"
+    several = [{"name": "rag", "template": "no"}, {"name": "default", "template": CHAT}]
+    write_json(folder / "tokenizer_config.json", {"chat_template": several})
+    assert source(folder) == CHAT
+    (folder / "chat_template.jinja").write_text("own", encoding="utf-8")
+    assert source(folder) == "own"
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "chat_template.json"])
+@pytest.mark.parametrize("given", [5, "{% for %}", {"default": "x"}])
+def test_a_wrong_template_is_named(folder: Path, name: str, given: object) -> None:
+    write_json(folder / "tokenizer_config.json", {})
+    write_json(folder / name, {"chat_template": given})
+    with pytest.raises(CheckpointError, match=name):
+        source(folder)
+
+
+def test_a_flag_that_is_no_flag_is_not_taken_for_one(folder: Path) -> None:
+    write_json(folder / "tokenizer_config.json", {"bos_token": "<|turn|>", "add_bos_token": None})
+    assert not folder_tokenizer(folder, CONFIG).adds_bos
+    write_json(folder / "tokenizer_config.json", {"bos_token": "<|turn|>", "add_bos_token": True})
+    assert folder_tokenizer(folder, CONFIG).encode("a")[0] == 1
+
+
+def test_the_file_of_a_wrong_tokenizer_is_named(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json cannot be loaded"):
+        folder_tokenizer(folder, CONFIG)

@@ -1,0 +1,101 @@
+"""What sentence-transformers folders say, and what is not computed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model_server.checkpoints.huggingface.sentence_transformers import (
+    SentenceSettings,
+    read_sentence_settings,
+)
+from sax.errors import CheckpointError
+
+KINDS = ("Transformer", "Pooling", "Normalize")
+MEAN = {"word_embedding_dimension": 8, "pooling_mode_mean_tokens": True}
+
+
+def folder_with(
+    folder: Path,
+    *,
+    kinds: tuple[str, ...] = KINDS,
+    pooling: dict[str, Any] = MEAN,
+    text: dict[str, Any] | None = None,
+    prompts: dict[str, Any] | None = None,
+) -> Path:
+    paths = ("", "1_Pooling", "2_Last", "3_Extra")
+    modules = [
+        {"idx": i, "name": str(i), "path": paths[i], "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    if text is not None:
+        (folder / "sentence_bert_config.json").write_text(json.dumps(text))
+    if prompts is not None:
+        (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    return folder
+
+
+def test_the_folder_of_minilm_is_mean_normalised_and_256_tokens_long(tmp_path: Path) -> None:
+    flags = {f"pooling_mode_{name}": False for name in ("cls_token", "max_tokens")}
+    path = folder_with(
+        tmp_path, pooling=MEAN | flags, text={"max_seq_length": 256, "do_lower_case": False}
+    )
+    assert read_sentence_settings(path) == SentenceSettings(max_length=256)
+
+
+def test_without_modules_a_model_is_mean_and_normalised(tmp_path: Path) -> None:
+    expected = SentenceSettings(pooling="mean", normalise=True)
+    assert read_sentence_settings(tmp_path) == expected
+    assert read_sentence_settings(None) == expected
+
+
+@pytest.mark.parametrize("given", [{"pooling_mode_cls_token": True}, {"pooling_mode": "cls"}])
+def test_pooling_may_be_by_the_first_token(tmp_path: Path, given: dict[str, Any]) -> None:
+    assert read_sentence_settings(folder_with(tmp_path, pooling=given)).pooling == "cls"
+
+
+def test_a_model_without_the_last_module_is_not_normalised(tmp_path: Path) -> None:
+    assert not read_sentence_settings(folder_with(tmp_path, kinds=KINDS[:2])).normalise
+
+
+def test_lower_case_and_a_default_prompt_are_honoured(tmp_path: Path) -> None:
+    prompts = {"prompts": {"query": "query: ", "other": ""}, "default_prompt_name": "query"}
+    path = folder_with(tmp_path, text={"do_lower_case": True}, prompts=prompts)
+    settings = read_sentence_settings(path)
+    assert (settings.lower_case, settings.prefix) == (True, "query: ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"kinds": (*KINDS[:2], "Dense")}, "lists Transformer, Pooling, Dense"),
+        ({"kinds": ("WordEmbeddings", "Pooling")}, "lists WordEmbeddings, Pooling"),
+        ({"pooling": {"pooling_mode_mean_sqrt_len_tokens": True}}, "pooling by mean_sqrt_len"),
+        (
+            {"pooling": MEAN | {"pooling_mode_cls_token": True}},
+            "by cls_token, mean_tokens; supported is one",
+        ),
+        ({"pooling": {"pooling_mode": "lasttoken"}}, "pooling by lasttoken"),
+        ({"pooling": {}}, "pooling by nothing"),
+        ({"prompts": {"default_prompt_name": "query"}}, "no prompt 'query'"),
+    ],
+)
+def test_what_is_not_computed_is_refused_by_name(
+    tmp_path: Path, changes: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(CheckpointError, match=says) as caught:
+        read_sentence_settings(folder_with(tmp_path, **changes))
+    assert str(tmp_path) in caught.value.text
+
+
+@pytest.mark.parametrize("modules", ["[1]", "{}", '[{"type": "a.Transformer"}]', "nonsense"])
+def test_a_broken_list_of_modules_is_named(tmp_path: Path, modules: str) -> None:
+    (tmp_path / "modules.json").write_text(modules)
+    with pytest.raises(CheckpointError, match=r"modules\.json"):
+        read_sentence_settings(tmp_path)

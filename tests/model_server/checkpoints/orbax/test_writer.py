@@ -1,0 +1,79 @@
+"""What is written is a checkpoint to Orbax too."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from safetensors.numpy import save_file
+
+from model_server.checkpoints.opening import open_checkpoint
+from model_server.plan.checkpoint.convert import convert
+from tests.model_server.checkpoints.tiny_folder import CONFIG, random_weights, write_tiny
+
+WEIGHTS = random_weights(CONFIG)
+
+
+@pytest.fixture
+def written(folder: Path, tmp_path: Path) -> Path:
+    """The tiny checkpoint in Orbax's form."""
+    convert(str(folder), str(tmp_path / "orbax"), to="orbax")
+    return tmp_path / "orbax"
+
+
+def test_orbax_restores_it_as_arrays_by_name(written: Path) -> None:
+    for checkpointer in (ocp.PyTreeCheckpointer(), ocp.StandardCheckpointer()):
+        with warnings.catch_warnings(), checkpointer:
+            warnings.simplefilter("ignore")
+            restored = checkpointer.restore(written)
+        assert restored.keys() == WEIGHTS.keys()
+        for name, values in WEIGHTS.items():
+            np.testing.assert_array_equal(restored[name], values)
+
+
+def test_orbax_restores_it_into_a_sharding(written: Path) -> None:
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    wanted = {
+        name: jax.ShapeDtypeStruct(values.shape, values.dtype, sharding=device)
+        for name, values in WEIGHTS.items()
+    }
+    with ocp.StandardCheckpointer() as checkpointer:
+        restored = checkpointer.restore(written, wanted)
+    for name, values in WEIGHTS.items():
+        assert restored[name].sharding == device
+        np.testing.assert_array_equal(restored[name], values)
+
+
+def test_a_matrix_larger_than_a_chunk_comes_back(tmp_path: Path) -> None:
+    folder = write_tiny(tmp_path / "a", vocab_size=4100, hidden_size=2050)
+    convert(str(folder), str(tmp_path / "b"), to="orbax")
+    before, after = open_checkpoint(str(folder)), open_checkpoint(str(tmp_path / "b"))
+    name = "model.embed_tokens.weight"
+    np.testing.assert_array_equal(after.read(name), before.read(name))
+    region = (slice(2049, 2052), slice(1024, 1027))
+    np.testing.assert_array_equal(after.read(name, region), before.read(name, region))
+
+
+def test_zeros_are_written_and_not_left_out(tmp_path: Path) -> None:
+    """The metadata says so, hence what is not there would be read as a damage."""
+    folder = write_tiny(tmp_path / "a")
+    zeros = {name: np.zeros_like(values) for name, values in WEIGHTS.items()}
+    save_file(zeros, folder / "model.safetensors")
+    convert(str(folder), str(tmp_path / "b"), to="orbax")
+    checkpoint = open_checkpoint(str(tmp_path / "b"))
+    for name, values in zeros.items():
+        np.testing.assert_array_equal(checkpoint.read(name), values)
+
+
+def test_many_tensors_take_little_more_room_than_their_numbers(tmp_path: Path) -> None:
+    """Each is a change of the database, which must not be written anew every time."""
+    folder = write_tiny(tmp_path / "a")
+    many = WEIGHTS | {f"more.{n}.weight": np.ones((16, 16), np.float32) for n in range(300)}
+    save_file(many, folder / "model.safetensors")
+    convert(str(folder), str(tmp_path / "b"), to="orbax")
+    taken = sum(file.stat().st_size for file in (tmp_path / "b" / "d").iterdir())
+    assert taken < sum(values.nbytes for values in many.values()) + 300 * 2 * 12_000

@@ -1,0 +1,158 @@
+"""The TPU product by small numbers: its results in interpret mode, its program by the compiler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import NamedSharding, PartitionSpec
+
+from model_server.kernels.small_numbers import Packed, fits, form_of
+from model_server.kernels.tpu.grouped_matmul import grouped_matmul, matmul
+from tests.model_server.compiled_program import made_as_large_as
+from tests.model_server.small_weights import STORED, packed_weight
+from tests.model_server.tpu_compiler import CHIPS, compiled, needs_compiler, one_device
+
+
+def check(
+    sizes: list[int], rows: int, outputs: int, inputs: int, kind: str, blocks: int, offset: bool
+) -> None:
+    packed, wide = packed_weight((len(sizes), outputs, inputs), kind, blocks, offset=offset)
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(rows, inputs)), jnp.bfloat16)
+    run = jax.jit(lambda *a: grouped_matmul(*a, interpret=True))
+    found = np.asarray(run(x, packed, jnp.asarray(sizes, jnp.int32)))
+    wanted = np.zeros((rows, outputs))
+    group = np.repeat(np.arange(len(sizes)), sizes)
+    for row, expert in enumerate(group):
+        wanted[row] = wide[expert] @ np.asarray(x[row], np.float64)
+    # What is widened is rounded to bfloat16 once; a scale per row waits for the sum.
+    loose = 2**-8 if blocks > 1 else 1e-5
+    np.testing.assert_allclose(found, wanted, atol=loose * np.abs(wanted).max() + 1e-6)
+    assert not found[sum(sizes) :].any()
+
+
+_FORMS = [
+    ("int8", 256, 1),
+    ("int8", 384, 12),
+    ("int4", 512, 1),
+    ("int4", 1024, 32),
+    ("int4", 1024, 4),
+    ("float8", 512, 2),
+    ("int8", 2304, 144),  # scales in more lanes than one register has
+    ("int8", 160, 5),  # the order of the weight is turned
+    ("int4", 448, 14),  # likewise
+    ("int8", 480, 60),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs", "blocks", "offset"),
+    [(*form, True) for form in _FORMS]
+    + [pytest.param(*form, False, marks=pytest.mark.slow) for form in _FORMS],
+)
+def test_a_product_is_that_of_the_dequantised_weight(
+    kind: str, inputs: int, blocks: int, offset: bool
+) -> None:
+    check([5], 5, 256, inputs, kind, blocks, offset)
+
+
+@settings(max_examples=4, deadline=None)
+@given(
+    st.lists(st.sampled_from([0, 1, 7, 16, 33]), min_size=3, max_size=3),
+    st.sampled_from([("bfloat16", 1), ("int8", 1), ("int4", 8)]),
+    st.sampled_from([0, 9]),
+)
+def test_each_group_gets_its_own_matrix_wherever_groups_end(
+    sizes: list[int], kind: tuple[str, int], nobodys: int
+) -> None:
+    check(sizes, max(1, sum(sizes) + nobodys), 200, 256, *kind, offset=kind[0] == "int4")
+
+
+def test_one_group_may_have_every_row_of_many_tiles() -> None:
+    check([0, 300, 0, 0], 300, 128, 128, "int8", 4, False)
+
+
+def test_what_other_rows_hold_changes_nothing() -> None:
+    packed, _ = packed_weight((1, 128, 128), "int8", 4, offset=True)
+    x = np.random.default_rng(0).normal(size=(4, 128)).astype(np.float32)
+    run = jax.jit(lambda x: grouped_matmul(x, packed, jnp.asarray([4]), interpret=True))
+    alone = np.asarray(run(x))
+    x[2] = np.nan
+    found = np.asarray(run(x))
+    np.testing.assert_array_equal(found[[0, 1, 3]], alone[[0, 1, 3]])
+
+
+def test_blocks_that_share_no_register_evenly_are_refused() -> None:
+    odd = Packed(jnp.zeros((1, 256, 768), jnp.int8), jnp.zeros((1, 256, 32)), None)
+    assert not fits(odd)
+    assert fits(odd._replace(scales=jnp.zeros((1, 256, 24))))
+
+
+def test_a_weight_is_taken_in_the_order_in_which_a_tpu_keeps_it() -> None:
+    def form(outputs: int, columns: int, blocks: int) -> Any:
+        values = jax.ShapeDtypeStruct((1, outputs, columns), jnp.int8)
+        return form_of(Packed(values, jax.ShapeDtypeStruct((1, outputs, blocks), "f4"), None))  # type: ignore[arg-type]
+
+    assert (form(8192, 3584, 112).turned, form(8192, 3584, 112).turned_scales) == (False, True)
+    assert (form(8192, 4096, 128).turned, form(8192, 4096, 128).turned_scales) == (False, False)
+    assert (form(8192, 448, 14).turned, form(8192, 448, 14).turned_scales) == (True, True)
+
+
+# rows, experts, outputs, inputs, kind, blocks, offset
+LARGE = {
+    "175B int8": (8, 1, 12288, 1536, "int8", 1, True),
+    "70B int4:32": (8, 1, 8192, 3584, "int4", 112, False),
+    "70B int4:32, a prompt": (320, 1, 8192, 3584, "int4", 112, True),
+    "rows of 448 bytes": (8, 1, 8192, 896, "int4", 28, False),
+    "rows of 28672": (64, 1, 2048, 28672, "int8", 896, False),
+    "float8 in blocks": (64, 1, 8192, 3584, "float8", 28, False),
+    "mixtral up": (16, 8, 1792, 4096, "bfloat16", 1, False),
+    "mixtral down": (640, 8, 4096, 1792, "int8", 1, False),
+    "mixtral int4:32": (16, 8, 4096, 1792, "int4", 56, True),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "chip", [CHIPS[0], *(pytest.param(c, marks=pytest.mark.slow) for c in CHIPS[1:])]
+)
+@pytest.mark.parametrize("case", LARGE)
+def test_the_compiler_takes_it_and_moves_no_weight(chip: str, case: str) -> None:
+    rows, experts, outputs, inputs, kind, blocks, offset = LARGE[case]
+    mesh = one_device(chip)
+
+    def shape(dimensions: tuple[int, ...], dtype: Any) -> Any:
+        return jax.ShapeDtypeStruct(
+            dimensions, dtype, sharding=NamedSharding(mesh, PartitionSpec())
+        )
+
+    columns = inputs // 2 if kind == "int4" else inputs
+    scales = None if kind == "bfloat16" else shape((experts, outputs, blocks), jnp.float32)
+    packed = Packed(
+        shape((experts, outputs, columns), STORED[kind]), scales, scales if offset else None
+    )
+
+    def run(x: jax.Array, packed: Packed, sizes: jax.Array) -> jax.Array:
+        each = grouped_matmul if experts > 1 else one_of_one
+        return jax.shard_map(
+            each, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False
+        )(x, packed, sizes)
+
+    program = compiled(
+        run, shape((rows, inputs), jnp.bfloat16), packed, shape((experts,), jnp.int32)
+    )
+    assert not made_as_large_as(program, outputs * columns * experts)
+    if scales is not None and blocks > 1:
+        scale_sized = made_as_large_as(program, max(outputs * blocks * experts, rows * outputs + 1))
+        brought = all("S(1)" in line for line in scale_sized)  # to VMEM, not written back
+        # libtpu for v5p and v7x turns scales of under a MiB in HBM.
+        assert brought or outputs * blocks * experts < 2**18
+
+
+def one_of_one(x: jax.Array, packed: Packed, sizes: jax.Array) -> jax.Array:
+    return matmul(x, jax.tree.map(lambda array: array[0], packed))

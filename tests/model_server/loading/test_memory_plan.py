@@ -1,0 +1,167 @@
+"""The plan fits, is as large as it may be, and a refusal has every number."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model_server.loading.memory_plan import human, plan
+from sax.errors import MemoryPlanError
+
+GIB = 2**30
+MIB = 2**20
+
+
+def test_wanted_pages_are_granted_when_they_fit() -> None:
+    made = plan(
+        weights=2 * GIB,
+        kv_bytes_per_page=MIB,
+        workspace=GIB,
+        limit=8 * GIB,
+        in_use=GIB,
+        wanted_pages=1023,
+        min_pages=16,
+    )
+    assert (made.pages, made.kv, made.total) == (1023, GIB, 4 * GIB)
+
+
+def test_without_a_wish_the_pool_fills_what_is_left() -> None:
+    made = plan(
+        weights=2 * GIB,
+        kv_bytes_per_page=MIB,
+        workspace=GIB,
+        limit=8 * GIB,
+        in_use=GIB,
+        wanted_pages=None,
+        min_pages=16,
+    )
+    assert made.pages == 4 * 1024 - 1
+    assert made.total == 7 * GIB
+
+
+def test_a_refusal_has_every_number_and_names_the_flags() -> None:
+    with pytest.raises(MemoryPlanError) as caught:
+        plan(
+            weights=6 * GIB,
+            kv_bytes_per_page=MIB,
+            workspace=512 * MIB,
+            limit=8 * GIB,
+            in_use=GIB,
+            wanted_pages=2047,
+            min_pages=16,
+        )
+    for part in ("6.00 GiB", "2.00 GiB", "512.00 MiB", "8.50 GiB", "8.00 GiB", "1.00 GiB"):
+        assert part in caught.value.text
+    assert "lower --kv_cache_bytes or --slots" in caught.value.text
+    assert f"raise --memory_limit_bytes to {9 * GIB + 512 * MIB}" in caught.value.text
+
+
+def test_weights_alone_too_large_do_not_blame_the_cache() -> None:
+    with pytest.raises(MemoryPlanError, match="raise --memory_limit_bytes") as caught:
+        plan(
+            weights=9 * GIB,
+            kv_bytes_per_page=MIB,
+            workspace=0,
+            limit=8 * GIB,
+            in_use=0,
+            wanted_pages=None,
+            min_pages=1,
+        )
+    assert "kv_cache_bytes" not in caught.value.text
+    assert "unload" not in caught.value.text
+
+
+def test_a_cache_smaller_than_one_sequence_is_refused() -> None:
+    with pytest.raises(MemoryPlanError, match="raise --kv_cache_bytes to 1048576") as caught:
+        plan(
+            weights=0,
+            kv_bytes_per_page=1024,
+            workspace=0,
+            limit=GIB,
+            in_use=0,
+            wanted_pages=511,
+            min_pages=1023,
+        )
+    assert "lower --max_context" in caught.value.text
+
+
+def test_the_numbers_of_a_raised_limit_work_out() -> None:
+    numbers = {
+        "weights": 6 * GIB,
+        "kv_bytes_per_page": MIB,
+        "workspace": 0,
+        "in_use": 0,
+        "wanted_pages": 100,
+        "min_pages": 10,
+    }
+    with pytest.raises(MemoryPlanError) as caught:
+        plan(limit=GIB, **numbers)
+    advice = int(caught.value.text.partition("--memory_limit_bytes to ")[2].split()[0])
+    assert plan(limit=advice, **numbers).total == advice
+    with pytest.raises(MemoryPlanError):
+        plan(limit=advice - 1, **numbers)
+
+
+sizes = st.integers(0, 10_000)
+
+
+@given(
+    weights=sizes,
+    page=st.integers(1, 500),
+    workspace=sizes,
+    limit=sizes,
+    in_use=sizes,
+    wanted=st.none() | st.integers(1, 100),
+    least=st.integers(1, 50),
+)
+def test_a_plan_never_exceeds_the_limit_nor_wastes_a_page(
+    weights: int,
+    page: int,
+    workspace: int,
+    limit: int,
+    in_use: int,
+    wanted: int | None,
+    least: int,
+) -> None:
+    free = limit - in_use - weights - workspace
+    try:
+        made = plan(
+            weights=weights,
+            kv_bytes_per_page=page,
+            workspace=workspace,
+            limit=limit,
+            in_use=in_use,
+            wanted_pages=wanted,
+            min_pages=least,
+        )
+    except MemoryPlanError:
+        asked = least if wanted is None else wanted
+        assert asked < least or (max(asked, least) + 1) * page > free
+        return
+    assert made.pages >= least
+    assert made.total == weights + workspace + made.kv <= limit - in_use
+    assert made.kv == (made.pages + 1) * page
+    assert made.pages == wanted if wanted else made.kv + page > free
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.50 KiB"), (3 * GIB // 2, "1.50 GiB")],
+)
+def test_bytes_are_said_in_human_units(count: int, text: str) -> None:
+    assert human(count) == text
+
+
+def test_too_little_memory_on_many_devices_is_told_of_each_and_of_all() -> None:
+    with pytest.raises(
+        MemoryPlanError, match=r"9\.00 GiB on each of 4 devices \(36\.00 GiB in all"
+    ):
+        plan(
+            weights=8 * GIB,
+            kv_bytes_per_page=GIB // 2,
+            workspace=0,
+            limit=GIB,
+            in_use=0,
+            wanted_pages=None,
+            min_pages=1,
+            devices=4,
+        )

@@ -1,0 +1,129 @@
+"""A process draws what its devices hold, alone, and the numbers are those of the whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from model_server.models.weights.drawing import Draw, DrawnRows, drawn_rows
+from model_server.models.weights.sharding import own_device
+from tests.demo_model import ROOT
+from tests.model_server.draws_on_meshes import KINDS, PAGES, arrays
+
+_COLLECTIVE = re.compile(
+    r" (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
+)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "whole", "begin", "shape"),
+    [
+        ("int8", (6, 300), (0, 100), (6, 100)),  # tiles are cut
+        ("float32", (6, 512), (3, 256), (3, 256)),
+        ("int8", (4, 6, 40), (2, 3, 20), (2, 3, 20)),
+        ("float32", (12,), (4,), (4,)),
+    ],
+)
+def test_a_region_is_drawn_as_in_the_whole(
+    dtype: str, whole: tuple[int, ...], begin: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
+    def drawn(begin: tuple[int, ...], shape: tuple[int, ...]) -> Any:
+        draw = Draw(whole=whole, shape=shape, dtype=jnp.dtype(dtype), spread=30.0)
+        rows = drawn_rows([DrawnRows(3, whole[0], whole[0], 1)], 7, begin[0], shape[0])
+        region = jax.jit(draw.region, compiler_options={"xla_backend_optimization_level": 0})
+        return np.asarray(region(rows, np.asarray(begin, np.uint32)))
+
+    everything = drawn((0,) * len(whole), whole)
+    part = tuple(slice(at, at + size) for at, size in zip(begin, shape, strict=True))
+    np.testing.assert_array_equal(drawn(begin, shape), everything[part])
+    assert 20 < everything.std() < 40
+    assert len(np.unique(everything)) > 7
+
+
+def test_rows_of_a_region_are_numbered_as_in_the_whole() -> None:
+    parts = [DrawnRows(1, 4, 4, 1), DrawnRows(2, 4, 2, 3)]
+    everything = drawn_rows(parts, 7, 0, 16)
+    np.testing.assert_array_equal(drawn_rows(parts, 7, 3, 9), everything[3:12])
+    assert everything[:, 2].tolist() == [0, 1, 2, 3, *[0, 1] * 3, *[2, 3] * 3]
+    assert len(np.unique(everything[:, :2], axis=0)) == 2
+
+
+# --- two processes with two devices each --------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where two processes left what they hold and every program that they compiled."""
+    folder = tmp_path_factory.mktemp("draws")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{free.getsockname()[1]}"
+    flags = f"--xla_force_host_platform_device_count=2 --xla_dump_to={folder} "
+    flags += "--xla_backend_optimization_level=0 "
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": flags + "--xla_dump_hlo_as_text",
+        "NPROC": "16",
+    }
+    command = [sys.executable, "-m", "tests.model_server.draws_on_meshes"]
+    started = [
+        subprocess.Popen(
+            [*command, str(number), coordinator, str(folder / f"{number}.npz")],
+            env=environment,
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    errors = [process.communicate(timeout=100)[1] for process in started]
+    assert all(process.returncode == 0 for process in started), errors
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_device_holds_its_part_of_what_one_device_would_hold(place: Path, kind: str) -> None:
+    wanted = {name: np.asarray(array) for name, array in _alone(kind)}
+    held = [dict(np.load(place / f"{number}.npz")) for number in range(2)]
+    seen = set()
+    for key, numbers in (item for each in held for item in each.items()):
+        name, _, begin = key.partition(":")
+        if name in wanted:
+            starts = [int(number) for number in begin.split(",")]
+            region = tuple(slice(a, a + n) for a, n in zip(starts, numbers.shape, strict=True))
+            np.testing.assert_array_equal(numbers, wanted[name][region], err_msg=key)
+            seen.add(name)
+    assert seen == set(wanted)
+    assert not wanted[f"{kind} {PAGES}"].any()
+    names = [name for name in wanted if name.endswith(("down.kernel ", "down.kernel values"))]
+    parts = [np.size(found) for each in held for k, found in each.items() if k.startswith(names[0])]
+    assert parts == [np.size(wanted[names[0]]) // 4] * (2 if kind == KINDS[0] else 4)
+
+
+def _alone(kind: str) -> Iterator[tuple[str, jax.Array]]:
+    """The same on one device, under the names that a mesh gives: q, k and v lie apart there."""
+    for name, array in arrays(kind, own_device()):
+        if "qkv.linears.0.kernel" not in name:
+            yield name, array
+            continue
+        q, k, v = jnp.split(array, [160, 240])
+        for number, part in enumerate((q, k, v)):
+            yield name.replace("linears.0", f"linears.{number}"), part
+
+
+def test_no_program_of_a_load_runs_on_another_hosts_devices(place: Path) -> None:
+    programs = [path.read_text() for path in place.glob("*after_optimizations.txt")]
+    assert any("num_partitions=2" in text for text in programs)
+    assert not any("num_partitions=4" in text for text in programs)
+    assert not any(_COLLECTIVE.search(text) for text in programs)

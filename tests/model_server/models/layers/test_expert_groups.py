@@ -1,0 +1,150 @@
+"""Experts as a TPU computes them: against blocks, interpreted; their programs by the compiler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from model_server.models.layers.expert_blocks import Kernels, in_blocks
+from model_server.models.layers.expert_groups import in_groups
+from model_server.models.layers.experts import Experts, ExpertSources
+from model_server.models.layers.routing import Routes
+from model_server.models.weights.quantization import parse_quantize
+from model_server.models.weights.quantized import Quantized, byte_shape
+from model_server.models.weights.sharding import Layout
+from model_server.models.weights.weight import WeightForm, blueprint
+from tests.model_server.compiled_program import (
+    brought_as_large_as,
+    gathered_as_large_as,
+    made_as_large_as,
+)
+from tests.model_server.models.layers.test_experts import some_kernels, some_routes
+from tests.model_server.small_weights import packed_weight
+from tests.model_server.tpu_compiler import CHIPS, compiled, mesh_of, needs_compiler, one_device
+
+
+def some_experts(kind: str, blocks: int) -> Kernels:
+    if kind == "float32":
+        return some_kernels(6, 256, 128)
+    up = [packed_weight((6, 128, 256), kind, blocks, offset=blocks > 1, seed=i)[0] for i in (0, 1)]
+    down, _ = packed_weight((6, 256, 128), kind, max(1, blocks // 2), seed=2)
+    return Kernels(*(Quantized(*packed, jnp.float32).on_program() for packed in (*up, down)))
+
+
+def groups(x: Any, routes: Routes, kernels: Kernels, first: int = 0) -> np.ndarray:
+    run = jax.jit(lambda *a: in_groups(*a, jax.nn.silu, first, interpret=True))
+    return np.asarray(run(jnp.asarray(x), routes, kernels))
+
+
+def blocks_of(x: Any, routes: Routes, kernels: Kernels) -> np.ndarray:
+    return np.asarray(jax.jit(lambda *a: in_blocks(*a, jax.nn.silu, 0, 6))(x, routes, kernels))
+
+
+def some_rows(tokens: int) -> np.ndarray:
+    return np.random.default_rng(3).normal(size=(tokens, 256)).astype(np.float32) / 16
+
+
+_KINDS = [("float32", 1), ("int8", 1), ("int8", 8), ("int4", 4)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "blocks", "tokens"),
+    [("float32", 1, 1), ("int4", 4, 70)]
+    + [pytest.param(*kind, n, marks=pytest.mark.slow) for kind in _KINDS for n in (1, 8, 70)],
+)
+def test_groups_give_what_blocks_give(kind: str, blocks: int, tokens: int) -> None:
+    x, kernels, routes = some_rows(tokens), some_experts(kind, blocks), some_routes(tokens, 6, 2)
+    wanted = blocks_of(x, routes, kernels)
+    found = groups(x, routes, kernels)
+    np.testing.assert_allclose(found, wanted, atol=2e-3 * np.abs(wanted).max())
+
+
+def test_parts_of_the_experts_add_up_to_all_of_them() -> None:
+    x, kernels, routes = some_rows(9), some_experts("float32", 1), some_routes(9, 6, 2)
+    low, high = (Kernels(*(k[part] for k in kernels)) for part in (slice(0, 2), slice(2, 6)))
+    parts = groups(x, routes, low, 0) + groups(x, routes, high, 2)
+    np.testing.assert_allclose(parts, blocks_of(x, routes, kernels), rtol=1e-4, atol=1e-5)
+
+
+def test_experts_that_no_token_wants_give_nothing() -> None:
+    kernels = some_experts("float32", 1)
+    routes = Routes(jnp.full((5, 1), 3, jnp.int32), jnp.ones((5, 1)))
+    assert not groups(some_rows(5), routes, Kernels(*(k[:2] for k in kernels))).any()
+
+
+def test_an_idle_row_disturbs_no_other_whatever_it_holds() -> None:
+    x, kernels, routes = some_rows(7), some_experts("float32", 1), some_routes(7, 6, 2)
+    wanted = groups(x, routes, kernels)
+    x[3] = np.nan
+    weights = routes.weights.at[3].set(jnp.nan)
+    found = groups(x, routes._replace(weights=weights), kernels)
+    others = [0, 1, 2, 4, 5, 6]
+    np.testing.assert_array_equal(found[others], wanted[others])
+
+
+def _program(
+    mesh: Any, form: str, tokens: int, ffw: int = 14336, count: int = 8
+) -> tuple[Any, int]:
+    """A layer of Mixtral's experts, and how many stored numbers or bytes of a kernel are held."""
+    layout = Layout(mesh)
+    quantization: Any = None if form == "plain" else parse_quantize(form)
+    parts = [(f"{expert}",) for expert in range(count)]
+    sources = ExpertSources(gate=parts, up=parts, down=parts)
+    held = WeightForm(layout=layout, quantization=quantization)
+    module = blueprint(lambda: Experts(4096, ffw, sources, activation=jax.nn.silu, form=held))
+    leaves = [
+        byte_shape(
+            jax.ShapeDtypeStruct(
+                leaf.shape, leaf.dtype, sharding=layout.sharding(leaf.shape, leaf.axes, leaf.bits)
+            )
+        )
+        for declared in module.declarations
+        for leaf in declared.leaves
+    ]
+
+    def shape(dimensions: tuple[int, ...], dtype: Any) -> Any:
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        return jax.ShapeDtypeStruct(dimensions, dtype, sharding=everywhere)
+
+    routes = Routes(shape((tokens, 2), jnp.int32), shape((tokens, 2), jnp.float32))
+    x = shape((tokens, 4096), jnp.float32)
+    program = compiled(lambda leaves, x, r: module.assemble(leaves)(x, r), leaves, x, routes)
+    return program, leaves[0].size // mesh.size
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("form", "shape", "count"),
+    [
+        ("int8", (1, 1, 4), 8),
+        pytest.param("plain", (1, 1, 4), 8, marks=pytest.mark.slow),
+        pytest.param("int4:32", (1, 1, 4), 8, marks=pytest.mark.slow),
+        pytest.param("int4:32", (1, 2, 2), 6, marks=pytest.mark.slow),
+        pytest.param("int8", (1, 1, 4), 6, marks=pytest.mark.slow),  # their widths are divided
+    ],
+)
+def test_divided_experts_are_read_where_they_lie_and_only_when_wanted(
+    form: str, shape: tuple[int, int, int], count: int
+) -> None:
+    program, held = _program(mesh_of("v5e:2x2", shape), form, 8, count=count)
+    assert not made_as_large_as(program, held // 8)
+    assert not brought_as_large_as(program, held // 8)
+    assert not gathered_as_large_as(program, held // 64)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("form", ["plain", "int8", "int4:32"])
+@pytest.mark.parametrize("tokens", [8, 320])
+def test_every_chip_compiles_experts_in_groups(chip: str, form: str, tokens: int) -> None:
+    program, _ = _program(one_device(chip), form, tokens, ffw=14336 // 8)
+    # Not every chip's program can be read: jaxlib 0.10 knows not all that libtpu 0.0.52 writes.
+    memory: Any = program.memory_analysis()
+    one_kernel_wide = 2 * 8 * 14336 // 8 * 4096
+    assert memory.temp_size_in_bytes < one_kernel_wide // 2

@@ -1,0 +1,80 @@
+"""Rotations keep lengths and depend on distances alone; stretches are refused by what they lack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model_server.models.layers.rope import Rope, rope_frequencies, rope_of
+from sax.errors import CheckpointError
+
+LONGROPE = {
+    "rope_type": "longrope",
+    "short_factor": [1.0, 2.0],
+    "long_factor": [4.0, 8.0],
+    "original_max_position_embeddings": 64,
+}
+LONG = {"max_position_embeddings": 256, "rope_scaling": LONGROPE}
+
+
+def turned(rope: Rope, x: np.ndarray, position: int) -> np.ndarray:
+    """One head of one token, f32[Q]."""
+    return np.asarray(rope.at(jnp.asarray([position]))(jnp.asarray(x)[None, None]))[0, 0]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    first=st.integers(0, 500),
+    distance=st.integers(0, 500),
+    rotated=st.sampled_from([4, 6]),
+    interleaved=st.booleans(),
+    seed=st.integers(0, 9),
+)
+def test_scores_depend_on_the_distance_and_rotations_keep_lengths(
+    first: int, distance: int, rotated: int, interleaved: bool, seed: int
+) -> None:
+    rope = Rope(
+        frequencies=tuple(rope_frequencies(rotated, 100.0).tolist()), interleaved=interleaved
+    )
+    q, k = np.random.default_rng(seed).normal(size=(2, 6)).astype(np.float32)
+    here = turned(rope, q, first + distance) @ turned(rope, k, first)
+    there = turned(rope, q, distance) @ turned(rope, k, 0)
+    np.testing.assert_allclose(here, there, atol=2e-4)
+    np.testing.assert_allclose(np.linalg.norm(turned(rope, q, first)), np.linalg.norm(q), rtol=1e-5)
+    np.testing.assert_array_equal(turned(rope, q, first)[rotated:], q[rotated:])
+
+
+def test_longrope_divides_by_the_list_for_the_served_context() -> None:
+    plain = rope_frequencies(4, 10000.0)
+    for context, divisors in [(None, [4, 8]), (65, [4, 8]), (64, [1, 2])]:
+        rope = rope_of(LONG, 4, context=context)
+        np.testing.assert_allclose(rope.frequencies, plain / divisors, rtol=1e-6)
+        # Both lists sharpen attention by how much longer the context became.
+        assert rope.scale == pytest.approx((1 + np.log(4) / np.log(64)) ** 0.5)
+
+
+def test_what_longrope_says_of_its_scale_counts() -> None:
+    factor = LONGROPE | {"factor": 64.0}
+    assert rope_of(LONG | {"rope_scaling": factor}, 4).scale == pytest.approx(2**0.5)
+    own = LONGROPE | {"attention_factor": 1.19}
+    assert rope_of(LONG | {"rope_scaling": own}, 4).scale == 1.19
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"rope_type": "longrope"}, "'longrope' has no 'original_max_position_embeddings'"),
+        (LONGROPE | {"long_factor": [1.0]}, "1 numbers in long_factor for the 2 rotated pairs"),
+        ({"rope_type": "llama3"}, "'llama3' has no 'low_freq_factor'"),
+        ({"type": "ntk"}, "rope scaling 'ntk' is not supported"),
+        ({"full_attention": {"rope_type": "default"}}, "per layer type .full_attention."),
+    ],
+)
+def test_a_stretch_that_cannot_be_computed_is_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(CheckpointError, match=says):
+        rope_of({"max_position_embeddings": 256, "rope_scaling": given}, 4)

@@ -1,0 +1,223 @@
+"""Making a set: every program once, whatever happened to earlier runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from model_server.config import ModelServerConfig
+from model_server.engine.buckets import Bucket
+from model_server.models.weights.sharding import Layout, own_device
+from model_server.plan.precompile.making import Made, Maker, program_count
+from model_server.plan.precompile.subject import Subject, subject_of
+from model_server.plan.target import target_of
+from model_server.programs.place import sets_at
+from model_server.programs.ready_programs import ReadyPrograms
+from model_server.programs.surroundings import keys_of
+from sax.errors import CheckpointError, LoadFailed
+from tests.demo_model import ROOT
+from tests.model_server.programs.made_here import LIMITS, answer, lowered
+from tests.model_server.tpu_compiler import mesh_of, needs_compiler
+
+BUCKETS = tuple(Bucket(decodes, 0) for decodes in (2, 4, 8))
+SMALL = {
+    "NUM_LAYERS": "1",
+    "MODEL_DIMS": "16",
+    "HIDDEN_DIMS": "32",
+    "NUM_HEADS": "4",
+    "DIMS_PER_HEAD": "8",
+    "VOCAB_SIZE": "300",
+}
+
+
+@dataclass
+class Products:
+    """Stands for the steps of a model: a product per bucket, and buckets that do not compile."""
+
+    broken: set[int] = field(default_factory=set)
+    leaves: tuple[Any, ...] = field(
+        default_factory=lambda: (
+            jax.ShapeDtypeStruct((4,), jnp.int32, sharding=own_device().sharding((4,), (None,))),
+        )
+    )
+    pages: tuple[Any, ...] = ()
+    last_tokens: Any = None
+    everywhere: Any = None
+
+    def lower(self, bucket: Bucket) -> jax.stages.Lowered:
+        if bucket.decodes in self.broken:
+            raise ValueError("out of registers\nand more")
+        return lowered(bucket.decodes)
+
+
+def subject(*broken: int) -> Subject:
+    return Subject(
+        title="products",
+        overrides={},
+        topology="cpu",
+        has_checkpoint=False,
+        config=ModelServerConfig(),
+        limits=LIMITS,
+        layout=own_device(),
+        buckets=BUCKETS,
+        program=Products(set(broken)),  # type: ignore[arg-type]
+    )
+
+
+def run(place: Path, of: Subject, *, keep_going: bool = False) -> tuple[Maker, list[Made]]:
+    told: list[Made] = []
+    maker = Maker(of, str(place), told.append, keep_going=keep_going)
+    maker.make()
+    return maker, told
+
+
+def test_every_program_is_written_and_runs(tmp_path: Path) -> None:
+    _, told = run(tmp_path, subject())
+    assert program_count(subject()) == len(told) == 3
+    ((folder, manifest),) = sets_at(str(tmp_path))
+    assert [entry.name for entry in manifest.programs] == [str(bucket) for bucket in BUCKETS]
+    of_set = ReadyPrograms(folder, manifest, manifest.sax)
+    for bucket in BUCKETS:
+        found = of_set.find(lowered(bucket.decodes))
+        assert found is not None
+        assert answer(found[0]) == [bucket.decodes * n for n in range(4)]
+
+
+def test_a_second_run_compiles_nothing(tmp_path: Path) -> None:
+    run(tmp_path, subject())
+    ((_, first),) = sets_at(str(tmp_path))
+    _, told = run(tmp_path, subject())
+    assert all(made.was_there for made in told)
+    ((_, second),) = sets_at(str(tmp_path))
+    assert second.programs == first.programs
+
+
+def test_a_damaged_program_is_compiled_again(tmp_path: Path) -> None:
+    run(tmp_path, subject())
+    ((folder, manifest),) = sets_at(str(tmp_path))
+    damaged = manifest.programs[1]
+    (tmp_path / folder.name / damaged.file).write_bytes(b"x" * damaged.size)
+    _, told = run(tmp_path, subject())
+    assert [made.name for made in told if not made.was_there] == [damaged.name]
+    ((folder, manifest),) = sets_at(str(tmp_path))
+    assert all(folder.read(entry) for entry in manifest.programs)
+
+
+def test_a_run_that_was_cut_off_is_no_set_and_is_gone_on_with(tmp_path: Path) -> None:
+    with pytest.raises(LoadFailed, match=r"8 decodes .* blocks: ValueError: out of registers$"):
+        run(tmp_path, subject(8))
+    assert list(sets_at(str(tmp_path))) == []
+    _, told = run(tmp_path, subject())
+    there = {made.name: made.was_there for made in told}
+    assert there == {str(bucket): bucket.decodes != 8 for bucket in BUCKETS}
+    assert len(list(sets_at(str(tmp_path)))) == 1
+
+
+def test_with_keep_going_the_rest_is_made(tmp_path: Path) -> None:
+    maker, _ = run(tmp_path, subject(4), keep_going=True)
+    assert [made.name for made in maker.failures] == [str(BUCKETS[1])]
+    ((_, manifest),) = sets_at(str(tmp_path))
+    assert [entry.name for entry in manifest.programs] == [str(BUCKETS[0]), str(BUCKETS[2])]
+
+
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_compiled(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        run(tmp_path / "file" / "sets", subject(2, 4, 8))
+
+
+@needs_compiler
+def test_programs_for_a_slice_that_is_elsewhere_are_written(tmp_path: Path) -> None:
+    # To run them takes the slice; that they are whole and what they were made for can be seen.
+    config = ModelServerConfig(slots=2, page_size=16, kv_cache_bytes=200_000, prefill=True)
+    overrides = {**SMALL, "ICI_MESH_SHAPE": "[1, 1, 4]"}
+    made = subject_of("LmCloudSpmd2BTest", overrides, "v5e:2x2", config)
+    _, told = run(tmp_path, replace(made, buckets=made.buckets[:1]))
+    ((folder, manifest),) = sets_at(str(tmp_path))
+    names = [entry.name for entry in manifest.programs]
+    assert names == [
+        "2 decodes + 0 prompt blocks",
+        *(f"read {2**n} pages" for n in (4, 3, 2, 1, 0)),
+    ]
+    assert all(len(folder.read(entry)) > 10_000 for entry in manifest.programs)
+    keys = manifest.keys
+    assert (keys.platform, keys.chip, keys.mesh) == ("tpu", "TPU v5 lite", "1x1x4")
+    assert (keys.hosts, keys.devices_per_host, keys.machine) == (1, 4, "")
+    assert keys.devices[1] == "1 at 1,0,0 core 0"
+    assert keys.libtpu
+    assert folder.name.startswith("v5e-2x2-")
+
+
+@needs_compiler
+def test_a_set_leaves_room_for_a_device_that_tells_of_less_memory() -> None:
+    config, overrides = ModelServerConfig(slots=64), {"ICI_MESH_SHAPE": "[1, 1, 4]"}
+    made = subject_of("LmCloudSpmd2BTest", overrides, "v5e:2x2", config)
+    told = target_of("LmCloudSpmd2BTest", overrides, "v5e:2x2", config)
+    spare = told.planned.kv // (told.planned.pages + 1) * (told.limits.pages - made.limits.pages)
+    assert 0 <= spare - told.topology.chip.usable // 64 < 2**23
+    assert jax.tree.leaves(made.program.pages)[0].shape[0] == made.limits.pages + 1
+    given = replace(config, kv_cache_bytes=2**26)
+    exact = target_of("LmCloudSpmd2BTest", overrides, "v5e:2x2", given)
+    same = subject_of("LmCloudSpmd2BTest", overrides, "v5e:2x2", given)
+    assert same.limits == exact.limits
+
+
+@needs_compiler
+def test_programs_for_a_slice_of_several_hosts_know_them() -> None:
+    keys = keys_of(Layout(mesh_of("v5e:4x8")))
+    assert (keys.hosts, keys.devices_per_host, keys.mesh) == (8, 4, "1x1x32")
+    assert len(set(keys.devices)) == 32
+
+
+_KERNEL = """
+import jax
+from jax.experimental import pallas as pl
+
+def double(x, out):
+    out[...] = x[...] * 2
+
+def step(x):
+    return pl.pallas_call(double, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+"""
+_LOWER = """
+import sys
+import jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+from model_server.precompiled.ready_programs import digest_of_text
+from tests.model_server.tpu_compiler import one_device
+
+mesh = one_device("v5e")
+x = jax.ShapeDtypeStruct((8, 128), jnp.float32, sharding=NamedSharding(mesh, P()))
+
+def digest(place):
+    scope = {}
+    exec(compile(sys.argv[1], place, "exec"), scope)
+    step = jax.shard_map(scope["step"], mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)
+    return digest_of_text(jax.jit(step).lower(x))
+
+print(digest("/opt/sax/kernel.py") == digest("/home/somebody/kernel.py"))
+jax.config.update("jax_traceback_in_locations_limit", 10)  # as jax has it
+print(digest("/opt/sax/kernel.py") == digest("/home/somebody/kernel.py"))
+"""
+
+
+@needs_compiler
+def test_the_text_of_a_kernel_is_the_same_wherever_sax_is_installed() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _LOWER, _KERNEL],
+        env={**os.environ, **ModelServerConfig().environment(), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert ran.stdout.split() == ["True", "False"], ran.stderr

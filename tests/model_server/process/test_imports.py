@@ -1,0 +1,50 @@
+"""Modules that --import names, good and bad."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from model_server.process.start import import_modules
+from sax.errors import LoadFailed
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A place on the path; what was imported from it is forgotten."""
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_modules_are_imported_in_order_and_once(folder: Path) -> None:
+    (folder / "sax_test_first.py").write_text("seen = []\n")
+    (folder / "sax_test_second.py").write_text("import sax_test_first as f\nf.seen.append(1)\n")
+    import_modules(["sax_test_first", "sax_test_second", "sax_test_second"])
+    assert sys.modules["sax_test_first"].seen == [1]
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("1 / 0\n", r"sax_test_bad\.py:1: ZeroDivisionError"),
+        ("def f():\n    raise KeyError('x')\nf()\n", r"sax_test_bad\.py:2: KeyError: 'x'"),
+        ("import sys\nsys.exit('no')\n", r"sax_test_bad\.py:2: SystemExit: no"),
+        ("import sax_test_absent\n", r"sax_test_bad\.py:1: ModuleNotFoundError"),
+        ("def (:\n", "SyntaxError: invalid syntax"),
+    ],
+)
+def test_a_module_that_fails_is_named_with_the_place(folder: Path, source: str, says: str) -> None:
+    (folder / "sax_test_bad.py").write_text(source)
+    with pytest.raises(LoadFailed, match=f"^--import sax_test_bad: .*{says}"):
+        import_modules(["sax_test_bad"])
+
+
+def test_a_module_that_is_not_there_is_named() -> None:
+    with pytest.raises(LoadFailed, match="--import no_such_module: ModuleNotFoundError"):
+        import_modules(["no_such_module"])

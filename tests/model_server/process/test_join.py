@@ -1,0 +1,120 @@
+"""The heartbeat, against a real gRPC admin that only counts."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from model_server.process.join import Joiner
+from sax.errors import AdminUnavailable
+from sax.proto import admin_pb2, admin_pb2_grpc
+from sax.types import ServerInfo
+from sax.wire.codec import decode_join
+from sax.wire.rpc import SERVER_OPTIONS
+from tests.model_server.fake_server import until
+
+INFO = ServerInfo(
+    address="127.0.0.1:1",
+    chip_type="cpu",
+    chip_topology="1",
+    model_paths=("fake",),
+    tags=("blue",),
+    incarnation="abc",
+    memory_total=5,
+)
+
+
+class CountingAdmin(admin_pb2_grpc.AdminServicer):
+    """Remembers who joined."""
+
+    def __init__(self) -> None:
+        self.joins: list[ServerInfo] = []
+
+    async def Join(self, request: Any, context: Any) -> admin_pb2.JoinResponse:
+        self.joins.append(decode_join(request))
+        return admin_pb2.JoinResponse()
+
+
+@asynccontextmanager
+async def admin_on(port: int) -> AsyncIterator[tuple[CountingAdmin, int]]:
+    admin = CountingAdmin()
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    admin_pb2_grpc.add_AdminServicer_to_server(admin, server)
+    port = server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    try:
+        yield admin, port
+    finally:
+        await server.stop(0)
+
+
+@asynccontextmanager
+async def joining(
+    admin: Callable[[], str], info: Callable[[], ServerInfo] = lambda: INFO
+) -> AsyncIterator[None]:
+    async def where() -> str:
+        return admin()
+
+    task = asyncio.create_task(Joiner(where, info, period_s=0.05).run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_a_server_joins_at_start_and_again_and_again() -> None:
+    async with admin_on(0) as (admin, port), joining(lambda: f"127.0.0.1:{port}"):
+        await until(lambda: len(admin.joins) >= 3)
+        assert set(admin.joins) == {INFO}
+
+
+async def test_what_a_server_says_is_asked_anew_for_every_join() -> None:
+    tags = iter(range(1000))
+
+    def info() -> ServerInfo:
+        return ServerInfo(address="a:1", tags=(str(next(tags)),))
+
+    async with admin_on(0) as (admin, port), joining(lambda: f"127.0.0.1:{port}", info):
+        await until(lambda: len(admin.joins) >= 2)
+        assert [join.tags for join in admin.joins[:2]] == [("0",), ("1",)]
+
+
+async def test_an_admin_that_comes_back_is_joined_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "model_server.process.join")
+    async with admin_on(0) as (first, port), joining(lambda: f"127.0.0.1:{port}"):
+        await until(lambda: bool(first.joins))
+    async with joining(lambda: f"127.0.0.1:{port}"):
+        await until(lambda: "not joined" in caplog.text)
+        async with admin_on(port) as (second, _):
+            await until(lambda: bool(second.joins))
+    assert caplog.text.count("not joined") == 1
+
+
+async def test_an_admin_that_moves_is_found() -> None:
+    address = "127.0.0.1:9"
+    async with admin_on(0) as (admin, port), joining(lambda: address):
+        address = f"127.0.0.1:{port}"
+        await until(lambda: bool(admin.joins))
+
+
+async def test_not_knowing_where_the_admin_is_does_not_end_the_heartbeat() -> None:
+    asked = 0
+
+    def nowhere() -> str:
+        nonlocal asked
+        asked += 1
+        if asked < 3:
+            raise AdminUnavailable("no admin server has written its address")
+        if asked < 5:
+            raise PermissionError("location.proto")
+        return f"127.0.0.1:{port}"
+
+    async with admin_on(0) as (admin, port), joining(nowhere):
+        await until(lambda: bool(admin.joins))

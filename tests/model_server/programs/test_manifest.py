@@ -1,0 +1,53 @@
+"""What a set says of itself."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from model_server.programs.manifest import decode, encode, shape_differences
+from sax.errors import CheckpointError
+from tests.model_server.programs.made_here import KEYS, LIMITS, MANIFEST, entry_of
+
+FULL = replace(MANIFEST, programs=(entry_of("2 decodes", "f" * 64, b"machine code"),))
+
+
+def test_a_manifest_reads_back_and_is_lines_for_people() -> None:
+    body = encode(FULL)
+    assert decode(body) == FULL
+    assert b'\n    "libtpu": "0.0.52"' in body
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"{", "not a manifest"),
+        (b'{"format": 1}', "not a manifest"),
+        (json.dumps({"format": 2, "who": "knows"}).encode(), "has format 2, .* reads format 1"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_words(body: bytes, words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        decode(body)
+
+
+def test_whatever_shapes_a_program_makes_another_set() -> None:
+    others = [
+        replace(MANIFEST, keys=replace(KEYS, libtpu="0.0.53")),
+        replace(MANIFEST, limits=replace(LIMITS, pages=41)),
+        replace(MANIFEST, weights="def"),
+        replace(MANIFEST, sax="2"),
+    ]
+    names = {MANIFEST.name, *(other.name for other in others)}
+    assert len(names) == 5
+    assert all(name.startswith("v5e-1x2-") for name in names)
+    assert replace(FULL, made_at="later", made_by="another").name == MANIFEST.name
+
+
+def test_limits_differ_in_what_shapes_programs() -> None:
+    assert shape_differences(LIMITS, replace(LIMITS, pages=1, queue=1)) == []
+    assert shape_differences(LIMITS, replace(LIMITS, slots=4)) == [
+        "made for slots 2, this server has 4"
+    ]

@@ -1,0 +1,135 @@
+"""The Modelet face over real gRPC: loads, unloads and status of arithmetic models."""
+
+import asyncio
+
+import pytest
+
+from sax.errors import (
+    CheckpointError,
+    InvalidName,
+    NotLoaded,
+    UnsupportedParameter,
+)
+from sax.proto import common_pb2, modelet_pb2
+from sax.types import ServableStatus
+from sax.wire.codec import decode_status
+from tests.model_server.fake_model import FakeModels
+from tests.model_server.fake_server import (
+    MODEL,
+    OTHER,
+    Served,
+    error_of,
+    lm_request,
+    serving,
+)
+
+
+async def status_of(served: Served, model: str = MODEL) -> modelet_pb2.GetStatusResponse:
+    return await served.modelet.GetStatus(
+        modelet_pb2.GetStatusRequest(include_failure_reasons=True, include_method_stats=True)
+    )
+
+
+async def test_status_tells_models_versions_memory_and_method_stats() -> None:
+    async with serving(FakeModels()) as served:
+        await served.load(OTHER, version="0f" * 16)
+        await served.lm.Generate(lm_request())
+        await error_of(served.lm.Generate(lm_request("x" * 600)))
+        reply = await status_of(served)
+        status = decode_status(reply)
+        infos = {info.model_id: info for info in status.servables}
+        assert infos[OTHER].version == "0f" * 16
+        assert status.memory_used == sum(info.memory for info in infos.values()) > 0
+        assert status.memory_total > 0
+        stats = {
+            each.method: each
+            for model in reply.models
+            if model.model_key == MODEL
+            for each in model.method_stats
+        }["lm.generate"]
+        assert stats.successes_per_second == pytest.approx(1 / 60)
+        assert stats.errors_per_second == pytest.approx(1 / 60)
+        assert stats.pending_reqs == 0
+        assert stats.p50_latency_on_success_per_second > 0
+        assert list(stats.recent_batch_sizes) == [1] * 8
+
+
+async def test_a_failed_load_is_the_calls_error_and_stays_readable() -> None:
+    async with serving(FakeModels()) as served:
+        error = await error_of(served.load(OTHER, "fake.Truncated"))
+        assert isinstance(error, CheckpointError)
+        status = decode_status(await status_of(served))
+        info = next(info for info in status.servables if info.model_id == OTHER)
+        assert info.status is ServableStatus.FAILED
+        assert info.reason == "None: tensor lm_head is truncated"
+        silent = await served.modelet.GetStatus(modelet_pb2.GetStatusRequest())
+        assert {model.failure_reason for model in silent.models} == {""}
+        assert (await served.lm.Generate(lm_request())).texts[0].text
+
+
+async def test_a_server_that_ran_out_of_memory_goes_on() -> None:
+    async with serving(FakeModels()) as served:
+        error = await error_of(served.load(OTHER, "fake.OutOfMemory"))
+        assert "--kv_cache_bytes" in str(error)
+        assert (await served.lm.Generate(lm_request())).texts[0].text
+
+
+async def test_status_answers_while_a_model_loads() -> None:
+    models = FakeModels()
+    async with serving(models) as served:
+        loading = asyncio.ensure_future(served.load(OTHER, "fake.Held"))
+        async with asyncio.timeout(30):
+            while True:
+                status = decode_status(await status_of(served))
+                info = next((i for i in status.servables if i.model_id == OTHER), None)
+                if info and info.progress and info.progress.phase == "compiling bucket":
+                    break
+        assert info.status is ServableStatus.LOADING
+        assert (await served.lm.Generate(lm_request())).texts[0].text
+        models.release.set()
+        await loading
+
+
+async def test_another_checkpoint_is_loaded_in_place_and_the_same_one_is_not() -> None:
+    models = FakeModels()
+    async with serving(models) as served:
+        same = modelet_pb2.UpdateLoadedRequest(model_key=MODEL, checkpoint_path="None")
+        await served.modelet.UpdateLoaded(same)
+        assert models.loads == ["None"]
+        other = modelet_pb2.UpdateLoadedRequest(model_key=MODEL, checkpoint_path="/new")
+        await served.modelet.UpdateLoaded(other)
+        assert models.loads == ["None", "/new"]
+        missing = modelet_pb2.UpdateLoadedRequest(model_key=OTHER, checkpoint_path="/new")
+        assert isinstance(await error_of(served.modelet.UpdateLoaded(missing)), NotLoaded)
+
+
+async def test_acls_are_refused_where_nobody_proves_who_they_are() -> None:
+    acls = common_pb2.AccessControlLists(items={"lm.generate": "me"})
+    async with serving(FakeModels()) as served:
+        for call in (
+            served.modelet.Load(
+                modelet_pb2.LoadRequest(
+                    model_key=OTHER, model_path="fake", checkpoint_path="None", acls=acls
+                )
+            ),
+            served.modelet.UpdateLoaded(
+                modelet_pb2.UpdateLoadedRequest(model_key=MODEL, checkpoint_path="None", acls=acls)
+            ),
+        ):
+            assert isinstance(await error_of(call), UnsupportedParameter)
+
+
+async def test_a_model_of_another_cell_is_refused() -> None:
+    async with serving(FakeModels()) as served:
+        error = await error_of(served.load("/sax/prod/fake"))
+        assert isinstance(error, InvalidName)
+        assert "--sax_cell" in error.text
+
+
+async def test_an_unloaded_model_is_gone_and_wake_up_changes_nothing() -> None:
+    async with serving(FakeModels()) as served:
+        await served.modelet.WakeUp(modelet_pb2.WakeUpRequest())
+        await served.modelet.Unload(modelet_pb2.UnloadRequest(model_key=MODEL))
+        error = await error_of(served.lm.Generate(lm_request()))
+        assert isinstance(error, NotLoaded)
+        assert decode_status(await status_of(served)).servables == ()

@@ -1,0 +1,92 @@
+"""Tokens become chunks: whole characters, counts, scores, stop strings."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model_server.engine.types import RowResult
+from model_server.serving.detokenizer import Detokenizer
+from model_server.text.tokenizer import ByteTokenizer
+from sax.types import TokenChunk
+
+TOKENIZER = ByteTokenizer(256)
+
+
+def answer(stop: tuple[str, ...] = (), logprobs: int | None = None) -> Detokenizer:
+    return Detokenizer(TOKENIZER, stop=stop, prompt_tokens=3, logprobs=logprobs)
+
+
+def push_all(made: Detokenizer, tokens: bytes, finish: str) -> list[TokenChunk]:
+    """Every token of an answer that ends for this reason; stops where the answer does."""
+    chunks: list[TokenChunk] = []
+    for index, token in enumerate(tokens):
+        last = index == len(tokens) - 1
+        chunks.append(made.push(RowResult(token, -0.5), finish if last else None))
+        if chunks[-1].finish_reason:
+            break
+    return chunks
+
+
+def test_each_token_gives_a_chunk_with_usage_and_score_so_far() -> None:
+    first, second = push_all(answer(), b"hi", "length")
+    assert first == TokenChunk("h", (104,), (), None, 3, 1, -0.5)
+    assert second == TokenChunk("i", (105,), (), "length", 3, 2, -1.0)
+
+
+def test_a_character_of_several_tokens_leaves_when_it_is_whole() -> None:
+    chunks = push_all(answer(), "é!".encode(), "length")
+    assert [chunk.text for chunk in chunks] == ["", "é", "!"]
+
+
+def test_a_character_that_stays_broken_shows_at_the_end() -> None:
+    assert push_all(answer(), b"a\xc3", "length")[-1].text == "�"
+
+
+def test_the_token_that_stops_has_no_text_but_counts() -> None:
+    last = push_all(answer(), b"ok\x07", "stop")[-1]
+    assert (last.text, last.token_ids, last.completion_tokens) == ("", (7,), 3)
+    assert last.finish_reason == "stop"
+
+
+def test_a_stop_string_that_spans_tokens_ends_the_answer_unseen() -> None:
+    chunks = push_all(answer(stop=("END",)), b"abENDcd", "length")
+    assert "".join(chunk.text for chunk in chunks) == "ab"
+    assert chunks[-1].finish_reason == "stop"
+    assert chunks[-1].completion_tokens == 5
+
+
+def test_text_held_back_leaves_when_the_answer_ends_otherwise() -> None:
+    assert push_all(answer(stop=("END",)), b"abEN", "length")[-1].text == "EN"
+    assert push_all(answer(stop=("END",)), b"abEN\x07", "stop")[-1].text == "EN"
+
+
+def test_a_stop_string_completed_by_the_last_token_is_a_stop() -> None:
+    last = push_all(answer(stop=("b",)), b"ab", "length")[-1]
+    assert (last.text, last.finish_reason) == ("", "stop")
+
+
+def test_logprobs_name_the_token_and_its_rivals() -> None:
+    made = answer(logprobs=1)
+    chunk = made.push(RowResult(104, -0.25, ((105, -0.125), (104, -0.25))), None)
+    (named,) = chunk.logprobs
+    assert (named.token_id, named.token, named.token_bytes, named.logprob) == (
+        104,
+        "h",
+        b"h",
+        -0.25,
+    )
+    assert [(rival.token, rival.logprob) for rival in named.top] == [("i", -0.125)]
+
+
+def test_logprobs_of_zero_rivals_still_tell_the_chosen_token() -> None:
+    (named,) = answer(logprobs=0).push(RowResult(104, -0.25), None).logprobs
+    assert (named.token_id, named.top) == (104, ())
+
+
+def test_without_logprobs_there_are_none() -> None:
+    assert answer().push(RowResult(104, -0.25, ((1, -1.0),)), None).logprobs == ()
+
+
+@given(st.text(min_size=1, max_size=20))
+def test_the_pieces_add_up_to_the_text(text: str) -> None:
+    chunks = push_all(answer(), text.encode(), "length")
+    assert "".join(chunk.text for chunk in chunks) == text

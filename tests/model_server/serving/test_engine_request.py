@@ -1,0 +1,141 @@
+"""Every field is checked by name, and what passes reaches the engine unchanged."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from model_server.engine.engine import EngineRequest
+from model_server.serving.engine_request import (
+    check_sampling,
+    make_submission,
+    prompt_ids,
+    sample_seeds,
+    score_submission,
+)
+from model_server.text.tokenizer import ByteTokenizer
+from sax.errors import InvalidRequest
+from sax.types import GenerateRequest, Message, ModelSpec, SamplingParams
+from tests.model_server.fake_model import LIMITS, FakeModels
+
+MODEL = "/sax/test/fake"
+SPEC = ModelSpec(model_id=MODEL, model_path="fake", checkpoint="None", replicas=1)
+LOADED = FakeModels()(SPEC, lambda progress: None)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", math.nan),
+        ("temperature", math.inf),
+        ("top_p", 0.0),
+        ("top_p", 1.1),
+        ("top_p", math.nan),
+        ("top_k", -1),
+        ("seed", -1),
+        ("seed", 2**64),
+        ("max_tokens", 0),
+        ("logprobs", -1),
+        ("logprobs", 21),
+        ("stop", ("",)),
+        ("stop", ("x",) * 17),
+        ("stop_token_ids", (256,)),
+        ("stop_token_ids", (-1,)),
+    ],
+)
+def test_a_field_out_of_range_is_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        check_sampling(replace(SamplingParams(), **{field: value}), vocab_size=256)
+    assert caught.value.param == field
+    assert field in caught.value.text
+
+
+def test_the_ends_of_every_range_pass() -> None:
+    low = SamplingParams(
+        temperature=0.0, top_p=1e-9, top_k=0, seed=0, max_tokens=1, logprobs=0, stop_token_ids=(0,)
+    )
+    high = SamplingParams(top_p=1.0, seed=2**64 - 1, logprobs=20, stop=("x",) * 16)
+    check_sampling(low, 256)
+    check_sampling(high, 256)
+
+
+def test_a_prompt_is_text_ids_or_a_chat() -> None:
+    assert prompt_ids("hi", LOADED) == [104, 105]
+    assert prompt_ids((1, 2), LOADED) == [1, 2]
+    chat = prompt_ids((Message("user", "hi"),), LOADED)
+    assert bytes(chat) == b"user: hi\nassistant: "
+
+
+@pytest.mark.parametrize("prompt", ["", ()])
+def test_an_empty_prompt_is_refused(prompt: str | tuple[int, ...]) -> None:
+    with pytest.raises(InvalidRequest, match="empty"):
+        prompt_ids(prompt, LOADED)
+
+
+@pytest.mark.parametrize("prompt", ["hi", (1, 104), (Message("user", "hi"),)])
+def test_a_token_that_the_model_has_no_row_for_is_refused(
+    prompt: str | tuple[int, ...] | tuple[Message, ...],
+) -> None:
+    assert prompt_ids(prompt, replace(LOADED, vocab=200))
+    with pytest.raises(InvalidRequest, match=r"no embedding for: its ids go to 103"):
+        prompt_ids(prompt, replace(LOADED, vocab=104))
+
+
+def test_an_id_outside_the_vocabulary_is_refused_with_both_numbers() -> None:
+    with pytest.raises(InvalidRequest, match="token 256: give ids from 0 to 255"):
+        prompt_ids((1, 256), LOADED)
+
+
+def test_a_chat_needs_a_template() -> None:
+    with pytest.raises(InvalidRequest, match="no chat template") as caught:
+        prompt_ids((Message("user", "hi"),), replace(LOADED, chat_template=None))
+    assert caught.value.param == "messages"
+
+
+def submission_of(sampling: SamplingParams) -> EngineRequest:
+    return make_submission(
+        [1, 2], GenerateRequest(model_id=MODEL, prompt="", sampling=sampling), LOADED
+    )
+
+
+def test_without_a_limit_the_answer_may_fill_the_context() -> None:
+    assert submission_of(SamplingParams()).max_tokens == LIMITS.max_context - 2
+    assert submission_of(SamplingParams(max_tokens=5)).max_tokens == 5
+
+
+def test_without_a_seed_every_request_draws_its_own() -> None:
+    assert submission_of(SamplingParams(seed=7)).sampling.seed == 7
+    seeds = {submission_of(SamplingParams()).sampling.seed for _ in range(8)}
+    assert len(seeds) == 8
+    assert all(0 <= seed < 2**64 for seed in seeds)
+
+
+class EndsAt7(ByteTokenizer):
+    """A tokenizer whose model ends its answers with token 7."""
+
+    eos_ids: frozenset[int] = frozenset({7})
+
+
+def test_the_end_token_stops_unless_it_is_to_be_ignored() -> None:
+    ending = replace(LOADED, tokenizer=EndsAt7(256))
+    sampling = SamplingParams(stop_token_ids=(9,))
+    for ignore, expected in ((False, {7, 9}), (True, {9})):
+        request = GenerateRequest(
+            model_id=MODEL, prompt="", sampling=replace(sampling, ignore_eos=ignore)
+        )
+        assert make_submission([1], request, ending).stop_ids == expected
+
+
+def test_a_score_runs_the_suffix_after_the_prefix_and_generates_nothing() -> None:
+    submission = score_submission([1, 2], [3])
+    assert (submission.prompt, submission.score_from) == ((1, 2, 3), 2)
+
+
+def test_samples_have_different_seeds_and_the_first_is_the_callers() -> None:
+    seeds = sample_seeds(5, 4)
+    assert seeds[0] == 5
+    assert len(set(seeds)) == 4
+    assert seeds == sample_seeds(5, 4)
+    assert sample_seeds(None, 1) != sample_seeds(None, 1)
+    assert all(0 <= seed < 2**64 for seed in sample_seeds(2**64 - 1, 4))

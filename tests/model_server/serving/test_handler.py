@@ -1,0 +1,192 @@
+"""The request handler in one process: no wire, arithmetic models."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from model_server.loading.loaded import Loaded
+from model_server.services.connection import TokenStream
+from model_server.serving.admission import Admission
+from model_server.serving.handler import GENERATE_STREAM, Handler
+from model_server.serving.metrics import ModelServerMetrics
+from model_server.serving.servables import Servables
+from model_server.text.tokenizer import ByteTokenizer, IncrementalDecoder
+from sax.errors import Internal, InvalidRequest, NotLoaded, SaxError, ShuttingDown
+from sax.types import GenerateRequest, ModelSpec, SamplingParams, TokenChunk
+from tests.model_server.fake_model import FakeModels, answer_to, text_of
+from tests.model_server.fake_server import until
+
+MODEL = "/sax/test/fake"
+
+
+class BadDecoder:
+    """Breaks on the second token."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def push(self, token_id: int) -> str:
+        self.seen += 1
+        if self.seen == 2:
+            raise KeyError(token_id)
+        return "x"
+
+    def flush(self) -> str:
+        return ""
+
+
+class BadTokenizer(ByteTokenizer):
+    """The first answer's decoder is broken."""
+
+    made = 0
+
+    def decoder(self) -> IncrementalDecoder:
+        self.made += 1
+        return BadDecoder() if self.made == 1 else super().decoder()
+
+
+class BadTokenizerModels(FakeModels):
+    def __call__(self, spec: ModelSpec, report: object) -> Loaded:
+        return replace(super().__call__(spec, lambda progress: None), tokenizer=BadTokenizer(256))
+
+
+class ScoreOnlyModels(FakeModels):
+    def __call__(self, spec: ModelSpec, report: object) -> Loaded:
+        loaded = super().__call__(spec, lambda progress: None)
+        return replace(loaded, methods=("lm.score",))
+
+
+class FewRowsModels(FakeModels):
+    """A model with an embedding for the first letters only."""
+
+    def __call__(self, spec: ModelSpec, report: object) -> Loaded:
+        return replace(super().__call__(spec, lambda progress: None), vocab=ord("c"))
+
+
+@asynccontextmanager
+async def handling(models: FakeModels) -> AsyncIterator[Handler]:
+    servables = Servables(models, drain_s=0)
+    handler = Handler(servables, ModelServerMetrics(servables.loaded, lambda: 0), Admission())
+    await servables.load(
+        ModelSpec(model_id=MODEL, model_path="fake", checkpoint="None", replicas=1)
+    )
+    try:
+        yield handler
+    finally:
+        await servables.close()
+
+
+def question(prompt: str = "hi", **sampling: object) -> GenerateRequest:
+    params = SamplingParams(**({"temperature": 0.0, "max_tokens": 5} | sampling))  # pyright: ignore
+    return GenerateRequest(model_id=MODEL, prompt=prompt, sampling=params)
+
+
+async def collect(connection: TokenStream) -> dict[int, list[TokenChunk | SaxError]]:
+    """Everything the requests of a connection yield."""
+    connection.end()
+    out: dict[int, list[TokenChunk | SaxError]] = {}
+    while deliveries := await connection.take():
+        for id, chunk in deliveries:
+            out.setdefault(id, []).append(chunk)
+    return out
+
+
+def text(chunks: list[TokenChunk | SaxError]) -> str:
+    return "".join(chunk.text for chunk in chunks if isinstance(chunk, TokenChunk))
+
+
+async def test_a_bug_in_one_answer_fails_that_answer_alone() -> None:
+    async with handling(BadTokenizerModels()) as handler:
+        connection = TokenStream(handler, GENERATE_STREAM)
+        await connection.start(1, question())
+        await connection.start(2, question())
+        out = await collect(connection)
+        assert isinstance(out[1][-1], Internal)
+        assert "KeyError" not in out[1][-1].text
+        assert text(out[2]) == text_of(answer_to("hi", 5))
+        assert await handler.admission.drain(5)
+
+
+async def test_a_long_prompt_is_answered_like_a_short_one() -> None:
+    prompt = "x" * 400
+    async with handling(FakeModels()) as handler:
+        connection = TokenStream(handler, GENERATE_STREAM)
+        await connection.start(1, question(prompt))
+        assert text((await collect(connection))[1]) == text_of(answer_to(prompt, 5))
+        ids, _ = await handler.tokenize(MODEL, "y" * 5000)
+        assert ids == [ord("y")] * 5000
+
+
+async def test_a_method_the_model_does_not_serve_is_refused_with_those_it_does() -> None:
+    async with handling(ScoreOnlyModels()) as handler:
+        with pytest.raises(InvalidRequest, match="does not serve lm.generate_stream; it serves"):
+            await handler.start(question(), GENERATE_STREAM, print)
+        assert await handler.score(MODEL, "a", ["b"])
+
+
+async def test_a_score_of_a_token_without_an_embedding_is_refused() -> None:
+    async with handling(FewRowsModels()) as handler:
+        assert await handler.score(MODEL, "a", ["b"])
+        with pytest.raises(InvalidRequest, match=r"token 99 \('c'\)"):
+            await handler.score(MODEL, "a", ["c"])
+
+
+async def test_draining_waits_for_what_runs_and_refuses_what_comes() -> None:
+    async with handling(FakeModels(delay_s=0.005)) as handler:
+        connection = TokenStream(handler, GENERATE_STREAM)
+        await connection.start(1, question(max_tokens=20))
+        draining = asyncio.create_task(handler.admission.drain(30))
+        await asyncio.sleep(0)
+        with pytest.raises(ShuttingDown):
+            await handler.start(question(), GENERATE_STREAM, print)
+        assert not draining.done()
+        assert len((await collect(connection))[1]) == 20
+        assert await draining
+
+
+async def test_draining_gives_up_after_its_time() -> None:
+    async with handling(FakeModels(delay_s=0.01)) as handler:
+        connection = TokenStream(handler, GENERATE_STREAM)
+        await connection.start(1, question(max_tokens=500))
+        assert not await handler.admission.drain(0.01)
+        connection.close()
+
+
+async def test_a_closed_connection_leaves_nothing_running_and_nothing_pending() -> None:
+    async with handling(FakeModels(delay_s=0.01)) as handler:
+        connection = TokenStream(handler, GENERATE_STREAM)
+        for id in range(3):
+            await connection.start(id, question(max_tokens=500))
+        connection.close()
+        connection.close()
+        assert await connection.take() == []
+        assert await handler.admission.drain(0)
+
+
+async def test_a_score_whose_caller_goes_away_is_cancelled() -> None:
+    models = FakeModels(delay_s=0.01)
+    async with handling(models) as handler:
+        scoring = asyncio.create_task(handler.score(MODEL, "a", ["b" * 400, "c" * 400]))
+        await until(lambda: bool(models.runners[0].launched))
+        scoring.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await scoring
+        assert await handler.admission.drain(5)
+
+
+async def test_one_bad_suffix_fails_the_score_and_leaves_nothing_behind() -> None:
+    async with handling(FakeModels()) as handler:
+        with pytest.raises(InvalidRequest):
+            await handler.score(MODEL, "a", ["b", ""])
+        assert await handler.admission.drain(5)
+
+
+async def test_defaults_and_tokens_of_a_model_that_is_not_here_are_refused() -> None:
+    async with handling(FakeModels()) as handler:
+        with pytest.raises(NotLoaded):
+            handler.defaults("/sax/test/none")
+        with pytest.raises(NotLoaded):
+            await handler.tokenize("/sax/test/none", "x")

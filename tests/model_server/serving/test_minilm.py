@@ -1,0 +1,76 @@
+"""The real all-MiniLM-L6-v2 gives the reference's embeddings (see golden/make_minilm.py)."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from model_server.checkpoints.huggingface.sentence_transformers import read_sentence_settings
+from model_server.checkpoints.opening import open_checkpoint
+from model_server.loading.embed_loading import NeededTensors, SentenceTokenizer
+from model_server.loading.weights import read_weights
+from model_server.models.layers.embedder import EmbedRecipe, pooled
+from model_server.models.registry import make_recipe
+from tests.real_models import minilm
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+PAIRS = json.loads((GOLDEN / "minilm_embeddings.json").read_text(encoding="utf-8"))["pairs"]
+EMBEDDINGS = np.load(GOLDEN / "minilm_embeddings.npz")["embeddings"]  # f32[20, 384]
+TEXTS = [text for pair in PAIRS for text in pair["texts"]]
+IDS = [ids for pair in PAIRS for ids in pair["ids"]]
+
+
+@pytest.fixture(scope="module")
+def embedded() -> np.ndarray:
+    """f32[20, 384]: all sentences in one batch, from the reference's token ids."""
+    folder = minilm()
+    settings = read_sentence_settings(folder)
+    with closing(open_checkpoint(str(folder))) as checkpoint:
+        recipe = make_recipe("auto", checkpoint.config, {})
+        assert isinstance(recipe, EmbedRecipe)
+        module = recipe.blueprint()
+        needed: Any = NeededTensors(checkpoint, recipe.unused)
+        model = module.assemble(read_weights(module.declarations, needed, lambda _: None))
+    tokens = np.zeros((len(IDS), max(map(len, IDS))), np.int32)
+    for row, ids in zip(tokens, IDS, strict=True):
+        row[: len(ids)] = ids
+    lengths = jnp.asarray([len(ids) for ids in IDS])
+    hidden = model(jnp.asarray(tokens), lengths)
+    vectors = pooled(hidden, lengths, pooling=settings.pooling, normalise=settings.normalise)
+    return np.asarray(vectors)
+
+
+def test_embeddings_are_the_references(embedded: np.ndarray) -> None:
+    np.testing.assert_allclose(embedded, EMBEDDINGS, atol=1e-5)
+
+
+@pytest.mark.parametrize("index", range(len(PAIRS)))
+def test_sentences_are_as_alike_as_the_reference_says(embedded: np.ndarray, index: int) -> None:
+    first, second = embedded[2 * index : 2 * index + 2]
+    assert first @ second == pytest.approx(PAIRS[index]["cosine"], abs=1e-5)
+
+
+def test_eating_food_and_eating_a_meal_are_alike(embedded: np.ndarray) -> None:
+    """The figure people know from the model's card, of the sentences about a man."""
+    at = TEXTS.index("A man is eating food.")
+    assert round(float(embedded[at] @ embedded[at + 1]), 3) == 0.926
+
+
+def test_sentences_have_the_references_ids() -> None:
+    folder = minilm()
+    settings = read_sentence_settings(folder)
+    with closing(open_checkpoint(str(folder))) as checkpoint:
+        tokenizer = SentenceTokenizer(checkpoint.tokenizer(), settings)
+        found = [tokenizer.encode(text) for text in TEXTS]
+    longest = settings.max_length
+    for text, ids, wanted in zip(TEXTS, found, IDS, strict=True):
+        if longest is None or len(ids) <= longest:
+            assert ids == wanted, text
+        else:  # the reference cuts, the server refuses: the ids up to the cut are the same
+            assert ids[: longest - 1] == wanted[:-1]

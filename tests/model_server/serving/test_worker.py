@@ -1,0 +1,65 @@
+"""One thread, in order, whatever its jobs do."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from model_server.serving.batcher import Worker
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    made = Worker("worker under test")
+    yield made
+    made.stop()
+
+
+async def test_jobs_run_in_order_on_one_thread(worker: Worker) -> None:
+    order: list[tuple[int, str]] = []
+    jobs = [
+        worker.run(lambda i=i: order.append((i, threading.current_thread().name))) for i in range(5)
+    ]
+    await asyncio.gather(*jobs)
+    assert order == [(i, "worker under test") for i in range(5)]
+
+
+async def test_a_job_returns_its_value_and_raises_its_error(worker: Worker) -> None:
+    assert await worker.run(lambda: 7) == 7
+    with pytest.raises(KeyError):
+        await worker.run(lambda: {}["absent"])
+
+
+async def test_a_job_that_exits_ends_nothing_but_itself(worker: Worker) -> None:
+    def leave() -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(RuntimeError, match="SystemExit: 3"):
+        await worker.run(leave)
+    assert await worker.run(lambda: "still here") == "still here"
+
+
+async def test_a_job_whose_caller_left_before_it_began_is_left_out(worker: Worker) -> None:
+    gate, ran = threading.Event(), []
+    first = worker.run(gate.wait)
+    second = worker.run(lambda: ran.append("second"))
+    second.cancel()
+    await asyncio.sleep(0)
+    gate.set()
+    await first
+    await worker.run(lambda: None)
+    assert ran == []
+
+
+async def test_the_thread_ends_after_the_jobs_it_has() -> None:
+    worker = Worker("worker that stops")
+    job = worker.run(lambda: "done")
+    worker.stop()
+    assert await job == "done"
+    for thread in threading.enumerate():
+        if thread.name == "worker that stops":
+            await asyncio.to_thread(thread.join, 10)
+            assert not thread.is_alive()

@@ -1,0 +1,75 @@
+"""Whatever way text is cut, stop strings end it at the same place and never show."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model_server.text.stop_text import StopText
+
+letters = st.text("ab", max_size=30)
+stops = st.lists(st.text("ab", min_size=1, max_size=5), max_size=3)
+
+
+def run(pieces: list[str], stops: list[str]) -> tuple[list[str], bool]:
+    """What leaves, piece by piece, with the flush at the end."""
+    stop_text = StopText(stops)
+    out = [stop_text.push(piece) for piece in pieces]
+    if not stop_text.matched:
+        out.append(stop_text.flush())
+    return out, stop_text.matched
+
+
+def naive(text: str, stops: list[str]) -> tuple[str, bool]:
+    """The definition: grow the text; at the first stop it ends with, cut the longest such stop."""
+    for end in range(1, len(text) + 1):
+        if found := [stop for stop in stops if text[:end].endswith(stop)]:
+            return text[: end - max(map(len, found))], True
+    return text, False
+
+
+@given(st.lists(letters, max_size=6), stops)
+def test_the_text_is_what_the_definition_says_however_it_is_cut(
+    pieces: list[str], stops: list[str]
+) -> None:
+    out, matched = run(pieces, stops)
+    assert ("".join(out), matched) == naive("".join(pieces), stops)
+
+
+@given(st.lists(letters, max_size=6), stops)
+def test_no_part_of_a_later_stop_ever_leaves(pieces: list[str], stops: list[str]) -> None:
+    final, _ = naive("".join(pieces), stops)
+    stop_text = StopText(stops)
+    sent = ""
+    for piece in pieces:
+        sent += stop_text.push(piece)
+        assert final.startswith(sent)
+
+
+@given(letters, stops)
+def test_only_a_beginning_of_a_stop_is_held_back(text: str, stops: list[str]) -> None:
+    stop_text = StopText(stops)
+    sent = stop_text.push(text)
+    held = stop_text.flush()
+    if not stop_text.matched:
+        assert sent + held == text
+        assert not held or any(stop.startswith(held) for stop in stops)
+
+
+def test_a_stop_that_spans_pieces_is_found() -> None:
+    assert run(["one\n", "\nHum", "an: two"], ["\n\nHuman:"]) == (["one", "", ""], True)
+
+
+def test_text_that_only_looked_like_a_stop_leaves_at_once() -> None:
+    stop_text = StopText(["STOP"])
+    assert stop_text.push("go ST") == "go "
+    assert stop_text.push("AY") == "STAY"
+
+
+def test_without_stops_text_passes_through() -> None:
+    assert StopText([]).push("anything") == "anything"
+
+
+def test_nothing_leaves_after_a_match() -> None:
+    stop_text = StopText(["x"])
+    assert stop_text.push("axb") == "a"
+    assert stop_text.push("c") == ""
+    assert stop_text.flush() == ""

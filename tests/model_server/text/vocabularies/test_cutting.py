@@ -1,0 +1,70 @@
+"""Every family's way of cutting text keeps all of it, and differs where it should."""
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model_server.text.tokenizer import HfTokenizer
+from model_server.text.vocabularies.byte_level import byte_level, written
+from model_server.text.vocabularies.cutting import CUTTINGS, with_space_before
+
+VOCAB = {written(bytes([byte])): byte for byte in range(256)}
+TOKENIZERS = {
+    name: HfTokenizer(byte_level(VOCAB, [], [], cutting).serialized())
+    for name, cutting in CUTTINGS.items()
+}
+
+
+def words(name: str, text: str) -> list[str]:
+    cut = tokenizers.Tokenizer.from_str(TOKENIZERS[name].serialized).pre_tokenizer
+    assert cut is not None
+    return [word.replace("\u0120", " ") for word, _ in cut.pre_tokenize_str(text)]
+
+
+@pytest.mark.parametrize("name", CUTTINGS)
+@given(text=st.text(max_size=20))
+def test_every_way_of_cutting_keeps_every_byte(name: str, text: str) -> None:
+    if CUTTINGS[name].normalizer is None:
+        assert TOKENIZERS[name].decode(TOKENIZERS[name].encode(text)) == text
+
+
+def test_digits_go_together_as_each_family_was_trained() -> None:
+    assert words("gpt-2", "a1234") == ["a", "1234"]
+    for single in ("qwen2", "qwen35", "smollm", "tekken", "deepseek-coder", "deepseek-llm"):
+        assert words(single, "a1234") == ["a", "1", "2", "3", "4"]
+    for triple in ("llama-bpe", "dbrx", "deepseek-v3", "gpt-4o"):
+        assert words(triple, "a1234") == ["a", "123", "4"]
+
+
+def test_case_cuts_words_in_some_families() -> None:
+    assert words("tekken", "abCD eF") == ["ab", "CD", " e", "F"]
+    assert words("gpt-4o", "abCD eF") == ["ab", "CD", " e", "F"]
+    assert words("qwen2", "abCD eF") == ["abCD", " eF"]
+
+
+def test_suffixes_belong_to_words_in_some_families() -> None:
+    assert words("gpt-4o", "i'm") == ["i'm"]
+    assert words("tekken", "i'm") == ["i", "'m"]
+    assert words("qwen2", "i'LL") == ["i", "'LL"]
+    assert words("gpt-2", "i'LL") == ["i", "'", "LL"]
+
+
+def test_white_space_goes_with_the_next_word_or_the_line() -> None:
+    assert words("gpt-2", "a  b\n\nc") == ["a", " ", " b", "\u010a", "\u010a", "c"]
+    assert words("llama-bpe", "a  b.\n\nc") == ["a", " ", " b", ".\u010a\u010a", "c"]
+    assert words("deepseek-v3", "a.b /x") == ["a", ".b", " /", "x"]
+
+
+def test_letters_are_composed_where_the_makers_do() -> None:
+    for name in ("qwen2", "olmo", "command-r"):
+        assert TOKENIZERS[name].decode(TOKENIZERS[name].encode("e\u0301")) == "\u00e9"
+    for name in ("gpt-2", "llama-bpe", "qwen35"):
+        assert TOKENIZERS[name].decode(TOKENIZERS[name].encode("e\u0301")) == "e\u0301"
+
+
+def test_a_space_may_be_put_before() -> None:
+    cutting = with_space_before(CUTTINGS["gpt-2"])
+    tokenizer = HfTokenizer(byte_level(VOCAB, [], [], cutting).serialized())
+    assert tokenizer.decode(tokenizer.encode("ab")) == " ab"
+    assert tokenizer.decode(tokenizer.encode(" ab")) == " ab"

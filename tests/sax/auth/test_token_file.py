@@ -1,0 +1,102 @@
+"""The token file: who a token belongs to, now."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sax.auth.acl import Principal
+from sax.auth.token_file import TokenFile, new_token, token_line
+from sax.errors import InvalidRequest
+from tests.identities import Identities
+
+
+def test_a_token_belongs_to_whom_the_file_says_and_to_nobody_else(tmp_path: Path) -> None:
+    people = Identities(tmp_path, "alice", "bob@example.com")
+    tokens = TokenFile(people.path)
+    assert tokens.find(people.tokens["alice"]) == Principal("alice")
+    assert tokens.find(people.tokens["bob@example.com"]) == Principal("bob@example.com")
+    for stranger in ("", new_token(), people.tokens["alice"][:-1], "\udc80"):
+        assert tokens.find(stranger) is None
+
+
+def test_the_file_holds_no_token(tmp_path: Path) -> None:
+    people = Identities(tmp_path, "alice")
+    assert people.tokens["alice"] not in people.path.read_text()
+
+
+def test_a_person_may_have_two_tokens_while_one_replaces_the_other(tmp_path: Path) -> None:
+    old, new = new_token(), new_token()
+    (tmp_path / "f").write_text(f"{token_line('alice', old)}\n{token_line('alice', new)}\n")
+    tokens = TokenFile(tmp_path / "f")
+    assert tokens.find(old) == tokens.find(new) == Principal("alice")
+
+
+def test_a_change_of_the_file_is_in_force_at_the_next_look(tmp_path: Path) -> None:
+    people = Identities(tmp_path, "alice")
+    tokens = TokenFile(people.path)
+    people.tokens["bob"] = new_token()
+    gone = people.tokens.pop("alice")
+    people.write()
+    assert tokens.find(gone) is None
+    assert tokens.find(people.tokens["bob"]) == Principal("bob")
+
+
+def test_a_file_that_goes_bad_or_away_changes_nothing_until_it_is_good_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    people = Identities(tmp_path, "alice")
+    tokens = TokenFile(people.path)
+    good = people.path.read_text()
+    people.path.write_text("alice\n")
+    assert tokens.find(people.tokens["alice"]) == Principal("alice")
+    os.remove(people.path)
+    for _ in range(3):
+        assert tokens.find(people.tokens["alice"]) == Principal("alice")
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+    assert f"{people.path}:1" in caplog.text
+    people.path.write_text(good.replace("alice", "carol"))
+    assert tokens.find(people.tokens["alice"]) == Principal("carol")
+
+
+SECRET = "sax_put-here-by-mistake"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("alice", "NAME SHA256HEX"),
+        (f"alice {SECRET}", "NAME SHA256HEX"),
+        ("alice " + "F" * 64, "NAME SHA256HEX"),
+        ("alice " + "f" * 64 + " x", "NAME SHA256HEX"),
+        ("al!ce " + "f" * 64, "not a principal name"),
+        ("bob " + "0" * 64, "alice's in an earlier line"),
+    ],
+)
+def test_a_bad_line_ends_the_start_by_file_and_line_and_is_not_repeated(
+    tmp_path: Path, line: str, says: str
+) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("# good\n\nalice " + "0" * 64 + f"\n{line}\n")
+    with pytest.raises(InvalidRequest, match=says) as refused:
+        TokenFile(path)
+    assert f"{path}:4" in refused.value.text
+    assert SECRET not in refused.value.text
+    assert refused.value.param == "tokens"
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+def test_a_file_that_cannot_be_read_ends_the_start(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "tokens"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InvalidRequest, match=str(path)):
+        TokenFile(path)
+
+
+def test_tokens_differ_and_fit_into_a_header() -> None:
+    made = {new_token() for _ in range(100)}
+    assert len(made) == 100
+    assert all(token.isascii() and token.isprintable() and " " not in token for token in made)

@@ -1,0 +1,41 @@
+"""The leash runs a module as if it were the program. Its death with its supervisor is tested in
+test_supervisor.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = str(Path(__file__).parents[4])
+
+
+def leashed(folder: Path, *words: str) -> tuple[int, str]:
+    """Run the leash with its standard input held open, as a supervisor does."""
+    reader, writer = os.pipe()
+    try:
+        process = subprocess.run(
+            [sys.executable, "-m", "sax.cli.local.leash", *words],
+            stdin=reader,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join((str(folder), ROOT))},
+        )
+    finally:
+        os.close(reader)
+        os.close(writer)
+    return process.returncode, process.stdout
+
+
+def test_the_module_sees_its_flags_and_its_exit_code_is_kept(tmp_path: Path) -> None:
+    source = "import sys\nif __name__ == '__main__':\n    print(sys.argv[1:])\n    sys.exit(5)\n"
+    (tmp_path / "hello.py").write_text(source)
+    assert leashed(tmp_path, "hello", "--a", "b") == (5, "['--a', 'b']\n")
+
+
+def test_a_leash_without_a_module_says_how_to_use_it(tmp_path: Path) -> None:
+    code, text = leashed(tmp_path)
+    assert code == 2
+    assert "MODULE" in text

@@ -1,0 +1,75 @@
+"""What `sax up` says about who may call, before it starts anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sax.cli.local.cell_plan import CellPlan
+from sax.cli.local.up import announcement, check_security
+from sax.errors import InvalidRequest
+
+
+def plan(folder: Path, **changes: object) -> CellPlan:
+    return CellPlan(folder=folder, compile_cache=folder, **changes)  # pyright: ignore
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SAX_TOKEN", "SAX_TOKEN_FILE", "SAX_TLS_CERT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_every_process_gets_the_tokens_and_the_servers_their_admins(tmp_path: Path) -> None:
+    admin, model, gateway = plan(tmp_path, tokens=tmp_path / "t", admin_acl="ops").children
+    for child in (admin, model, gateway):
+        assert f"--tokens={tmp_path / 't'}" in child.flags
+        assert ("--admin_acl=ops" in child.flags) == (child is not gateway)
+    for child in plan(tmp_path).children:
+        assert not any("tokens" in flag or "acl" in flag for flag in child.flags)
+
+
+@pytest.mark.parametrize("changes", [{"tokens": Path("t")}, {"admin_acl": "ops"}])
+def test_half_of_it_is_refused(tmp_path: Path, changes: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        plan(tmp_path, **changes)
+    assert refused.value.param == "admin_acl"
+
+
+def test_a_cell_that_could_not_speak_to_itself_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = plan(tmp_path, tokens=tmp_path / "t", admin_acl="ops")
+    with pytest.raises(InvalidRequest, match="SAX_TOKEN_FILE"):
+        check_security(closed)
+    monkeypatch.setenv("SAX_TOKEN", "x")
+    check_security(closed)
+
+
+@pytest.mark.parametrize(("host", "warns"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_an_open_gateway_that_others_reach_is_told_of_where_the_person_looks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], host: str, warns: bool
+) -> None:
+    check_security(plan(tmp_path, host=host))
+    assert ("OPEN TO EVERYONE" in capsys.readouterr().err) == warns
+
+
+def test_the_announcement_says_where_everything_is(tmp_path: Path) -> None:
+    assert announcement(plan(tmp_path)).splitlines() == [
+        "cell /sax/test is up; Ctrl-C drains and stops it",
+        "  gateway       http://127.0.0.1:8888   OpenAI clients: http://127.0.0.1:8888/v1",
+        "  admin server  127.0.0.1:10000   status: http://127.0.0.1:10002/",
+        "  model server  127.0.0.1:10001   metrics: http://127.0.0.1:10003/metrics",
+        f"  logs          {tmp_path / 'logs'}",
+    ]
+
+
+def test_the_announcement_shows_every_model_server_and_its_hosts(tmp_path: Path) -> None:
+    text = announcement(plan(tmp_path, servers=2, hosts=4, devices_per_host=2))
+    assert text.splitlines()[3:5] == [
+        "  model server 0  127.0.0.1:10001   metrics: http://127.0.0.1:10003/metrics   "
+        "4 hosts of 2 devices meet at 127.0.0.1:10101",
+        "  model server 1  127.0.0.1:10011   metrics: http://127.0.0.1:10013/metrics   "
+        "4 hosts of 2 devices meet at 127.0.0.1:10111",
+    ]

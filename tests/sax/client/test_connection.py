@@ -1,0 +1,249 @@
+"""The multiplexed token stream against a server that counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+
+import pytest
+
+from sax.client.connection import ModelServerConnection
+from sax.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidRequest,
+    PromptTooLong,
+    QueueFull,
+    ReplicaLost,
+)
+from sax.types import GenerateRequest, SamplingParams, TokenChunk
+from tests.sax.fake_replica import FakeReplica
+
+
+@pytest.fixture
+async def connection(replica: FakeReplica) -> AsyncIterator[ModelServerConnection]:
+    connection = ModelServerConnection(replica.address)
+    yield connection
+    await connection.close()
+    assert connection.outstanding == 0
+
+
+def ask(tokens: int, prompt: str = "go") -> GenerateRequest:
+    return GenerateRequest(
+        model_id="/sax/test/counter", prompt=prompt, sampling=SamplingParams(max_tokens=tokens)
+    )
+
+
+async def text(connection: ModelServerConnection, tokens: int) -> str:
+    return " ".join([chunk.text async for chunk in connection.generate(ask(tokens))])
+
+
+async def until(true: Callable[[], object]) -> None:
+    while not true():  # noqa: ASYNC110 - what the server saw has no event
+        await asyncio.sleep(0.005)
+
+
+async def test_an_answer_arrives_chunk_by_chunk_with_all_its_fields(
+    connection: ModelServerConnection,
+) -> None:
+    chunks = [chunk async for chunk in connection.generate(ask(3))]
+    assert [chunk.text for chunk in chunks] == ["0", "1", "2"]
+    assert [chunk.token_ids for chunk in chunks] == [(0,), (1,), (2,)]
+    assert [chunk.finish_reason for chunk in chunks] == [None, None, "length"]
+    assert (chunks[-1].prompt_tokens, chunks[-1].completion_tokens) == (5, 3)
+    assert chunks[-1].score == -2.0
+
+
+async def test_many_requests_share_one_stream_and_get_their_own_chunks(
+    connection: ModelServerConnection, replica: FakeReplica
+) -> None:
+    answers = await asyncio.gather(*(text(connection, tokens) for tokens in range(1, 33)))
+    assert answers == [" ".join(map(str, range(tokens))) for tokens in range(1, 33)]
+    assert replica.streams == 1
+    assert replica.cancelled == []
+
+
+async def test_outstanding_counts_the_open_requests(
+    connection: ModelServerConnection, replica: FakeReplica
+) -> None:
+    replica.hold.clear()
+    streams = [connection.generate(ask(9)) for _ in range(3)]
+    for stream in streams:
+        await anext(stream)
+    assert connection.load == (False, 3)
+    await streams[0].aclose()
+    assert connection.outstanding == 2
+    replica.hold.set()
+    for stream in streams[1:]:
+        async for _ in stream:
+            pass
+    assert connection.outstanding == 0
+
+
+async def test_closing_an_answer_early_cancels_it_on_the_server(
+    connection: ModelServerConnection, replica: FakeReplica
+) -> None:
+    async with aclosing(connection.generate(ask(1000))) as chunks:
+        assert (await anext(chunks)).text == "0"
+    await until(lambda: replica.cancelled)
+    assert replica.cancelled == [1]
+    assert await text(connection, 2) == "0 1"
+
+
+async def test_a_cancelled_task_cancels_its_request_on_the_server(
+    connection: ModelServerConnection, replica: FakeReplica
+) -> None:
+    replica.hold.clear()
+    task = asyncio.create_task(text(connection, 1000))
+    await until(lambda: connection.outstanding)
+    await until(lambda: replica.asked)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until(lambda: replica.cancelled)
+
+
+async def test_a_failure_is_raised_as_what_the_server_raised_and_harms_no_other_request(
+    connection: ModelServerConnection, replica: FakeReplica
+) -> None:
+    replica.hold.clear()
+    other = connection.generate(ask(3))
+    await anext(other)
+    replica.fail = [QueueFull("8 requests wait already", retry_after_s=1.5)]
+    with pytest.raises(QueueFull, match="8 requests wait already") as caught:
+        await text(connection, 2)
+    assert caught.value.retry_after_s == 1.5
+    replica.fail = [PromptTooLong("9 tokens are more than 8", param="prompt")]
+    with pytest.raises(PromptTooLong) as caught_too:
+        await text(connection, 2)
+    assert caught_too.value.param == "prompt"
+    replica.hold.set()
+    assert [chunk.text async for chunk in other] == ["1", "2"]
+    assert replica.cancelled == []
+
+
+async def test_a_broken_connection_fails_every_open_request_at_once(
+    connection: ModelServerConnection, replica: FakeReplica
+) -> None:
+    replica.hold.clear()
+    streams = [connection.generate(ask(1000)) for _ in range(5)]
+    for stream in streams:
+        await anext(stream)
+    await replica.stop()
+    for stream in streams:
+        with pytest.raises(ReplicaLost, match=replica.address):
+            await anext(stream)
+    assert connection.load == (True, 0)
+
+
+async def test_the_connection_comes_back_on_the_next_use(replica: FakeReplica) -> None:
+    connection = ModelServerConnection(replica.address)
+    assert await text(connection, 2) == "0 1"
+    port = int(replica.address.rpartition(":")[2])
+    await replica.stop()
+    with pytest.raises(ReplicaLost):
+        await text(connection, 2)
+    again = FakeReplica()
+    await again.start(port)
+    answer = ""
+    while not answer:  # gRPC waits a moment between attempts to connect
+        try:
+            answer = await text(connection, 3)
+        except ReplicaLost:
+            await asyncio.sleep(0.05)
+    assert answer == "0 1 2"
+    await connection.close()
+    await again.stop()
+
+
+async def test_a_late_answer_is_a_deadline_exceeded_and_is_cancelled(
+    connection: ModelServerConnection, replica: FakeReplica
+) -> None:
+    replica.hold.clear()
+    with pytest.raises(DeadlineExceeded, match=r"within 0\.05 s"):
+        async for _ in connection.generate(ask(1000), timeout_s=0.05):
+            pass
+    await until(lambda: replica.cancelled)
+
+
+async def test_a_request_no_message_can_hold_is_refused_by_name(
+    connection: ModelServerConnection,
+) -> None:
+    with pytest.raises(InvalidRequest, match="prompt cannot be sent") as caught:
+        await anext(connection.generate(ask(1, prompt="\ud800")))
+    assert caught.value.param == "prompt"
+
+
+async def test_closing_the_connection_ends_open_requests_with_cancelled(
+    replica: FakeReplica,
+) -> None:
+    replica.hold.clear()
+    connection = ModelServerConnection(replica.address)
+    stream = connection.generate(ask(1000))
+    await anext(stream)
+    await connection.close()
+    with pytest.raises(Cancelled):
+        await anext(stream)
+
+
+async def test_a_sink_gets_the_chunks_an_iterator_would(connection: ModelServerConnection) -> None:
+    chunks: list[TokenChunk] = []
+    await connection.generate_to(ask(3), chunks.append)
+    assert chunks == [chunk async for chunk in connection.generate(ask(3))]
+
+
+async def test_a_request_of_a_sink_fails_alone_and_typed(
+    connection: ModelServerConnection, replica: FakeReplica
+) -> None:
+    replica.fail.append(QueueFull("32 requests wait", retry_after_s=2.0))
+    chunks: list[TokenChunk] = []
+    with pytest.raises(QueueFull, match="32 requests wait"):
+        await connection.generate_to(ask(3), chunks.append)
+    assert chunks == []
+    assert replica.cancelled == []
+
+
+async def test_a_sink_that_raises_ends_its_own_request_only(
+    connection: ModelServerConnection, replica: FakeReplica
+) -> None:
+    def sink(chunk: TokenChunk) -> None:
+        raise ValueError(chunk.text)
+
+    other: list[TokenChunk] = []
+    bad, good = await asyncio.gather(
+        connection.generate_to(ask(1000), sink),
+        connection.generate_to(ask(5), other.append),
+        return_exceptions=True,
+    )
+    assert isinstance(bad, ValueError)
+    assert (good, len(other)) == (None, 5)
+    await until(lambda: replica.cancelled)
+
+
+async def test_cancelling_the_wait_of_a_sink_cancels_on_the_server(
+    connection: ModelServerConnection, replica: FakeReplica
+) -> None:
+    replica.hold.clear()
+    chunks: list[TokenChunk] = []
+    waiting = asyncio.create_task(connection.generate_to(ask(1000), chunks.append))
+    await until(lambda: chunks)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await until(lambda: replica.cancelled)
+    assert len(chunks) == 1
+
+
+async def test_a_lost_or_late_answer_is_the_error_of_whoever_waits_for_the_sink(
+    connection: ModelServerConnection, replica: FakeReplica
+) -> None:
+    replica.hold.clear()
+    with pytest.raises(DeadlineExceeded):
+        await connection.generate_to(ask(1000), lambda _: None, timeout_s=0.05)
+    chunks: list[TokenChunk] = []
+    waiting = asyncio.create_task(connection.generate_to(ask(1000), chunks.append))
+    await until(lambda: chunks)
+    await replica.stop()
+    with pytest.raises(ReplicaLost, match=replica.address):
+        await waiting

@@ -1,0 +1,371 @@
+"""Which replica a request goes to, and what happens when that one fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sax.client import AsyncClient
+from sax.client.attempts import RetryLimits, Route
+from sax.client.connection import ServerLoad
+from sax.client.locator import choose
+from sax.errors import (
+    AdminUnavailable,
+    Cancelled,
+    InvalidName,
+    InvalidRequest,
+    ModelNotFound,
+    ModelNotReady,
+    NotLoaded,
+    QueueFull,
+    ReplicaLost,
+    SaxError,
+    ShuttingDown,
+)
+from sax.types import GenerateRequest, ReplicaStatus, SamplingParams, ServableStatus, TokenChunk
+from tests.sax.conftest import MODEL
+from tests.sax.fake_admin import FakeAdmin
+from tests.sax.fake_replica import FakeReplica
+
+LOADS = st.dictionaries(
+    st.sampled_from("abcdef"), st.builds(ServerLoad, st.booleans(), st.integers(0, 3)), max_size=6
+)
+
+
+@given(LOADS, st.frozensets(st.sampled_from("abcdef")))
+def test_the_choice_is_the_least_loaded_of_those_not_tried(
+    loads: dict[str, ServerLoad], tried: frozenset[str]
+) -> None:
+    chosen = choose(loads, tried)
+    fresh = {address: load for address, load in loads.items() if address not in tried}
+    if chosen is None:
+        assert not fresh
+    else:
+        assert fresh[chosen] == min(fresh.values())
+
+
+def test_a_replica_lost_a_moment_ago_is_the_last_choice() -> None:
+    assert choose({"a": ServerLoad(True, 0), "b": ServerLoad(False, 9)}, ()) == "b"
+    assert choose({"a": ServerLoad(True, 0)}, ()) == "a"
+
+
+def test_the_preferred_replica_is_the_choice_however_loaded_until_it_was_tried_or_lost() -> None:
+    loads = {"a": ServerLoad(False, 9), "b": ServerLoad(False, 0)}
+    assert choose(loads, (), "a") == "a"
+    assert choose(loads, {"a"}, "a") == "b"
+    assert choose(loads | {"a": ServerLoad(True, 0)}, (), "a") == "b"
+    assert choose(loads, (), "elsewhere") == "b"
+
+
+def test_equals_are_chosen_at_random() -> None:
+    loads = {name: ServerLoad(False, 1) for name in "abc"}
+    assert {choose(loads, ()) for _ in range(200)} == set("abc")
+
+
+@pytest.fixture
+async def other() -> AsyncIterator[FakeReplica]:
+    replica = FakeReplica()
+    await replica.start()
+    yield replica
+    await replica.stop()
+
+
+@pytest.fixture
+async def hasty(admin: FakeAdmin) -> AsyncIterator[AsyncClient]:
+    """A client that waits for no replica."""
+    client = AsyncClient(admin.address, patience=RetryLimits(ready_s=0.05))
+    yield client
+    await client.close()
+
+
+def ask(tokens: int = 2, model_id: str = MODEL) -> GenerateRequest:
+    sampling = SamplingParams(max_tokens=tokens)
+    return GenerateRequest(model_id=model_id, prompt="go", sampling=sampling)
+
+
+async def text(client: AsyncClient, request: GenerateRequest) -> str:
+    return " ".join([chunk.text async for chunk in client.generate(request)])
+
+
+async def answer_forever(client: AsyncClient) -> None:
+    while True:
+        await text(client, ask())
+        await asyncio.sleep(0.005)
+
+
+async def test_requests_spread_over_the_ready_replicas_by_load(
+    admin: FakeAdmin, replica: FakeReplica, other: FakeReplica, client: AsyncClient
+) -> None:
+    admin.ready(MODEL, replica.address, other.address)
+    replica.hold.clear()
+    other.hold.clear()
+    streams = [client.generate(ask()) for _ in range(10)]
+    for stream in streams:
+        await anext(stream)
+    assert (len(replica.asked), len(other.asked)) == (5, 5)
+    for stream in streams:
+        await stream.aclose()
+
+
+async def test_a_client_asks_the_replica_it_prefers_and_another_when_that_one_is_full(
+    admin: FakeAdmin, replica: FakeReplica, other: FakeReplica
+) -> None:
+    admin.ready(MODEL, replica.address, other.address)
+    async with AsyncClient(admin.address, preferred=other.address) as client:
+        assert [await text(client, ask()) for _ in range(6)] == ["0 1"] * 6
+        assert (len(replica.asked), len(other.asked)) == (0, 6)
+        other.fail = [QueueFull("not now")]
+        assert await text(client, ask()) == "0 1"
+        assert len(replica.asked) == 1
+
+
+@pytest.mark.parametrize("fault", [QueueFull, NotLoaded, ReplicaLost, ShuttingDown])
+async def test_a_replica_that_refuses_is_passed_over_for_another(
+    admin: FakeAdmin,
+    replica: FakeReplica,
+    other: FakeReplica,
+    client: AsyncClient,
+    fault: type[SaxError],
+) -> None:
+    admin.ready(MODEL, replica.address, other.address)
+    replica.fail = [fault("not now") for _ in range(9)]
+    assert [await text(client, ask()) for _ in range(6)] == ["0 1"] * 6
+
+
+async def test_a_dead_replica_is_passed_over_for_another(
+    admin: FakeAdmin, replica: FakeReplica, client: AsyncClient
+) -> None:
+    dead = FakeReplica()
+    admin.ready(MODEL, await dead.start(), replica.address)
+    await dead.stop()
+    assert [await text(client, ask()) for _ in range(6)] == ["0 1"] * 6
+
+
+async def test_when_every_queue_is_full_the_caller_hears_it_at_once(
+    admin: FakeAdmin, replica: FakeReplica, other: FakeReplica, client: AsyncClient
+) -> None:
+    admin.ready(MODEL, replica.address, other.address)
+    for each in (replica, other):
+        each.fail = [QueueFull("full", retry_after_s=2.0)] * 2
+    with pytest.raises(QueueFull, match="full") as caught:
+        await text(client, ask())
+    assert caught.value.retry_after_s == 2.0
+    assert (len(replica.fail), len(other.fail)) == (1, 1)
+
+
+async def test_attempts_are_bounded(
+    admin: FakeAdmin, replica: FakeReplica, client: AsyncClient
+) -> None:
+    admin.ready(MODEL, replica.address)
+    replica.fail = [NotLoaded("unloaded")] * 99
+    with pytest.raises(NotLoaded):
+        await text(client, ask())
+    assert len(replica.asked) == RetryLimits().attempts
+
+
+async def test_a_wrong_request_is_not_tried_again(
+    admin: FakeAdmin, replica: FakeReplica, other: FakeReplica, client: AsyncClient
+) -> None:
+    admin.ready(MODEL, replica.address, other.address)
+    replica.fail = other.fail = [InvalidRequest("top_p is 3", param="top_p")]
+    with pytest.raises(InvalidRequest, match="top_p is 3"):
+        await text(client, ask())
+    assert len(replica.asked) + len(other.asked) == 1
+
+
+async def test_a_replica_lost_in_mid_answer_is_a_replica_lost(
+    admin: FakeAdmin, replica: FakeReplica, client: AsyncClient
+) -> None:
+    admin.ready(MODEL, replica.address)
+    replica.hold.clear()
+    stream = client.generate(ask(9))
+    await anext(stream)
+    await replica.stop()
+    with pytest.raises(ReplicaLost, match=replica.address):
+        await anext(stream)
+
+
+async def test_a_sink_hears_of_the_replica_that_answers_and_of_no_other(
+    admin: FakeAdmin, replica: FakeReplica, other: FakeReplica, client: AsyncClient
+) -> None:
+    admin.ready(MODEL, replica.address, other.address)
+    replica.fail = other.fail = [QueueFull("full")]  # the first to be asked
+    chunks: list[TokenChunk] = []
+    await client.generate_to(ask(3), chunks.append)
+    assert [chunk.text for chunk in chunks] == ["0", "1", "2"]
+    assert len(replica.asked) == len(other.asked) == 1
+
+
+async def test_an_answer_whose_first_token_a_sink_has_is_not_begun_again(
+    admin: FakeAdmin, replica: FakeReplica, other: FakeReplica, client: AsyncClient
+) -> None:
+    admin.ready(MODEL, replica.address)
+    replica.hold.clear()
+    chunks: list[TokenChunk] = []
+    answer = asyncio.create_task(client.generate_to(ask(9), chunks.append))
+    while not chunks:  # noqa: ASYNC110 - a sink has no event
+        await asyncio.sleep(0.005)
+    admin.ready(MODEL, replica.address, other.address)
+    await replica.stop()
+    with pytest.raises(ReplicaLost, match=replica.address):
+        await answer
+    assert (len(chunks), other.asked) == (1, [])
+
+
+async def test_a_request_waits_a_moment_for_the_first_replica(
+    admin: FakeAdmin, replica: FakeReplica, client: AsyncClient
+) -> None:
+    answer = asyncio.create_task(text(client, ask()))
+    while "WatchLoc" not in admin.calls:  # noqa: ASYNC110 - the fake's calls have no event
+        await asyncio.sleep(0.005)
+    admin.ready(MODEL, replica.address)
+    assert await answer == "0 1"
+
+
+async def test_a_model_that_is_not_ready_says_why_and_when_to_come_back(
+    admin: FakeAdmin, hasty: AsyncClient
+) -> None:
+    model = admin.models[MODEL]
+    status = ReplicaStatus("", ServableStatus.NONE, "no server has 8 chips")
+    admin.models[MODEL] = type(model)(model.spec, (status,))
+    with pytest.raises(ModelNotReady, match="no server has 8 chips") as caught:
+        await text(hasty, ask())
+    assert caught.value.retry_after_s
+
+
+async def test_an_unknown_model_offers_the_nearest_names(
+    admin: FakeAdmin, hasty: AsyncClient
+) -> None:
+    with pytest.raises(ModelNotFound):
+        await text(hasty, ask(model_id="/sax/test/count"))
+    with pytest.raises(ModelNotFound):  # asked anew, not remembered
+        await text(hasty, ask(model_id="/sax/test/count"))
+    assert admin.calls.count("WatchLoc") == 2
+
+
+async def test_a_malformed_name_is_refused_before_anyone_is_asked(
+    admin: FakeAdmin, client: AsyncClient
+) -> None:
+    with pytest.raises(InvalidName):
+        await text(client, ask(model_id="counter"))
+    assert not admin.calls
+
+
+async def test_an_unpublished_model_is_not_found_and_found_again_when_republished(
+    admin: FakeAdmin, replica: FakeReplica, hasty: AsyncClient
+) -> None:
+    admin.ready(MODEL, replica.address)
+    assert await text(hasty, ask()) == "0 1"
+    model = admin.models.pop(MODEL)
+    admin.announce()
+    with pytest.raises(ModelNotFound):
+        await answer_forever(hasty)  # until the watch has heard of it
+    admin.models[MODEL] = model
+    assert await text(hasty, ask()) == "0 1"
+
+
+async def test_the_admin_is_not_on_the_request_path(
+    admin: FakeAdmin, replica: FakeReplica, client: AsyncClient
+) -> None:
+    admin.ready(MODEL, replica.address)
+    assert await text(client, ask()) == "0 1"
+    await admin.stop()
+    assert [await text(client, ask()) for _ in range(3)] == ["0 1"] * 3
+
+
+async def test_a_restarted_admin_is_followed_again(
+    admin: FakeAdmin, replica: FakeReplica, other: FakeReplica, client: AsyncClient
+) -> None:
+    """It first knows of no replica, and the old one serves on; then it names another one."""
+    admin.ready(MODEL, replica.address)
+    assert await text(client, ask()) == "0 1"
+    await admin.stop()
+    second = FakeAdmin("second")
+    second.models[MODEL] = type(admin.models[MODEL])(admin.models[MODEL].spec)
+    await second.start(int(admin.address.rpartition(":")[2]))
+    while "WatchLoc" not in second.calls:
+        assert await text(client, ask()) == "0 1"
+        await asyncio.sleep(0.02)
+    assert await text(client, ask()) == "0 1"
+    second.ready(MODEL, other.address)
+    while not other.asked:
+        assert await text(client, ask()) == "0 1"
+        await asyncio.sleep(0.005)
+    await second.stop()
+
+
+async def test_without_an_admin_the_first_request_says_so() -> None:
+    admin = FakeAdmin()
+    async with AsyncClient(await admin.start()) as client:
+        await admin.stop()
+        with pytest.raises(AdminUnavailable, match=admin.address):
+            await text(client, ask())
+
+
+async def test_a_lost_replica_is_not_preferred_for_being_idle(
+    admin: FakeAdmin, replica: FakeReplica, client: AsyncClient
+) -> None:
+    dead = FakeReplica()
+    admin.ready(MODEL, await dead.start(), replica.address)
+    await dead.stop()
+    replica.hold.clear()
+    streams = [client.generate(ask(9)) for _ in range(8)]
+    for stream in streams:
+        await anext(stream)
+    assert len(replica.asked) == 8
+    for stream in streams:
+        await stream.aclose()
+
+
+async def test_calls_are_tried_at_another_replica_too(
+    admin: FakeAdmin, replica: FakeReplica, other: FakeReplica, client: AsyncClient
+) -> None:
+    admin.ready(MODEL, replica.address, other.address)
+    replica.fail = [NotLoaded("unloaded") for _ in range(9)]
+    for _ in range(4):
+        assert await client.score(MODEL, "a", ["bc"]) == [-2.0]
+    assert other.lm_calls == ["Score"] * 4
+
+
+async def test_fail_fast_makes_one_attempt(
+    admin: FakeAdmin, replica: FakeReplica, client: AsyncClient
+) -> None:
+    admin.ready(MODEL, replica.address)
+    replica.fail = [NotLoaded("unloaded")]
+    with pytest.raises(NotLoaded):
+        await client.score(MODEL, "a", ["bc"], route=Route(fail_fast=True))
+    assert replica.lm_calls == ["Score"]
+
+
+async def test_a_given_address_needs_no_admin(replica: FakeReplica) -> None:
+    async with AsyncClient("127.0.0.1:1") as client:
+        route = Route(address=replica.address)
+        assert await client.saxml_generate(MODEL, "abc", route=route) == [("cba", -1.5)]
+
+
+async def test_closing_the_client_ends_open_requests_with_cancelled(
+    admin: FakeAdmin, replica: FakeReplica
+) -> None:
+    admin.ready(MODEL, replica.address)
+    replica.hold.clear()
+    client = AsyncClient(admin.address)
+    stream = client.generate(ask(9))
+    await anext(stream)
+    await client.close()
+    with pytest.raises(Cancelled):
+        await anext(stream)
+
+
+async def test_closing_the_answer_cancels_it_at_the_replica(
+    admin: FakeAdmin, replica: FakeReplica, client: AsyncClient
+) -> None:
+    admin.ready(MODEL, replica.address)
+    async with aclosing(client.generate(ask(1000))) as chunks:
+        await anext(chunks)
+    while not replica.cancelled:  # noqa: ASYNC110 - the fake's calls have no event
+        await asyncio.sleep(0.005)

@@ -1,0 +1,86 @@
+"""Saxml's extra_inputs: each key honoured, anything else refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.types import SamplingParams
+from sax.wire import codec
+
+DEFAULTS = SamplingParams(temperature=0.5, top_k=40, max_tokens=32, stop_token_ids=(1,))
+
+
+def sampling(extra: Mapping[str, float | list[float] | str]) -> SamplingParams:
+    return codec.sampling_from_extra_inputs(codec.encode_extra_inputs(extra), DEFAULTS)
+
+
+def test_nothing_given_leaves_the_defaults() -> None:
+    assert sampling({}) == DEFAULTS
+
+
+def test_every_key_sets_its_field() -> None:
+    assert sampling(
+        {
+            "temperature": 0.25,
+            "per_example_top_k": 200.0,
+            "per_example_top_p": 0.75,
+            "per_example_max_decode_steps": 128,
+            "seed": 7.0,
+        }
+    ) == SamplingParams(
+        temperature=0.25, top_k=200, top_p=0.75, max_tokens=128, seed=7, stop_token_ids=(1,)
+    )
+
+
+def test_eos_ids_replace_the_models_own_and_lose_their_padding() -> None:
+    changed = sampling({"eos_id": [0.0, 0.0, 13.0, 2.0]})
+    assert changed.stop_token_ids == (13, 2)
+    assert changed.ignore_eos
+
+
+@pytest.mark.parametrize(
+    ("extra", "named"),
+    [
+        ({"temprature": 1.0}, "temprature"),
+        ({"style": "formal"}, "style"),
+        ({"temperature": [0.5, 0.5]}, "temperature"),
+        ({"eos_id": 2.0}, "eos_id"),
+        ({"temperature": "hot"}, "temperature"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_allowed_ones(
+    extra: Mapping[str, float | list[float] | str], named: str
+) -> None:
+    with pytest.raises(UnsupportedParameter, match=named) as caught:
+        sampling(extra)
+    assert "per_example_top_k" in caught.value.text
+    assert caught.value.param == f"extra_inputs.{named}"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("per_example_top_k", 1.5),
+        ("per_example_top_k", -1.0),
+        ("per_example_top_p", 0.0),
+        ("per_example_top_p", 1.5),
+        ("per_example_max_decode_steps", 0.0),
+        ("seed", float("inf")),
+        ("eos_id", [1.5]),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(key: str, value: float | list[float]) -> None:
+    with pytest.raises(InvalidRequest, match=key):
+        sampling({key: value})
+
+
+@pytest.mark.parametrize("value", [None, ["a"], object()])
+def test_a_value_of_no_kind_is_refused_by_name(value: object) -> None:
+    with pytest.raises(InvalidRequest, match="temperature"):
+        codec.encode_extra_inputs({"temperature": value})  # type: ignore[dict-item]

@@ -1,0 +1,268 @@
+"""Decoding what was encoded gives the value back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sax.errors import TABLE, InvalidRequest
+from sax.need import Need
+from sax.proto import admin_pb2, common_pb2, modelet_pb2, tokens_pb2
+from sax.types import (
+    Autoscaling,
+    CellStats,
+    Embedded,
+    GenerateRequest,
+    JoinedServer,
+    Message,
+    ModelSpec,
+    Progress,
+    PublishedModel,
+    ReplicaStatus,
+    SamplingParams,
+    ServableInfo,
+    ServableStatus,
+    ServerInfo,
+    ServerStatus,
+    ServerTypeStat,
+    TokenChunk,
+    TokenLogprob,
+)
+from sax.wire import codec
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+I32 = st.integers(0, 2**31 - 1)
+I64 = st.integers(0, 2**62)
+F32 = st.floats(width=32, allow_nan=False)
+VERSION = st.binary(min_size=16, max_size=16).map(bytes.hex)
+TEXTS = st.lists(TEXT, max_size=3).map(tuple)
+MAPS = st.dictionaries(TEXT, TEXT, max_size=3)
+STATUS = st.sampled_from(ServableStatus)
+PROGRESS = st.none() | st.builds(Progress, TEXT, I64, I64, TEXT)
+
+SPECS = st.builds(
+    ModelSpec,
+    model_id=TEXT,
+    model_path=TEXT,
+    checkpoint=TEXT,
+    replicas=I32,
+    overrides=MAPS,
+    acls=MAPS,
+    admin_acl=TEXT,
+    version=VERSION | st.just(""),
+    autoscaling=st.none()
+    | st.builds(Autoscaling, min_replicas=I32, max_replicas=I32, target_queue=st.floats(0, 1e6)),
+)
+REPLICAS = st.builds(ReplicaStatus, TEXT, STATUS, TEXT, PROGRESS)
+SERVABLES = st.builds(
+    ServableInfo,
+    model_id=TEXT,
+    status=STATUS,
+    version=VERSION,
+    reason=TEXT,
+    progress=PROGRESS,
+    memory=I64,
+    methods=st.lists(TEXT, max_size=3).map(tuple),
+    queued=I64,
+    running=I64,
+    arrived=I64,
+)
+CHIPS = st.sampled_from(["cpu", "tpuv5e", "tpuv6e", "h100", "l4", "unknown"])
+TOPOLOGIES = st.sampled_from(["1", "4x8", "2x2x1", "8x16x16", "unknown"])
+INFOS = st.builds(
+    ServerInfo,
+    address=TEXT,
+    data_address=TEXT,
+    debug_address=TEXT,
+    chip_type=CHIPS,
+    chip_topology=TOPOLOGIES,
+    model_paths=TEXTS,
+    tags=TEXTS,
+    incarnation=TEXT,
+    memory_total=I64,
+    devices=I32,
+)
+LEAVES = st.builds(TokenLogprob, I32, TEXT, st.binary(max_size=4), F32)
+LOGPROBS = st.builds(
+    TokenLogprob, I32, TEXT, st.binary(max_size=4), F32, st.lists(LEAVES, max_size=2).map(tuple)
+)
+SAMPLING = st.builds(
+    SamplingParams,
+    temperature=F32,
+    top_k=I32,
+    top_p=F32,
+    seed=st.none() | st.integers(0, 2**64 - 1),
+    max_tokens=st.none() | I32,
+    stop=TEXTS,
+    stop_token_ids=st.lists(I32, max_size=3).map(tuple),
+    ignore_eos=st.booleans(),
+    logprobs=st.none() | I32,
+)
+CHATS = st.lists(st.builds(Message, TEXT, TEXT), min_size=1, max_size=3).map(tuple)
+REQUESTS = st.builds(
+    GenerateRequest,
+    model_id=TEXT,
+    prompt=TEXT | st.lists(I32, max_size=4).map(tuple) | CHATS,
+    sampling=SAMPLING,
+    request_id=TEXT,
+)
+CHUNKS = st.builds(
+    TokenChunk,
+    TEXT,
+    st.lists(I32, max_size=3).map(tuple),
+    st.lists(LOGPROBS, max_size=2).map(tuple),
+    st.sampled_from([None, "stop", "length"]),
+    I32,
+    I32,
+    st.floats(allow_nan=False),
+)
+
+
+@given(SPECS)
+def test_a_spec_survives_the_wire(spec: ModelSpec) -> None:
+    wire = codec.encode_spec(spec).SerializeToString()
+    assert codec.decode_spec(admin_pb2.Model.FromString(wire)) == spec
+
+
+@given(SPECS)
+def test_a_load_request_carries_all_of_a_spec_that_a_server_needs(spec: ModelSpec) -> None:
+    wire = codec.encode_load(spec).SerializeToString()
+    loaded = codec.decode_load(modelet_pb2.LoadRequest.FromString(wire))
+    assert loaded == replace(spec, replicas=0, admin_acl="", autoscaling=None)
+
+
+@given(SPECS, st.lists(REPLICAS, max_size=3).map(tuple), TEXTS)
+def test_a_published_model_survives_the_wire(
+    spec: ModelSpec, replicas: tuple[ReplicaStatus, ...], methods: tuple[str, ...]
+) -> None:
+    model = PublishedModel(spec, replicas, methods)
+    msg = codec.encode_published(model)
+    assert codec.decode_published(msg) == model
+    assert list(msg.modelet_addresses) == [r.address for r in replicas if r.address]
+    assert msg.ready_replicas == model.ready_replicas
+
+
+def test_a_saxml_admins_listing_gives_the_addresses() -> None:
+    msg = admin_pb2.PublishedModel(
+        model=admin_pb2.Model(model_id="/sax/test/m"), modelet_addresses=["a:1", "b:2"]
+    )
+    model = codec.decode_published(msg)
+    assert [replica.address for replica in model.replicas] == ["a:1", "b:2"]
+    assert model.ready_replicas == 0
+
+
+@given(INFOS)
+def test_a_join_survives_the_wire(info: ServerInfo) -> None:
+    assert codec.decode_join(codec.encode_join(info)) == info
+
+
+@given(st.lists(SERVABLES, max_size=3).map(tuple), TEXT, I64, I64)
+def test_a_servers_status_survives_the_wire(
+    servables: tuple[ServableInfo, ...], incarnation: str, total: int, used: int
+) -> None:
+    status = ServerStatus(servables, incarnation, total, used)
+    assert codec.decode_status(codec.encode_status(status)) == status
+
+
+@given(INFOS, st.integers(0, 2**40), st.lists(SERVABLES, max_size=3).map(tuple), I64)
+def test_a_joined_server_survives_the_wire_to_the_millisecond(
+    info: ServerInfo, seen_ms: int, servables: tuple[ServableInfo, ...], used: int
+) -> None:
+    server = JoinedServer(info, seen_ms / 1000, servables, used)
+    assert codec.decode_joined(codec.encode_joined(server)) == server
+
+
+@given(st.none() | st.builds(Need, devices=I32, memory=I64, weights=I64))
+def test_what_a_refused_model_needs_survives_the_wire(need: Need | None) -> None:
+    refused = ServableInfo(model_id="/sax/test/m", status=ServableStatus.FAILED, need=need)
+    status = ServerStatus((refused,))
+    assert codec.decode_status(codec.encode_status(status)) == status
+
+
+def test_a_need_below_nothing_is_none_at_all() -> None:
+    msg = modelet_pb2.GetStatusResponse()
+    msg.models.add().need.devices = -1
+    assert codec.decode_status(msg).servables[0].need == Need()
+
+
+def test_a_saxml_admins_joined_server_gives_statuses_and_reasons() -> None:
+    msg = admin_pb2.JoinedModelServer(address="a:1", failure_reasons={"/sax/test/m": "no room"})
+    msg.loaded_models["/sax/test/m"] = common_pb2.FAILED
+    (servable,) = codec.decode_joined(msg).servables
+    assert (servable.status, servable.reason) == (ServableStatus.FAILED, "no room")
+
+
+@given(st.lists(st.builds(ServerTypeStat, CHIPS, TOPOLOGIES, I32), max_size=3).map(tuple))
+def test_stats_survive_the_wire(types: tuple[ServerTypeStat, ...]) -> None:
+    stats = CellStats(types, {"llama": 2})
+    assert codec.decode_stats(codec.encode_stats(stats)) == stats
+
+
+@given(st.integers(0, 2**64 - 1), REQUESTS)
+def test_a_question_survives_the_wire(number: int, request: GenerateRequest) -> None:
+    wire = codec.encode_generate(number, request).SerializeToString()
+    msg = tokens_pb2.Generate.FromString(wire)
+    assert msg.id == number
+    assert codec.decode_generate(msg) == request
+
+
+@given(st.integers(0, 2**64 - 1), CHUNKS)
+def test_a_chunk_survives_the_wire(number: int, chunk: TokenChunk) -> None:
+    msg = tokens_pb2.Chunk.FromString(codec.encode_chunk(number, chunk).SerializeToString())
+    assert msg.id == number
+    assert not msg.HasField("failure")
+    assert codec.decode_chunk(msg) == chunk
+
+
+@given(TEXT, TEXT | CHATS)
+def test_a_text_to_tokenize_survives_the_wire(model_id: str, prompt: str) -> None:
+    assert codec.decode_tokenize(codec.encode_tokenize(model_id, prompt)) == (model_id, prompt)
+
+
+@pytest.mark.parametrize("cls", TABLE)
+def test_a_failure_survives_the_wire(cls: type) -> None:
+    msg = codec.encode_failure(7, cls("why", param="seed", retry_after_s=1.5))
+    error = codec.decode_failure(msg)
+    assert msg.id == 7
+    assert type(error) is cls
+    assert (error.text, error.param, error.retry_after_s) == ("why", "seed", 1.5)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("seed", -1),
+        ("seed", 2**64),
+        ("top_k", 2**31),
+        ("max_tokens", 1.5),
+        ("temperature", "hot"),
+        ("stop", (1,)),
+        ("stop_token_ids", (2**31,)),
+    ],
+)
+def test_a_sampling_field_no_message_can_hold_is_refused_by_name(field: str, value: object) -> None:
+    sampling = SamplingParams(**{field: value})  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match=field) as caught:
+        codec.encode_generate(1, GenerateRequest(model_id="m", prompt="", sampling=sampling))
+    assert caught.value.param == field
+
+
+@pytest.mark.parametrize("prompt", ["\ud800", (2**31,), (Message("user", "\udfff"),)])
+def test_a_prompt_no_message_can_hold_is_refused(prompt: object) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be sent"):
+        codec.encode_generate(1, GenerateRequest(model_id="m", prompt=prompt))  # type: ignore[arg-type]
+
+
+@given(TEXT, st.lists(TEXT | st.lists(I32, max_size=4).map(tuple), max_size=4))
+def test_inputs_to_embed(model_id: str, inputs: list[str | tuple[int, ...]]) -> None:
+    message = codec.encode_embed(model_id, inputs)
+    assert codec.decode_embed(message) == (model_id, inputs)
+
+
+@given(st.lists(st.lists(F32, max_size=4), max_size=3), I64)
+def test_vectors(vectors: list[list[float]], tokens: int) -> None:
+    embedded = Embedded(vectors, tokens)
+    assert codec.decode_embedded(codec.encode_embedded(embedded)) == embedded
