@@ -4,10 +4,10 @@ The public entry point of this package. Each iteration takes in new requests, la
 reads and commits step n, and delivers the results of step n:
 
     engine = Engine(runner, deliver)
-    sequence = engine.submit(Submission(prompt=(1, 2, 3), sampling=Sampling(0.0, 0, 1.0, seed=0),
-                                        max_tokens=2, stop_ids=frozenset()))
-    # deliver([Update(sequence, RowResult(token=17))]), then
-    # deliver([Update(sequence, RowResult(token=4), finish="length")])
+    sequence = engine.submit(EngineRequest(prompt=(1, 2, 3), max_tokens=2, stop_ids=frozenset(),
+                                           sampling=Sampling(0.0, 0, 1.0, seed=0)))
+    # deliver([SequenceUpdate(sequence, RowResult(token=17))]), then
+    # deliver([SequenceUpdate(sequence, RowResult(token=4), finish="length")])
 
 Every submitted sequence gets exactly one update with a `finish` or an `error`, whatever happens.
 """

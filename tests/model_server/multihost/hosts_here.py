@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -47,6 +47,12 @@ class FakeShare(FakeRunner):
 
     def warm(self, index: int) -> None:
         self.told.append(index)
+
+    def import_pages(self, key: int, pages: Sequence[int], slot: int, token: int) -> None:
+        self.told.append(("import", key, tuple(pages), slot, token))
+
+    def export_pages(self, key: int, pages: Sequence[int]) -> None:
+        self.told.append(("export", key, tuple(pages)))
 
     def note(self, key: str, words: str) -> None:
         self.told.append((key, words))
