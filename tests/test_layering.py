@@ -40,13 +40,15 @@ FORBIDDEN: dict[str, tuple[set[str], str]] = {
     **dict.fromkeys(
         (
             "model_server/disaggregation/contract.py",
+            "model_server/disaggregation/disaggregation.py",
             "model_server/disaggregation/handoff.py",
+            "model_server/disaggregation/handoff_runner.py",
             "model_server/disaggregation/mirror.py",
             "model_server/disaggregation/transfers.py",
             "model_server/serving/prefiller.py",
             "model_server/serving/remote_prefill.py",
         ),
-        (JAX, "only kv_transfers and transfer_server touch devices"),
+        (JAX, "only kv_runner and what is below it touches devices"),
     ),
     "model_server/kernels/": ({"sax", "grpc"}, "kernels know arrays only"),
     "sax/cli/": ({"numpy"}, "the command line's start is felt at every call"),

@@ -9,18 +9,21 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
+from model_server.disaggregation.disaggregation import Disaggregation
+from model_server.disaggregation.handoff_runner import MovableRunner
+from model_server.disaggregation.kv_runner import KvRunner
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.transfer_server import TransferServer
-from model_server.disaggregation.transfers import Disaggregation, Transfers
+from model_server.disaggregation.transfers import Transfers
 from model_server.engine.compiling import Programs
 from model_server.engine.runner import ModelRunner
-from model_server.engine.types import EngineLimits
+from model_server.engine.types import EngineLimits, HeldRunner
 from model_server.kernels.pages import allocate
 from model_server.loading.capacity import (
     buckets_of,
@@ -48,17 +51,6 @@ logger = logging.getLogger(__name__)
 
 Report = Callable[[Progress], None]
 STEPS = "whole on all hosts"
-
-
-class Warmed(Protocol):
-    """Runner whose buckets can be run before the first step."""
-
-    @property
-    def buckets(self) -> int: ...
-
-    def warm(self, bucket: int) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class LmLoad:
@@ -114,7 +106,7 @@ class LmLoad:
             dict(self.layout.mesh.shape),
         )
 
-    def build(self, programs: Programs, report: Report) -> ModelRunner:
+    def build(self, programs: Programs, report: Report) -> ModelRunner | KvRunner:
         """Read weights, allocate pages and compile every bucket; nothing has run yet."""
         leaves = self._weights(report)
         self.traffic = make_transfers(
@@ -132,8 +124,9 @@ class LmLoad:
             buckets_of(limits),
             kernel,
             self.layout.row_split(),
-            self.traffic,
         )
+        if self.traffic is not None:
+            runner = KvRunner(runner, self.traffic)
         try:
             runner.compile(report, self._ready.over(programs) if self._ready else programs)
             if self._ready is not None:
@@ -143,9 +136,9 @@ class LmLoad:
             raise
         return runner
 
-    def apart(self, transfers: Transfers) -> Disaggregation:
-        """Return what disaggregated prefill needs; `transfers` covers every host."""
-        return make_apart(transfers, self._spec, self._recipe, self.limits, self.layout)
+    def apart(self, runner: MovableRunner, transfers: Transfers) -> Disaggregation:
+        """Return what disaggregated prefill needs; both arguments cover every host."""
+        return make_apart(runner, transfers, self._spec, self._recipe, self.limits, self.layout)
 
     def _check_kernel(self) -> None:
         """Check before weights are read that the kernel supports the largest step.
@@ -179,11 +172,11 @@ class LmLoad:
         return read_weights(declared, needed, report, self.layout)
 
 
-def run_all(runner: Warmed, report: Report) -> None:
+def run_all(runner: HeldRunner, report: Report) -> None:
     """Run every bucket once, so that no request pays for a first run."""
     try:
-        for index in range(runner.buckets):
-            report(Progress("running bucket", index, runner.buckets))
+        for index in range(runner.warmups):
+            report(Progress("running bucket", index, runner.warmups))
             runner.warm(index)
     except BaseException:
         runner.close()

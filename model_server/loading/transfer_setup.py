@@ -7,9 +7,11 @@ import jaxlib.version
 
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.contract import Contract, source_of
+from model_server.disaggregation.disaggregation import Disaggregation
+from model_server.disaggregation.handoff_runner import MovableRunner
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.transfer_server import TransferServer
-from model_server.disaggregation.transfers import CONTEXTS, Disaggregation, Transfers
+from model_server.disaggregation.transfers import CONTEXTS, Transfers
 from model_server.engine.types import EngineLimits
 from model_server.loading.capacity import cache_of, kernel_of, kv_dtype, pool_shapes
 from model_server.models.recipe import Recipe
@@ -38,9 +40,14 @@ def make_transfers(
 
 
 def make_apart(
-    transfers: Transfers, spec: ModelSpec, recipe: Recipe, limits: EngineLimits, layout: Layout
+    runner: MovableRunner,
+    transfers: Transfers,
+    spec: ModelSpec,
+    recipe: Recipe,
+    limits: EngineLimits,
+    layout: Layout,
 ) -> Disaggregation:
-    """Return the part that serving needs; `transfers` covers every host of the replica."""
+    """Return the part that serving needs; both arguments cover every host of the replica."""
     cache, dtype = cache_of(recipe, layout), kv_dtype(recipe, layout)
     contract = Contract(
         source=source_of(spec),
@@ -57,6 +64,7 @@ def make_apart(
     return Disaggregation(
         contract,
         transfers,
+        runner,
         room=CONTEXTS * limits.pages_per_sequence,
         page_bytes=cache.bytes_per_page(limits.page_size, dtype, kernel_of(recipe, layout).shapes),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -35,7 +35,7 @@ LIMITS = EngineLimits(
 class FakeShare(FakeRunner):
     """What one host holds; remembers what it was told."""
 
-    buckets = 2
+    warmups = 2
 
     def __init__(self, limits: EngineLimits) -> None:
         super().__init__(limits)
@@ -45,8 +45,14 @@ class FakeShare(FakeRunner):
         self.told.append(step)
         return super().launch(step)
 
-    def warm(self, bucket: int) -> None:
-        self.told.append(bucket)
+    def warm(self, index: int) -> None:
+        self.told.append(index)
+
+    def import_pages(self, key: int, pages: Sequence[int], slot: int, token: int) -> None:
+        self.told.append(("import", key, tuple(pages), slot, token))
+
+    def export_pages(self, key: int, pages: Sequence[int]) -> None:
+        self.told.append(("export", key, tuple(pages)))
 
     def note(self, key: str, words: str) -> None:
         self.told.append((key, words))

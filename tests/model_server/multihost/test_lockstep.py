@@ -7,8 +7,9 @@ import time
 
 import pytest
 
+from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
-from model_server.engine.types import EngineLimits, Row, Sampling, Step
+from model_server.engine.types import EngineLimits, PageGrant, Row, Sampling, Step
 from model_server.multihost.commands import (
     Drop,
     DropPages,
@@ -22,6 +23,7 @@ from model_server.multihost.lockstep import Lockstep
 from sax.errors import MemoryPlanError, ReplicaLost, Unavailable
 from sax.types import Progress
 from tests.model_server.engine.fake_runner import GREEDY, next_token
+from tests.model_server.engine.fake_traffic import FakeTraffic
 from tests.model_server.multihost.hosts_here import LIMITS, SPEC, FakeShare, HostsHere
 
 
@@ -83,6 +85,22 @@ def test_tokens_are_those_of_one_host() -> None:
         assert [update.result.token for update in arrived] == tokens[2:]
         engine.close()
         eventually(lambda: all(shares[0].closed for shares in hosts.shares.values()))
+
+
+def test_pages_move_between_the_same_steps_on_every_host() -> None:
+    with HostsHere(3) as hosts:
+        lockstep, own = load(hosts)
+        runner, key = HandoffRunner(lockstep, FakeTraffic()), 2**62 - 1
+        runner.expect_import(1, key, token=17)
+        runner.expect_export(2, 5)
+        arrives, leaves = Row(1, 3, 5, (), True), Row(2, 0, 0, (7, 8), True)
+        first = Step(1, (arrives, leaves), (PageGrant(3, 0, (9, 4)), PageGrant(0, 0, (6,))))
+        last = Step(2, (Row(1, 3, 6, (), True),))
+        for step in (first, last):
+            runner.launch(step).result()
+        told = [("import", key, (9, 4), 3, 17), first, ("export", 5, (6,)), last]
+        assert own.told[2:] == told
+        eventually(lambda: all(each[0].told[2:] == told for each in hosts.shares.values()))
 
 
 def test_a_host_that_cannot_load_is_named_and_all_free_what_they_have() -> None:
