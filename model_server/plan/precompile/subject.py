@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import jax
 
 from model_server.config import ModelServerConfig
+from model_server.disaggregation.page_copies import PageCopies
 from model_server.engine.buckets import Bucket
-from model_server.engine.page_copies import PageCopies
 from model_server.engine.step_program import StepProgram
 from model_server.engine.types import EngineLimits
 from model_server.loading.capacity import buckets_of, layout_for, plan_capacity, step_program
@@ -59,8 +59,8 @@ class Subject:
     @property
     def copies(self) -> PageCopies:
         """Programs that move pages for disaggregated prefill."""
-        program, most = self.program, self.limits.pages_per_sequence
-        return PageCopies(program.pages, program.last_tokens, program.everywhere, most)
+        gives, takes = self.config.gives_pages, self.config.takes_pages
+        return PageCopies(self.program, self.limits.pages_per_sequence, gives=gives, takes=takes)
 
 
 def subject_of(
