@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.transfer_server import TransferServer
@@ -31,7 +32,6 @@ from model_server.loading.capacity import (
     plan_capacity,
     step_program,
 )
-from model_server.loading.embed_loading import NeededTensors
 from model_server.loading.memory_plan import human
 from model_server.loading.needs import check_devices, telling_need
 from model_server.loading.random_weights import random_weights
@@ -175,7 +175,7 @@ class LmLoad:
         if self._checkpoint is None:
             seed = zlib.crc32(self._spec.model_id.encode())
             return random_weights(declared, seed, report, self.layout)
-        needed: Any = NeededTensors(self._checkpoint, self._recipe.unused)
+        needed = without_prefixes(self._checkpoint, self._recipe.unused)
         return read_weights(declared, needed, report, self.layout)
 
 

@@ -63,7 +63,7 @@ def test_a_stage_that_does_not_fit_is_named() -> None:
 
 def test_more_stages_than_layers_are_refused() -> None:
     four: Any = make_recipe(LM, None, TINY | {"NUM_STAGES": "4"})
-    with pytest.raises(InvalidRequest, match="NUM_STAGES is 4 and this model has 3 layers"):
+    with pytest.raises(InvalidRequest, match="NUM_STAGES is 4 but this model has 3 layers"):
         plan_stage(four, None, 0, LAYOUT, CONFIG, 0)
 
 
