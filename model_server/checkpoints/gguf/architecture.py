@@ -1,7 +1,9 @@
 """Maps one model family between GGUF and Hugging Face, undoing what llama.cpp's converter does.
 
 A family is a declaration (`GgufArchitecture`), used in both directions; the declarations are in
-`gguf_architectures`.
+`architectures`. Own tables because the gguf package's `TensorNameMap` only leads from Hugging Face
+names to GGUF's, with up to 38 for one tensor: for the way back the names would have to be listed as
+well, like row orders and which layers need a tensor. The tests compare them with its names.
 """
 
 from __future__ import annotations

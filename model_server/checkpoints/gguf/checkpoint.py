@@ -18,9 +18,9 @@ from model_server.checkpoints.gguf.config import architecture_of, config_of
 from model_server.checkpoints.gguf.header import read_header
 from model_server.checkpoints.gguf.matrix import PLAIN, Matrix
 from model_server.checkpoints.gguf.rope import FACTORS
+from model_server.checkpoints.gguf.tensors import views_of
 from model_server.checkpoints.gguf.tokenizer import tokenizer_of
 from model_server.checkpoints.gguf.view import GgufView
-from model_server.checkpoints.gguf.views import views_of
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, explicit, whole
 from model_server.checkpoints.tensor_file import TensorFile
