@@ -12,12 +12,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from model_server.checkpoints.gguf.facts import Facts, Key
+from model_server.checkpoints.gguf.heads import head_dim
 from sax.errors import CheckpointError
 
 
@@ -32,9 +32,8 @@ class RowOrder:
     def for_tensor(self, rows: int, config: Mapping[str, Any], name: str) -> np.ndarray:
         """Return i64[rows]. Raises CheckpointError if `rows` does not match the heads."""
         heads = config[self.heads]
-        head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-        if rows != self.parts * heads * head_dim:
-            wanted = self.parts * heads * head_dim
+        wanted = self.parts * heads * head_dim(config)
+        if rows != wanted:
             raise CheckpointError(f"tensor {name} has {rows} rows; its heads need {wanted}")
         return self.of(rows, heads)
 
@@ -115,7 +114,7 @@ class GgufArchitecture:
     keys: tuple[Key, ...]  # config.json keys with a GGUF counterpart
     layer_count: str = "num_hidden_layers"  # config.json key with the number of layers
     # config.json values that GGUF takes for granted; a model with other values cannot be written.
-    fixed: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    fixed: Mapping[str, Any] = field(default_factory=dict)
     # The remaining config.json keys from the file, and the remaining metadata from config.json.
     more_config: Callable[[Facts, dict[str, Any]], dict[str, Any]]
     more_metadata: Callable[[Config], dict[str, Any]]
