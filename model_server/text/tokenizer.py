@@ -145,7 +145,7 @@ class HfTokenizer:
         return self._bytes.bytes_of(token_id)
 
     def decoder(self) -> IncrementalDecoder:
-        return Utf8Decoder(self._bytes.spoken_bytes, strip_left=self._bytes.strip_left)
+        return Utf8Decoder(self._bytes.text_bytes, strip_left=self._bytes.strip_left)
 
     @cached_property
     def _frame(self) -> tuple[list[int], list[int]]:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from model_server.checkpoints.huggingface.safetensors_header import (
+    DTYPES,
     ErrorHandler,
     StoredTensor,
     raise_error,
@@ -30,10 +30,8 @@ _ONE_FILE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 WEIGHT_FILES = (_ONE_FILE, _INDEX)
 _DTYPES: dict[str, np.dtype[Any]] = {
+    **DTYPES,
     "F64": np.dtype(np.float64),
-    "F32": np.dtype(np.float32),
-    "F16": np.dtype(np.float16),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
     "F8_E4M3": FLOAT8,
     "I64": np.dtype(np.int64),
     "I32": np.dtype(np.int32),
