@@ -6,8 +6,9 @@ from pathlib import Path
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.gguf.checkpoint import GgufCheckpoint
-from model_server.checkpoints.huggingface.safetensors import WEIGHT_FILES, SafetensorsCheckpoint
+from model_server.checkpoints.huggingface.safetensors import SafetensorsCheckpoint
 from model_server.checkpoints.huggingface.safetensors_header import ErrorHandler, raise_error
+from model_server.checkpoints.huggingface.safetensors_tensors import WEIGHT_FILES
 from model_server.checkpoints.orbax.checkpoint import OrbaxCheckpoint
 from model_server.checkpoints.orbax.folder import REMOTE, Folder
 from model_server.checkpoints.orbax.layout import find_layout

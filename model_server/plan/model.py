@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
-from model_server.checkpoints.huggingface.safetensors import WEIGHT_FILES
+from model_server.checkpoints.huggingface.safetensors_tensors import WEIGHT_FILES
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.text_part import text_config
 from model_server.models.registry import find, model_paths

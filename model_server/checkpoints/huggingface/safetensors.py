@@ -21,16 +21,13 @@ from model_server.checkpoints.huggingface.safetensors_header import (
     ErrorHandler,
     raise_error,
 )
-from model_server.checkpoints.huggingface.safetensors_tensors import WEIGHT_FILES, StoredTensors
+from model_server.checkpoints.huggingface.safetensors_tensors import StoredTensors
 from model_server.checkpoints.json_file import read_json
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, deliver, whole
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import HfTokenizer
 from sax.errors import CheckpointError
-
-__all__ = ["WEIGHT_FILES", "SafetensorsCheckpoint"]
-
 
 # Integer and mask buffers that old exporters saved although the configuration implies them.
 _COUNTED = ("position_ids", ".attn.bias", ".attention.bias")
