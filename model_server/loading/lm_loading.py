@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.disaggregation import Disaggregation
 from model_server.disaggregation.handoff_runner import MovableRunner
@@ -24,7 +25,6 @@ from model_server.engine.runner import ModelRunner
 from model_server.engine.types import EngineLimits, HeldRunner
 from model_server.loading.deployment import Deployment, deploy
 from model_server.loading.device_memory import free_memory, layout_for
-from model_server.loading.embed_loading import NeededTensors
 from model_server.loading.memory_plan import human
 from model_server.loading.needs import check_devices, telling_need
 from model_server.loading.random_weights import random_weights
@@ -134,7 +134,7 @@ class LmLoad:
         if self._checkpoint is None:
             seed = zlib.crc32(self._spec.model_id.encode())
             return random_weights(declared, seed, report, layout)
-        needed: Any = NeededTensors(self._checkpoint, deployment.recipe.unused)
+        needed = without_prefixes(self._checkpoint, deployment.recipe.unused)
         return read_weights(declared, needed, report, layout)
 
 
