@@ -7,7 +7,7 @@ costs as much as those of them that stand between others. Compiles nothing itsel
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
@@ -20,13 +20,13 @@ from model_server.models.layers.decoder import Decoder
 from model_server.models.recipe import Recipe
 from model_server.models.weights.weight import WeightForm
 from model_server.plan.anatomy import layer_at
-from model_server.plan.compiled import Measured, Part, StepTraffic
-from model_server.plan.hlo.layers import only_layers
-from model_server.plan.hlo.module import HloModule
-from model_server.plan.hlo.traffic import HbmBytes
+from model_server.plan.compiled import Measured, Part
+from model_server.plan.hlo.module import ELSEWHERE, Computation, HloModule, Instruction
+from model_server.plan.hlo.traffic import HbmBytes, StepTraffic
 from model_server.plan.target import Target
 
 _LEAST = 8  # layers
+_BEFORE = -1  # layer of instructions that depend on none
 _PARAMETER = re.compile(r"(leaves|pages)\[(\d+)\]")
 
 
@@ -98,6 +98,27 @@ def typical_part(target: Target, depths: Depths) -> Part:
     return part
 
 
+def only_layers(
+    program: HloModule, layers: Container[int], layer_of: Callable[[str], int | None]
+) -> HloModule:
+    """Return the program with the cost of all other layers masked.
+
+    An instruction belongs to the last layer among those whose weights and pages it depends on:
+    whatever is computed between two layers belongs to the one before, and so does a head that has
+    no weights yet. layer_of: maps the op_name of an entry parameter to its layer; None: to none.
+    """
+    belongs = _layers(program.entry, layer_of)
+
+    def masked(each: Instruction) -> Instruction:
+        # Scalars stay: loop bounds are read from them, and they cost nothing.
+        if belongs[each.name] in layers or not any(array.dims for array in each.arrays):
+            return each
+        return replace(each, opcode=ELSEWHERE, rest="")
+
+    entry = Computation(program.entry.name, tuple(map(masked, program.entry.instructions)))
+    return replace(program, entry=entry, computations={**program.computations, entry.name: entry})
+
+
 def growth_of(few: Measured, more: Measured, depths: Depths) -> Growth:
     """Return the memory that a layer adds to a program, from one bucket at two depths."""
     layers = depths.more - depths.few
@@ -162,3 +183,17 @@ def _cut(recipe: Recipe, layers: int) -> Recipe:
         return replace(recipe.cache(shards), layers=layers)
 
     return replace(recipe, build=build, cache=cache)
+
+
+def _layers(entry: Computation, layer_of: Callable[[str], int | None]) -> dict[str, int]:
+    """Return the layer of each instruction, by name; relies on operands preceding their users."""
+    found: dict[str, int] = {}
+    for each in entry.instructions:
+        if each.opcode == "parameter":
+            layer = layer_of(each.source)
+            found[each.name] = _BEFORE if layer is None else layer
+        else:
+            found[each.name] = max(
+                (found.get(name, _BEFORE) for name in each.operands), default=_BEFORE
+            )
+    return found

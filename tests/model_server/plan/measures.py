@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from model_server.engine.buckets import Bucket
-from model_server.plan.compiled import Measured, StepTraffic
-from model_server.plan.hlo.traffic import HbmBytes
+from model_server.plan.compiled import Measured
+from model_server.plan.hlo.traffic import HbmBytes, StepTraffic
 
 NO_TRAFFIC = StepTraffic(HbmBytes(0, 0, 0, 0), {}, 0)
 

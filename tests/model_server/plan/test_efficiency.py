@@ -19,11 +19,12 @@ from model_server.plan.anatomy import anatomy_of
 from model_server.plan.compiled import Part, measure
 from model_server.plan.depth import Growth, depths_of, program_with, typical_part, whole
 from model_server.plan.hlo.module import HloModule, parse
-from model_server.plan.hlo.moves import Collective, collectives, large_copies
+from model_server.plan.hlo.traffic import Collective, collectives
 from model_server.plan.output.registry_page import Case
 from model_server.plan.planning import step_of, usual_context
 from model_server.plan.target import Target, target_of
 from model_server.plan.work import flops_ratio
+from tests.model_server.plan.copies import large_copies
 from tests.model_server.tpu_compiler import mesh_of, needs_compiler
 
 pytestmark = needs_compiler

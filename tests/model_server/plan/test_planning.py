@@ -12,8 +12,7 @@ from model_server.loading.capacity import weight_bytes
 from model_server.plan.advice import attempt, changes, fitting_slices
 from model_server.plan.anatomy import LayerType, anatomy_of
 from model_server.plan.chips import CHIPS
-from model_server.plan.compiled import StepTraffic
-from model_server.plan.hlo.traffic import HbmBytes
+from model_server.plan.hlo.traffic import HbmBytes, StepTraffic
 from model_server.plan.model import open_model
 from model_server.plan.planning import make_plan, notes_of, usual_context
 from model_server.plan.roofline import DeviceWork, roofline
