@@ -20,11 +20,10 @@ from model_server.plan.anatomy import Anatomy, anatomy_of
 from model_server.plan.compiled import Measured, OutOfMemory, measure
 from model_server.plan.depth import Depths, depths_of, growth_of, program_with, typical_part, whole
 from model_server.plan.model import PlannedModel, open_model
+from model_server.plan.model_plan import ModelPlan
 from model_server.plan.planning import headings, make_plan, memory_of, slice_of, usual_context
-from model_server.plan.report import ModelPlan
-from model_server.plan.slices import LENT
+from model_server.plan.slices import LENT, Topology, topology_of
 from model_server.plan.target import Target, layout_on, recipe_of, target_on
-from model_server.plan.topology import Topology, topology_of
 from model_server.plan.work import flops_ratio
 from sax.errors import MemoryPlanError
 

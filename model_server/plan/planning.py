@@ -11,7 +11,7 @@ from model_server.loading.capacity import cache_of, weight_bytes
 from model_server.models.weights.sharding import split_heads
 from model_server.plan.anatomy import Anatomy
 from model_server.plan.compiled import Measured
-from model_server.plan.report import BucketPlan, Decoding, FirstToken, Memory, ModelPlan, Slice
+from model_server.plan.model_plan import BucketPlan, Decoding, FirstToken, Memory, ModelPlan, Slice
 from model_server.plan.roofline import DeviceWork, Roofline, roofline
 from model_server.plan.target import Target
 from model_server.plan.work import Work, work_of

@@ -23,7 +23,7 @@ from model_server.models.registry import find, make_recipe
 from model_server.models.weights.sharding import Layout, layout_of
 from model_server.models.weights.weight import Blueprint
 from model_server.plan.model import PlannedModel, open_model
-from model_server.plan.topology import Topology, topology_of
+from model_server.plan.slices import Topology, topology_of
 from sax.errors import InvalidRequest
 
 _MESH = "overrides.ICI_MESH_SHAPE"

@@ -17,8 +17,8 @@ from model_server.loading.capacity import buckets_of, layout_for, plan_capacity,
 from model_server.loading.needs import check_devices
 from model_server.models.weights.sharding import Layout
 from model_server.plan.model import PlannedModel, open_model
+from model_server.plan.slices import topology_of
 from model_server.plan.target import Target, recipe_of, target_on
-from model_server.plan.topology import topology_of
 from sax.errors import InvalidRequest
 
 _CPU = re.compile(r"cpu(?::([1-9]\d{0,2}))?")

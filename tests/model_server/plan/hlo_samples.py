@@ -102,7 +102,7 @@ def _mesh() -> Any:
     import numpy as np
     from jax.sharding import Mesh
 
-    from model_server.plan.topology import devices_of
+    from model_server.plan.slices import devices_of
 
     return Mesh(np.asarray(devices_of("v5e:2x2")), ("x",))
 

@@ -16,8 +16,8 @@ from model_server.plan.hlo.traffic import HbmBytes, StepTraffic
 from model_server.plan.model import open_model
 from model_server.plan.planning import make_plan, notes_of, usual_context
 from model_server.plan.roofline import DeviceWork, roofline
+from model_server.plan.slices import topology_of
 from model_server.plan.target import Target, recipe_of, target_of
-from model_server.plan.topology import topology_of
 from model_server.plan.work import expected_experts, work_of
 from sax.errors import InvalidRequest, MemoryPlanError
 from tests.model_server.plan.measures import measured
