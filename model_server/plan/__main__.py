@@ -22,7 +22,7 @@ from model_server.plan.model_plan import ModelPlan
 from model_server.plan.output.kubernetes import kubernetes_values
 from model_server.plan.output.plot import roofline_svg
 from model_server.plan.output.terminal import progress_on, show
-from model_server.plan.planner import AUTO, PlanRequest, plan
+from model_server.plan.planner import AUTO, PlanRequest, make_plan
 from model_server.plan.slices import parse_chip, parse_slice
 from sax.cli.publication import parse_overrides
 from sax.errors import InvalidRequest, SaxError
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         request = _request(options)
         _check_outputs(options)
         with progress_on(sys.stderr) as report:
-            made = plan(request, report)
+            made = make_plan(request, report)
         _write(made, options)
     except (OSError, SaxError) as exc:
         sys.stderr.write(f"{exc}\n")

@@ -13,17 +13,16 @@ from typing import Any
 
 from flax import nnx
 
-from model_server.engine.step_program import StepProgram
+from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.kernels.pages import CacheShape
-from model_server.loading.capacity import step_program
+from model_server.loading.deployment import Deployment
 from model_server.models.layers.decoder import Decoder
 from model_server.models.recipe import Recipe
 from model_server.models.weights.weight import WeightForm
-from model_server.plan.anatomy import layer_at
 from model_server.plan.compiled import Measured, Part
 from model_server.plan.hlo.module import ELSEWHERE, Computation, HloModule, Instruction
 from model_server.plan.hlo.traffic import HbmBytes, StepTraffic
-from model_server.plan.target import Target
+from model_server.plan.work import layer_at
 
 _LEAST = 8  # layers
 _BEFORE = -1  # layer of instructions that depend on none
@@ -74,16 +73,16 @@ def depths_of(kinds: Sequence[Any]) -> Depths | None:
     return Depths(more - period, more, len(kinds), range(start, start + period))
 
 
-def program_with(target: Target, layers: int) -> StepProgram:
-    """Return the target's program with only the first layers, and the same pages."""
-    recipe = _cut(target.recipe, layers)
-    blueprint = recipe.blueprint(target.layout, target.checkpoint)
-    return step_program(recipe, blueprint, target.limits, target.layout)
+def shallow(deployment: Deployment, checkpoint: Checkpoint | None, layers: int) -> Deployment:
+    """Return the deployment of only the first layers, with the same pages."""
+    recipe = _cut(deployment.recipe, layers)
+    blueprint = recipe.blueprint(deployment.layout, checkpoint)
+    return replace(deployment, recipe=recipe, blueprint=blueprint)
 
 
-def typical_part(target: Target, depths: Depths) -> Part:
+def typical_part(deployment: Deployment, depths: Depths) -> Part:
     """Return a mask that leaves in a program only the cost of its typical layers."""
-    paths = [each.path for each in target.blueprint.declarations for _ in each.leaves]
+    paths = [each.path for each in deployment.blueprint.declarations for _ in each.leaves]
 
     def layer_of(parameter: str) -> int | None:
         found = _PARAMETER.match(parameter)

@@ -17,6 +17,10 @@ from typing import Any
 
 from jax.experimental import topologies
 
+from model_server.config import ModelServerConfig
+from model_server.loading.memory_plan import FreeMemory
+from model_server.models.recipe import Recipe
+from model_server.models.weights.sharding import Layout, layout_of
 from model_server.plan.chips import ALIASES, CHIPS, Chip
 from sax.errors import InvalidRequest, Unavailable
 from sax.names import nearest
@@ -102,6 +106,24 @@ class Topology:
     @property
     def devices_per_host(self) -> int:
         return len(self.devices) // self.hosts
+
+    def memory(self, config: ModelServerConfig) -> FreeMemory:
+        """Return the memory that one device has for models."""
+        usable = self.chip.usable
+        return FreeMemory(min(usable, config.memory_limit_bytes or usable), in_use=0)
+
+    def layout(self, recipe: Recipe) -> Layout:
+        """Lay a model out over the slice. Raises InvalidRequest for a mesh that does not fit."""
+        there = len(self.devices)
+        layout = layout_of(recipe.mesh_shape or (1, 1, there), recipe.rules)
+        if layout.mesh.size > there:
+            shape = list(layout.mesh.shape.values())
+            raise InvalidRequest(
+                f"the mesh {shape} needs {layout.mesh.size} devices and {self.name} has {there}: "
+                f"override ICI_MESH_SHAPE=[1,1,{there}], or name a larger slice",
+                param="overrides.ICI_MESH_SHAPE",
+            )
+        return layout.placed(self.devices)
 
 
 def topology_of(text: str) -> Topology:

@@ -22,7 +22,7 @@ from model_server.loading.memory_plan import human
 from model_server.plan.chips import CHIPS, Chip
 from model_server.plan.model_plan import BucketPlan, Decoding, ModelPlan
 from model_server.plan.output.terminal import progress_on
-from model_server.plan.planner import PlanRequest, plan
+from model_server.plan.planner import PlanRequest, make_plan
 from sax.errors import SaxError
 
 
@@ -118,7 +118,7 @@ def _planned(case: Case) -> ModelPlan | str:
     sys.stderr.write(f"{case.model} on {case.topology}\n")
     try:
         with progress_on(sys.stderr) as report:
-            return plan(
+            return make_plan(
                 PlanRequest(
                     model=case.model,
                     topology=case.topology,

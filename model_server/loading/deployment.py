@@ -1,0 +1,241 @@
+"""Deployment: one model on devices, and everything its programs, pages and weights follow from.
+
+Computed once, from shapes alone, for the devices of this process, of a slice elsewhere, or for an
+abstract mesh. Allocates nothing. All byte counts are per device of the mesh.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+from msgspec import structs
+
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.config import ModelServerConfig
+from model_server.disaggregation.transfers import CONTEXTS
+from model_server.engine.buckets import Bucket, closed_set
+from model_server.engine.step_program import StepProgram, told_as_plan_error
+from model_server.engine.types import EngineLimits
+from model_server.kernels.choice import kernel_for
+from model_server.kernels.paged import Kernel
+from model_server.kernels.pages import CacheShape, LayerPages, allocate
+from model_server.loading.memory_plan import FreeMemory, MemoryPlan, plan
+from model_server.models.recipe import Recipe
+from model_server.models.weights.sharding import Layout, bytes_per_device
+from model_server.models.weights.stage import Stage
+from model_server.models.weights.weight import Blueprint, leaf_shapes
+from sax.errors import MemoryPlanError
+
+PREFILL_BLOCKS = (1, 4, 8)  # bucket sizes, in blocks of prompt tokens per step
+# Prompt tokens that attend together and share one read of the cached tokens. In the time it takes
+# to read the weights, an accelerator computes several hundred tokens, a CPU only a few.
+_CPU_PREFILL_BLOCK, _PREFILL_BLOCK = 32, 128
+# Default page pool of a CPU server: modest, because other processes share the memory.
+_CPU_KV_BYTES = 2**30
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedModel:
+    """A model laid out over a mesh; its pages are not planned yet."""
+
+    recipe: Recipe  # of one stage, if the model is a pipeline
+    blueprint: Blueprint
+    layout: Layout
+
+    @property
+    def stage(self) -> Stage | None:
+        return self.recipe.stage
+
+    @cached_property
+    def cache(self) -> CacheShape:
+        """Shape of one cached token."""
+        return self.recipe.cache(self.layout.shards("heads"))
+
+    @cached_property
+    def kv_dtype(self) -> jnp.dtype:
+        """Dtype of cached keys and values."""
+        if self.recipe.kv_cache_dtype is not None:
+            return jnp.dtype(self.recipe.kv_cache_dtype)
+        # On a CPU bf16 products inside the page loop take a slow path; f32 runs at memory speed.
+        return jnp.dtype("float32" if self.layout.platform == "cpu" else self.recipe.dtype)
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        """Attention kernel for these devices."""
+        heads, pages = map(self.layout.axis, (self.cache.query_axis, self.cache.axis))
+        return kernel_for(self.layout.platform, self.layout.mesh, heads, pages, self.kv_dtype)
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        leaves = [leaf for weight in self.blueprint.declarations for leaf in weight.leaves]
+        sharding = self.layout.sharding
+        return sum(
+            bytes_per_device(leaf.shape, leaf.bits, sharding(leaf.shape, leaf.axes, leaf.bits))
+            for leaf in leaves
+        )
+
+    def page_bytes(self, page_size: int) -> int:
+        """Bytes of one page of all layers. Raises MemoryPlanError if the kernel refuses it."""
+        with told_as_plan_error():
+            whole = self.cache.bytes_per_page(page_size, self.kv_dtype, self.kernel.shapes)
+        return whole // self.layout.shards(self.cache.axis)
+
+    @property
+    def prefill_block(self) -> int:
+        return _CPU_PREFILL_BLOCK if self.layout.platform == "cpu" else _PREFILL_BLOCK
+
+    def workspace(self, slots: int) -> int:
+        """Bytes of the largest step's temporaries: several copies of the logits, and its tokens."""
+        tokens = slots + self.prefill_block * max(PREFILL_BLOCKS)
+        logits = 4 * max(slots, 2) * self.recipe.vocab * 6
+        return logits + 4 * tokens * self.recipe.embed * 32 + 64 * 2**20
+
+    def least_bytes(self, config: ModelServerConfig) -> int:
+        """Bytes that it takes to serve one whole sequence at a time."""
+        per_sequence = -(-self._context(config) // config.page_size)
+        pages = per_sequence + 1 + _handoff_pages(config, per_sequence)  # 1: the scratch page
+        workspace = self.workspace(self._slots(config))
+        return self.weight_bytes + workspace + pages * self.page_bytes(config.page_size)
+
+    def deploy(self, config: ModelServerConfig, memory: FreeMemory) -> Deployment:
+        """Plan the pages in the memory of one device. Raises MemoryPlanError."""
+        slots, context = self._slots(config), self._context(config)
+        page, per_sequence = self.page_bytes(config.page_size), -(-context // config.page_size)
+        planned = plan(
+            weights=self.weight_bytes,
+            kv_bytes_per_page=page,
+            workspace=self.workspace(slots) + page * _handoff_pages(config, per_sequence),
+            limit=memory.limit,
+            in_use=memory.in_use,
+            wanted_pages=self._wanted_pages(config, page, per_sequence, slots),
+            min_pages=per_sequence,
+            devices=self.layout.mesh.size,
+        )
+        limits = EngineLimits(
+            slots=slots,
+            pages=planned.pages,
+            page_size=config.page_size,
+            max_context=context,
+            token_budget=slots + self.prefill_block * max(PREFILL_BLOCKS),
+            max_logit_rows=max(slots, 2),
+            prefill_block=self.prefill_block,
+            max_prefill_blocks=max(PREFILL_BLOCKS),
+            queue=config.queue,
+        )
+        return Deployment(self.recipe, self.blueprint, self.layout, limits, planned)
+
+    def _slots(self, config: ModelServerConfig) -> int:
+        return self.recipe.slots or config.slots
+
+    def _context(self, config: ModelServerConfig) -> int:
+        """Longest sequence, prompt plus answer."""
+        return min(self.recipe.max_context, config.max_context or self.recipe.max_context)
+
+    def _wanted_pages(
+        self, config: ModelServerConfig, page: int, per_sequence: int, slots: int
+    ) -> int | None:
+        """Pages for the whole context of every slot, capped by the flags or the CPU default."""
+        whole = per_sequence * slots
+        if config.kv_cache_bytes is not None:
+            return min(whole, config.kv_cache_bytes // page - 1)
+        if self.layout.platform == "cpu":
+            return min(whole, max(per_sequence, _CPU_KV_BYTES // page - 1))
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Deployment(PlacedModel):
+    """A model on devices with its planned memory."""
+
+    limits: EngineLimits  # of the engine; the same on every host and in every stage
+    memory: MemoryPlan
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes on all devices, those of the other stages included."""
+        stages = self.stage.count if self.stage else 1
+        return self.memory.total * self.layout.mesh.size * stages
+
+    @cached_property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """Every step shape to compile at load."""
+        return closed_set(self.limits.slots, PREFILL_BLOCKS)
+
+    @cached_property
+    def pool_shapes(self) -> tuple[LayerPages, ...]:
+        """Shapes, dtypes and shardings of the page pool, per layer."""
+        limits, sharding = self.limits, self.layout.pages(self.cache.axis)
+        one = self.kernel.shapes(self.cache, limits.pages, limits.page_size, self.kv_dtype)
+
+        def placed(leaf: Any) -> Any:
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+        return (jax.tree.map(placed, one),) * self.cache.layers
+
+    @cached_property
+    def program(self) -> StepProgram:
+        """Step program; lowers every bucket."""
+        return StepProgram(
+            self.blueprint,
+            leaf_shapes(self.blueprint, self.layout),
+            self.pool_shapes,
+            self.limits,
+            self.kernel,
+            self.layout.row_split(),
+        )
+
+    def allocate_pages(self) -> tuple[LayerPages, ...]:
+        """Allocate the page pool on this process's devices."""
+        limits, where = self.limits, self.layout.pages(self.cache.axis)
+        shapes = self.kernel.shapes
+        return allocate(self.cache, limits.pages, limits.page_size, self.kv_dtype, where, shapes)
+
+    def with_pages(self, pages: int) -> Self:
+        """Return the deployment with another number of pages."""
+        limits = structs.replace(self.limits, pages=pages)
+        return replace(self, limits=limits, memory=self.memory.with_pages(pages))
+
+    def following(self, limits: EngineLimits) -> Self:
+        """Return the deployment with the primary's limits.
+
+        Raises MemoryPlanError if its pages do not fit here.
+        """
+        if limits.pages > self.limits.pages:
+            raise MemoryPlanError(
+                f"{self.stage or 'this host'} has memory for {self.limits.pages} KV pages, but "
+                f"the primary planned {limits.pages}: give every host the same flags and the same "
+                "memory, or lower --kv_cache_bytes"
+            )
+        return replace(self, limits=limits, memory=self.memory.with_pages(limits.pages))
+
+
+def place_model(recipe: Recipe, checkpoint: Checkpoint | None, layout: Layout) -> PlacedModel:
+    """Lay out a recipe over a mesh. Raises InvalidRequest.
+
+    layout: over devices, or over an abstract mesh if only sizes are asked for. checkpoint: says how
+    its tensors are quantised.
+    """
+    return PlacedModel(recipe, recipe.blueprint(layout, checkpoint), layout)
+
+
+def deploy(
+    recipe: Recipe,
+    checkpoint: Checkpoint | None,
+    layout: Layout,
+    config: ModelServerConfig,
+    memory: FreeMemory,
+) -> Deployment:
+    """Place a model on devices of this process or elsewhere, and plan its pages.
+
+    memory: of one device. Raises InvalidRequest, MemoryPlanError.
+    """
+    return place_model(recipe, checkpoint, layout).deploy(config, memory)
+
+
+def _handoff_pages(config: ModelServerConfig, per_sequence: int) -> int:
+    """Pages outside the pool, for KV handoff: offered to other servers or being fetched."""
+    return CONTEXTS * per_sequence * (config.gives_pages + config.takes_pages)

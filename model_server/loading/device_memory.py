@@ -1,0 +1,54 @@
+"""Devices of this server, and the memory that models may fill on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from model_server.config import ModelServerConfig
+from model_server.loading.memory_plan import Devices, FreeMemory
+from model_server.models.recipe import Recipe
+from model_server.models.weights.sharding import Layout, layout_of
+
+
+def server_devices(config: ModelServerConfig) -> Devices:
+    """Return the devices of all hosts of this server."""
+    local = jax.local_devices()
+    if local[0].platform == "cpu":
+        return Devices(jax.device_count(), config.memory_limit * jax.process_count())
+    here = sum(_accelerator_limit(device, config) for device in local)
+    return Devices(jax.device_count(), here * jax.process_count())
+
+
+def layout_for(recipe: Recipe) -> Layout:
+    """Return the recipe's layout; by default all devices of the replica share the work.
+
+    Sizes only, on an abstract mesh: it may want more devices than there are. Raises InvalidRequest.
+    """
+    return layout_of(recipe.mesh_shape or (1, 1, len(jax.devices())), recipe.rules)
+
+
+def free_memory(layout: Layout, config: ModelServerConfig, in_use: int) -> FreeMemory:
+    """Return what is left on each of this process's devices in the layout."""
+    assert isinstance(layout.mesh, Mesh), "an abstract mesh has no devices"
+    devices = layout.mesh.devices.flat
+    own = [each for each in devices if each.process_index == jax.process_index()]
+    return FreeMemory(device_limit(own, config), in_use)
+
+
+def device_limit(devices: Sequence[Any], config: ModelServerConfig) -> int:
+    """Bytes that one of these devices may hold; CPU devices share the machine's memory."""
+    device = devices[0]
+    if device.platform == "cpu":
+        return config.memory_limit // len(devices)
+    return _accelerator_limit(device, config)
+
+
+def _accelerator_limit(device: Any, config: ModelServerConfig) -> int:
+    if config.memory_limit_bytes:
+        return config.memory_limit_bytes
+    stats = device.memory_stats() or {}
+    return stats.get("bytes_limit") or config.memory_limit
