@@ -55,10 +55,10 @@ class BucketCompiled:
     of: int
 
 
-Report = Callable[[BucketCompiled], None]
+OnCompiled = Callable[[BucketCompiled], None]
 
 
-def make_plan(request: PlanRequest, report: Report) -> ModelPlan:
+def make_plan(request: PlanRequest, report: OnCompiled) -> ModelPlan:
     """Make a plan. Raises InvalidRequest, ModelPathNotFound, CheckpointError, Unavailable."""
     started = time.monotonic()
     with open_model(request.model, request.path) as model:
@@ -84,7 +84,7 @@ class _Planner:
     request: PlanRequest
     model: PlannedModel
     recipe: Recipe
-    report: Report
+    report: OnCompiled
 
     def on_smallest(self) -> ModelPlan:
         """Plan on the first slice that fits by arithmetic and by the compiler."""

@@ -95,17 +95,8 @@ class Topology:
     is_lent: bool  # offered by Google Cloud
 
     @property
-    def size(self) -> str:
-        """4x8 for v5e:4x8."""
-        return self.name.partition(":")[2]
-
-    @property
     def chips_per_host(self) -> int:
         return self.chips // self.hosts
-
-    @property
-    def devices_per_host(self) -> int:
-        return len(self.devices) // self.hosts
 
     def memory(self, config: ModelServerConfig) -> FreeMemory:
         """Return the memory that one device has for models."""
@@ -138,11 +129,6 @@ def topology_of(text: str) -> Topology:
         chips=len({tuple(device.coords) for device in devices}),
         is_lent=name.is_lent,
     )
-
-
-def devices_of(name: str) -> list[Any]:
-    """Return the devices of a slice such as v5e:4x8. Raises like `topology_of`."""
-    return _described(parse_slice(name))
 
 
 def parse_slice(text: str) -> SliceName:

@@ -18,6 +18,7 @@ from model_server.plan.slices import Topology, topology_of
 from sax.errors import InvalidRequest
 
 _CPU = re.compile(r"cpu(?::([1-9]\d{0,2}))?")
+_SLACK = 64  # keep 1/64 of a device's memory free
 
 
 def cpu_devices(topology: str) -> int | None:
@@ -33,9 +34,6 @@ def cpu_devices(topology: str) -> int | None:
             param="topology",
         )
     return None if found is None else int(found[1] or 1)
-
-
-_SLACK = 64  # keep 1/64 of a device's memory free
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Models on slices, and what a compiler might say of their buckets: nothing is compiled."""
+"""Deployments on slices, and measurements of buckets that no compiler made."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def measured(bucket: Bucket, **changes: Any) -> Measured:
 def deployed(
     name: str, topology: str, overrides: dict[str, str], config: ModelServerConfig | None = None
 ) -> Deployment:
-    """What a server of this slice would compile for this publish."""
+    """Deploy a publish as a server of this slice would."""
     config, where = config or ModelServerConfig(), topology_of(topology)
     with open_model(name) as model:
         recipe = model.recipe(overrides)

@@ -1,8 +1,8 @@
-"""Whether a compiled step of each dense family reads its weights and its cache once, and no more.
+"""A compiled step of each dense family reads its weights and its cache once, and no more.
 
-Compiled for real, at the families' real sizes, with the few layers that a plan takes. What is
-looked for is in the program's text: bytes moved, weights put together from all devices, copies of
-the page pool. That each would be seen is tested on programs that do it.
+Compiled for real, at the families' real sizes, with the few layers that a plan takes. The tests
+look in the program's text for bytes moved, weights gathered from all devices and copies of the
+page pool; programs that do these things prove that they would be seen.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _kept(found: list[HloModule], part: Part = lambda program: program) -> Part:
 
 
 def _gathered(program: HloModule, least: int) -> list[Collective]:
-    """What of so many bytes on each device is handed on as it is."""
+    """Exchanges of at least so many bytes per device that only move data."""
     kinds = ("all-gather", "all-to-all", "collective-permute")
     return [each for each in collectives(program) if each.kind in kinds and each.bytes >= least]
 

@@ -1,4 +1,4 @@
-"""Which model a plan is of."""
+"""The model of a plan, by each of its names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SAID = {
 
 
 def _billions(name: str) -> float:
-    """What the name says: 70, of meta-llama/Llama-3-70B."""
+    """Billions of parameters in the name: 70 for meta-llama/Llama-3-70B."""
     words = name.lower().replace("-", " ").split()
     return next(float(word[:-1]) for word in reversed(words) if word[:-1].isdigit())
 

@@ -15,7 +15,6 @@ from model_server.plan.compiled import read_refusal
 from model_server.plan.slices import (
     LENT,
     chips_of,
-    devices_of,
     parse_chip,
     parse_slice,
     topology_of,
@@ -94,8 +93,9 @@ def test_the_compiler_knows_every_slice_that_can_be_had(chip: str) -> None:
 @needs_compiler
 def test_a_slice_says_how_its_chips_stand_on_hosts() -> None:
     found = topology_of("v5e:4x8")
-    assert (found.chips, found.hosts, found.chips_per_host, found.size) == (32, 8, 4, "4x8")
-    assert topology_of("v7x:2x2x1").devices_per_host == 8
+    assert (found.name, found.chips, found.hosts, found.chips_per_host) == ("v5e:4x8", 32, 8, 4)
+    found = topology_of("v7x:2x2x1")
+    assert len(found.devices) // found.hosts == 8
 
 
 @needs_compiler
@@ -117,7 +117,7 @@ def test_a_size_that_the_compiler_refuses_is_told_with_others_nearby() -> None:
 @pytest.mark.parametrize("chip", CHIPS)
 def test_a_program_may_fill_what_the_table_says(chip: str) -> None:
     """Asked as the table was filled: with a program that is too large for every chip."""
-    device = devices_of(f"{chip}:{LENT[chip][0]}")[:1]
+    device = topology_of(f"{chip}:{LENT[chip][0]}").devices[:1]
     everywhere = NamedSharding(Mesh(np.asarray(device), ("x",)), PartitionSpec())
     large = jax.ShapeDtypeStruct((2**18, 2**20), jnp.float32, sharding=everywhere)
     with pytest.raises(jax.errors.JaxRuntimeError) as caught:

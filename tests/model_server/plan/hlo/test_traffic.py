@@ -1,4 +1,4 @@
-"""What a program moves, read from texts of the real compiler (hlo_samples.py)."""
+"""Traffic of programs, read from texts of the real compiler (hlo_samples.py)."""
 
 from __future__ import annotations
 
