@@ -11,8 +11,6 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import msgspec
-
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.kv_transfers import KvTransfers
@@ -21,16 +19,8 @@ from model_server.disaggregation.transfers import Disaggregation, Transfers
 from model_server.engine.compiling import Programs
 from model_server.engine.runner import ModelRunner
 from model_server.engine.types import EngineLimits
-from model_server.kernels.pages import allocate
-from model_server.loading.capacity import (
-    buckets_of,
-    cache_of,
-    kernel_of,
-    kv_dtype,
-    layout_for,
-    plan_capacity,
-    step_program,
-)
+from model_server.loading.deployment import Deployment, deploy
+from model_server.loading.device_memory import free_memory, layout_for
 from model_server.loading.embed_loading import NeededTensors
 from model_server.loading.memory_plan import human
 from model_server.loading.needs import check_devices, telling_need
@@ -41,7 +31,7 @@ from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import spans_hosts
 from model_server.models.weights.weight import Blueprint
 from model_server.programs.finding import find_ready
-from sax.errors import MemoryPlanError
+from model_server.programs.ready_programs import ReadyPrograms
 from sax.types import ModelSpec, Progress
 
 logger = logging.getLogger(__name__)
@@ -79,59 +69,42 @@ class LmLoad:
     ) -> None:
         """limits: the plan of another host of this replica; None: this host plans."""
         self._spec = spec
-        self._recipe = recipe
         self._checkpoint = checkpoint
         self._config = config
         self._transfer = transfer
         self.traffic: KvTransfers | None = None
         check_devices(recipe, checkpoint, config)
-        layout = layout_for(recipe)
-        self._module = recipe.blueprint(layout, checkpoint)
+        layout = layout_for(recipe).placed()
         with telling_need(recipe, checkpoint, config):
-            self.limits, self.planned = plan_capacity(recipe, self._module, layout, config, in_use)
-        self.layout = layout.placed()
-        self.spans_hosts = spans_hosts(self.layout)
-        self.order = STEPS if self.spans_hosts else None
-        if limits is not None:
-            self._follow(limits)
+            memory = free_memory(layout, config, in_use)
+            planned = deploy(recipe, checkpoint, layout, config, memory)
         # Secondaries receive the programs of the host that planned.
-        self._ready = (
-            find_ready(spec, config, self._module, self.layout, self.limits)
-            if limits is None
-            else None
-        )
-        if self._ready is not None:
-            self._shrink(self._ready.limits.pages)
+        self._ready: ReadyPrograms | None = None
+        self.deployment = planned.following(limits) if limits else self._with_ready(planned)
+        self.spans_hosts = spans_hosts(layout)
+        self.order = STEPS if self.spans_hosts else None
         self._check_kernel()
-        self.total = self.planned.total  # bytes on one device
-        self.memory = self.total * layout.mesh.size
-        _warn_of_plain(spec, self._module)
+        _warn_of_plain(spec, planned.blueprint)
         logger.info(
             "%s: %s planned per device, %d pages, mesh %s",
             spec.model_id,
-            human(self.planned.total),
-            self.planned.pages,
-            dict(self.layout.mesh.shape),
+            human(self.deployment.memory.total),
+            self.deployment.limits.pages,
+            dict(layout.mesh.shape),
         )
 
     def build(self, programs: Programs, report: Report) -> ModelRunner:
         """Read weights, allocate pages and compile every bucket; nothing has run yet."""
-        leaves = self._weights(report)
-        self.traffic = make_transfers(
-            self._transfer, self._config, self._recipe, self.limits, self.layout
-        )
-        limits, cache = self.limits, cache_of(self._recipe, self.layout)
-        where = self.layout.pages(cache.axis)
-        kernel, dtype = kernel_of(self._recipe, self.layout), kv_dtype(self._recipe, self.layout)
-        pages = allocate(cache, limits.pages, limits.page_size, dtype, where, kernel.shapes)
+        deployment, leaves = self.deployment, self._weights(report)
+        self.traffic = make_transfers(self._transfer, self._config, deployment)
         runner = ModelRunner(
-            self._module,
+            deployment.blueprint,
             leaves,
-            pages,
-            limits,
-            buckets_of(limits),
-            kernel,
-            self.layout.row_split(),
+            deployment.allocate_pages(),
+            deployment.limits,
+            deployment.buckets,
+            deployment.kernel,
+            deployment.layout.row_split(),
             self.traffic,
         )
         try:
@@ -145,38 +118,31 @@ class LmLoad:
 
     def apart(self, transfers: Transfers) -> Disaggregation:
         """Return what disaggregated prefill needs; `transfers` covers every host."""
-        return make_apart(transfers, self._spec, self._recipe, self.limits, self.layout)
+        return make_apart(transfers, self._spec, self.deployment)
+
+    def _with_ready(self, planned: Deployment) -> Deployment:
+        """Adopt the page count of precompiled programs, if any: no more than planned."""
+        self._ready = find_ready(
+            self._spec, self._config, planned.blueprint, planned.layout, planned.limits
+        )
+        return planned if self._ready is None else planned.with_pages(self._ready.limits.pages)
 
     def _check_kernel(self) -> None:
         """Check before weights are read that the kernel supports the largest step.
 
         Skipped on CPU, whose kernel supports any. Raises MemoryPlanError, InvalidRequest.
         """
-        if self.layout.platform != "cpu":
-            program = step_program(self._recipe, self._module, self.limits, self.layout)
-            program.lower(buckets_of(self.limits)[-1])
-
-    def _follow(self, limits: EngineLimits) -> None:
-        """Adopt the primary's plan, if it fits on this host."""
-        if limits.pages > self.limits.pages:
-            raise MemoryPlanError(
-                f"this host has memory for {self.limits.pages} KV pages, but the primary planned "
-                f"{limits.pages}: give every host the same memory, or lower --kv_cache_bytes"
-            )
-        self.limits = limits
-
-    def _shrink(self, pages: int) -> None:
-        """Adopt the page count of precompiled programs, which is no more than planned."""
-        self.limits = msgspec.structs.replace(self.limits, pages=pages)
-        self.planned = self.planned.with_pages(pages)
+        if self.deployment.layout.platform != "cpu":
+            self.deployment.program.lower(self.deployment.buckets[-1])
 
     def _weights(self, report: Report) -> list[Any]:
-        declared = self._module.declarations
+        deployment = self.deployment
+        declared, layout = deployment.blueprint.declarations, deployment.layout
         if self._checkpoint is None:
             seed = zlib.crc32(self._spec.model_id.encode())
-            return random_weights(declared, seed, report, self.layout)
-        needed: Any = NeededTensors(self._checkpoint, self._recipe.unused)
-        return read_weights(declared, needed, report, self.layout)
+            return random_weights(declared, seed, report, layout)
+        needed: Any = NeededTensors(self._checkpoint, deployment.recipe.unused)
+        return read_weights(declared, needed, report, layout)
 
 
 def run_all(runner: Warmed, report: Report) -> None:

@@ -21,9 +21,9 @@ from model_server.disaggregation.transfer_server import TransferServer
 from model_server.disaggregation.transfers import Disaggregation, Transfers
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.types import EngineLimits, Runner
-from model_server.loading.capacity import device_limit, server_devices
 from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.custom_loading import load_custom
+from model_server.loading.device_memory import device_limit, server_devices
 from model_server.loading.embed_loading import load_embedder
 from model_server.loading.lm_loading import LmLoad, run_all
 from model_server.loading.loaded import AnyLoaded, Loaded, LoadedCustom, LoadedEmbedder
@@ -144,7 +144,7 @@ class ModelLoader:
             assert isinstance(recipe, Recipe), "only language models span hosts"
             load = self._planned(spec, recipe, checkpoint, limits)
             runner = load.build(programs, report)
-            self._live.append((runner, load.total))
+            self._live.append((runner, load.deployment.memory.total))
             return runner
 
     def compiles_while_serving(self) -> int:
@@ -181,7 +181,7 @@ class ModelLoader:
         load = self._planned(spec, recipe, checkpoint)
         self._check_order(load.order)
         runner = self._run(spec, load, report)
-        self._live.append((runner, load.total))
+        self._live.append((runner, load.deployment.memory.total))
         if load.order is not None:
             self._orders.append((runner, load.order))
         return Loaded(
@@ -192,7 +192,7 @@ class ModelLoader:
             chat_queries=as_chat,
             defaults=recipe.defaults,
             samples=recipe.samples,
-            memory=load.memory,
+            memory=load.deployment.total_bytes,
             methods=_METHODS,
             apart=self._apart(load, runner),
         )
@@ -219,7 +219,7 @@ class ModelLoader:
         """Build the model here, or on all hosts that it spans."""
         if self.hosts is not None and load.spans_hosts:
             return self.hosts.load(
-                spec, load.limits, lambda programs: load.build(programs, report), report
+                spec, load.deployment.limits, lambda programs: load.build(programs, report), report
             )
         runner = load.build(COMPILED_HERE, report)
         run_all(runner, report)

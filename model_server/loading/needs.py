@@ -12,7 +12,8 @@ import jax
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
-from model_server.loading.capacity import layout_for, least_bytes, weight_bytes
+from model_server.loading.deployment import place_model
+from model_server.loading.device_memory import layout_for
 from model_server.loading.memory_plan import human
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import ONE_DEVICE
@@ -22,13 +23,11 @@ from sax.need import Need
 
 def need_of(recipe: Recipe, checkpoint: Checkpoint | None, config: ModelServerConfig) -> Need:
     """Return the least a server must have, given flags like these."""
-    layout = layout_for(recipe)
-    devices = layout.mesh.size
-    module = recipe.blueprint(layout, checkpoint)
-    memory = least_bytes(recipe, module, layout, config) * devices
+    placed = place_model(recipe, checkpoint, layout_for(recipe))
+    devices = placed.layout.mesh.size
+    memory = placed.least_bytes(config) * devices
     if recipe.mesh_shape:
-        weights = weight_bytes(module, layout) * devices
-        return Need(devices=devices, memory=memory, weights=weights)
+        return Need(devices=devices, memory=memory, weights=placed.weight_bytes * devices)
     # Fewer devices hold fewer copies of replicated weights, so count one copy.
     return Need(memory=memory, weights=recipe.blueprint(ONE_DEVICE, checkpoint).bytes)
 

@@ -1,4 +1,4 @@
-"""Build a model's disaggregated prefill from its recipe and mesh."""
+"""Build a model's disaggregated prefill from its deployment."""
 
 from __future__ import annotations
 
@@ -10,53 +10,44 @@ from model_server.disaggregation.contract import Contract, source_of
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.disaggregation.transfers import CONTEXTS, Disaggregation, Transfers
-from model_server.engine.types import EngineLimits
-from model_server.loading.capacity import cache_of, kernel_of, kv_dtype, pool_shapes
-from model_server.models.recipe import Recipe
-from model_server.models.weights.sharding import Layout
+from model_server.loading.deployment import Deployment
 from sax.types import ModelSpec
 
 
 def make_transfers(
-    server: TransferServer,
-    config: ModelServerConfig,
-    recipe: Recipe,
-    limits: EngineLimits,
-    layout: Layout,
+    server: TransferServer, config: ModelServerConfig, deployment: Deployment
 ) -> KvTransfers | None:
     """Return this host's page transfers; None if the server does not take part."""
     if not (config.gives_pages or config.takes_pages):
         return None
     return KvTransfers(
         server,
-        pool_shapes(recipe, limits, layout),
+        deployment.pool_shapes,
         gives=config.gives_pages,
         takes=config.takes_pages,
-        room=CONTEXTS * limits.pages_per_sequence,
+        room=CONTEXTS * deployment.limits.pages_per_sequence,
         ordinal=jax.process_index(),
     )
 
 
-def make_apart(
-    transfers: Transfers, spec: ModelSpec, recipe: Recipe, limits: EngineLimits, layout: Layout
-) -> Disaggregation:
+def make_apart(transfers: Transfers, spec: ModelSpec, deployment: Deployment) -> Disaggregation:
     """Return the part that serving needs; `transfers` covers every host of the replica."""
-    cache, dtype = cache_of(recipe, layout), kv_dtype(recipe, layout)
+    cache, page_size = deployment.cache, deployment.limits.page_size
     contract = Contract(
         source=source_of(spec),
-        page_size=limits.page_size,
-        kv_dtype=str(dtype),
+        page_size=page_size,
+        kv_dtype=str(deployment.kv_dtype),
         layers=cache.layers,
         kv_heads=cache.kv_heads,
         key_dim=cache.key_dim,
         value_dim=cache.value_dim,
-        mesh=" ".join(f"{axis}={size}" for axis, size in layout.mesh.shape.items()),
+        mesh=" ".join(f"{axis}={size}" for axis, size in deployment.layout.mesh.shape.items()),
         hosts=jax.process_count(),
         jaxlib=jaxlib.version.__version__,
     )
     return Disaggregation(
         contract,
         transfers,
-        room=CONTEXTS * limits.pages_per_sequence,
-        page_bytes=cache.bytes_per_page(limits.page_size, dtype, kernel_of(recipe, layout).shapes),
+        room=CONTEXTS * deployment.limits.pages_per_sequence,
+        page_bytes=cache.bytes_per_page(page_size, deployment.kv_dtype, deployment.kernel.shapes),
     )

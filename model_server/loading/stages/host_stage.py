@@ -10,8 +10,6 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import jax
-
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.engine.compiling import COMPILED_HERE, Programs
@@ -61,12 +59,9 @@ class StageLoad:
         members = host.membership
         self._place = place_of(members.count, members.ordinal, recipe.stages)
         layout = stage_layout(recipe, self._place)
-        self._plan = plan_stage(
+        self.deployment = plan_stage(
             recipe, checkpoint, self._place.stage, layout, config, in_use, limits
         )
-        self.limits = self._plan.limits
-        self.total = self._plan.memory.total
-        self.memory = self.total * jax.device_count()
         self.spans_hosts = True
         # Hosts of one stage wait for each other, so the stage thread fixes the order of programs.
         self.order = STAGES if self._place.per_stage > 1 else None
@@ -76,7 +71,7 @@ class StageLoad:
         link = ZmqLink(self._host.address, bind=self._host.address)
         try:
             runner = build_stage(
-                self._plan,
+                self.deployment,
                 self._checkpoint,
                 self._seed,
                 link,

@@ -6,11 +6,10 @@ Starts no program that talks to another host.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 
 from model_server.checkpoints.bare_names import with_whole_names
 from model_server.checkpoints.checkpoint import Checkpoint
@@ -18,10 +17,9 @@ from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.types import EngineLimits
-from model_server.kernels.pages import LayerPages, allocate
-from model_server.loading.capacity import buckets_of, cache_of, kernel_of, kv_dtype, plan_capacity
+from model_server.loading.deployment import Deployment, deploy
+from model_server.loading.device_memory import free_memory
 from model_server.loading.embed_loading import NeededTensors
-from model_server.loading.memory_plan import MemoryPlan
 from model_server.loading.random_weights import random_weights
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.loading.stages.place import StagePlace
@@ -35,17 +33,6 @@ from sax.errors import CheckpointError, MemoryPlanError
 from sax.types import Progress
 
 Report = Callable[[Progress], None]
-
-
-@dataclass(frozen=True, slots=True)
-class StagePlan:
-    """Everything one host will hold."""
-
-    recipe: Recipe  # of this stage
-    blueprint: Blueprint
-    layout: Layout
-    limits: EngineLimits  # the same on every host
-    memory: MemoryPlan  # per device
 
 
 def stage_layout(recipe: Recipe, place: StagePlace) -> Layout:
@@ -65,7 +52,7 @@ def plan_stage(
     config: ModelServerConfig,
     in_use: int,
     decided: EngineLimits | None = None,
-) -> StagePlan:
+) -> Deployment:
     """Plan one stage for this host's devices.
 
     decided: the primary's limits, which are checked here; None: this host decides, with as many
@@ -73,22 +60,14 @@ def plan_stage(
     like these. Raises MemoryPlanError, InvalidRequest.
     """
     parts = recipe.cut()
-    plans = {
-        each: _alone(parts[each], checkpoint, layout, config, in_use)
-        for each in ([index] if decided else range(len(parts)))
-    }
-    own = plans[index]
-    limits = decided or min((plan.limits for plan in plans.values()), key=_pages_of)
-    if own.limits.pages < limits.pages:
-        raise MemoryPlanError(
-            f"{own.recipe.stage} has memory for {own.limits.pages} pages, the primary planned "
-            f"{limits.pages}: give every host the same flags and the same memory"
-        )
-    return replace(own, limits=limits, memory=own.memory.with_pages(limits.pages))
+    if decided:
+        return _alone(parts[index], checkpoint, layout, config, in_use).following(decided)
+    plans = [_alone(part, checkpoint, layout, config, in_use) for part in parts]
+    return plans[index].with_pages(min(plan.limits.pages for plan in plans))
 
 
 def build_stage(
-    plan: StagePlan,
+    plan: Deployment,
     checkpoint: Checkpoint | None,
     seed: int,
     link: Link,
@@ -104,16 +83,15 @@ def build_stage(
     the default ones. compiled: source of this stage's programs. Raises CheckpointError.
     """
     leaves = _weights(plan, checkpoint, seed, report)
-    stage = plan.recipe.stage
-    assert stage is not None, "a plan is of a stage"
+    assert plan.stage is not None, "a plan is of a stage"
     programs = StagePrograms(
-        stage,
+        plan.stage,
         plan.blueprint,
         leaves,
-        _pages(plan),
+        plan.allocate_pages(),
         plan.limits,
-        buckets or buckets_of(plan.limits),
-        kernel_of(plan.recipe, plan.layout),
+        buckets or plan.buckets,
+        plan.kernel,
         plan.recipe.embed,
         plan.layout.row_split(),
     )
@@ -126,34 +104,22 @@ def build_stage(
     return runner
 
 
-def _pages_of(limits: EngineLimits) -> int:
-    return limits.pages
-
-
 def _alone(
     part: Recipe,
     checkpoint: Checkpoint | None,
     layout: Layout,
     config: ModelServerConfig,
     in_use: int,
-) -> StagePlan:
+) -> Deployment:
     """Plan a stage as if there were no others."""
-    module = part.blueprint(layout, checkpoint)
     try:
-        limits, planned = plan_capacity(part, module, layout, config, in_use, _own(layout))
+        return deploy(part, checkpoint, layout, config, free_memory(layout, config, in_use))
     except MemoryPlanError as exc:
         raise MemoryPlanError(f"{part.stage}: {exc.text}", param=exc.param) from exc
-    return StagePlan(part, module, layout, limits, planned)
-
-
-def _own(layout: Layout) -> list[Any]:
-    assert isinstance(layout.mesh, Mesh), "a stage is planned where it will lie"
-    devices = layout.mesh.devices.flat
-    return [each for each in devices if each.process_index == jax.process_index()]
 
 
 def _weights(
-    plan: StagePlan, checkpoint: Checkpoint | None, seed: int, report: Report
+    plan: Deployment, checkpoint: Checkpoint | None, seed: int, report: Report
 ) -> list[jax.Array]:
     declared = plan.blueprint.declarations
     if checkpoint is None:
@@ -195,10 +161,3 @@ class _Without:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._checkpoint, name)
-
-
-def _pages(plan: StagePlan) -> tuple[LayerPages, ...]:
-    cache, limits = cache_of(plan.recipe, plan.layout), plan.limits
-    heads = plan.layout.pages(cache.axis)
-    dtype, kernel = kv_dtype(plan.recipe, plan.layout), kernel_of(plan.recipe, plan.layout)
-    return allocate(cache, limits.pages, limits.page_size, dtype, heads, kernel.shapes)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from model_server.checkpoints.orbax.folder import Folder
 from model_server.config import ModelServerConfig
-from model_server.loading.capacity import layout_for
+from model_server.loading.device_memory import layout_for
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from model_server.programs.finding import find_ready

@@ -14,7 +14,8 @@ from safetensors.numpy import load_file, save_file
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.config import ModelServerConfig
-from model_server.loading.stages.pipeline_loading import StagePlan, own_tensors, plan_stage
+from model_server.loading.deployment import Deployment
+from model_server.loading.stages.pipeline_loading import own_tensors, plan_stage
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from model_server.models.weights.sharding import layout_of
@@ -28,7 +29,7 @@ LAYOUT = layout_of().placed()
 RECIPE: Any = make_recipe(LM, None, TINY | {"NUM_STAGES": "2"})
 
 
-def plan(index: int, config: ModelServerConfig = CONFIG, **rest: Any) -> StagePlan:
+def plan(index: int, config: ModelServerConfig = CONFIG, **rest: Any) -> Deployment:
     return plan_stage(RECIPE, None, index, LAYOUT, config, rest.pop("in_use", 0), **rest)
 
 
@@ -51,7 +52,7 @@ def test_a_host_keeps_what_the_primary_decided_if_it_can() -> None:
 
 
 def test_a_host_without_the_room_says_which_stage_it_has() -> None:
-    text = "stage 2 of 2 .layers 2 to 2. has memory for 32 pages, the primary planned 99"
+    text = "stage 2 of 2 .layers 2 to 2. has memory for 32 KV pages, but the primary planned 99"
     with pytest.raises(MemoryPlanError, match=text):
         plan(1, decided=msgspec.structs.replace(plan(0).limits, pages=99))
 
@@ -63,7 +64,7 @@ def test_a_stage_that_does_not_fit_is_named() -> None:
 
 def test_more_stages_than_layers_are_refused() -> None:
     four: Any = make_recipe(LM, None, TINY | {"NUM_STAGES": "4"})
-    with pytest.raises(InvalidRequest, match="NUM_STAGES is 4 and this model has 3 layers"):
+    with pytest.raises(InvalidRequest, match="NUM_STAGES is 4 but this model has 3 layers"):
         plan_stage(four, None, 0, LAYOUT, CONFIG, 0)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 
 from model_server.config import ModelServerConfig
-from model_server.loading.capacity import device_limit
+from model_server.loading.device_memory import device_limit
 
 
 def test_the_cpu_devices_of_one_process_share_the_machines_memory() -> None:
