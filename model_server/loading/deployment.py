@@ -23,7 +23,7 @@ from model_server.engine.types import EngineLimits
 from model_server.kernels.choice import kernel_for
 from model_server.kernels.paged import Kernel
 from model_server.kernels.pages import CacheShape, LayerPages, allocate
-from model_server.loading.memory_plan import FreeMemory, MemoryPlan, plan
+from model_server.loading.memory_plan import FreeMemory, MemoryPlan, plan_memory
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout, bytes_per_device
 from model_server.models.weights.stage import Stage
@@ -105,7 +105,7 @@ class PlacedModel:
         """Plan the pages in the memory of one device. Raises MemoryPlanError."""
         slots, context = self._slots(config), self._context(config)
         page, per_sequence = self.page_bytes(config.page_size), -(-context // config.page_size)
-        planned = plan(
+        planned = plan_memory(
             weights=self.weight_bytes,
             kv_bytes_per_page=page,
             workspace=self.workspace(slots) + page * _handoff_pages(config, per_sequence),

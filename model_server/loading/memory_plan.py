@@ -34,7 +34,7 @@ class MemoryPlan:
         return MemoryPlan(pages=pages, kv=kv, total=self.total - self.kv + kv)
 
 
-def plan(
+def plan_memory(
     *,
     weights: int,
     kv_bytes_per_page: int,

@@ -18,12 +18,11 @@ from typing import Any
 import jax
 
 from model_server.config import ModelServerConfig
+from model_server.plan.model_plan import ModelPlan
 from model_server.plan.output.kubernetes import kubernetes_values
 from model_server.plan.output.plot import roofline_svg
-from model_server.plan.output.table import show
-from model_server.plan.planner import AUTO, PlanRequest, plan
-from model_server.plan.progress import told
-from model_server.plan.report import ModelPlan
+from model_server.plan.output.terminal import progress_on, show
+from model_server.plan.planner import AUTO, PlanRequest, make_plan
 from model_server.plan.slices import parse_chip, parse_slice
 from sax.cli.publication import parse_overrides
 from sax.errors import InvalidRequest, SaxError
@@ -39,8 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         request = _request(options)
         _check_outputs(options)
-        with told(sys.stderr) as report:
-            made = plan(request, report)
+        with progress_on(sys.stderr) as report:
+            made = make_plan(request, report)
         _write(made, options)
     except (OSError, SaxError) as exc:
         sys.stderr.write(f"{exc}\n")

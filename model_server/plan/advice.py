@@ -10,13 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from model_server.config import ModelServerConfig
-from model_server.loading.capacity import least_bytes, weight_bytes
+from model_server.loading.deployment import PlacedModel, place_model
 from model_server.loading.memory_plan import human
 from model_server.models.recipe import Recipe
 from model_server.plan.model import PlannedModel
-from model_server.plan.slices import LENT, chips_of
-from model_server.plan.target import layout_on, memory_of, recipe_of
-from model_server.plan.topology import Topology, topology_of
+from model_server.plan.slices import LENT, Topology, chips_of, topology_of
 from sax.errors import SaxError
 
 _SMALLEST_CONTEXT = 256
@@ -26,9 +24,13 @@ _SMALLEST_CONTEXT = 256
 class Attempt:
     """Bytes that one device must hold at least, and may hold."""
 
-    weights: int
+    placed: PlacedModel
     least: int  # weights, workspace, and one whole sequence
     limit: int
+
+    @property
+    def weights(self) -> int:
+        return self.placed.weight_bytes
 
     @property
     def fits(self) -> bool:
@@ -39,13 +41,8 @@ def attempt(
     model: PlannedModel, recipe: Recipe, topology: Topology, config: ModelServerConfig
 ) -> Attempt:
     """Size a model on a slice. Raises InvalidRequest if its mesh does not fit the slice."""
-    layout = layout_on(recipe, topology)
-    blueprint = recipe.blueprint(layout, model.checkpoint)
-    return Attempt(
-        weights=weight_bytes(blueprint, layout),
-        least=least_bytes(recipe, blueprint, layout, config),
-        limit=memory_of(topology, config),
-    )
+    placed = place_model(recipe, model.checkpoint, topology.layout(recipe))
+    return Attempt(placed, placed.least_bytes(config), topology.memory(config).limit)
 
 
 def changes(
@@ -55,7 +52,7 @@ def changes(
     config: ModelServerConfig,
 ) -> list[str]:
     """Return one sentence per change that makes the model fit, the smallest change first."""
-    recipe = recipe_of(model, overrides)
+    recipe = model.recipe(overrides)
     found = [
         text
         for change in _overrides(recipe, overrides, topology)
@@ -127,7 +124,7 @@ def _tried(
     config: ModelServerConfig,
 ) -> str | None:
     try:
-        tried = attempt(model, recipe_of(model, overrides), topology, config)
+        tried = attempt(model, model.recipe(overrides), topology, config)
     except SaxError:
         return None
     if not tried.fits:

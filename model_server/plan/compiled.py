@@ -18,23 +18,13 @@ import jax
 from model_server.engine.buckets import Bucket
 from model_server.engine.step_program import StepProgram
 from model_server.plan.hlo.module import HloModule, parse
-from model_server.plan.hlo.moves import collectives
-from model_server.plan.hlo.traffic import HbmBytes, bytes_moved
+from model_server.plan.hlo.traffic import StepTraffic, traffic_of
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = r"([\d.]+)([KMGT]?)i?B?"
 # The two forms of libtpu's out-of-memory error.
 _USED = re.compile(rf"[Uu]sed {_SIZE} of {_SIZE} hbm")
 _REQUIRED = re.compile(rf"required for [^(]*\({_SIZE}\) exceeds available HBM \({_SIZE}\)")
-
-
-@dataclass(frozen=True, slots=True)
-class StepTraffic:
-    """Data moved by a program in one step; bytes are per device."""
-
-    moved: HbmBytes
-    sent: dict[str, int]  # bytes to other devices, by kind of collective
-    exchanges: int  # number of collectives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +86,6 @@ def measure(program: StepProgram, bucket: Bucket, part: Part | None = None) -> M
         compile_seconds=compiled - traced,
         read_seconds=time.monotonic() - compiled,
     )
-
-
-def traffic_of(program: HloModule) -> StepTraffic:
-    exchanged = collectives(program)
-    sent: dict[str, int] = {}
-    for each in exchanged:
-        sent[each.kind] = sent.get(each.kind, 0) + each.sent
-    return StepTraffic(bytes_moved(program), sent, sum(each.times for each in exchanged))
 
 
 def _text_of(folder: Path, made: Any) -> str:

@@ -7,26 +7,25 @@ costs as much as those of them that stand between others. Compiles nothing itsel
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from flax import nnx
 
-from model_server.engine.step_program import StepProgram
+from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.kernels.pages import CacheShape
-from model_server.loading.capacity import step_program
+from model_server.loading.deployment import Deployment
 from model_server.models.layers.decoder import Decoder
 from model_server.models.recipe import Recipe
 from model_server.models.weights.weight import WeightForm
-from model_server.plan.anatomy import layer_at
-from model_server.plan.compiled import Measured, Part, StepTraffic
-from model_server.plan.hlo.layers import only_layers
-from model_server.plan.hlo.module import HloModule
-from model_server.plan.hlo.traffic import HbmBytes
-from model_server.plan.target import Target
+from model_server.plan.compiled import Measured, Part
+from model_server.plan.hlo.module import ELSEWHERE, Computation, HloModule, Instruction
+from model_server.plan.hlo.traffic import HbmBytes, StepTraffic
+from model_server.plan.work import layer_at
 
 _LEAST = 8  # layers
+_BEFORE = -1  # layer of instructions that depend on none
 _PARAMETER = re.compile(r"(leaves|pages)\[(\d+)\]")
 
 
@@ -74,16 +73,16 @@ def depths_of(kinds: Sequence[Any]) -> Depths | None:
     return Depths(more - period, more, len(kinds), range(start, start + period))
 
 
-def program_with(target: Target, layers: int) -> StepProgram:
-    """Return the target's program with only the first layers, and the same pages."""
-    recipe = _cut(target.recipe, layers)
-    blueprint = recipe.blueprint(target.layout, target.checkpoint)
-    return step_program(recipe, blueprint, target.limits, target.layout)
+def shallow(deployment: Deployment, checkpoint: Checkpoint | None, layers: int) -> Deployment:
+    """Return the deployment of only the first layers, with the same pages."""
+    recipe = _cut(deployment.recipe, layers)
+    blueprint = recipe.blueprint(deployment.layout, checkpoint)
+    return replace(deployment, recipe=recipe, blueprint=blueprint)
 
 
-def typical_part(target: Target, depths: Depths) -> Part:
+def typical_part(deployment: Deployment, depths: Depths) -> Part:
     """Return a mask that leaves in a program only the cost of its typical layers."""
-    paths = [each.path for each in target.blueprint.declarations for _ in each.leaves]
+    paths = [each.path for each in deployment.blueprint.declarations for _ in each.leaves]
 
     def layer_of(parameter: str) -> int | None:
         found = _PARAMETER.match(parameter)
@@ -96,6 +95,27 @@ def typical_part(target: Target, depths: Depths) -> Part:
         return only_layers(program, depths.typical, layer_of)
 
     return part
+
+
+def only_layers(
+    program: HloModule, layers: Container[int], layer_of: Callable[[str], int | None]
+) -> HloModule:
+    """Return the program with the cost of all other layers masked.
+
+    An instruction belongs to the last layer among those whose weights and pages it depends on:
+    whatever is computed between two layers belongs to the one before, and so does a head that has
+    no weights yet. layer_of: maps the op_name of an entry parameter to its layer; None: to none.
+    """
+    belongs = _layers(program.entry, layer_of)
+
+    def masked(each: Instruction) -> Instruction:
+        # Scalars stay: loop bounds are read from them, and they cost nothing.
+        if belongs[each.name] in layers or not any(array.dims for array in each.arrays):
+            return each
+        return replace(each, opcode=ELSEWHERE, rest="")
+
+    entry = Computation(program.entry.name, tuple(map(masked, program.entry.instructions)))
+    return replace(program, entry=entry, computations={**program.computations, entry.name: entry})
 
 
 def growth_of(few: Measured, more: Measured, depths: Depths) -> Growth:
@@ -162,3 +182,17 @@ def _cut(recipe: Recipe, layers: int) -> Recipe:
         return replace(recipe.cache(shards), layers=layers)
 
     return replace(recipe, build=build, cache=cache)
+
+
+def _layers(entry: Computation, layer_of: Callable[[str], int | None]) -> dict[str, int]:
+    """Return the layer of each instruction, by name; relies on operands preceding their users."""
+    found: dict[str, int] = {}
+    for each in entry.instructions:
+        if each.opcode == "parameter":
+            layer = layer_of(each.source)
+            found[each.name] = _BEFORE if layer is None else layer
+        else:
+            found[each.name] = max(
+                (found.get(name, _BEFORE) for name in each.operands), default=_BEFORE
+            )
+    return found

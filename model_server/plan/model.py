@@ -16,7 +16,9 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.huggingface.safetensors_tensors import WEIGHT_FILES
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.text_part import text_config
-from model_server.models.registry import find, model_paths
+from model_server.models.custom import CustomModel
+from model_server.models.recipe import Recipe
+from model_server.models.registry import find, make_recipe, model_paths
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
 from sax.names import nearest
 
@@ -34,6 +36,32 @@ class PlannedModel:
     path: str
     config: Mapping[str, Any] | None  # None: the path defines the sizes
     checkpoint: Checkpoint | None = None  # open during planning
+
+    def recipe(self, overrides: Mapping[str, str]) -> Recipe:
+        """Configure the recipe as a load does. Raises InvalidRequest, CheckpointError."""
+        entry = find(self.path)
+        if isinstance(entry, CustomModel):
+            raise _unplannable(
+                f"{self.path} is a custom model: only language models can be planned"
+            )
+        if self.config is None and entry.needs_checkpoint:
+            raise _unplannable(
+                f"{self.path} takes its sizes from a checkpoint: name one, a config.json, or a "
+                "well-known model such as meta-llama/Llama-3-70B"
+            )
+        recipe = make_recipe(self.path, self.config, overrides)
+        if not isinstance(recipe, Recipe):
+            raise _unplannable(
+                f"{self.title} is an embedding model, which one device holds: only language "
+                "models can be planned"
+            )
+        if recipe.stages > 1:
+            raise _unplannable(
+                f"NUM_STAGES is {recipe.stages}: a plan covers one mesh; leave it out, or plan the "
+                "layers of one stage with NUM_LAYERS",
+                "overrides.NUM_STAGES",
+            )
+        return recipe
 
 
 @contextmanager
@@ -110,6 +138,10 @@ def _read(file: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise CheckpointError(f"{file} must hold an object, as a Hugging Face config.json does")
     return config
+
+
+def _unplannable(text: str, param: str = "model") -> InvalidRequest:
+    return InvalidRequest(text, param=param)
 
 
 def _unknown(text: str) -> InvalidRequest:

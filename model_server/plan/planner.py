@@ -9,27 +9,27 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import compiled_in_turn
+from model_server.loading.deployment import Deployment, PlacedModel, deploy
 from model_server.loading.memory_plan import human
 from model_server.models.recipe import Recipe
 from model_server.plan.advice import attempt, changes, fitting_slices
-from model_server.plan.anatomy import Anatomy, anatomy_of
 from model_server.plan.compiled import Measured, OutOfMemory, measure
-from model_server.plan.depth import Depths, depths_of, growth_of, program_with, typical_part, whole
+from model_server.plan.depth import Depths, depths_of, growth_of, shallow, typical_part, whole
 from model_server.plan.model import PlannedModel, open_model
-from model_server.plan.planning import headings, make_plan, memory_of, slice_of, usual_context
-from model_server.plan.report import ModelPlan
-from model_server.plan.slices import LENT
-from model_server.plan.target import Target, layout_on, recipe_of, target_on
-from model_server.plan.topology import Topology, topology_of
-from model_server.plan.work import flops_ratio
+from model_server.plan.model_plan import Memory, ModelPlan, Slice
+from model_server.plan.slices import LENT, Topology, topology_of
+from model_server.plan.speeds import Speeds, notes_of
+from model_server.plan.work import Workload
 from sax.errors import MemoryPlanError
 
 AUTO = "auto"
 _SPARE = 0.98  # margin on pages extrapolated from two points
+_USUAL_CONTEXT = 2048  # tokens: prompt and answer of a chat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,175 +55,255 @@ class BucketCompiled:
     of: int
 
 
-Report = Callable[[BucketCompiled], None]
+OnCompiled = Callable[[BucketCompiled], None]
 
 
-def plan(request: PlanRequest, report: Report) -> ModelPlan:
+def make_plan(request: PlanRequest, report: OnCompiled) -> ModelPlan:
     """Make a plan. Raises InvalidRequest, ModelPathNotFound, CheckpointError, Unavailable."""
     started = time.monotonic()
     with open_model(request.model, request.path) as model:
-        recipe = recipe_of(model, request.overrides)
+        planner = _Planner(request, model, model.recipe(request.overrides), report)
         if request.topology == AUTO:
-            made = _smallest(request, model, recipe, report)
+            made = planner.on_smallest()
         else:
-            made = _on(request, model, recipe, topology_of(request.topology), report)
+            made = planner.on(topology_of(request.topology))
     return replace(made, planning_seconds=time.monotonic() - started)
 
 
-def _smallest(
-    request: PlanRequest, model: PlannedModel, recipe: Recipe, report: Report
-) -> ModelPlan:
-    """Plan on the first slice that fits by arithmetic and by the compiler."""
-    refused = None
-    for topology, _ in fitting_slices(model, recipe, request.config, list(request.chips)):
-        made = _on(request, model, recipe, topology, report)
-        if made.fits:
+def usual_context(deployment: Deployment) -> int:
+    """Return the default context for speeds: each slot's share of the pages, at most a chat."""
+    limits = deployment.limits
+    fair = limits.pages * limits.page_size // limits.slots
+    return max(1, min(_USUAL_CONTEXT, limits.max_context, fair))
+
+
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """A request and its open model."""
+
+    request: PlanRequest
+    model: PlannedModel
+    recipe: Recipe
+    report: OnCompiled
+
+    def on_smallest(self) -> ModelPlan:
+        """Plan on the first slice that fits by arithmetic and by the compiler."""
+        config, chips = self.request.config, list(self.request.chips)
+        refused = None
+        for topology, _ in fitting_slices(self.model, self.recipe, config, chips):
+            made = self.on(topology)
+            if made.fits:
+                return made
+            refused = made
+        if refused is not None:
+            return refused
+        return self._too_small(topology_of(f"{chips[-1]}:{LENT[chips[-1]][-1]}"))
+
+    def on(self, topology: Topology) -> ModelPlan:
+        layout, memory = topology.layout(self.recipe), topology.memory(self.request.config)
+        try:
+            deployment = deploy(
+                self.recipe, self.model.checkpoint, layout, self.request.config, memory
+            )
+        except MemoryPlanError as exc:
+            if exc.need is None:  # a flag is wrong: no slice helps
+                raise
+            return self._too_small(topology)
+        return _Candidate(self, topology, deployment, Workload(deployment)).plan()
+
+    def _too_small(self, topology: Topology) -> ModelPlan:
+        """Report that a slice is too small by arithmetic."""
+        config, recipe = self.request.config, self.recipe
+        tried = attempt(self.model, recipe, topology, config)
+        context = min(recipe.max_context, config.max_context or recipe.max_context)
+        return self.filled(
+            topology,
+            tried.placed,
+            slots=recipe.slots or config.slots,
+            max_context=context,
+            context=context,
+            fits=False,
+            problem=(
+                f"{self.model.title} does not fit {topology.name}: weights {human(tried.weights)} "
+                f"+ workspace and one sequence of {context:,} tokens "
+                f"{human(tried.least - tried.weights)} = {human(tried.least)} per device; "
+                f"{human(tried.limit)} is available"
+            ),
+            advice=self.changes(topology),
+        )
+
+    def changes(self, topology: Topology) -> list[str]:
+        return changes(self.model, self.request.overrides, topology, self.request.config)
+
+    def filled(self, topology: Topology, placed: PlacedModel, **outcome: Any) -> ModelPlan:
+        return ModelPlan(
+            model=self.model.title,
+            path=self.model.path,
+            parameters=sum(math.prod(each.shape) for each in placed.blueprint.declarations),
+            slice=_slice(topology, placed),
+            **outcome,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A model deployed on a slice, to be compiled and judged."""
+
+    planner: _Planner
+    topology: Topology
+    deployment: Deployment
+    work: Workload
+
+    def plan(self) -> ModelPlan:
+        request = self.planner.request
+        depths = None if request.is_full else depths_of(self.work.anatomy.layers)
+        wanted = request.context or usual_context(self.deployment)
+        context = min(wanted, self.deployment.limits.max_context)
+        try:
+            measured = self._measure(depths)
+        except OutOfMemory as exc:
+            return self._filled(context, fits=False, **self._refusal(exc))
+        memory = memory_of(self.deployment, self._limit, measured)
+        speeds = Speeds(self.work, self.topology, measured)
+        made = self._filled(
+            context,
+            fits=True,
+            notes=self._notes(depths),
+            memory=memory,
+            buckets=speeds.buckets(context),
+            decoding=list(speeds.decoding(context)),
+            first_token=list(speeds.first_tokens()),
+        )
+        if memory.used <= memory.limit:
             return made
-        refused = made
-    if refused is not None:
-        return refused
-    chip = request.chips[-1]
-    largest = topology_of(f"{chip}:{LENT[chip][-1]}")
-    return _no_room(request, model, recipe, largest)
+        return replace(made, fits=False, **self._shortage(memory))
 
+    def _measure(self, depths: Depths | None) -> list[Measured]:
+        """Measure every bucket, compiling two at a time."""
+        deployment, checkpoint = self.deployment, self.planner.model.checkpoint
+        made = shallow(deployment, checkpoint, depths.more) if depths else deployment
+        part = typical_part(deployment, depths) if depths else None
+        # Largest first: it is the most likely not to fit.
+        buckets = deployment.buckets[::-1]
+        found: list[Measured] = []
+        program = made.program
+        for bucket, each in compiled_in_turn(buckets, lambda each: measure(program, each, part)):
+            found.append(each)
+            done = BucketCompiled(
+                bucket, self.topology.name, each.seconds, len(found), len(buckets)
+            )
+            self.planner.report(done)
+        found = found[::-1]
+        if depths is None:
+            return found
+        few = measure(shallow(deployment, checkpoint, depths.few).program, deployment.buckets[0])
+        growth = growth_of(few, found[0], depths)
+        return [
+            whole(each, growth, depths, self.work.flops_ratio(each.bucket, depths.more))
+            for each in found
+        ]
 
-def _on(
-    request: PlanRequest, model: PlannedModel, recipe: Recipe, topology: Topology, report: Report
-) -> ModelPlan:
-    try:
-        target = target_on(model, recipe, topology, request.config)
-    except MemoryPlanError as exc:
-        if exc.need is None:  # a flag is wrong: no slice helps
-            raise
-        return _no_room(request, model, recipe, topology)
-    anatomy = anatomy_of(recipe)
-    context = min(request.context or usual_context(target), target.limits.max_context)
-    depths = None if request.is_full else depths_of(anatomy.layers)
-    try:
-        measured = _measure_all(target, anatomy, depths, report)
-    except OutOfMemory as exc:
-        return _refused(request, model, target, context, exc)
-    made = make_plan(target, anatomy, measured, context)
-    if depths is not None:
-        made.notes.append(
-            f"compiled with {depths}; the cost of those in the middle is added for each of "
-            "the others (--full compiles them all)"
+    def _shortage(self, memory: Memory) -> dict[str, Any]:
+        """Explain that the programs leave no memory for the planned pages."""
+        return {
+            "problem": (
+                f"{self.planner.model.title} does not fit {self.topology.name} as planned: "
+                f"weights, {memory.kv_pages} KV pages and programs take {human(memory.used)} per "
+                f"device, {human(memory.temporaries)} of it temporaries; {human(memory.limit)} is "
+                "available"
+            ),
+            "advice": self._advice(memory.kv_pages_free),
+        }
+
+    def _refusal(self, exc: OutOfMemory) -> dict[str, Any]:
+        """Explain that the compiler ran out of memory, and with how many pages it would not."""
+        try:
+            pages = self._pages_by_line(exc)
+        except OutOfMemory:
+            pages = 0
+        planned = self.deployment.memory
+        return {
+            "problem": (
+                f"{self.planner.model.title} does not fit {self.topology.name}: the compiler needs "
+                f"{human(exc.used)} per device for {exc.bucket} with {planned.pages} KV pages "
+                f"({human(planned.kv)}); {human(exc.available)} is available"
+            ),
+            "advice": self._advice(pages),
+        }
+
+    def _pages_by_line(self, exc: OutOfMemory) -> int:
+        """Extrapolate the pages that fit from a program with this pool and the smallest."""
+        least, planned = self.deployment.limits.pages_per_sequence, self.deployment.memory.pages
+        measured = measure(self.deployment.with_pages(least).program, exc.bucket)
+        used = measured.arguments + measured.temporaries + measured.outputs + measured.code
+        slope = (exc.used - used) / max(1, planned - least)
+        return least + math.floor((exc.available - used) / slope) if slope > 0 else 0
+
+    def _advice(self, pages: int) -> list[str]:
+        """Name a smaller pool that fits if there is one, else other changes."""
+        limits, pages = self.deployment.limits, int(pages * _SPARE)
+        if pages < limits.pages_per_sequence:
+            return self.planner.changes(self.topology)
+        page = self.deployment.page_bytes(limits.page_size)
+        return [
+            f"--kv_cache_bytes {(pages + 1) * page}: {pages * limits.page_size:,} KV tokens "
+            f"instead of {limits.pages * limits.page_size:,}"
+        ]
+
+    def _notes(self, depths: Depths | None) -> list[str]:
+        notes = notes_of(self.work, self.topology)
+        if depths is not None:
+            notes.append(
+                f"compiled with {depths}; the cost of those in the middle is added for each of "
+                "the others (--full compiles them all)"
+            )
+        return notes
+
+    @property
+    def _limit(self) -> int:
+        return self.topology.memory(self.planner.request.config).limit
+
+    def _filled(self, context: int, **outcome: Any) -> ModelPlan:
+        limits = self.deployment.limits
+        return self.planner.filled(
+            self.topology,
+            self.deployment,
+            slots=limits.slots,
+            max_context=limits.max_context,
+            context=context,
+            **outcome,
         )
-    return _checked(request, model, target, measured, made)
 
 
-def _measure_all(target: Target, anatomy: Anatomy, depths: Depths | None, report: Report):
-    """Measure every bucket, compiling two at a time."""
-    program = program_with(target, depths.more) if depths else target.program
-    part = typical_part(target, depths) if depths else None
-    # Largest first: it is the most likely not to fit.
-    buckets = target.buckets[::-1]
-    found: list[Measured] = []
-    for bucket, measured in compiled_in_turn(buckets, lambda each: measure(program, each, part)):
-        found.append(measured)
-        report(
-            BucketCompiled(bucket, target.topology.name, measured.seconds, len(found), len(buckets))
-        )
-    found = found[::-1]
-    if depths is None:
-        return found
-    few = measure(program_with(target, depths.few), target.buckets[0])
-    growth = growth_of(few, found[0], depths)
-    return [
-        whole(each, growth, depths, flops_ratio(target, anatomy, each.bucket, depths.more))
-        for each in found
-    ]
-
-
-def _checked(
-    request: PlanRequest,
-    model: PlannedModel,
-    target: Target,
-    measured: Sequence[Measured],
-    made: ModelPlan,
-) -> ModelPlan:
-    """Check that the programs leave memory for the planned pages."""
-    memory = memory_of(target, measured)
-    if memory.used <= memory.limit:
-        return made
-    problem = (
-        f"{made.model} does not fit {target.topology.name} as planned: weights, "
-        f"{memory.kv_pages} KV pages and programs take {human(memory.used)} per device, "
-        f"{human(memory.temporaries)} of it temporaries; {human(memory.limit)} is available"
-    )
-    advice = _fewer_pages(target, memory.kv_pages_free) or changes(
-        model, request.overrides, target.topology, request.config
-    )
-    return replace(made, fits=False, problem=problem, advice=advice)
-
-
-def _refused(
-    request: PlanRequest, model: PlannedModel, target: Target, context: int, exc: OutOfMemory
-) -> ModelPlan:
-    """Report that the compiler ran out of memory, and with how many pages it would not."""
-    try:
-        pages = _pages_by_line(target, exc)
-    except OutOfMemory:
-        pages = 0
-    advice = _fewer_pages(target, pages) or changes(
-        model, request.overrides, target.topology, request.config
-    )
-    return ModelPlan(
-        **headings(target, context),
-        fits=False,
-        problem=(
-            f"{target.title} does not fit {target.topology.name}: the compiler needs "
-            f"{human(exc.used)} per device for {exc.bucket} with {target.planned.pages} KV pages "
-            f"({human(target.planned.kv)}); {human(exc.available)} is available"
-        ),
-        advice=advice,
+def memory_of(deployment: Deployment, limit: int, measured: Sequence[Measured]) -> Memory:
+    """Return the memory that the programs take, and the pages that fit beside them."""
+    page = deployment.page_bytes(deployment.limits.page_size)
+    code = sum(each.code for each in measured)
+    most = max(measured, key=lambda each: each.arguments + each.temporaries + each.outputs)
+    step = most.arguments + most.temporaries + most.outputs
+    without_pages = step - deployment.memory.kv + code
+    return Memory(
+        limit=limit,
+        weights=deployment.weight_bytes,
+        arguments=most.arguments,
+        temporaries=most.temporaries,
+        outputs=most.outputs,
+        code=code,
+        kv_page=page,
+        kv_pages=deployment.memory.pages,
+        kv_pages_free=max(0, (limit - without_pages) // page - 1),
+        page_size=deployment.limits.page_size,
     )
 
 
-def _pages_by_line(target: Target, exc: OutOfMemory) -> int:
-    """Extrapolate the pages that fit from a program with this pool and with the smallest one."""
-    least = target.limits.pages_per_sequence
-    small = target.with_pages(least)
-    measured = measure(small.program, exc.bucket)
-    used = measured.arguments + measured.temporaries + measured.outputs + measured.code
-    slope = (exc.used - used) / max(1, target.planned.pages - least)
-    return least + math.floor((exc.available - used) / slope) if slope > 0 else 0
-
-
-def _fewer_pages(target: Target, pages: int) -> list[str]:
-    pages = int(pages * _SPARE)
-    if pages < target.limits.pages_per_sequence:
-        return []
-    page = target.planned.kv // (target.planned.pages + 1)
-    tokens = pages * target.limits.page_size
-    return [
-        f"--kv_cache_bytes {(pages + 1) * page}: {tokens:,} KV tokens instead of "
-        f"{target.planned.pages * target.limits.page_size:,}"
-    ]
-
-
-def _no_room(
-    request: PlanRequest, model: PlannedModel, recipe: Recipe, topology: Topology
-) -> ModelPlan:
-    layout = layout_on(recipe, topology)
-    tried = attempt(model, recipe, topology, request.config)
-    blueprint = recipe.blueprint(layout, model.checkpoint)
-    config = request.config
-    context = min(recipe.max_context, config.max_context or recipe.max_context)
-    return ModelPlan(
-        model=model.title,
-        path=model.path,
-        parameters=sum(math.prod(each.shape) for each in blueprint.declarations),
-        slots=recipe.slots or config.slots,
-        max_context=context,
-        context=context,
-        slice=slice_of(topology, dict(layout.mesh.shape)),
-        fits=False,
-        problem=(
-            f"{model.title} does not fit {topology.name}: weights {human(tried.weights)} + "
-            f"workspace and one sequence of {context:,} tokens "
-            f"{human(tried.least - tried.weights)} = {human(tried.least)} per device; "
-            f"{human(tried.limit)} is available"
-        ),
-        advice=changes(model, request.overrides, topology, config),
+def _slice(topology: Topology, placed: PlacedModel) -> Slice:
+    return Slice(
+        topology=topology.name,
+        chip=topology.chip.name,
+        hosts=topology.hosts,
+        chips=topology.chips,
+        chips_per_host=topology.chips_per_host,
+        devices=len(topology.devices),
+        hbm_per_chip=topology.chip.hbm,
+        mesh=dict(placed.layout.mesh.shape),
     )

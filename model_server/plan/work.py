@@ -7,18 +7,52 @@ kernels and counts a loop of data-dependent length once.
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
 
 from model_server.engine.buckets import Bucket
-from model_server.loading.capacity import cache_of
+from model_server.loading.deployment import Deployment
+from model_server.models.layers.attention import Attention
+from model_server.models.layers.latent_attention import LatentAttention
+from model_server.models.layers.routing import Router
+from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import bytes_per_device
-from model_server.models.weights.weight import Declaration
-from model_server.plan.anatomy import Anatomy, layer_at
-from model_server.plan.target import Target
+from model_server.models.weights.weight import Declaration, WeightForm
+
+_LAYER = re.compile(r"layers\.(\d+)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerType:
+    """The properties in which layers of one model differ."""
+
+    window: int | None = None  # tokens that a query attends to; None: all
+    is_routed: bool = False  # its feed-forward block is a mixture of experts
+
+
+@dataclass(frozen=True, slots=True)
+class Anatomy:
+    """One model's structure, independent of its sharding."""
+
+    heads: int  # query heads, of the layer that has most
+    kv_heads: int
+    layers: tuple[LayerType, ...]
+    experts_per_token: int | None  # None: no experts
+
+    def seen(self, context: int) -> int:
+        """Cached tokens that one query attends to, summed over the layers."""
+        windows = (layer.window for layer in self.layers)
+        return sum(context if window is None else min(context, window) for window in windows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class StepWork:
     """Work of one step on one device."""
 
     flops: int  # of all matrix products
@@ -31,59 +65,117 @@ class Work:
         return self.weights + self.cache
 
 
-def work_of(target: Target, anatomy: Anatomy, bucket: Bucket, context: int) -> Work:
-    """Return the work of a full step of this bucket with `context` tokens cached per sequence.
+class Workload:
+    """Counts the work of a deployment's steps."""
 
-    The prompt blocks of a step are the last ones of a prompt of that length.
-    """
-    prompt = bucket.blocks * target.limits.prefill_block
-    tokens, rows = bucket.decodes + prompt, bucket.decodes + (1 if prompt else 0)
-    weights = flops = 0
-    for declared in target.blueprint.declarations:
-        read, computed = _of_weight(target, anatomy, declared, tokens, rows)
-        weights, flops = weights + read, flops + computed
-    before = max(0, context - prompt)  # tokens cached before the step's first prompt block
-    queried = bucket.decodes * anatomy.seen(context)
-    if prompt:
-        queried += sum(
-            target.limits.prefill_block
-            * anatomy.seen(before + (block + 1) * target.limits.prefill_block)
-            for block in range(bucket.blocks)
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment = deployment
+        self.anatomy = anatomy_of(deployment.recipe)
+
+    def of(self, bucket: Bucket, context: int) -> StepWork:
+        """Return the work of a full step of this bucket with `context` tokens cached per sequence.
+
+        The prompt blocks of a step are the last ones of a prompt of that length.
+        """
+        block = self.deployment.limits.prefill_block
+        tokens, rows = _tokens_and_rows(bucket, block)
+        each = [self._of_weight(declared, tokens, rows) for declared in self._declarations]
+        before = max(0, context - bucket.blocks * block)  # cached before the first prompt block
+        decoded = bucket.decodes * self.anatomy.seen(context)
+        prompt = sum(self.anatomy.seen(before + (n + 1) * block) for n in range(bucket.blocks))
+        attended = (decoded + block * prompt) * self._flops_per_cached_token()
+        return StepWork(
+            flops=sum(flops for _, flops in each) + attended,
+            attention_flops=attended,
+            weights=sum(read for read, _ in each),
+            # Read once by each decode and prompt block; new tokens are written.
+            cache=int(
+                (decoded + prompt + tokens * len(self.anatomy.layers)) * self._cached_token_bytes()
+            ),
         )
-    attended = queried * _flops_per_token(target, anatomy)
-    return Work(
-        flops=flops + attended,
-        attention_flops=attended,
-        weights=weights,
-        cache=_cache_bytes(target, anatomy, bucket, context, before),
+
+    def flops_ratio(self, bucket: Bucket, layers: int) -> float:
+        """Return a step's FLOPs of all weights divided by those of the first `layers` layers."""
+        tokens, rows = _tokens_and_rows(bucket, self.deployment.limits.prefill_block)
+        all_of_it = compiled = 0
+        for declared in self._declarations:
+            flops = self._of_weight(declared, tokens, rows)[1]
+            all_of_it += flops
+            compiled += flops if (layer_at(declared.path) or 0) < layers else 0
+        return all_of_it / max(1, compiled)
+
+    @property
+    def _declarations(self) -> Sequence[Declaration]:
+        return self.deployment.blueprint.declarations
+
+    def _of_weight(self, declared: Declaration, tokens: int, rows: int) -> tuple[int, int]:
+        """Bytes read and FLOPs of one weight."""
+        held, first = self._held(declared), next(iter(declared.shape), 1)
+        multiplied = 2 * self._share(declared) if len(declared.shape) > 1 else 0
+        if self._is_looked_up(declared):
+            return held * min(tokens, first) // first, 0
+        if "vocab" in declared.axes:
+            return held, multiplied * rows
+        if "experts" in declared.axes and self.anatomy.experts_per_token:
+            chosen = self.anatomy.experts_per_token
+            touched = expected_experts(first, chosen, tokens) / first
+            return int(held * touched), multiplied * tokens * chosen // first
+        return held, multiplied * tokens
+
+    def _is_looked_up(self, declared: Declaration) -> bool:
+        """True for tables of which a step reads single rows; a tied embedding is the head too."""
+        if declared.path.startswith("positions"):
+            return True
+        has_head = any(other.path.startswith("head.") for other in self._declarations)
+        return declared.path.startswith("embedding") and has_head
+
+    def _held(self, declared: Declaration) -> int:
+        sharding = self.deployment.layout.sharding
+        return sum(
+            bytes_per_device(leaf.shape, leaf.bits, sharding(leaf.shape, leaf.axes, leaf.bits))
+            for leaf in declared.leaves
+        )
+
+    def _share(self, declared: Declaration) -> int:
+        """Number of elements of a weight that one device multiplies with."""
+        first = declared.leaves[0]
+        sharding = self.deployment.layout.sharding(first.shape, first.axes, first.bits)
+        part = math.prod(sharding.shard_shape(first.shape)) / math.prod(first.shape)
+        return int(math.prod(declared.shape) * part)
+
+    def _flops_per_cached_token(self) -> int:
+        """FLOPs per query and cached token, over a device's heads: scores and mixing."""
+        cache = self.deployment.cache
+        shards = self.deployment.layout.shards(cache.axis)
+        return (
+            2 * (cache.key_dim + (cache.value_dim or cache.key_dim)) * self.anatomy.heads // shards
+        )
+
+    def _cached_token_bytes(self) -> float:
+        """Bytes of one token in one layer."""
+        size = self.deployment.limits.page_size
+        return self.deployment.page_bytes(size) / size / self.deployment.cache.layers
+
+
+def anatomy_of(recipe: Recipe) -> Anatomy:
+    """Read the structure off the recipe's modules, built abstractly (no memory)."""
+    form = WeightForm(dtype=jnp.dtype(recipe.dtype))
+    module: Any = nnx.eval_shape(lambda: recipe.build(form))
+    parts = [_parts(layer) for layer in module.layers]
+    shapes = [part.shape for part in chain(*parts) if not isinstance(part, Router)]
+    routers = [part for part in chain(*parts) if isinstance(part, Router)]
+    return Anatomy(
+        heads=max(shape.heads for shape in shapes),
+        kv_heads=max(getattr(shape, "kv_heads", 1) for shape in shapes),
+        layers=tuple(map(_layer, parts)),
+        experts_per_token=_chosen(routers[0].choice) if routers else None,
     )
 
 
-def flops_ratio(target: Target, anatomy: Anatomy, bucket: Bucket, layers: int) -> float:
-    """Return the FLOPs of all weights in a step divided by those of the first `layers` layers."""
-    tokens = bucket.tokens(target.limits.prefill_block)
-    rows = bucket.decodes + (1 if bucket.blocks else 0)
-    all_of_it = compiled = 0
-    for declared in target.blueprint.declarations:
-        flops = _of_weight(target, anatomy, declared, tokens, rows)[1]
-        all_of_it += flops
-        compiled += flops if (layer_at(declared.path) or 0) < layers else 0
-    return all_of_it / max(1, compiled)
-
-
-def weights_of(target: Target, anatomy: Anatomy, tokens: int) -> int:
-    """Return the bytes of weights that a step of `tokens` tokens reads on one device."""
-    return sum(
-        _of_weight(target, anatomy, declared, tokens, tokens)[0]
-        for declared in target.blueprint.declarations
-    )
-
-
-def cached_token_bytes(target: Target) -> float:
-    """Return the bytes of one token in one layer, on one device."""
-    page = target.planned.kv / (target.planned.pages + 1)
-    layers = cache_of(target.recipe, target.layout).layers
-    return page / target.limits.page_size / layers
+def layer_at(path: str) -> int | None:
+    """Return the layer of a weight by its path; None if it belongs to none."""
+    found = _LAYER.match(path)
+    return int(found[1]) if found else None
 
 
 def expected_experts(experts: int, chosen: int, tokens: int) -> float:
@@ -91,60 +183,23 @@ def expected_experts(experts: int, chosen: int, tokens: int) -> float:
     return experts * (1 - (1 - min(1.0, chosen / experts)) ** tokens)
 
 
-def _of_weight(
-    target: Target, anatomy: Anatomy, declared: Declaration, tokens: int, rows: int
-) -> tuple[int, int]:
-    """Bytes read and FLOPs of one weight."""
-    held, first = _held(target, declared), next(iter(declared.shape), 1)
-    multiplied = 2 * _share(target, declared) if len(declared.shape) > 1 else 0
-    if _is_looked_up(target, declared):
-        return held * min(tokens, first) // first, 0
-    if "vocab" in declared.axes:
-        return held, multiplied * rows
-    if "experts" in declared.axes and anatomy.experts_per_token:
-        chosen = anatomy.experts_per_token
-        touched = expected_experts(first, chosen, tokens) / first
-        return int(held * touched), multiplied * tokens * chosen // first
-    return held, multiplied * tokens
+def _tokens_and_rows(bucket: Bucket, block: int) -> tuple[int, int]:
+    """Tokens of a step, and those of them whose logits are computed."""
+    return bucket.tokens(block), bucket.decodes + (1 if bucket.blocks else 0)
 
 
-def _is_looked_up(target: Target, declared: Declaration) -> bool:
-    """True for tables of which a step reads single rows; a tied embedding is the head too."""
-    if declared.path.startswith("positions"):
-        return True
-    has_head = any(other.path.startswith("head.") for other in target.blueprint.declarations)
-    return declared.path.startswith("embedding") and has_head
+def _chosen(choice: Any) -> int:
+    """Experts per token; every kind of routing has a count."""
+    return choice.count
 
 
-def _held(target: Target, declared: Declaration) -> int:
-    layout = target.layout
-    return sum(
-        bytes_per_device(leaf.shape, leaf.bits, layout.sharding(leaf.shape, leaf.axes, leaf.bits))
-        for leaf in declared.leaves
-    )
+def _parts(layer: Any) -> list[Any]:
+    """Find the attention and router modules anywhere in a layer."""
+    wanted = (Attention, LatentAttention, Router)
+    return [node for _, node in nnx.iter_graph(layer) if isinstance(node, wanted)]
 
 
-def _share(target: Target, declared: Declaration) -> int:
-    """Number of elements of a weight that one device multiplies with."""
-    first = declared.leaves[0]
-    sharding = target.layout.sharding(first.shape, first.axes, first.bits)
-    part = math.prod(sharding.shard_shape(first.shape)) / math.prod(first.shape)
-    return int(math.prod(declared.shape) * part)
-
-
-def _flops_per_token(target: Target, anatomy: Anatomy) -> int:
-    """FLOPs per query and cached token on one device, over its heads: scores and mixing."""
-    cache = cache_of(target.recipe, target.layout)
-    shards = target.layout.shards(cache.axis)
-    return 2 * (cache.key_dim + (cache.value_dim or cache.key_dim)) * anatomy.heads // shards
-
-
-def _cache_bytes(
-    target: Target, anatomy: Anatomy, bucket: Bucket, context: int, before: int
-) -> int:
-    """Bytes of the cache: read once by each decode and prompt block, new tokens written."""
-    block = target.limits.prefill_block
-    seen = bucket.decodes * anatomy.seen(context)
-    seen += sum(anatomy.seen(before + (n + 1) * block) for n in range(bucket.blocks))
-    new = (bucket.decodes + bucket.blocks * block) * len(anatomy.layers)
-    return int((seen + new) * cached_token_bytes(target))
+def _layer(parts: list[Any]) -> LayerType:
+    windows = [part.shape.window for part in parts if isinstance(part, Attention)]
+    routed = any(isinstance(part, Router) for part in parts)
+    return LayerType(windows[0] if windows else None, routed)

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import Mesh
 
 from model_server.models.weights.axis_rules import AXES
-from model_server.plan.topology import devices_of
+from model_server.plan.slices import topology_of
 
 needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None,
@@ -25,13 +25,13 @@ CHIPS = tuple(ONE_CHIP)
 
 def mesh_of(topology: str, shape: tuple[int, int, int] | None = None) -> Mesh:
     """The devices of a slice; all of them on the model axis unless told otherwise."""
-    devices = np.asarray(devices_of(topology))
+    devices = np.asarray(topology_of(topology).devices)
     return Mesh(devices.reshape(shape or (1, 1, devices.size)), AXES)
 
 
 def one_device(chip: str) -> Mesh:
     """A mesh of one device of such a chip (v7x has two to a chip)."""
-    return Mesh(np.asarray(devices_of(ONE_CHIP[chip])[:1]).reshape(1, 1, 1), AXES)
+    return Mesh(np.asarray(topology_of(ONE_CHIP[chip]).devices[:1]).reshape(1, 1, 1), AXES)
 
 
 def compiled(function: Callable[..., Any], *shapes: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Parse the text of a compiled program into computations, instructions and arrays.
+"""Parse the text of a compiled program into computations, and count how often each runs.
 
 The text is that of `Compiled.as_text()` for a TPU: layouts tell how arrays are tiled and in which
 memory they lie.
@@ -27,6 +27,17 @@ _CALLED = re.compile(
     r"(\{[^}]*\}|%[\w.\-]+)"
 )
 _BITS = re.compile(r"\d+")
+_NUMBER = re.compile(r"-?\d+")
+_KNOWN_TRIPS = re.compile(r"known_trip_count\W+n\W+(\d+)")
+_RUNS = (
+    "calls",
+    "body",
+    "branch_computations",
+    "true_computation",
+    "false_computation",
+    "called_computations",
+)
+_CALLERS = ("conditional", "call", "async-start", "custom-call")  # custom-call: SparseCore programs
 ELSEWHERE = "elsewhere"  # opcode of masked instructions: same arrays, no cost
 _HBM = 0  # default of a layout without S(..)
 
@@ -164,10 +175,8 @@ class HloModule:
         return self.computations.get(names[0]) if names else None
 
 
-def parse(text: str | HloModule) -> HloModule:
-    """Parse a module; a Program is returned as it is. Raises ValueError for any other text."""
-    if isinstance(text, HloModule):
-        return text
+def parse(text: str) -> HloModule:
+    """Parse a module. Raises ValueError for any other text."""
     computations: dict[str, Computation] = {}
     entry = None
     for name, is_entry, lines in _bodies(text):
@@ -238,3 +247,93 @@ def _instruction(line: str) -> Instruction | None:
     names = () if is_leaf else tuple(_NAME.findall(operands))
     kept = rest if is_leaf else attributes
     return Instruction(name, opcode, shape, names, kept, bool(root))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A computation that runs on its own, not as a part of a fusion."""
+
+    computation: Computation
+    times: int  # per step; a loop of data-dependent length counts once
+    is_open: bool  # inside such a loop
+
+
+def runs_of(program: HloModule) -> Iterator[Run]:
+    """Yield the entry and whatever its loops, branches and calls run, where they are called.
+
+    Every branch counts: which one runs depends on data, and all but one do next to nothing.
+    """
+    yield from _within(program, Run(program.entry, 1, False))
+
+
+def trips(program: HloModule, caller: Computation, loop: Instruction) -> int | None:
+    """Return the trip count of a while loop; None if it depends on data."""
+    if known := _KNOWN_TRIPS.search(loop.rest):
+        return int(known[1])
+    condition = program.called(loop, "condition")
+    body = program.called(loop, "body")
+    if condition is None or body is None:
+        return None
+    test = condition.root
+    if test.opcode != "compare" or test.attribute("direction") != "LT":
+        return None
+    counter = condition.by_name.get(test.operands[0])
+    if counter is None or counter.opcode != "get-tuple-element":
+        return None
+    place = int(counter.attribute("index") or 0)
+    end = _value(condition, test.operands[1])
+    if end is None:  # passed in the loop state, like the counter
+        bound = condition.by_name.get(test.operands[1])
+        if bound is None or bound.opcode != "get-tuple-element":
+            return None
+        end = _handed_in(caller, loop, int(bound.attribute("index") or 0))
+    start, step = _handed_in(caller, loop, place), _step(body, place)
+    if end is None or start is None or not step:
+        return None
+    return max(0, -(-(end - start) // step))
+
+
+def _within(program: HloModule, run: Run) -> Iterator[Run]:
+    yield run
+    for each in run.computation.instructions:
+        if each.opcode == "while":
+            count = trips(program, run.computation, each)
+            times, is_open = run.times * (1 if count is None else count), count is None
+            yield from _called(program, each, "body", times, is_open or run.is_open)
+        elif each.opcode in _CALLERS:
+            for attribute in _RUNS:
+                yield from _called(program, each, attribute, run.times, run.is_open)
+
+
+def _called(
+    program: HloModule, caller: Instruction, attribute: str, times: int, is_open: bool
+) -> Iterator[Run]:
+    for name in caller.calls.get(attribute, ()):
+        if found := program.computations.get(name):
+            yield from _within(program, Run(found, times, is_open))
+
+
+def _value(computation: Computation, name: str) -> int | None:
+    found = computation.behind(name)
+    if found is None or found.opcode != "constant":
+        return None
+    number = _NUMBER.match(found.rest)
+    return int(number[0]) if number else None
+
+
+def _handed_in(caller: Computation, loop: Instruction, place: int) -> int | None:
+    given = caller.by_name.get(loop.operands[0])
+    if given is None or given.opcode != "tuple":
+        return None
+    return _value(caller, given.operands[place])
+
+
+def _step(body: Computation, place: int) -> int | None:
+    """Return the increment of the counter per iteration."""
+    if body.root.opcode != "tuple":
+        return None
+    made = body.behind(body.root.operands[place])
+    if made is None or made.opcode != "add":
+        return None
+    steps = [_value(body, name) for name in made.operands]
+    return next((step for step in steps if step is not None), None)

@@ -1,22 +1,24 @@
-"""HBM traffic of a compiled program in one step.
+"""Traffic of a compiled program in one step: to and from HBM, and between devices.
 
-Bytes are per device; an instruction in a loop counts once per iteration.
+Bytes are per device; an instruction in a loop counts once per iteration, a start and its done
+count once.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from model_server.plan.hlo.loops import runs_of
 from model_server.plan.hlo.module import (
     ELSEWHERE,
     Array,
     Computation,
     HloModule,
     Instruction,
-    parse,
+    Run,
+    runs_of,
 )
 
 # These pass on existing arrays, or make none in memory.
@@ -45,6 +47,20 @@ _UPDATES = {"dynamic-update-slice": 1, "scatter": 2}  # index of the operand tha
 _MARKERS = ("AllocateBuffer", "AssumeGatherIndicesInBound", "ConcatBitcast", "Sharding", "TopK")
 KERNEL = "tpu_custom_call"  # a Pallas kernel
 
+COLLECTIVES = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+    "ragged-all-to-all",
+)
+_LISTED = re.compile(r"replica_groups=\{\{([\d,]+)\}")
+_IOTA = re.compile(r"replica_groups=\[(\d+),(\d+)\]<=")
+_MESH = re.compile(r"replica_groups=\w+\[([^\]]*)\]\s*\{([^}]*)\}")
+_AXIS = re.compile(r"'([^']+)'(?:=(\d+)|:\(\d+\)(\d+))?")
+
 
 @dataclass(frozen=True, slots=True)
 class HbmBytes:
@@ -60,15 +76,56 @@ class HbmBytes:
         return self.read + self.written + self.kernels
 
 
-def bytes_moved(text: str | HloModule) -> HbmBytes:
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One exchange between devices."""
+
+    kind: str
+    name: str
+    arrays: tuple[Array, ...]  # inputs or results, whichever are larger
+    group: int  # number of devices that take part
+    times: int  # per step
+    is_open: bool  # in a loop of data-dependent length, which counts once
+    source: str  # op_name: its place in the model
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its arrays on one device, times its runs."""
+        return self.times * sum(array.bytes for array in self.arrays)
+
+    @property
+    def sent(self) -> int:
+        """Bytes that a device sends with a ring algorithm, which is optimal."""
+        if self.kind == "collective-permute":
+            return self.bytes
+        share = self.bytes * (self.group - 1) // max(self.group, 1)
+        return 2 * share if self.kind == "all-reduce" else share
+
+
+@dataclass(frozen=True, slots=True)
+class StepTraffic:
+    """Data moved by a program in one step; bytes are per device."""
+
+    moved: HbmBytes
+    sent: dict[str, int]  # bytes to other devices, by kind of collective
+    exchanges: int  # number of collectives
+
+
+def traffic_of(program: HloModule) -> StepTraffic:
+    exchanged = collectives(program)
+    sent: dict[str, int] = {}
+    for each in exchanged:
+        sent[each.kind] = sent.get(each.kind, 0) + each.sent
+    return StepTraffic(bytes_moved(program), sent, sum(each.times for each in exchanged))
+
+
+def bytes_moved(program: HloModule) -> HbmBytes:
     """Count the bytes that one step reads from HBM and writes to it.
 
     A fusion counts its inputs and results; of an array that it only slices or gathers from, the
     part taken; of one that it updates in place, the part written. A Pallas kernel counts its arrays
-    except those updated in place: only the kernel knows how much of those it reads. Raises
-    ValueError.
+    except those updated in place: only the kernel knows how much of those it reads.
     """
-    program = parse(text)
     read = written = kernels = open_loops = 0
     for run in runs_of(program):
         for each in run.computation.instructions:
@@ -77,6 +134,17 @@ def bytes_moved(text: str | HloModule) -> HbmBytes:
             kernels += run.times * given
             open_loops += (ins + outs + given) * run.is_open
     return HbmBytes(read, written, kernels, open_loops)
+
+
+def collectives(program: HloModule) -> list[Collective]:
+    """Return every exchange between devices."""
+    return [
+        each
+        for run in runs_of(program)
+        for computation in _with_fused(program, run.computation)
+        for instruction in computation.instructions
+        if (each := _collective(program, computation, instruction, run))
+    ]
 
 
 def _traffic(program: HloModule, within: Computation, each: Instruction) -> tuple[int, int, int]:
@@ -179,3 +247,37 @@ def _hbm(arrays: Sequence[Array]) -> int:
 
 def _size(arrays: Sequence[Array]) -> int:
     return sum(array.bytes for array in arrays)
+
+
+def _with_fused(program: HloModule, computation: Computation) -> Iterator[Computation]:
+    yield computation
+    for each in computation.instructions:
+        if each.opcode == "fusion" and (fused := program.called(each, "calls")):
+            yield fused
+
+
+def _collective(
+    program: HloModule, within: Computation, each: Instruction, run: Run
+) -> Collective | None:
+    kind = each.opcode.removesuffix("-start")
+    if kind not in COLLECTIVES:
+        return None
+    made = each.results
+    taken = [array for name in each.operands for array in within.made(name)]
+    arrays = max(made, tuple(taken), key=lambda found: sum(array.bytes for array in found))
+    if kind == "all-reduce" and "scatter" in within.name:
+        kind = "reduce-scatter"  # compiled to a fusion of an all-reduce that keeps one shard
+    group = _group(each.rest, program.partitions)
+    return Collective(kind, each.name, arrays, group, run.times, run.is_open, each.source)
+
+
+def _group(rest: str, everyone: int) -> int:
+    if found := _LISTED.search(rest):
+        return found[1].count(",") + 1
+    if found := _IOTA.search(rest):
+        return int(found[2])
+    if found := _MESH.search(rest):
+        sizes = {name: int(size) for name, size, _ in _AXIS.findall(found[1]) if size}
+        axes = [(name, part) for name, _, part in _AXIS.findall(found[2])]
+        return math.prod(int(part) if part else sizes.get(name, 1) for name, part in axes)
+    return everyone

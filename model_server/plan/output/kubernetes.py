@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from model_server.plan.report import Slice
+from model_server.plan.model_plan import Slice
 from sax.errors import InvalidRequest
 from sax.slices import GENERATIONS, Machine, slice_of
 

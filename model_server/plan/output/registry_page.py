@@ -20,9 +20,9 @@ import jax
 from model_server.config import ModelServerConfig
 from model_server.loading.memory_plan import human
 from model_server.plan.chips import CHIPS, Chip
-from model_server.plan.planner import PlanRequest, plan
-from model_server.plan.progress import told
-from model_server.plan.report import BucketPlan, Decoding, ModelPlan
+from model_server.plan.model_plan import BucketPlan, Decoding, ModelPlan
+from model_server.plan.output.terminal import progress_on
+from model_server.plan.planner import PlanRequest, make_plan
 from sax.errors import SaxError
 
 
@@ -117,8 +117,8 @@ def page(cases: Iterable[Case] = CASES) -> str:
 def _planned(case: Case) -> ModelPlan | str:
     sys.stderr.write(f"{case.model} on {case.topology}\n")
     try:
-        with told(sys.stderr) as report:
-            return plan(
+        with progress_on(sys.stderr) as report:
+            return make_plan(
                 PlanRequest(
                     model=case.model,
                     topology=case.topology,

@@ -53,9 +53,9 @@ def manifest_of(subject: Subject) -> Manifest:
         model=subject.title,
         overrides=subject.overrides,
         topology=subject.topology,
-        weights=digest_of(subject.program.leaves),
-        keys=keys_of(subject.layout),
-        limits=subject.limits,
+        weights=digest_of(subject.deployment.program.leaves),
+        keys=keys_of(subject.deployment.layout),
+        limits=subject.deployment.limits,
         sax=versions()["sax"],
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
         made_by=f"{getpass.getuser()}@{socket.gethostname()}",
@@ -63,7 +63,7 @@ def manifest_of(subject: Subject) -> Manifest:
 
 
 def program_count(subject: Subject) -> int:
-    return len(subject.buckets) + subject.copies.count
+    return len(subject.deployment.buckets) + subject.copies.count
 
 
 class Maker:
@@ -85,7 +85,7 @@ class Maker:
         self._there = self.folder.entries()
         # Fail on a place that cannot be written before hours of compiling.
         self.folder.note(self._so_far())
-        with closing(compiled_in_turn(self._subject.buckets, self._bucket)) as made:
+        with closing(compiled_in_turn(self._subject.deployment.buckets, self._bucket)) as made:
             for _ in made:
                 pass
         self._subject.copies.compile(self)
@@ -110,7 +110,7 @@ class Maker:
         """Do nothing: there is no other host."""
 
     def _bucket(self, bucket: Bucket) -> None:
-        self.compiled(str(bucket), lambda: self._subject.program.lower(bucket))
+        self.compiled(str(bucket), lambda: self._subject.deployment.program.lower(bucket))
 
     def _one(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Made:
         try:
@@ -154,7 +154,7 @@ class Maker:
         return self._with({**self._there, **made}.values())
 
     def _whole(self) -> Manifest:
-        names = [str(bucket) for bucket in self._subject.buckets]
+        names = [str(bucket) for bucket in self._subject.deployment.buckets]
         order = {name: place for place, name in enumerate(names)}
         entries = [made.entry for made in self._made.values() if made.entry]
         return self._with(sorted(entries, key=lambda entry: order.get(entry.name, len(order))))

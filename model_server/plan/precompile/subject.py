@@ -10,18 +10,15 @@ import jax
 
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.page_copies import PageCopies
-from model_server.engine.buckets import Bucket
-from model_server.engine.step_program import StepProgram
-from model_server.engine.types import EngineLimits
-from model_server.loading.capacity import buckets_of, layout_for, plan_capacity, step_program
+from model_server.loading.deployment import Deployment, deploy
+from model_server.loading.device_memory import free_memory, layout_for
 from model_server.loading.needs import check_devices
-from model_server.models.weights.sharding import Layout
 from model_server.plan.model import PlannedModel, open_model
-from model_server.plan.target import Target, recipe_of, target_on
-from model_server.plan.topology import topology_of
+from model_server.plan.slices import Topology, topology_of
 from sax.errors import InvalidRequest
 
 _CPU = re.compile(r"cpu(?::([1-9]\d{0,2}))?")
+_SLACK = 64  # keep 1/64 of a device's memory free
 
 
 def cpu_devices(topology: str) -> int | None:
@@ -39,9 +36,6 @@ def cpu_devices(topology: str) -> int | None:
     return None if found is None else int(found[1] or 1)
 
 
-_SLACK = 64  # keep 1/64 of a device's memory free
-
-
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A model on devices: everything its programs depend on."""
@@ -51,16 +45,14 @@ class Subject:
     topology: str
     has_checkpoint: bool
     config: ModelServerConfig
-    limits: EngineLimits
-    layout: Layout
-    buckets: tuple[Bucket, ...]
-    program: StepProgram
+    deployment: Deployment
 
     @property
     def copies(self) -> PageCopies:
         """Programs that move pages for disaggregated prefill."""
         gives, takes = self.config.gives_pages, self.config.takes_pages
-        return PageCopies(self.program, self.limits.pages_per_sequence, gives=gives, takes=takes)
+        program, most = self.deployment.program, self.deployment.limits.pages_per_sequence
+        return PageCopies(program, most, gives=gives, takes=takes)
 
 
 def subject_of(
@@ -75,61 +67,54 @@ def subject_of(
     path: the model path of a checkpoint, if not as in its config.json. Raises InvalidRequest,
     ModelPathNotFound, CheckpointError, MemoryPlanError; Unavailable without libtpu.
     """
-    on = _on_cpu if cpu_devices(topology) else _on_slice
     with open_model(model, path) as opened:
-        return on(opened, overrides, topology, config)
+        if wanted := cpu_devices(topology):
+            name, deployment = topology, _on_cpu(opened, overrides, topology, wanted, config)
+        else:
+            name, deployment = _on_slice(opened, overrides, topology, config)
+        return Subject(
+            title=opened.title,
+            overrides=overrides,
+            topology=name,
+            has_checkpoint=opened.checkpoint is not None,
+            config=config,
+            deployment=deployment,
+        )
 
 
 def _on_slice(
-    model: PlannedModel, overrides: Mapping[str, str], topology: str, config: ModelServerConfig
-) -> Subject:
-    target = target_on(model, recipe_of(model, overrides), topology_of(topology), config)
-    if config.kv_cache_bytes is None and config.memory_limit_bytes is None:
-        target = _with_slack(target)
-    return Subject(
-        title=target.title,
-        overrides=overrides,
-        topology=target.topology.name,
-        has_checkpoint=model.checkpoint is not None,
-        config=target.config,
-        limits=target.limits,
-        layout=target.layout,
-        buckets=target.buckets,
-        program=target.program,
+    model: PlannedModel, overrides: Mapping[str, str], name: str, config: ModelServerConfig
+) -> tuple[str, Deployment]:
+    recipe, topology = model.recipe(overrides), topology_of(name)
+    made = deploy(
+        recipe, model.checkpoint, topology.layout(recipe), config, topology.memory(config)
     )
+    if config.kv_cache_bytes is None and config.memory_limit_bytes is None:
+        made = _with_slack(made, topology)
+    return topology.name, made
 
 
 def _on_cpu(
-    model: PlannedModel, overrides: Mapping[str, str], topology: str, config: ModelServerConfig
-) -> Subject:
-    wanted, there = cpu_devices(topology), len(jax.devices())
+    model: PlannedModel,
+    overrides: Mapping[str, str],
+    name: str,
+    wanted: int,
+    config: ModelServerConfig,
+) -> Deployment:
+    there = len(jax.devices())
     if wanted != there:
         raise InvalidRequest(
-            f"{topology} has {wanted} devices, but this process has {there}", param="topology"
+            f"{name} has {wanted} devices, but this process has {there}", param="topology"
         )
-    recipe = recipe_of(model, overrides)
+    recipe = model.recipe(overrides)
     check_devices(recipe, model.checkpoint, config)
-    sizes = layout_for(recipe)
-    blueprint = recipe.blueprint(sizes, model.checkpoint)
-    limits, _ = plan_capacity(recipe, blueprint, sizes, config, in_use=0)
-    layout = sizes.placed()
-    return Subject(
-        title=model.title,
-        overrides=overrides,
-        topology=topology,
-        has_checkpoint=model.checkpoint is not None,
-        config=config,
-        limits=limits,
-        layout=layout,
-        buckets=buckets_of(limits),
-        program=step_program(recipe, blueprint, limits, layout),
-    )
+    layout = layout_for(recipe).placed()
+    return deploy(recipe, model.checkpoint, layout, config, free_memory(layout, config, in_use=0))
 
 
-def _with_slack(target: Target) -> Target:
+def _with_slack(deployment: Deployment, topology: Topology) -> Deployment:
     """Leave out a few pages: a device of the real slice may report some MB less."""
-    planned, limits = target.planned, target.limits
-    page = planned.kv // (planned.pages + 1)
-    spare = -(-target.topology.chip.usable // (_SLACK * page))
-    pages = max(limits.pages_per_sequence, limits.pages - spare)
-    return target.with_pages(pages)
+    limits = deployment.limits
+    page = deployment.page_bytes(limits.page_size)
+    spare = -(-topology.chip.usable // (_SLACK * page))
+    return deployment.with_pages(max(limits.pages_per_sequence, limits.pages - spare))

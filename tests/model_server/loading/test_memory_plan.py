@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_server.loading.memory_plan import human, plan
+from model_server.loading.memory_plan import human, plan_memory
 from sax.errors import MemoryPlanError
 
 GIB = 2**30
@@ -12,7 +12,7 @@ MIB = 2**20
 
 
 def test_wanted_pages_are_granted_when_they_fit() -> None:
-    made = plan(
+    made = plan_memory(
         weights=2 * GIB,
         kv_bytes_per_page=MIB,
         workspace=GIB,
@@ -25,7 +25,7 @@ def test_wanted_pages_are_granted_when_they_fit() -> None:
 
 
 def test_without_a_wish_the_pool_fills_what_is_left() -> None:
-    made = plan(
+    made = plan_memory(
         weights=2 * GIB,
         kv_bytes_per_page=MIB,
         workspace=GIB,
@@ -40,7 +40,7 @@ def test_without_a_wish_the_pool_fills_what_is_left() -> None:
 
 def test_a_refusal_has_every_number_and_names_the_flags() -> None:
     with pytest.raises(MemoryPlanError) as caught:
-        plan(
+        plan_memory(
             weights=6 * GIB,
             kv_bytes_per_page=MIB,
             workspace=512 * MIB,
@@ -57,7 +57,7 @@ def test_a_refusal_has_every_number_and_names_the_flags() -> None:
 
 def test_weights_alone_too_large_do_not_blame_the_cache() -> None:
     with pytest.raises(MemoryPlanError, match="raise --memory_limit_bytes") as caught:
-        plan(
+        plan_memory(
             weights=9 * GIB,
             kv_bytes_per_page=MIB,
             workspace=0,
@@ -72,7 +72,7 @@ def test_weights_alone_too_large_do_not_blame_the_cache() -> None:
 
 def test_a_cache_smaller_than_one_sequence_is_refused() -> None:
     with pytest.raises(MemoryPlanError, match="raise --kv_cache_bytes to 1048576") as caught:
-        plan(
+        plan_memory(
             weights=0,
             kv_bytes_per_page=1024,
             workspace=0,
@@ -94,11 +94,11 @@ def test_the_numbers_of_a_raised_limit_work_out() -> None:
         "min_pages": 10,
     }
     with pytest.raises(MemoryPlanError) as caught:
-        plan(limit=GIB, **numbers)
+        plan_memory(limit=GIB, **numbers)
     advice = int(caught.value.text.partition("--memory_limit_bytes to ")[2].split()[0])
-    assert plan(limit=advice, **numbers).total == advice
+    assert plan_memory(limit=advice, **numbers).total == advice
     with pytest.raises(MemoryPlanError):
-        plan(limit=advice - 1, **numbers)
+        plan_memory(limit=advice - 1, **numbers)
 
 
 sizes = st.integers(0, 10_000)
@@ -124,7 +124,7 @@ def test_a_plan_never_exceeds_the_limit_nor_wastes_a_page(
 ) -> None:
     free = limit - in_use - weights - workspace
     try:
-        made = plan(
+        made = plan_memory(
             weights=weights,
             kv_bytes_per_page=page,
             workspace=workspace,
@@ -155,7 +155,7 @@ def test_too_little_memory_on_many_devices_is_told_of_each_and_of_all() -> None:
     with pytest.raises(
         MemoryPlanError, match=r"9\.00 GiB on each of 4 devices \(36\.00 GiB in all"
     ):
-        plan(
+        plan_memory(
             weights=8 * GIB,
             kv_bytes_per_page=GIB // 2,
             workspace=0,

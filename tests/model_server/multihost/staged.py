@@ -21,7 +21,6 @@ from model_server.engine.runner import ModelRunner
 from model_server.engine.types import PendingStep, Step
 from model_server.kernels import xla
 from model_server.kernels.pages import LayerPages, allocate
-from model_server.loading.capacity import cache_of
 from model_server.loading.random_weights import random_weights
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.loading.stages.pipeline_loading import own_tensors
@@ -128,7 +127,7 @@ def leaves_of(module: Blueprint, checkpoint: Checkpoint | None, layout: Layout) 
 
 
 def pages_of(recipe: Recipe, layout: Layout) -> tuple[LayerPages, ...]:
-    cache = cache_of(recipe, layout)
+    cache = recipe.cache(layout.shards("heads"))
     return allocate(cache, LIMITS.pages, PAGE, jnp.dtype("float32"), layout.pages(cache.axis))
 
 

@@ -102,9 +102,9 @@ def _mesh() -> Any:
     import numpy as np
     from jax.sharding import Mesh
 
-    from model_server.plan.topology import devices_of
+    from model_server.plan.slices import topology_of
 
-    return Mesh(np.asarray(devices_of("v5e:2x2")), ("x",))
+    return Mesh(np.asarray(topology_of("v5e:2x2").devices), ("x",))
 
 
 def _shape(mesh: Any, shape: tuple[int, ...], dtype: Any, spec: Any) -> Any:
@@ -115,7 +115,7 @@ def _shape(mesh: Any, shape: tuple[int, ...], dtype: Any, spec: Any) -> Any:
 
 
 def compiled_text(name: str) -> str:
-    """What the installed compiler makes of it."""
+    """Compile it with the installed compiler and return the text."""
     import jax
 
     function, shapes = SAMPLES[name]()

@@ -1,12 +1,16 @@
-"""What a compiler might say of a bucket, by arithmetic: for tests that compile nothing."""
+"""Deployments on slices, and measurements of buckets that no compiler made."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
-from model_server.plan.compiled import Measured, StepTraffic
-from model_server.plan.hlo.traffic import HbmBytes
+from model_server.loading.deployment import Deployment, deploy
+from model_server.plan.compiled import Measured
+from model_server.plan.hlo.traffic import HbmBytes, StepTraffic
+from model_server.plan.model import open_model
+from model_server.plan.slices import topology_of
 
 NO_TRAFFIC = StepTraffic(HbmBytes(0, 0, 0, 0), {}, 0)
 
@@ -25,3 +29,14 @@ def measured(bucket: Bucket, **changes: Any) -> Measured:
         "read_seconds": 0.0,
     }
     return Measured(bucket=bucket, **(values | changes))
+
+
+def deployed(
+    name: str, topology: str, overrides: dict[str, str], config: ModelServerConfig | None = None
+) -> Deployment:
+    """Deploy a publish as a server of this slice would."""
+    config, where = config or ModelServerConfig(), topology_of(topology)
+    with open_model(name) as model:
+        recipe = model.recipe(overrides)
+        layout, memory = where.layout(recipe), where.memory(config)
+        return deploy(recipe, model.checkpoint, layout, config, memory)

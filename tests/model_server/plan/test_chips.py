@@ -9,8 +9,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import Mesh
 
 from model_server.plan.chips import ALIASES, CHIPS
-from model_server.plan.slices import LENT
-from model_server.plan.topology import devices_of
+from model_server.plan.slices import LENT, topology_of
 from tests.model_server.tpu_compiler import needs_compiler
 
 
@@ -18,7 +17,7 @@ from tests.model_server.tpu_compiler import needs_compiler
 @pytest.mark.parametrize("name", ["v5e", "v5p", "v6e", "v7x"])
 def test_a_chip_is_about_as_jax_knows_it(name: str) -> None:
     """jax tells of one core; a v5p has two that are one device, a v7x two devices."""
-    device = devices_of(f"{name}:{LENT[name][0]}")[0]
+    device = topology_of(f"{name}:{LENT[name][0]}").devices[0]
     with jax.set_mesh(Mesh(np.asarray([device]), ("x",))):
         known = pltpu.get_tpu_info()
     cores = 2 if name in ("v5p", "v7x") else 1

@@ -1,8 +1,8 @@
-"""Whether a compiled step of each dense family reads its weights and its cache once, and no more.
+"""A compiled step of each dense family reads its weights and its cache once, and no more.
 
-Compiled for real, at the families' real sizes, with the few layers that a plan takes. What is
-looked for is in the program's text: bytes moved, weights put together from all devices, copies of
-the page pool. That each would be seen is tested on programs that do it.
+Compiled for real, at the families' real sizes, with the few layers that a plan takes. The tests
+look in the program's text for bytes moved, weights gathered from all devices and copies of the
+page pool; programs that do these things prove that they would be seen.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ from jax.sharding import PartitionSpec as P
 
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
-from model_server.plan.anatomy import anatomy_of
+from model_server.loading.deployment import Deployment
+from model_server.plan.chips import Chip
 from model_server.plan.compiled import Part, measure
-from model_server.plan.depth import Growth, depths_of, program_with, typical_part, whole
+from model_server.plan.depth import Growth, depths_of, shallow, typical_part, whole
 from model_server.plan.hlo.module import HloModule, parse
-from model_server.plan.hlo.moves import Collective, collectives, large_copies
+from model_server.plan.hlo.traffic import Collective, collectives
 from model_server.plan.output.registry_page import Case
-from model_server.plan.planning import step_of, usual_context
-from model_server.plan.target import Target, target_of
-from model_server.plan.work import flops_ratio
+from model_server.plan.planner import usual_context
+from model_server.plan.slices import topology_of
+from model_server.plan.speeds import planned_step
+from model_server.plan.work import Workload
+from tests.model_server.plan.copies import large_copies
+from tests.model_server.plan.measures import deployed
 from tests.model_server.tpu_compiler import mesh_of, needs_compiler
 
 pytestmark = needs_compiler
@@ -64,8 +68,8 @@ _NIGHTLY = [
     "case", [*_ALWAYS, *(pytest.param(each, marks=pytest.mark.slow) for each in _NIGHTLY)], ids=_id
 )
 def test_a_decode_step_reads_weights_and_cache_once_and_copies_neither(case: Case) -> None:
-    target = target_of(case.model, dict(case.overrides), case.topology, _CONFIG)
-    program, ratio = _compiled(target)
+    target = deployed(case.model, case.topology, dict(case.overrides), _CONFIG)
+    program, ratio = _compiled(target, topology_of(case.topology).chip)
     assert 0.95 < ratio <= _MOST, f"{ratio:.3f} times the unavoidable bytes"
     assert _gathered(program, _least_weight(target)) == []
     assert large_copies(program, _pool_bytes(target)) == []
@@ -118,25 +122,26 @@ def _program(lowered: jax.stages.Lowered) -> HloModule:
     return parse(lowered.compile().as_text() or "")
 
 
-def _compiled(target: Target) -> tuple[HloModule, float]:
+def _compiled(target: Deployment, chip: Chip) -> tuple[HloModule, float]:
     """The program of a few layers, and what one of all moves to what none can do without."""
-    anatomy = anatomy_of(target.recipe)
-    depths = depths_of(anatomy.layers)
+    work = Workload(target)
+    depths = depths_of(work.anatomy.layers)
     assert depths is not None, "a model deep enough to be told by some layers"
     kept: list[HloModule] = []
     part = _kept(kept, typical_part(target, depths))
-    shallow = measure(program_with(target, depths.more), _BUCKET, part)
-    flops = flops_ratio(target, anatomy, _BUCKET, depths.more)
-    measured = whole(shallow, Growth(0, 0, 0, 0), depths, flops)
-    step = step_of(target, anatomy, measured, usual_context(target))
+    measured = measure(shallow(target, None, depths.more).program, _BUCKET, part)
+    flops = work.flops_ratio(_BUCKET, depths.more)
+    step = planned_step(
+        work, chip, whole(measured, Growth(0, 0, 0, 0), depths, flops), usual_context(target)
+    )
     return kept[0], step.compiled_bytes / step.work.bytes
 
 
-def _small(layers: int) -> Target:
+def _small(layers: int) -> Deployment:
     sizes = {"MODEL_DIMS": "256", "HIDDEN_DIMS": "512", "NUM_HEADS": "4", "DIMS_PER_HEAD": "128"}
     overrides = {**sizes, "NUM_LAYERS": str(layers), "ICI_MESH_SHAPE": "null"}
     config = ModelServerConfig(slots=2)
-    return target_of("lm_cloud.LmCloudSpmd2BTest", overrides, "v5e:1x1", config)
+    return deployed("lm_cloud.LmCloudSpmd2BTest", "v5e:1x1", overrides, config)
 
 
 def _kept(found: list[HloModule], part: Part = lambda program: program) -> Part:
@@ -150,12 +155,12 @@ def _kept(found: list[HloModule], part: Part = lambda program: program) -> Part:
 
 
 def _gathered(program: HloModule, least: int) -> list[Collective]:
-    """What of so many bytes on each device is handed on as it is."""
+    """Exchanges of at least so many bytes per device that only move data."""
     kinds = ("all-gather", "all-to-all", "collective-permute")
     return [each for each in collectives(program) if each.kind in kinds and each.bytes >= least]
 
 
-def _least_weight(target: Target) -> int:
+def _least_weight(target: Deployment) -> int:
     """Bytes of the smallest matrix of a layer that is divided over devices, put together."""
     layout = target.layout
     divided = [
@@ -168,7 +173,7 @@ def _least_weight(target: Target) -> int:
     return min(divided, default=0)  # one device exchanges nothing
 
 
-def _pool_bytes(target: Target) -> int:
+def _pool_bytes(target: Deployment) -> int:
     """Bytes of the keys of one layer on one device."""
-    pages = target.planned.kv // target.recipe.cache(1).layers
+    pages = target.memory.kv // target.recipe.cache(1).layers
     return pages // 2

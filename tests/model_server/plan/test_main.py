@@ -10,7 +10,7 @@ import pytest
 from model_server.config import ModelServerConfig
 from model_server.plan.__main__ import main
 from model_server.plan.compiled import measure
-from model_server.plan.target import target_of
+from tests.model_server.plan.measures import deployed
 from tests.model_server.tpu_compiler import needs_compiler
 
 pytestmark = needs_compiler
@@ -78,14 +78,14 @@ def test_a_model_that_does_not_fit_says_what_to_change_and_status_1(
 
 def test_one_bucket_is_compiled_for_real_and_its_numbers_are_read() -> None:
     overrides = {"NUM_LAYERS": "1", "MODEL_DIMS": "256", "HIDDEN_DIMS": "512", "NUM_HEADS": "4"}
-    target = target_of(
+    deployment = deployed(
         "lm_cloud.LmCloudSpmd2BTest",
-        {**overrides, "ICI_MESH_SHAPE": "null"},
         "v5e:2x2",
+        {**overrides, "ICI_MESH_SHAPE": "null"},
         ModelServerConfig(slots=2, kv_cache_bytes=10**7),
     )
-    found = measure(target.program, target.buckets[0])
-    assert found.arguments > target.planned.kv
+    found = measure(deployment.program, deployment.buckets[0])
+    assert found.arguments > deployment.memory.kv
     assert found.traffic.sent["all-reduce"] > 0
     assert found.traffic.moved.read > 32000 * 256 * 2 / 4  # a chip's share of the head
     assert found.flops > 0

@@ -1,4 +1,4 @@
-"""Which model a plan is of."""
+"""The model of a plan, by each of its names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from model_server.models.registry import make_recipe
 from model_server.plan.model import known_models, known_names, open_model
-from model_server.plan.target import recipe_of
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
 
 # Billions of parameters, where the name says them in another way or not at all.
@@ -34,7 +33,7 @@ _SAID = {
 
 
 def _billions(name: str) -> float:
-    """What the name says: 70, of meta-llama/Llama-3-70B."""
+    """Billions of parameters in the name: 70 for meta-llama/Llama-3-70B."""
     words = name.lower().replace("-", " ").split()
     return next(float(word[:-1]) for word in reversed(words) if word[:-1].isdigit())
 
@@ -43,7 +42,7 @@ def _billions(name: str) -> float:
 @pytest.mark.parametrize("name", known_names())
 def test_a_well_known_model_has_the_parameters_that_its_name_says(name: str) -> None:
     with open_model(name) as model:
-        declared = recipe_of(model, {}).blueprint().declarations
+        declared = model.recipe({}).blueprint().declarations
     found = sum(math.prod(each.shape) for each in declared) / 1e9
     assert found == pytest.approx(_SAID.get(name) or _billions(name), rel=0.06)
 
@@ -131,12 +130,12 @@ def test_what_no_plan_can_be_made_of_is_refused(
     name: str, overrides: dict[str, str], message: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=message), open_model(name) as model:
-        recipe_of(model, overrides)
+        model.recipe(overrides)
 
 
 def test_stored_numbers_without_the_checkpoint_are_refused_in_words() -> None:
     with open_model("Llama-3-8B") as model:
-        recipe = recipe_of(model, {"QUANTIZE": '"stored"'})
+        recipe = model.recipe({"QUANTIZE": '"stored"'})
         with pytest.raises(InvalidRequest, match="keeps a checkpoint's own quantisation"):
             recipe.blueprint()
 
@@ -147,4 +146,4 @@ def test_an_embedding_model_is_refused(tmp_path: Path) -> None:
     more = {"num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 64}
     file.write_text(json.dumps({**config, **more}))
     with pytest.raises(InvalidRequest, match="embedding model"), open_model(str(file)) as model:
-        recipe_of(model, {})
+        model.recipe({})

@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
+from model_server.plan.model_plan import BucketPlan, Decoding, FirstToken, Memory, ModelPlan, Slice
 from model_server.plan.output.kubernetes import kubernetes_values
 from model_server.plan.output.plot import roofline_svg
-from model_server.plan.output.table import show
-from model_server.plan.report import BucketPlan, Decoding, FirstToken, Memory, ModelPlan, Slice
+from model_server.plan.output.terminal import show
 from sax.errors import InvalidRequest
 
 _GIB = 2**30

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from model_server.plan.hlo.loops import runs_of
-from model_server.plan.hlo.module import arrays_of, bits_of, parse
+from model_server.plan.hlo.module import arrays_of, bits_of, parse, runs_of
 from tests.model_server.plan.hlo_samples import text_of
 
 

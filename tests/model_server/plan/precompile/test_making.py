@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -16,14 +17,15 @@ import pytest
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.models.weights.sharding import Layout, own_device
+from model_server.plan.chips import CHIPS
 from model_server.plan.precompile.making import Made, Maker, program_count
 from model_server.plan.precompile.subject import Subject, subject_of
-from model_server.plan.target import target_of
 from model_server.programs.place import sets_at
 from model_server.programs.ready_programs import ReadyPrograms
 from model_server.programs.surroundings import keys_of
 from sax.errors import CheckpointError, LoadFailed
 from tests.demo_model import ROOT
+from tests.model_server.plan.measures import deployed
 from tests.model_server.programs.made_here import LIMITS, answer, lowered
 from tests.model_server.tpu_compiler import mesh_of, needs_compiler
 
@@ -52,6 +54,9 @@ class Products:
     last_tokens: Any = None
     everywhere: Any = None
 
+    def deployment(self) -> Any:
+        return SimpleNamespace(limits=LIMITS, layout=own_device(), buckets=BUCKETS, program=self)
+
     def lower(self, bucket: Bucket) -> jax.stages.Lowered:
         if bucket.decodes in self.broken:
             raise ValueError("out of registers\nand more")
@@ -65,10 +70,7 @@ def subject(*broken: int) -> Subject:
         topology="cpu",
         has_checkpoint=False,
         config=ModelServerConfig(),
-        limits=LIMITS,
-        layout=own_device(),
-        buckets=BUCKETS,
-        program=Products(set(broken)),  # type: ignore[arg-type]
+        deployment=Products(set(broken)).deployment(),
     )
 
 
@@ -142,7 +144,8 @@ def test_programs_for_a_slice_that_is_elsewhere_are_written(tmp_path: Path) -> N
     config = ModelServerConfig(slots=2, page_size=16, kv_cache_bytes=200_000, prefill=True)
     overrides = {**SMALL, "ICI_MESH_SHAPE": "[1, 1, 4]"}
     made = subject_of("LmCloudSpmd2BTest", overrides, "v5e:2x2", config)
-    _, told = run(tmp_path, replace(made, buckets=made.buckets[:1]))
+    made.deployment.__dict__["buckets"] = made.deployment.buckets[:1]  # one is enough
+    _, told = run(tmp_path, made)
     ((folder, manifest),) = sets_at(str(tmp_path))
     names = [entry.name for entry in manifest.programs]
     assert names == [
@@ -162,14 +165,15 @@ def test_programs_for_a_slice_that_is_elsewhere_are_written(tmp_path: Path) -> N
 def test_a_set_leaves_room_for_a_device_that_tells_of_less_memory() -> None:
     config, overrides = ModelServerConfig(slots=64), {"ICI_MESH_SHAPE": "[1, 1, 4]"}
     made = subject_of("LmCloudSpmd2BTest", overrides, "v5e:2x2", config)
-    told = target_of("LmCloudSpmd2BTest", overrides, "v5e:2x2", config)
-    spare = told.planned.kv // (told.planned.pages + 1) * (told.limits.pages - made.limits.pages)
-    assert 0 <= spare - told.topology.chip.usable // 64 < 2**23
-    assert jax.tree.leaves(made.program.pages)[0].shape[0] == made.limits.pages + 1
+    told = deployed("LmCloudSpmd2BTest", "v5e:2x2", overrides, config)
+    pages = made.deployment.limits.pages
+    spare = told.memory.kv // (told.memory.pages + 1) * (told.limits.pages - pages)
+    assert 0 <= spare - CHIPS["v5e"].usable // 64 < 2**23
+    assert jax.tree.leaves(made.deployment.program.pages)[0].shape[0] == pages + 1
     given = replace(config, kv_cache_bytes=2**26)
-    exact = target_of("LmCloudSpmd2BTest", overrides, "v5e:2x2", given)
+    exact = deployed("LmCloudSpmd2BTest", "v5e:2x2", overrides, given)
     same = subject_of("LmCloudSpmd2BTest", overrides, "v5e:2x2", given)
-    assert same.limits == exact.limits
+    assert same.deployment.limits == exact.limits
 
 
 @needs_compiler

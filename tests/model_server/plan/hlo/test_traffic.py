@@ -1,18 +1,23 @@
-"""What a program moves, read from texts of the real compiler (hlo_samples.py)."""
+"""Traffic of programs, read from texts of the real compiler (hlo_samples.py)."""
 
 from __future__ import annotations
 
 import pytest
 
-from model_server.plan.hlo.moves import collectives, large_copies
-from model_server.plan.hlo.traffic import bytes_moved
+from model_server.plan.hlo.module import HloModule, parse
+from model_server.plan.hlo.traffic import bytes_moved, collectives
+from tests.model_server.plan.copies import large_copies
 from tests.model_server.plan.hlo_samples import text_of
 
 _MIB = 2**20
 
 
+def _sample(name: str) -> HloModule:
+    return parse(text_of(name))
+
+
 def test_every_exchange_counts_once_and_in_a_loop_as_often_as_it_goes_round() -> None:
-    found = {each.kind: each for each in collectives(text_of("exchanges"))}
+    found = {each.kind: each for each in collectives(_sample("exchanges"))}
     assert {kind: (each.bytes, each.times) for kind, each in found.items()} == {
         "all-reduce": (5 * 2 * _MIB, 5),
         "all-gather": (8 * _MIB, 1),  # what comes out
@@ -24,7 +29,7 @@ def test_every_exchange_counts_once_and_in_a_loop_as_often_as_it_goes_round() ->
 
 
 def test_a_ring_of_four_sends_three_quarters_and_of_a_sum_twice_that() -> None:
-    sent = {each.kind: each.sent / each.bytes for each in collectives(text_of("exchanges"))}
+    sent = {each.kind: each.sent / each.bytes for each in collectives(_sample("exchanges"))}
     assert sent == {
         "all-reduce": 1.5,
         "all-gather": 0.75,
@@ -59,32 +64,32 @@ def test_every_way_of_writing_groups_is_read(groups: str, size: int) -> None:
             "}",
         ]
     )
-    assert [each.group for each in collectives(text)] == [size]
+    assert [each.group for each in collectives(parse(text))] == [size]
 
 
 def test_of_a_pool_only_what_is_taken_and_written_in_place_counts() -> None:
     page = 256 * 128 * 2
-    moved = bytes_moved(text_of("pages"))
+    moved = bytes_moved(_sample("pages"))
     result, matrix = 1024 * 4096 * 4, 128 * 4096 * 4
     assert moved.written == result + page
     assert matrix + 5 * page <= moved.read < matrix + 5 * page + 1024  # and a few indices
-    assert not large_copies(text_of("pages"), _MIB)
+    assert not large_copies(_sample("pages"), _MIB)
 
 
 def test_a_pool_that_is_kept_beside_a_changed_one_is_copied_and_seen() -> None:
     pool = 1024 * 256 * 128 * 2
-    found = large_copies(text_of("copied"), pool)
+    found = large_copies(_sample("copied"), pool)
     assert [each.bytes for each in found] == [pool, pool]
     assert all(each.from_chip for each in found)  # it goes by way of the chip's own memory
-    assert bytes_moved(text_of("copied")).written == 2 * pool
+    assert bytes_moved(_sample("copied")).written == 2 * pool
 
 
 def test_a_loop_whose_length_is_data_counts_once_and_is_told() -> None:
     matrix = 16384 * 8192 * 4
-    moved = bytes_moved(text_of("until"))
+    moved = bytes_moved(_sample("until"))
     assert moved.open_loops == pytest.approx(2 * matrix, abs=1024)
     assert moved.total == pytest.approx(4 * matrix, abs=1024)  # copied once, passed through once
-    (copy,) = large_copies(text_of("until"), _MIB)
+    (copy,) = large_copies(_sample("until"), _MIB)
     assert copy.bytes == matrix
     assert not copy.from_chip
 
@@ -101,7 +106,7 @@ def test_a_kernel_counts_what_it_is_given_and_does_not_update_in_place() -> None
             "}",
         ]
     )
-    moved = bytes_moved(text)
+    moved = bytes_moved(parse(text))
     assert (moved.read, moved.written) == (0, 0)
     assert moved.kernels == 2 * 8 * 128 * 4
 
@@ -123,8 +128,8 @@ called_computations={%sum}
 
 
 def test_an_exchange_on_the_sparse_core_counts_like_any() -> None:
-    (found,) = collectives(_ON_THE_SPARSE_CORE)
+    (found,) = collectives(parse(_ON_THE_SPARSE_CORE))
     rows = 8 * 4096 * 4
     assert (found.kind, found.bytes, found.group, found.times) == ("all-reduce", rows, 8, 1)
-    moved = bytes_moved(_ON_THE_SPARSE_CORE)
+    moved = bytes_moved(parse(_ON_THE_SPARSE_CORE))
     assert (moved.read, moved.written) == (rows, rows)

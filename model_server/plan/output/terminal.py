@@ -1,16 +1,21 @@
-"""Print a plan in a terminal."""
+"""Show a plan in a terminal, and the progress of compiling before it."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from model_server.loading.memory_plan import human
-from model_server.plan.report import BucketPlan, ModelPlan
+from model_server.plan.model_plan import BucketPlan, ModelPlan
+from model_server.plan.planner import BucketCompiled
 
 _COLUMNS = ("temp", "TFLOP", "GB moved", "over least", "MB sent", "ms", "bound by", "compile s")
 _NARROWEST = 100  # width without a terminal
@@ -28,6 +33,16 @@ def show(plan: ModelPlan, console: Console | None = None) -> None:
     for note in plan.notes:
         out.print(f"note: {escape(note)}")
     _verdict(plan, out)
+
+
+@contextmanager
+def progress_on(out: TextIO) -> Iterator[Callable[[BucketCompiled], None]]:
+    """Yield the callback for every compiled bucket: a bar in a terminal, otherwise lines."""
+    if out.isatty():
+        with _bar(out) as report:
+            yield report
+    else:
+        yield lambda done: _line(out, done)
 
 
 def _console() -> Console:
@@ -81,16 +96,7 @@ def _buckets(plan: ModelPlan, out: Console) -> None:
         title_justify="left",
     )
     table.add_column("decodes + blocks")
-    for name in (
-        "temp",
-        "TFLOP",
-        "GB moved",
-        "over least",
-        "MB sent",
-        "ms",
-        "bound by",
-        "compile s",
-    ):
+    for name in _COLUMNS:
         table.add_column(name, justify="right")
     for bucket in plan.buckets:
         table.add_row(*_bucket_row(bucket))
@@ -153,3 +159,29 @@ def _plain(text: str) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _line(out: TextIO, done: BucketCompiled) -> None:
+    out.write(
+        f"{done.topology}: compiled {done.bucket} in {done.seconds:.1f} s "
+        f"({done.number} of {done.of})\n"
+    )
+    out.flush()
+
+
+@contextmanager
+def _bar(out: TextIO) -> Iterator[Callable[[BucketCompiled], None]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    console = Console(file=out)
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+        task = progress.add_task("planning", total=None)
+
+        def report(done: BucketCompiled) -> None:
+            progress.update(
+                task,
+                description=f"{done.topology}: compiled {done.bucket}",
+                completed=done.number,
+                total=done.of,
+            )
+
+        yield report

@@ -1,0 +1,123 @@
+"""From what a compiler measured to a plan, over real slices; compiles nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jax
+import pytest
+
+from model_server.config import ModelServerConfig
+from model_server.engine.buckets import Bucket
+from model_server.plan import planner
+from model_server.plan.chips import CHIPS
+from model_server.plan.compiled import Measured, OutOfMemory
+from model_server.plan.hlo.traffic import HbmBytes, StepTraffic
+from model_server.plan.model_plan import ModelPlan
+from model_server.plan.planner import PlanRequest, make_plan, usual_context
+from model_server.plan.work import Workload
+from sax.errors import InvalidRequest, MemoryPlanError
+from tests.model_server.plan.measures import deployed, measured
+from tests.model_server.tpu_compiler import needs_compiler
+
+pytestmark = needs_compiler
+_175B = "lm_cloud.LmCloudSpmd175B32Test"
+_GIB = 2**30
+
+
+def _planned(model: str, topology: str) -> ModelPlan:
+    request = PlanRequest(
+        model=model, topology=topology, config=ModelServerConfig(), overrides={}, is_full=True
+    )
+    return make_plan(request, lambda done: None)
+
+
+def test_the_175b_fits_its_slice_with_room_for_every_slot() -> None:
+    """The issue's own case: weights in int8, 16 GB a chip, KV pages beside them."""
+    made = deployed(_175B, "v5e:4x8", {})
+    assert made.weight_bytes == pytest.approx(174.3e9 / 32, rel=0.01)
+    assert made.memory.total < CHIPS["v5e"].usable
+    assert made.limits.pages * made.limits.page_size >= 32 * made.limits.max_context
+
+
+def test_a_plan_tells_memory_speeds_and_what_the_program_moves_too_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = deployed("Llama-3-8B", "v5e:2x4", {})
+    context = usual_context(made)
+    work = Workload(made).of(made.buckets[0], context)
+    twice = StepTraffic(HbmBytes(2 * work.weights, 0, 0, 0), {}, 0)
+
+    def measure(program: Any, bucket: Bucket, part: Any = None) -> Measured:
+        return measured(bucket, arguments=made.memory.kv + work.weights, traffic=twice)
+
+    monkeypatch.setattr(planner, "measure", measure)
+    plan = _planned("Llama-3-8B", "v5e:2x4")
+    assert plan.fits
+    assert plan.context == context == 2048
+    assert [each.batch for each in plan.decoding] == [2, 8, 16, 32]
+    first = plan.decoding[0]
+    moved = 2 * work.weights + work.cache
+    assert first.tokens_per_second == pytest.approx(2 / (moved / 819e9))
+    assert first.per_chip == pytest.approx(first.tokens_per_second / 8)
+    assert plan.buckets[0].efficiency == pytest.approx(moved / work.bytes)
+    assert [each.steps for each in plan.first_token] == [1, 1, 8]
+    assert plan.memory is not None
+    assert plan.memory.kv_tokens == made.limits.pages * 64
+    spelled = json.loads(plan.as_json())
+    assert spelled["predicted"]["decoding"][0]["batch"] == 2
+    assert spelled["buckets"][0]["predicted"]["bound"] == "HBM"
+
+
+def test_programs_that_leave_too_little_for_the_pages_are_told_with_a_pool_that_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = deployed("Llama-3-8B", "v5e:2x4", {})
+
+    def measure(program: Any, bucket: Bucket, part: Any = None) -> Measured:
+        weights = made.weight_bytes
+        return measured(bucket, arguments=made.memory.kv + weights, temporaries=6 * _GIB)
+
+    monkeypatch.setattr(planner, "measure", measure)
+    plan = _planned("Llama-3-8B", "v5e:2x4")
+    assert not plan.fits
+    assert "does not fit v5e:2x4 as planned: weights," in (plan.problem or "")
+    assert "6.00 GiB of it temporaries; 15.75 GiB is available" in (plan.problem or "")
+    (advice,) = plan.advice
+    assert advice.startswith("--kv_cache_bytes ")
+    assert plan.buckets
+    assert plan.memory is not None
+    assert plan.memory.used > plan.memory.limit
+
+
+def test_a_compiler_without_memory_is_told_with_the_pages_that_it_would_have_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = deployed("Llama-3-8B", "v5e:2x4", {})
+    page, available = made.page_bytes(64), 12 * _GIB
+
+    def measure(program: Any, bucket: Bucket, part: Any = None) -> Measured:
+        used = 4 * _GIB + jax.tree.leaves(program.pages)[0].shape[0] * page
+        if used > available:
+            raise OutOfMemory(bucket, used, available)
+        return measured(bucket, arguments=used, temporaries=0, outputs=0, code=0)
+
+    monkeypatch.setattr(planner, "measure", measure)
+    plan = _planned("Llama-3-8B", "v5e:2x4")
+    assert not plan.fits
+    assert "the compiler needs" in (plan.problem or "")
+    (advice,) = plan.advice
+    flag, size = advice.partition(":")[0].split()
+    assert flag == "--kv_cache_bytes"
+    assert 0.97 * 8 * _GIB < int(size) < 8 * _GIB
+
+
+def test_a_mesh_larger_than_the_slice_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"needs 32 devices and v5e:4x4 has 16.*\[1,1,16\]"):
+        deployed(_175B, "v5e:4x4", {})
+
+
+def test_what_does_not_fit_is_refused_as_a_load_would_refuse_it() -> None:
+    with pytest.raises(MemoryPlanError, match="does not fit"):
+        deployed("Llama-3-70B", "v5e:2x2", {})

@@ -1,0 +1,40 @@
+"""Work counted from the shapes of a model; compiles nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from model_server.engine.buckets import Bucket
+from model_server.plan.work import LayerType, Workload, expected_experts
+from tests.model_server.plan.measures import deployed
+from tests.model_server.tpu_compiler import needs_compiler
+
+pytestmark = needs_compiler
+
+
+def test_a_step_reads_every_weight_once_and_computes_twice_its_parameters() -> None:
+    work = Workload(deployed("Llama-3-8B", "v5e:2x4", {})).of(Bucket(8, 0), 2048)
+    table = 128256 * 4096
+    assert work.weights == pytest.approx((8.03e9 - table) * 2 / 8, rel=0.01)
+    assert work.flops - work.attention_flops == pytest.approx(
+        2 * 8 * (8.03e9 - table) / 8, rel=0.01
+    )
+    # keys and values of 8 heads of 128 in 32 layers, one head on each chip
+    assert work.cache == pytest.approx(8 * 2048 * 32 * 2 * 128 * 2, rel=0.01)
+    assert work.attention_flops == 8 * 2048 * 32 * 4 * 128 * 4  # 4 of 32 heads on each
+
+
+def test_a_window_bounds_what_is_read_of_a_long_context() -> None:
+    anatomy = Workload(deployed("google/gemma-2-9b", "v5e:2x2", {})).anatomy
+    assert anatomy.layers[:2] == (LayerType(window=4096), LayerType(window=None))
+    assert anatomy.seen(8192) == 21 * (4096 + 8192)
+
+
+def test_of_experts_only_those_that_the_batch_chooses_are_read() -> None:
+    work = Workload(deployed("Qwen/Qwen3-30B-A3B", "v5e:2x4", {}))
+    assert work.anatomy.experts_per_token == 8
+    alone = work.of(Bucket(2, 0), 1).weights
+    full = work.of(Bucket(32, 8), 2048).weights
+    assert alone < 0.25 * full
+    assert expected_experts(128, 8, 1) == pytest.approx(8)
+    assert expected_experts(8, 8, 5) == 8
