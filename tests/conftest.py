@@ -6,6 +6,14 @@ import os
 import signal
 
 # Fixtures for every folder; a server starts when the first test wants it.
+from tests.model_server.checkpoints.fixtures import (  # noqa: F401
+    bucket_root,
+    bucket_server,
+    folder,
+    gguf_file,
+    one_bucket_server,
+    smollm2,
+)
 from tests.stores.fixtures import (  # noqa: F401
     azurite_place,
     gcs_place,

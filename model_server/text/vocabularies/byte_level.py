@@ -11,7 +11,13 @@ from typing import Any
 
 from model_server.text.token_bytes import byte_alphabet
 from model_server.text.vocabularies.cutting import GPT2_WORDS, Cutting
-from model_server.text.vocabularies.vocabulary import AddedToken, Vocabulary, in_sequence
+from model_server.text.vocabularies.vocabulary import (
+    AddedToken,
+    Vocabulary,
+    bpe_model,
+    in_sequence,
+    merges_into,
+)
 from sax.errors import CheckpointError
 
 _LETTERS = [letter for letter, _ in sorted(byte_alphabet().items(), key=lambda item: item[1])]
@@ -32,35 +38,13 @@ def byte_level(
 ) -> Vocabulary:
     """Build from merges; `frame`: bos, eos, adds_bos and adds_eos of `Vocabulary`."""
     return Vocabulary(
-        model={
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": cutting.whole_words_first,
-            "vocab": dict(vocab) | {token.text: token.id for token in added},
-            "merges": merges,
-        },
+        model=bpe_model(vocab, merges, added, ignore_merges=cutting.whole_words_first),
         added=tuple(added),
         normalizer=cutting.normalizer,
         pre_tokenizer=in_sequence(cutting.steps, "pretokenizers"),
         decoder=GPT2_WORDS,
         **frame,
     )
-
-
-def merges_of_ranks(ranks: Mapping[bytes, int]) -> list[tuple[str, str]]:
-    """Return every pair of tokens that forms a token, by the rank of the latter."""
-    letters = {token: written(token) for token in ranks}
-    return [
-        (letters[token[:cut]], letters[token[cut:]])
-        for token in sorted(ranks, key=ranks.__getitem__)
-        for cut in range(1, len(token))
-        if token[:cut] in ranks and token[cut:] in ranks
-    ]
 
 
 def from_ranks(
@@ -77,9 +61,10 @@ def from_ranks(
     taken = {rank + first_id for rank in ranks.values()}
     if clash := next((token for token in added if token.id in taken), None):
         raise CheckpointError(f"{clash.text!r} has id {clash.id}, which another token also has")
+    vocab = {written(token): rank + first_id for token, rank in ranks.items()}
     return byte_level(
-        {written(token): rank + first_id for token, rank in ranks.items()},
-        merges_of_ranks(ranks),
+        vocab,
+        merges_into(sorted(vocab, key=vocab.__getitem__)),
         added,
         # tiktoken looks a whole word up before it merges.
         Cutting(cutting.steps, cutting.normalizer, whole_words_first=True),

@@ -19,8 +19,10 @@ from typing import Any
 from model_server.text.vocabularies.vocabulary import (
     AddedToken,
     Vocabulary,
+    bpe_model,
     check_different,
     in_sequence,
+    merges_into,
 )
 from sax.errors import CheckpointError
 
@@ -92,32 +94,14 @@ def sentence_piece(pieces: Pieces, added: Sequence[AddedToken] = (), **frame: An
 
 def _bpe(pieces: Pieces, added: Sequence[AddedToken]) -> dict[str, Any]:
     unknown = pieces.unknown()
-    vocab = {text: token_id for token_id, text in enumerate(pieces.texts)}
-    return {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": None if unknown is None else pieces.texts[unknown],
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "fuse_unk": True,
-        "byte_fallback": pieces.byte_fallback,
-        "ignore_merges": False,
-        "vocab": vocab | {token.text: token.id for token in added},
-        "merges": _merges(pieces),
-    }
-
-
-def _merges(pieces: Pieces) -> list[tuple[str, str]]:
-    """Return every pair of pieces that forms a piece, the best score of the latter first."""
     by_score = sorted(pieces.of(PieceKind.NORMAL), key=lambda i: (-pieces.scores[i], i))
-    texts = [pieces.texts[token_id] for token_id in by_score]
-    normal = set(texts)
-    return [
-        (text[:cut], text[cut:])
-        for text in texts
-        for cut in range(1, len(text))
-        if text[:cut] in normal and text[cut:] in normal
-    ]
+    return bpe_model(
+        {text: token_id for token_id, text in enumerate(pieces.texts)},
+        merges_into([pieces.texts[token_id] for token_id in by_score]),
+        added,
+        unknown=None if unknown is None else pieces.texts[unknown],
+        byte_fallback=pieces.byte_fallback,
+    )
 
 
 def _unigram(pieces: Pieces) -> dict[str, Any]:

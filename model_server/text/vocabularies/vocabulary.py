@@ -6,7 +6,7 @@ Covers what all kinds share: control and user-defined tokens, and the tokens add
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +75,41 @@ class Vocabulary:
         if isinstance(vocab, list):  # Unigram: pieces and scores by id
             vocab = {piece: token_id for token_id, (piece, _) in enumerate(vocab)}
         return {**vocab, **{token.text: token.id for token in self.added}}
+
+
+def bpe_model(
+    vocab: Mapping[str, int],
+    merges: Sequence[Sequence[str]],
+    added: Iterable[AddedToken],
+    *,
+    unknown: str | None = None,
+    byte_fallback: bool = False,
+    ignore_merges: bool = False,
+) -> dict[str, Any]:
+    """Return the `model` part of a byte-pair encoding."""
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": unknown,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": unknown is not None,
+        "byte_fallback": byte_fallback,
+        "ignore_merges": ignore_merges,
+        "vocab": {**vocab, **{token.text: token.id for token in added}},
+        "merges": merges,
+    }
+
+
+def merges_into(tokens: Sequence[str]) -> list[tuple[str, str]]:
+    """Return every pair of tokens that forms a token, in the order of the latter."""
+    known = set(tokens)
+    return [
+        (token[:cut], token[cut:])
+        for token in tokens
+        for cut in range(1, len(token))
+        if token[:cut] in known and token[cut:] in known
+    ]
 
 
 def in_sequence(steps: Iterable[Mapping[str, Any]], key: str) -> Mapping[str, Any] | None:

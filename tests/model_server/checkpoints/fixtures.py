@@ -1,25 +1,32 @@
-"""Checkpoints that several files look at."""
+"""Checkpoints that several folders look at, and a server of buckets.
+
+`tests/conftest.py` offers them to every test, so what needs jax is imported when it is used.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from model_server.plan.checkpoint.convert import convert
 from tests.demo_model import demo_model
 from tests.model_server.checkpoints.bucket_server import BucketServer, serving
-from tests.model_server.checkpoints.tiny_folder import write_tiny
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A whole tiny Hugging Face folder."""
+    from tests.model_server.checkpoints.tiny_folder import write_tiny
+
     return write_tiny(tmp_path / "tiny")
 
 
 @pytest.fixture
 def gguf_file(folder: Path, tmp_path: Path) -> Path:
     """The same checkpoint as a GGUF file."""
+    from model_server.plan.checkpoint.convert import convert
+
     convert(str(folder), str(tmp_path / "tiny.gguf"))
     return tmp_path / "tiny.gguf"
 
@@ -31,9 +38,9 @@ def smollm2() -> Path:
 
 
 @pytest.fixture(scope="session")
-def _bucket_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BucketServer]:
+def one_bucket_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BucketServer]:
+    """One for the whole process: tensorstore looks at the first address only, once."""
     with serving(tmp_path_factory.mktemp("buckets")) as server, pytest.MonkeyPatch.context() as env:
-        # Tensorstore looks at the first of these once per process.
         env.setenv("TENSORSTORE_GCS_HTTP_URL", server.url)
         env.setenv("AWS_ENDPOINT_URL", server.url)
         env.setenv("AWS_ACCESS_KEY_ID", "test")
@@ -42,11 +49,11 @@ def _bucket_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BucketS
 
 
 @pytest.fixture
-def bucket_server(_bucket_server: BucketServer, tmp_path: Path) -> BucketServer:
+def bucket_server(one_bucket_server: BucketServer, tmp_path: Path) -> BucketServer:
     """An empty server that gs:// and s3:// lead to; its `root` holds a folder per bucket."""
-    _bucket_server.root = tmp_path / "buckets"
-    _bucket_server.sent.clear()
-    return _bucket_server
+    one_bucket_server.root = tmp_path / "buckets"
+    one_bucket_server.sent.clear()
+    return one_bucket_server
 
 
 @pytest.fixture
