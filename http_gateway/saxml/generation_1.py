@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import cast
 
 from fastapi import APIRouter, Request
@@ -15,6 +16,7 @@ from starlette.responses import Response
 
 from http_gateway.saxml.routes import SaxmlCalls, listed
 from sax.errors import InvalidRequest
+from sax.scaling import check_replicas
 
 _PUBLISH_KEYS = ("model", "model_path", "checkpoint", "replicas")
 _PUBLISH_HINT = "Provide model, model path, checkpoint, and replica number for "
@@ -110,14 +112,6 @@ def _text(fields: Mapping[str, object], key: str) -> str:
 
 def _replicas(value: object) -> int:
     if isinstance(value, int | str) and not isinstance(value, bool):
-        try:
-            return _in_range(int(value))
-        except ValueError:
-            pass
+        with suppress(ValueError):
+            return check_replicas(int(value))
     raise InvalidRequest(f"replicas: {value!r} is not a number of replicas", param="replicas")
-
-
-def _in_range(replicas: int) -> int:
-    if not 0 <= replicas < 2**31:
-        raise ValueError("out of range")
-    return replicas
