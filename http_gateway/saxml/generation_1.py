@@ -14,7 +14,8 @@ from typing import cast
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from http_gateway.saxml.routes import SaxmlCalls, listed
+from http_gateway.backend import Backend
+from http_gateway.saxml.routes import listed, samples
 from sax.errors import InvalidRequest
 from sax.scaling import check_replicas
 
@@ -23,9 +24,9 @@ _PUBLISH_HINT = "Provide model, model path, checkpoint, and replica number for "
 
 
 class SaxmlGeneration1Routes:
-    def __init__(self, calls: SaxmlCalls) -> None:
-        self._calls = calls
-        self._client = calls.client
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._client = backend.client
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["saxml"])
@@ -66,9 +67,8 @@ class SaxmlGeneration1Routes:
         keys = ("model", "query")
         fields = await _fields(request, keys, "Provide model and query for generate")
         model, query = _text(fields, "model"), _text(fields, "query")
-        return pretty(
-            {"generate_response": await self._calls.generate(request, model, query, None)}
-        )
+        answer = await samples(self._backend, request, model, query, None)
+        return pretty({"generate_response": answer})
 
 
 def pretty(content: object) -> Response:
