@@ -197,13 +197,32 @@ def _floors(graph: Graph) -> dict[str, int]:
 
 
 def _upward(graph: Graph) -> Iterator[tuple[str, str]]:
-    """Arrows that close a loop of rooms; fewest where the rest points at what is below."""
+    """Arrows that close a loop of rooms, as few as moving one room at a time can reach."""
     for group in _circles(graph):
-        order = sorted(group, key=lambda room: (len(graph[room] & set(group)), room))
-        rank = {room: at for at, room in enumerate(order)}
-        yield from (
-            (room, to) for room in group for to in graph[room] & set(group) if rank[to] > rank[room]
+        inside = [(room, to) for room in group for to in graph[room] & set(group)]
+        rank = {room: at for at, room in enumerate(_order(group, inside))}
+        yield from ((room, to) for room, to in inside if rank[to] > rank[room])
+
+
+def _order(group: Iterable[str], arrows: Iterable[tuple[str, str]]) -> list[str]:
+    """The rooms of a loop from the lowest to the highest."""
+    order = sorted(group, key=lambda room: (sum(room == source for source, _ in arrows), room))
+
+    def climbs(rooms: list[str]) -> int:
+        rank = {room: at for at, room in enumerate(rooms)}
+        return sum(rank[to] > rank[room] for room, to in arrows)
+
+    while True:
+        moved = (
+            [*rest[:at], room, *rest[at:]]
+            for room in order
+            if (rest := [other for other in order if other != room])
+            for at in range(len(order))
         )
+        best = min(moved, key=climbs)
+        if climbs(best) >= climbs(order):
+            return order
+        order = best
 
 
 def _circles(graph: Graph) -> list[tuple[str, ...]]:
