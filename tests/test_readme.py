@@ -111,10 +111,18 @@ def test_the_make_commands_exist() -> None:
         subprocess.run([*line.split(), "--dry-run"], cwd=ROOT, check=True, capture_output=True)
 
 
+def named(page: str) -> list[str]:
+    return re.findall(rf"`((?:{PACKAGES})/[\w./*-]*)`", PAGES[page])
+
+
+def test_the_pages_name_files() -> None:
+    assert len(named("docs/architecture.md")) > 60
+    assert sum(len(named(page)) for page in PAGES) > 90
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_file_that_a_page_names_exists(page: str) -> None:
-    named = re.findall(rf"`((?:{PACKAGES})/[\w./*-]*)`", PAGES[page])
-    assert [name for name in named if not any(ROOT.glob(name.rstrip("/")))] == []
+    assert [name for name in named(page) if not any(ROOT.glob(name.rstrip("/")))] == []
     folder = (ROOT / page).parent
     linked = re.findall(r"\]\(([\w./]+)(?:#[\w-]*)?\)", PAGES[page])
     assert [name for name in linked if not (folder / name).exists()] == []
