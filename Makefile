@@ -20,8 +20,8 @@ KILLS ?= 50
 PROTOS := $(wildcard sax/proto/*.proto)
 PROTOC := $(CACHE)/protoc
 
-.PHONY: help demo test slow check manifests format bench chaos proto proto-check docs pictures house plans locks images \
-	install dev model gemma minilm azurite clean
+.PHONY: help demo test slow check manifests format bench chaos proto proto-check docs plans locks images install dev \
+	model gemma minilm azurite clean
 
 help:
 	@echo 'make demo    start a cell with a real model, send it one prompt, keep serving'
@@ -88,6 +88,7 @@ docs: install
 	$(BIN)/python -m model_server.models.families_page > docs/models.md
 
 # Runs a cell on the usual ports for about a minute.
+.PHONY: pictures house
 pictures: dev model
 	$(BIN)/python -m docs.pictures.system
 	$(BIN)/python -m docs.pictures.terminal
