@@ -28,3 +28,10 @@ def test_a_walk_names_few_files(name: str, text: str) -> None:
     steps = re.findall(r"^\| `([\w/]+\.py)` \|", text, re.MULTILINE)
     assert 8 < len(steps) <= LONGEST
     assert len(set(steps)) == len(steps)
+
+
+@pytest.mark.parametrize(("walk", "most"), [("the load of", 25), ("`sax plan`", 18)])
+def test_the_long_walks_enter_few_files(walk: str, most: int) -> None:
+    _, _, rest = TEXT.partition(f"Every file that {walk}")
+    listed = re.split(r"^(?:Every file|## )", rest, maxsplit=1, flags=re.MULTILINE)[0]
+    assert len(re.findall(r"\w+\.py", listed)) <= most
