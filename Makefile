@@ -34,6 +34,8 @@ help:
 	@echo 'make format  format the code'
 	@echo 'make proto   regenerate sax/proto/*_pb2*'
 	@echo 'make docs    regenerate docs/errors.md and docs/models.md'
+	@echo 'make pictures  run sax in a terminal and draw the pictures of the README'
+	@echo 'make house   print the rooms of the tree and write them to docs/architecture.md'
 	@echo 'make plans   plan every large model for TPU slices and write docs/plans.md (an hour)'
 	@echo 'make images  build and inspect the images and run a cell with them (needs root and buildah)'
 	@echo 'make locks   resolve requirements/*.txt, the packages in the images, again'
@@ -84,6 +86,15 @@ chaos: dev
 docs: install
 	$(BIN)/python -m sax.cli.errors_page > docs/errors.md
 	$(BIN)/python -m model_server.models.families_page > docs/models.md
+
+# Runs a cell on the usual ports for about a minute.
+.PHONY: pictures house
+pictures: dev model
+	$(BIN)/python -m docs.pictures.system
+	$(BIN)/python -m docs.pictures.terminal
+
+house: dev
+	$(BIN)/python -m tests.house --page
 
 # Compiles for TPUs; needs none.
 plans: dev

@@ -3,6 +3,7 @@
     python -m tests.house                # the whole and every package
     python -m tests.house model_server   # one package, room by room
     python -m tests.house --files model_server/loading/loader.py   # all that a file reaches
+    python -m tests.house --page         # the whole, also into docs/architecture.md (make house)
 
 A room is a sub-folder or a loose file of a package; in the whole it is a package, but model_server,
 more than half of the product, is opened. An arrow is an import, lazy and type-checking ones
@@ -13,6 +14,7 @@ can point downward points upward. Generated code and files that only hand names 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +25,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("sax", "admin_server", "model_server", "http_gateway", "k8s")
 OPENED = "model_server"
+PAGE = ROOT / "docs" / "architecture.md"
+_ON_PAGE = re.compile(r"(?<=<!-- house -->\n```text\n).*?(?=```\n)", re.DOTALL)
 
 Graph = Mapping[str, set[str]]  # node -> what it imports
 
@@ -197,13 +201,32 @@ def _floors(graph: Graph) -> dict[str, int]:
 
 
 def _upward(graph: Graph) -> Iterator[tuple[str, str]]:
-    """Arrows that close a loop of rooms; fewest where the rest points at what is below."""
+    """Arrows that close a loop of rooms, as few as moving one room at a time can reach."""
     for group in _circles(graph):
-        order = sorted(group, key=lambda room: (len(graph[room] & set(group)), room))
-        rank = {room: at for at, room in enumerate(order)}
-        yield from (
-            (room, to) for room in group for to in graph[room] & set(group) if rank[to] > rank[room]
+        inside = [(room, to) for room in group for to in graph[room] & set(group)]
+        rank = {room: at for at, room in enumerate(_order(group, inside))}
+        yield from ((room, to) for room, to in inside if rank[to] > rank[room])
+
+
+def _order(group: Iterable[str], arrows: Iterable[tuple[str, str]]) -> list[str]:
+    """The rooms of a loop from the lowest to the highest."""
+    order = sorted(group, key=lambda room: (sum(room == source for source, _ in arrows), room))
+
+    def climbs(rooms: list[str]) -> int:
+        rank = {room: at for at, room in enumerate(rooms)}
+        return sum(rank[to] > rank[room] for room, to in arrows)
+
+    while True:
+        moved = (
+            [*rest[:at], room, *rest[at:]]
+            for room in order
+            if (rest := [other for other in order if other != room])
+            for at in range(len(order))
         )
+        best = min(moved, key=climbs)
+        if climbs(best) >= climbs(order):
+            return order
+        order = best
 
 
 def _circles(graph: Graph) -> list[tuple[str, ...]]:
@@ -247,17 +270,23 @@ def _show(place: str) -> Iterator[str]:
     yield from (f"  circle: {', '.join(group)}" for group in made.circles)
 
 
+def _all() -> list[str]:
+    rest = [house(place).summary() for place in packages() if len(loose_files(place)) > 1]
+    return [*_show(""), "", *rest]
+
+
 def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--files"]:
         lines = sorted(reached(arguments[1:]))
         lines.append(f"{len(lines)} files")
-    elif arguments:
+    elif arguments and arguments != ["--page"]:
         lines = [line for place in arguments for line in _show(place)]
     else:
-        whole = [*_show("")]
-        rest = [house(place).summary() for place in packages() if len(loose_files(place)) > 1]
-        lines = [*whole, "", *rest]
-    sys.stdout.write("\n".join(lines) + "\n")
+        lines = _all()
+    text = "\n".join(lines) + "\n"
+    if arguments == ["--page"]:
+        PAGE.write_text(_ON_PAGE.sub(lambda _: text, PAGE.read_text()))
+    sys.stdout.write(text)
     return 0
 
 

@@ -1,12 +1,14 @@
-"""Every block of the README runs, in order, in one shell, against a cell of real processes.
+"""Every block of the README and of the pages it continues on runs against a cell of real processes.
 
-The shell runs in a folder laid out like a clone after `make demo` (`.venv/bin`, `.cache/models`),
-and the README's gateway and admin ports are replaced by the cell's. Blocks that only call make are
-checked against the Makefile with `make --dry-run`: what `make demo` does is run by
-tests/end_to_end/test_up.py, and `make test` is this suite.
+The blocks of README.md and docs/command_line.md run in order in one shell, in a folder laid out
+like a clone after `make demo` (`.venv/bin`, `.cache/models`); their gateway and admin ports are
+replaced by the cell's. Blocks that only call make are checked against the Makefile with
+`make --dry-run`: what `make demo` does is run by tests/end_to_end/test_up.py, and `make test` is
+this suite.
 
-The section on more than one host has a cell of its own; its commands for a cluster are read as the
-hosts of that cluster would read them.
+The section of docs/operations.md on more than one host has a cell of its own; its commands for a
+cluster are read as the hosts of that cluster would read them. Every file and heading that a page
+names exists.
 """
 
 from __future__ import annotations
@@ -34,7 +36,11 @@ from tests.model_server.tpu_compiler import needs_compiler
 pytestmark = pytest.mark.timeout(900)
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-README = (ROOT / "README.md").read_text()
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text()
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+}
+PACKAGES = "sax|admin_server|model_server|http_gateway|k8s|tests|docs"
 
 
 @dataclass(frozen=True)
@@ -48,13 +54,20 @@ class Block:
         return all(line.startswith("make ") for line in self.text.strip().splitlines())
 
 
-BLOCKS = [
-    Block(match[1], match[2], section.partition("\n")[0])
-    for section in re.split(r"^## ", README, flags=re.MULTILINE)
-    for match in FENCE.finditer(section)
+def blocks(page: str) -> list[Block]:
+    return [
+        Block(match[1], match[2], section.partition("\n")[0])
+        for section in re.split(r"^## ", PAGES[page], flags=re.MULTILINE)
+        for match in FENCE.finditer(section)
+    ]
+
+
+TOLD = blocks("README.md") + blocks("docs/command_line.md")
+SEVERAL_HOSTS = [
+    block for block in blocks("docs/operations.md") if block.section == "More than one host"
 ]
-SEVERAL_HOSTS = [block.text for block in BLOCKS if block.section == "More than one host"]
-PLANS = next(block.text for block in BLOCKS if block.section.startswith("Planning for TPUs"))
+PLANNING = blocks("docs/planning.md")
+BLOCKS = TOLD + SEVERAL_HOSTS + PLANNING
 TPU_SLICE = {"TPU_WORKER_HOSTNAMES": "tpu-0,tpu-1,tpu-2,tpu-3", "TPU_WORKER_ID": "1"}
 LEADER_WORKER_SET = {
     "LWS_LEADER_ADDRESS": "gemma-0.gemma",
@@ -98,11 +111,37 @@ def test_the_make_commands_exist() -> None:
         subprocess.run([*line.split(), "--dry-run"], cwd=ROOT, check=True, capture_output=True)
 
 
-def test_every_file_that_the_readme_names_exists() -> None:
-    named = re.findall(r"`((?:sax|admin_server|model_server|http_gateway|docs)/[\w./]+)`", README)
-    linked = re.findall(r"\]\(([\w./]+)\)", README)
-    assert len(named) > 10
-    assert [name for name in named + linked if not (ROOT / name).exists()] == []
+def named(page: str) -> list[str]:
+    return re.findall(rf"`((?:{PACKAGES})/[\w./*-]*)`", PAGES[page])
+
+
+def test_the_pages_name_files() -> None:
+    assert len(named("docs/architecture.md")) > 60
+    assert sum(len(named(page)) for page in PAGES) > 90
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_that_a_page_names_exists(page: str) -> None:
+    assert [name for name in named(page) if not any(ROOT.glob(name.rstrip("/")))] == []
+    folder = (ROOT / page).parent
+    linked = re.findall(r"\]\(([\w./]+)(?:#[\w-]*)?\)", PAGES[page])
+    assert [name for name in linked if not (folder / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_heading_that_a_page_links_to_exists(page: str) -> None:
+    folder = (ROOT / page).parent
+    for name, anchor in re.findall(r"\]\(([\w./]*\.md)?#([\w-]+)\)", PAGES[page]):
+        text = (folder / name).read_text() if name else PAGES[page]
+        headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+        slugs = [re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings]
+        assert anchor in slugs, f"{name}#{anchor}"
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    assert [
+        page for page in PAGES if page != "README.md" and f"({page})" not in PAGES["README.md"]
+    ] == []
 
 
 def test_every_block_runs(demo_cell: Cell, clone: Path) -> None:
@@ -118,8 +157,7 @@ def test_every_block_runs(demo_cell: Cell, clone: Path) -> None:
 
 
 def _runnable(cell: Cell, clone: Path) -> Iterator[str]:
-    apart = [block for block in BLOCKS if block.only_make or block.text in (*SEVERAL_HOSTS, PLANS)]
-    for number, block in enumerate(block for block in BLOCKS if block not in apart):
+    for number, block in enumerate(block for block in TOLD if not block.only_make):
         text = block.text.replace("8888", str(cell.plan.gateway_port))
         text = text.replace("127.0.0.1:10000", cell.plan.admin_address)
         yield f"echo '--- block {number}' >&2\n"
@@ -143,7 +181,7 @@ def _runnable(cell: Cell, clone: Path) -> Iterator[str]:
 def test_the_commands_for_a_cluster_make_one_gang_of_its_hosts(
     number: int, environ: dict[str, str], hostname: str
 ) -> None:
-    words = shlex.split(SEVERAL_HOSTS[number])
+    words = shlex.split(SEVERAL_HOSTS[number].text)
     command = words.index("python")
     assert words[command : command + 3] == ["python", "-m", "model_server"]
     config = make_config(words[command + 3 :])
@@ -155,7 +193,7 @@ def test_the_commands_for_a_cluster_make_one_gang_of_its_hosts(
 @pytest.mark.slow
 def test_a_host_of_a_gang_is_killed_and_the_gang_comes_back(tmp_path: Path, clone: Path) -> None:
     plan = local_plan(tmp_path / "cell", hosts=4, devices_per_host=2)
-    start, rest = SEVERAL_HOSTS[0].split(), SEVERAL_HOSTS[1]
+    start, rest = SEVERAL_HOSTS[0].text.split(), SEVERAL_HOSTS[1].text
     flags = start.index("--")
     assert start[:4] == [".venv/bin/sax", "up", "--dir", ".sax/hosts"]
     script = clone / "hosts.sh"
@@ -175,7 +213,7 @@ def test_a_host_of_a_gang_is_killed_and_the_gang_comes_back(tmp_path: Path, clon
 @needs_compiler
 @pytest.mark.slow
 def test_the_tutorials_model_is_planned_as_written() -> None:
-    command, *words = shlex.split(PLANS.splitlines()[0])
+    command, *words = shlex.split(PLANNING[0].text.splitlines()[0])
     assert command == "sax"
     result = subprocess.run(
         [sys.executable, "-m", "sax.cli", *words], cwd=ROOT, capture_output=True, text=True

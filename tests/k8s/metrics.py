@@ -68,7 +68,7 @@ def exposed() -> frozenset[str]:
         for family in registry.collect()
     }
     # The admin server's come with a cell that leads: read from where they are written.
-    source = (ROOT / "admin_server" / "metrics.py").read_text()
+    source = (ROOT / "admin_server" / "api" / "metrics.py").read_text()
     kinds |= dict.fromkeys(_ADMIN_ANY.findall(source), "gauge")
     kinds |= dict.fromkeys(_ADMIN_COUNTER.findall(source), "counter")
     return frozenset(f"{name}{end}" for name, kind in kinds.items() for end in _SAMPLES[kind])
