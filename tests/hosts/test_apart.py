@@ -34,7 +34,7 @@ HOW = (
 def metric(gang: Gang, name: str) -> float:
     found = re.search(r"metrics on (http://\S+)", gang.logs(0))
     assert found, gang.tails()
-    page = httpx.get(found[1], trust_env=False).text
+    page = httpx.get(f"{found[1]}metrics", trust_env=False).text
     (line,) = [line for line in page.splitlines() if line.startswith(f'{name}{{model="{MODEL}"}} ')]
     return float(line.rpartition(" ")[2])
 
