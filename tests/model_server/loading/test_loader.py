@@ -108,7 +108,7 @@ def test_prompts_longer_than_the_largest_bucket_are_served(loader: ModelLoader) 
 
 
 def test_stages_want_as_many_groups_of_hosts(loader: ModelLoader) -> None:
-    with pytest.raises(InvalidRequest, match="NUM_STAGES is 2, .* 1 host, which cannot") as caught:
+    with pytest.raises(InvalidRequest, match="NUM_STAGES is 2, .* 1 host, which do not divide") as caught:
         loader(spec(overrides=SHRUNK | {"NUM_LAYERS": "2", "NUM_STAGES": "2"}), quiet)
     assert caught.value.param == "overrides.NUM_STAGES"
 
