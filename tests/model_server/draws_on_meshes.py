@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from model_server.kernels.pages import allocate
-from model_server.loading.capacity import cache_of
 from model_server.loading.random_weights import random_weights
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
@@ -53,7 +52,7 @@ def arrays(kind: str, layout: Layout) -> Iterator[tuple[str, jax.Array]]:
     names = [f"{kind} {d.path} {leaf.part}" for d in module.declarations for leaf in d.leaves]
     leaves = random_weights(module.declarations, 5, lambda _: None, layout)
     yield from zip(names, map(as_bytes, leaves), strict=True)
-    cache = cache_of(recipe, layout)
+    cache = recipe.cache(layout.shards("heads"))
     pages = allocate(cache, 3, 8, jnp.dtype("float32"), layout.pages(cache.axis))
     yield f"{kind} {PAGES}", pages[0].keys
 
