@@ -105,6 +105,7 @@ def test_every_file_that_the_readme_names_exists() -> None:
     assert [name for name in named + linked if not (ROOT / name).exists()] == []
 
 
+@pytest.mark.extended
 def test_every_block_runs(demo_cell: Cell, clone: Path) -> None:
     script = clone / "readme.sh"
     script.write_text("set -eu\n" + "".join(_runnable(demo_cell, clone)))

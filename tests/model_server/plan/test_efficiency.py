@@ -26,7 +26,7 @@ from model_server.plan.target import Target, target_of
 from model_server.plan.work import flops_ratio
 from tests.model_server.tpu_compiler import mesh_of, needs_compiler
 
-pytestmark = needs_compiler
+pytestmark = [pytest.mark.extended, needs_compiler]
 
 _MOST = 1.15  # bytes moved to those that no step can do without
 _BUCKET = Bucket(8, 0)

@@ -24,7 +24,7 @@ from sax.errors import InvalidRequest, MemoryPlanError
 from tests.model_server.plan.measures import measured
 from tests.model_server.tpu_compiler import needs_compiler
 
-pytestmark = needs_compiler
+pytestmark = [pytest.mark.extended, needs_compiler]
 _175B = "lm_cloud.LmCloudSpmd175B32Test"
 
 
@@ -32,6 +32,7 @@ def _target(model: str, topology: str, **overrides: str) -> Target:
     return target_of(model, overrides, topology, ModelServerConfig())
 
 
+@pytest.mark.extended
 def test_the_175b_fits_its_slice_with_room_for_every_slot() -> None:
     """The issue's own case: weights in int8, 16 GB a chip, KV pages beside them."""
     target = _target(_175B, "v5e:4x8")
@@ -62,6 +63,7 @@ def test_a_window_bounds_what_is_read_of_a_long_context() -> None:
     assert anatomy.seen(8192) == 21 * (4096 + 8192)
 
 
+@pytest.mark.extended
 def test_of_experts_only_those_that_the_batch_chooses_are_read() -> None:
     target = _target("Qwen/Qwen3-30B-A3B", "v5e:2x4")
     anatomy = anatomy_of(target.recipe)
@@ -137,6 +139,7 @@ def test_what_does_not_fit_is_refused_as_a_load_would_refuse_it() -> None:
         _target("Llama-3-70B", "v5e:2x2")
 
 
+@pytest.mark.extended
 def test_advice_names_only_changes_with_which_it_fits() -> None:
     topology, config = topology_of("v5e:1x1"), ModelServerConfig()
     with open_model("Qwen3-14B") as model:
@@ -148,6 +151,7 @@ def test_advice_names_only_changes_with_which_it_fits() -> None:
         assert attempt(model, recipe, topology, config).fits
 
 
+@pytest.mark.extended
 def test_the_smallest_slice_is_found_by_arithmetic() -> None:
     with open_model("Llama-3-70B") as model:
         recipe = recipe_of(model, {})

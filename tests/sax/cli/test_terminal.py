@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sax.cli.terminal import aligned, printable, say, show_table
 
 
+@pytest.mark.extended
 @given(st.text())
 def test_printable_text_cannot_steer_a_terminal(text: str) -> None:
     shown = printable(text)
