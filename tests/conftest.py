@@ -47,6 +47,6 @@ WHOLE_SYSTEM = ("chaos", "end_to_end", "hosts")
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.relative_to(ROOT / "tests").parts[0] in WHOLE_SYSTEM:
-            if item.get_closest_marker("smoke") is None:
-                item.add_marker("extended")
+        room = item.path.relative_to(ROOT / "tests").parts[0]
+        if room in WHOLE_SYSTEM and item.get_closest_marker("smoke") is None:
+            item.add_marker("extended")
