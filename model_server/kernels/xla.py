@@ -48,7 +48,9 @@ def paged_attention(
             scores = scores * key_scales[:, :, None]
         if softcap is not None:
             scores = softcap * jnp.tanh(scores / softcap)
-        seen = _seen(start + jnp.arange(page_size), row_limits[:, :, None], window)
+        within = lax.broadcast_to_rank(jnp.arange(page_size), max(start.ndim, 1))
+        positions = lax.broadcast_to_rank(start + within, 3)
+        seen = _seen(positions, row_limits[:, :, None], window)
         scores = jnp.where(seen[:, None], scores, _MASKED)
         new_highest = jnp.maximum(highest, scores.max(-1))
         weights = jnp.exp(scores - new_highest[..., None])

@@ -61,7 +61,7 @@ class AllHeadsNorm(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         # The heads may be sharded, in which case this mean reduces over devices.
         mean_square = jnp.mean(jnp.square(x), axis=(-2, -1), keepdims=True)
-        scale = self.scale[...].reshape(x.shape[1:])
+        scale = self.scale[...].reshape(1, *x.shape[1:])
         return x * jax.lax.rsqrt(mean_square + self.epsilon) * scale
 
 
