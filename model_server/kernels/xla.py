@@ -49,8 +49,7 @@ def paged_attention(
         if softcap is not None:
             scores = softcap * jnp.tanh(scores / softcap)
         within = lax.broadcast_to_rank(jnp.arange(page_size), max(start.ndim, 1))
-        positions = lax.broadcast_to_rank(start + within, 3)
-        seen = _seen(positions, row_limits[:, :, None], window)
+        seen = _seen(start + within, row_limits[:, :, None], window)
         scores = jnp.where(seen[:, None], scores, _MASKED)
         new_highest = jnp.maximum(highest, scores.max(-1))
         weights = jnp.exp(scores - new_highest[..., None])
@@ -114,6 +113,7 @@ def _page_of(
 
 
 def _seen(positions: jax.Array, limits: jax.Array, window: int | None) -> jax.Array:
+    positions = lax.broadcast_to_rank(positions, limits.ndim)
     seen = positions < limits
     return seen if window is None else seen & (positions >= limits - window)
 

@@ -143,8 +143,9 @@ class LayerNorm(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         centred = x - x.mean(-1, keepdims=True)
         variance = jnp.square(centred).mean(-1, keepdims=True)
-        scale, bias = (lax.broadcast_to_rank(of[...], x.ndim) for of in (self.scale, self.bias))
-        return centred * lax.rsqrt(variance + self.epsilon) * scale + bias
+        normed = centred * lax.rsqrt(variance + self.epsilon)
+        scaled = normed * lax.broadcast_to_rank(self.scale[...], x.ndim)
+        return scaled + lax.broadcast_to_rank(self.bias[...], x.ndim)
 
 
 class Embedding(nnx.Module):
