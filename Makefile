@@ -20,13 +20,14 @@ KILLS ?= 50
 PROTOS := $(wildcard sax/proto/*.proto)
 PROTOC := $(CACHE)/protoc
 
-.PHONY: help demo test slow check manifests format bench chaos proto proto-check docs plans locks images install dev \
+.PHONY: help demo test test-all slow check manifests format bench chaos proto proto-check docs plans locks images install dev \
 	model gemma minilm azurite clean
 
 help:
 	@echo 'make demo    start a cell with a real model, send it one prompt, keep serving'
-	@echo 'make test    run the whole test suite'
-	@echo 'make slow    run the tests that take minutes each'
+	@echo 'make test    run the tests, in a few minutes'
+	@echo 'make test-all  run all other tests that CI runs, in half an hour'
+	@echo 'make slow    run the tests that take minutes each, as every night'
 	@echo 'make check   check style, types, layering and generated files'
 	@echo 'make manifests  render k8s/ into $(CACHE)/manifests and validate it'
 	@echo 'make bench   run the benchmarks and write docs/benchmarks.md'
@@ -49,13 +50,20 @@ help:
 demo: install model
 	@if [ -t 0 ]; then set -m; fi; $(BIN)/sax demo $(MODEL) $(DEMO_FLAGS); code=$$?; exit $$code
 
-test: dev model minilm azurite
-	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=25
+
+# Minutes: every unit, one golden case per family and one test of each kind of end-to-end path.
+test: dev model minilm
+	$(PYTEST) --maxprocesses 4 -m "not extended and not slow" $(PYTEST_FLAGS)
+
+# The rest of what CI runs: whole cells, stores, variants of every family and kernel.
+test-all: dev model minilm azurite
+	$(PYTEST) --maxprocesses 4 -m "extended and not slow" $(PYTEST_FLAGS)
 
 # Tests that take minutes each: replicas of many processes, every mesh, every family in stages.
 # Images have their own target, which builds each once.
 slow: dev model
-	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 2 --dist loadfile -m slow --ignore tests/images $(PYTEST_FLAGS)
+	$(PYTEST) --maxprocesses 2 -m "slow" --ignore tests/images $(PYTEST_FLAGS)
 
 check: dev
 	$(BIN)/ruff check .
@@ -104,7 +112,7 @@ plans: dev
 # Takes minutes, and about 5 GB of disk while it runs. SAX_IMAGE_BASE=IMAGE builds on that image
 # instead of a Debian made here.
 images: dev
-	$(BIN)/python -m pytest -m slow --capture=sys tests/images --durations=8 $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m "slow" --capture=sys tests/images --durations=8 $(PYTEST_FLAGS)
 
 # --- packages in the images -----------------------------------------------------------------------
 

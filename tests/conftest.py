@@ -5,6 +5,11 @@ from __future__ import annotations
 import os
 import signal
 
+import hypothesis
+import pytest
+
+from tests.demo_model import COMPILE_CACHE, ROOT
+
 # Fixtures for every folder; a server starts when the first test wants it.
 from tests.model_server.checkpoints.fixtures import (  # noqa: F401
     bucket_root,
@@ -30,3 +35,26 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # With libtpu installed, which compiles for TPUs, jax looks for a TPU in every process and says at
 # length that there is none. Whoever tests on an accelerator names it in this variable.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+# All workers, all runs and the processes that tests start share what XLA compiled, however small:
+# small programs are most of what the suite compiles. Keys hold the program, the compiler's options
+# and the features of the machine.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(COMPILE_CACHE))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+# A deadline for one example asserts the speed of a machine that may be busy with other tests.
+hypothesis.settings.register_profile("sax", deadline=None)
+hypothesis.settings.load_profile("sax")
+
+# Tests of these folders start whole cells or gangs of processes: `make test-all` runs them, and
+# `make test` only those marked `smoke`, one of each kind.
+WHOLE_SYSTEM = ("chaos", "end_to_end", "hosts")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        room = item.path.relative_to(ROOT / "tests").parts[0]
+        if room in WHOLE_SYSTEM and item.get_closest_marker("smoke") is None:
+            item.add_marker("extended")

@@ -1,4 +1,4 @@
-"""Where the demo model's file is: `make model` puts it into .cache/models."""
+"""The demo model's file, which `make model` puts into .cache/models, and the folders of a clone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 VARIABLE = "SAX_DEMO_MODEL"
 ROOT = Path(__file__).parents[1]
+COMPILE_CACHE = ROOT / ".cache" / "compiled"
 
 
 def demo_model() -> Path:

@@ -144,6 +144,7 @@ def test_every_page_is_linked_from_the_readme() -> None:
     ] == []
 
 
+@pytest.mark.extended
 def test_every_block_runs(demo_cell: Cell, clone: Path) -> None:
     script = clone / "readme.sh"
     script.write_text("set -eu\n" + "".join(_runnable(demo_cell, clone)))

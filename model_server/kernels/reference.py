@@ -41,11 +41,11 @@ def paged_attention(
     scores = jnp.einsum("nckrd,nkds->nckrs", queries, keys) * scale
     if softcap is not None:
         scores = softcap * jnp.tanh(scores / softcap)
-    at = jnp.arange(scores.shape[-1])
+    at = jax.lax.broadcast_to_rank(jnp.arange(scores.shape[-1]), scores.ndim)
     seen = at < limits[:, :, None, None, None]
     if window is not None:
         seen &= at >= limits[:, :, None, None, None] - window
-    weights = jax.nn.softmax(jnp.where(seen, scores, -1e30), axis=-1) * seen
+    weights = jax.nn.softmax(jnp.where(seen, scores, -1e30), axis=-1) * seen.astype(jnp.float32)
     return jnp.einsum("nckrs,nksd->nckrd", weights, values).reshape(n, c, h, width)
 
 

@@ -48,7 +48,8 @@ def paged_attention(
             scores = scores * key_scales[:, :, None]
         if softcap is not None:
             scores = softcap * jnp.tanh(scores / softcap)
-        seen = _seen(start + jnp.arange(page_size), row_limits[:, :, None], window)
+        within = lax.broadcast_to_rank(jnp.arange(page_size), max(start.ndim, 1))
+        seen = _seen(start + within, row_limits[:, :, None], window)
         scores = jnp.where(seen[:, None], scores, _MASKED)
         new_highest = jnp.maximum(highest, scores.max(-1))
         weights = jnp.exp(scores - new_highest[..., None])
@@ -112,6 +113,7 @@ def _page_of(
 
 
 def _seen(positions: jax.Array, limits: jax.Array, window: int | None) -> jax.Array:
+    positions = lax.broadcast_to_rank(positions, limits.ndim)
     seen = positions < limits
     return seen if window is None else seen & (positions >= limits - window)
 

@@ -23,11 +23,10 @@ from sax.cli.local.child import Child
 from sax.cli.local.server_plan import MODEL_SERVER
 from sax.errors import InvalidRequest
 from sax.host import machine_memory
-from tests.demo_model import ROOT
+from tests.demo_model import COMPILE_CACHE, ROOT
 
 __all__ = ["ADMIN", "GATEWAY", "MODEL_SERVER", "Cell", "free_ports", "local_plan"]
 
-COMPILE_CACHE = ROOT / ".cache" / "compiled"  # shared, so that a suite compiles once
 READY_S = 240.0  # a cold compile on two busy cores
 SMOLLM2 = "/sax/test/smollm2"
 

@@ -21,6 +21,7 @@ def client(cell: Cell) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{cell.url}/v1", api_key="none", max_retries=0)
 
 
+@pytest.mark.smoke
 def test_the_openai_client_streams_a_chat_token_by_token(served: Cell) -> None:
     with client(served) as sdk:
         stream = sdk.chat.completions.create(
@@ -73,6 +74,7 @@ def test_an_answer_ends_before_a_stop_text(served: Cell) -> None:
     assert cut == whole[: whole.index(stop)]
 
 
+@pytest.mark.smoke
 def test_the_command_line_generates_and_chats(served: Cell) -> None:
     generated = served.sax("generate", SMOLLM2, "The capital of France is", "--max-tokens", "8")
     assert generated.returncode == 0, generated.stderr

@@ -43,6 +43,7 @@ def test_the_vectors_are_the_reference_implementations(embedder: Cell) -> None:
     np.testing.assert_allclose(vectors[2], vectors[0], atol=1e-6)
 
 
+@pytest.mark.smoke
 def test_every_door_gives_the_same_vector(embedder: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
     with Client(embedder.plan.admin_address) as client:
         expected = client.embed(MODEL, ["abc"])[0]

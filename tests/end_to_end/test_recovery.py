@@ -22,6 +22,7 @@ def answers(cell: Cell) -> str | None:
     return text
 
 
+@pytest.mark.smoke
 def test_a_killed_admin_loses_nothing_and_stops_no_request(served: Cell) -> None:
     before = served.text(PROMPT)
     published = served.sax("publish", "/sax/test/kept", "llama", "None", "0")
@@ -50,6 +51,7 @@ def test_a_killed_admin_does_not_bring_back_what_was_unpublished(served: Cell) -
     served.eventually(lambda: answers(served), "the model serves")
 
 
+@pytest.mark.smoke
 def test_a_killed_model_server_loads_its_model_again(served: Cell) -> None:
     before = served.text(PROMPT)
     served.kill(MODEL_SERVER)

@@ -43,6 +43,7 @@ def unpublished(cell: Cell) -> Iterator[None]:
     cell.sax("unpublish", MODEL)
 
 
+@pytest.mark.smoke
 @pytest.mark.usefixtures("unpublished")
 def test_publish_list_generate_and_unpublish_by_curl(cell: Cell, gguf: Path) -> None:
     publication = {"model": MODEL, "model_path": "llama", "checkpoint": str(gguf), "replicas": "1"}

@@ -111,6 +111,7 @@ def test_up_gives_up_on_a_flag_the_model_server_does_not_know(tmp_path: Path) ->
     assert "Traceback" not in command.output
 
 
+@pytest.mark.smoke
 def test_the_demo_answers_and_prints_commands_that_work(gguf: Path, tmp_path: Path) -> None:
     plan = local_plan(tmp_path / "cell")
     with sax("demo", str(gguf), *options(plan), "--", *FLAGS) as demo:

@@ -19,8 +19,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from sax.client import Client
-from tests.demo_model import ROOT
-from tests.end_to_end.cell import COMPILE_CACHE, free_ports
+from tests.demo_model import COMPILE_CACHE, ROOT
+from tests.end_to_end.cell import free_ports
 from tests.hosts.network import Host, Network
 
 _READY_S = 120.0

@@ -136,6 +136,7 @@ def test_a_model_that_does_not_fit_is_refused_with_the_plans_advice() -> None:
     assert not made.stdout
 
 
+@pytest.mark.extended
 def test_what_cannot_be_planned_is_refused_and_no_plan_is_offered() -> None:
     """The planner is a process of its own, with its own complaint on stderr."""
     done = _python("-m", "sax.cli", "k8s", "render", *_USUAL, "no/such-model")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from model_server.models.weights.weight import Declaration
 
 # Freed arrays go back to the system at once: what is resident is what is in use.
-_EVERY_ARRAY_ITS_OWN_MAPPING = {"MALLOC_MMAP_THRESHOLD_": str(2**18)}
+_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(2**18), "JAX_ENABLE_COMPILATION_CACHE": "false"}
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def taken(path: Path, **overrides: str) -> Taken:
     words = [f"{key}={value}" for key, value in overrides.items()]
     result = subprocess.run(
         [sys.executable, "-m", __name__, str(path), *words],
-        env=os.environ | _EVERY_ARRAY_ITS_OWN_MAPPING,
+        env=os.environ | _ENVIRONMENT,
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -22,7 +22,9 @@ def test_in_a_pod_of_a_job_a_drained_server_is_not_done(
     assert drained_status(environ) == status
 
 
-@pytest.mark.parametrize(("index", "status"), [("", 0), ("3", 143)])
+@pytest.mark.parametrize(
+    ("index", "status"), [pytest.param("", 0, marks=pytest.mark.extended), ("3", 143)]
+)
 def test_the_process_ends_so(index: str, status: int) -> None:
     (port,) = free_ports(1)
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JOB_COMPLETION_INDEX": index}
@@ -44,6 +46,7 @@ def test_the_process_ends_so(index: str, status: int) -> None:
     assert server.wait(60) == status
 
 
+@pytest.mark.extended
 def test_a_platform_that_jax_cannot_use_is_told_in_one_line() -> None:
     environment = {**os.environ, "JAX_PLATFORMS": "proxy"}
     done = subprocess.run(

@@ -224,6 +224,7 @@ def test_without_the_right_to_more_it_says_what_is_missing() -> None:
     assert done.stdout.startswith("at most 64 KiB of memory can be locked here; TPU v6e")
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="reads limits in /proc")
 def test_a_model_server_may_lock_all_the_memory_that_it_is_allowed_to() -> None:
     hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]

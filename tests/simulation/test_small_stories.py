@@ -9,10 +9,14 @@ from tests.simulation.story import SMALL, play
 # SAX_STORIES=5000 plays more of them; a seed that fails is played again by its number.
 COUNT = int(os.environ.get("SAX_STORIES", "300"))
 GROUPS = 20
+FEW = 3  # groups in `make test`: each tells other stories of the same kind
 
 
 @pytest.mark.timeout(0 if COUNT > 300 else 300)
-@pytest.mark.parametrize("group", range(GROUPS))
+@pytest.mark.parametrize(
+    "group",
+    [*range(FEW), *(pytest.param(n, marks=pytest.mark.extended) for n in range(FEW, GROUPS))],
+)
 def test_every_acknowledged_call_is_kept_in_order_and_every_model_converges(group):
     for seed in range(group, COUNT, GROUPS):
         try:

@@ -12,7 +12,10 @@ from tests.stores.gcs import gcs_server
 from tests.stores.moto import moto_server
 from tests.stores.place import Place
 
-BUCKETS = ["moto", "seaweed", "gcs", "azurite"]
+BUCKETS = [
+    "moto",
+    *(pytest.param(kind, marks=pytest.mark.extended) for kind in ("seaweed", "gcs", "azurite")),
+]
 KEPT = ["folder", *BUCKETS]  # outlives the process that wrote it
 KINDS = ["memory", *KEPT]
 

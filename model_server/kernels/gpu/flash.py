@@ -132,6 +132,6 @@ def _found(
 
 def _together(output: jax.Array, highest: jax.Array, total: jax.Array) -> jax.Array:
     """Merge the splits: f32[N, K, R, W]; rows that saw nothing give zeros."""
-    part = jnp.exp2(highest - highest.max(0))
+    part = jnp.exp2(highest - highest.max(0)[None])
     divisor = jnp.maximum((total * part).sum(0), 1e-30)
     return (output * part[..., None]).sum(0) / divisor[..., None]

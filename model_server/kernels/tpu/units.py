@@ -66,7 +66,8 @@ def runs_of(batch: PagedBatch, group: int) -> Runs:
     most = (size + group - 2) // group + 1 if size else 1  # groups a block can touch
     begins = decodes + size * jnp.arange(blocks, dtype=jnp.int32)[:, None]
     ahead = batch.offsets[begins] % group if blocks else jnp.zeros((0, 1), jnp.int32)
-    within = jnp.maximum(group * jnp.arange(most, dtype=jnp.int32) - ahead, 0)
+    starts = (group * jnp.arange(most, dtype=jnp.int32))[None]
+    within = jnp.maximum(starts - ahead, 0)
     there = (batch.block_limits > 0).sum(1, dtype=jnp.int32)[:, None]
     rows = jnp.concatenate([jnp.arange(decodes, dtype=jnp.int32), (begins + within).reshape(-1)])
     left = jnp.concatenate(

@@ -165,9 +165,9 @@ class Bert(nnx.Module):
         Positions past a length hold garbage.
         """
         rows, columns = tokens.shape
-        there = jnp.arange(columns) < lengths[:, None]
+        there = jnp.arange(columns)[None, :] < lengths[:, None]
         # A single text is entirely of token type 0.
-        added = self.positions[...][:columns] + self.token_types[...][0]
+        added = self.positions[...][:columns] + self.token_types[...][:1]
         x = self.embedding(tokens.reshape(-1)) + jnp.tile(added, (rows, 1))
         x = self.first_norm(x)
         for layer in self.layers:

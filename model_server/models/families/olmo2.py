@@ -62,7 +62,7 @@ class AllHeadsNorm(nnx.Module):
         # The heads may be sharded, in which case this mean reduces over devices.
         mean_square = jnp.mean(jnp.square(x), axis=(-2, -1), keepdims=True)
         scale = self.scale[...].reshape(x.shape[1:])
-        return x * jax.lax.rsqrt(mean_square + self.epsilon) * scale
+        return x * jax.lax.rsqrt(mean_square + self.epsilon) * scale[None]
 
 
 def _attention(keys: ConfigKeys, name: str, shape: AttentionShape, form: WeightForm) -> Attention:

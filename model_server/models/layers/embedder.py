@@ -22,7 +22,7 @@ def _cls(hidden: jax.Array, there: jax.Array) -> jax.Array:
 
 def _mean(hidden: jax.Array, there: jax.Array) -> jax.Array:
     total = jnp.where(there[..., None], hidden, 0.0).sum(1)
-    return total / there.sum(1, keepdims=True)
+    return total / there.sum(1, keepdims=True).astype(total.dtype)
 
 
 def _max(hidden: jax.Array, there: jax.Array) -> jax.Array:
@@ -40,7 +40,7 @@ def pooled(
     normalise: bool,
 ) -> jax.Array:
     """f32[B, D]: one vector per text, of unit length if `normalise`."""
-    there = jnp.arange(hidden.shape[1]) < lengths[:, None]
+    there = jnp.arange(hidden.shape[1])[None] < lengths[:, None]
     vectors = POOLINGS[pooling](hidden, there)
     if not normalise:
         return vectors

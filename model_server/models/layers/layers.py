@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import lax
 
 from model_server.models.weights.quantized import Quantized
 from model_server.models.weights.source import Joined, WeightSource, source_of
@@ -27,7 +28,7 @@ def project(x: jax.Array, kernel: jax.Array | Quantized) -> jax.Array:
     """[T, in] times transposed [out, in] in the kernel's dtype, accumulated in f32: f32[T, out]."""
     if isinstance(kernel, Quantized):
         return kernel.project(x)
-    return jax.lax.dot_general(
+    return lax.dot_general(
         x.astype(kernel.dtype), kernel, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
     )
 
@@ -62,7 +63,7 @@ class Linear(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         y = project(x, self.kernel.get_value())
-        return y + self.bias[...] if self.biased else y
+        return y + lax.broadcast_to_rank(self.bias[...], y.ndim) if self.biased else y
 
 
 class Branches(nnx.Module):
@@ -127,7 +128,8 @@ class RmsNorm(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
         scale = self.scale[...] + 1.0 if self.plus_one else self.scale[...]
-        return x * jax.lax.rsqrt(mean_square + self.epsilon) * scale
+        normed = x * lax.rsqrt(mean_square + self.epsilon)
+        return normed * lax.broadcast_to_rank(scale, x.ndim)
 
 
 class LayerNorm(nnx.Module):
@@ -141,7 +143,9 @@ class LayerNorm(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         centred = x - x.mean(-1, keepdims=True)
         variance = jnp.square(centred).mean(-1, keepdims=True)
-        return centred * jax.lax.rsqrt(variance + self.epsilon) * self.scale[...] + self.bias[...]
+        normed = centred * lax.rsqrt(variance + self.epsilon)
+        scaled = normed * lax.broadcast_to_rank(self.scale[...], x.ndim)
+        return scaled + lax.broadcast_to_rank(self.bias[...], x.ndim)
 
 
 class Embedding(nnx.Module):

@@ -29,7 +29,8 @@ def rotary_angles(positions: jax.Array, frequencies: np.ndarray) -> jax.Array:
     """
     each = np.asarray(frequencies, np.float64) * (_TURN / (2 * math.pi))
     steps = np.mod(np.round(each), _TURN).astype(np.uint64).astype(np.uint32)
-    return lax.bitcast_convert_type(positions, jnp.uint32)[..., None] * steps
+    each_position = lax.bitcast_convert_type(positions, jnp.uint32)[..., None]
+    return each_position * lax.broadcast_to_rank(steps, each_position.ndim)
 
 
 def sine(turns: jax.Array) -> jax.Array:

@@ -58,8 +58,8 @@ class Rope:
     def at(self, positions: jax.Array) -> Rotary:
         """Return the rotations for positions i32[T]."""
         # In float32, as models were trained: more exact angles (turns.py) flip ties of bfloat16.
-        frequencies = np.asarray(self.frequencies, np.float32)
-        angles = (positions.astype(jnp.float32)[:, None] * frequencies)[:, None, :]
+        frequencies = jnp.asarray(self.frequencies, jnp.float32)
+        angles = (positions.astype(jnp.float32)[:, None] * frequencies[None, :])[:, None, :]
         cos, sin = jnp.cos(angles) * self.scale, jnp.sin(angles) * self.scale
         # Without the barrier XLA fuses the sines into every use and recomputes them for every head.
         cos, sin = jax.lax.optimization_barrier((cos, sin))

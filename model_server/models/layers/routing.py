@@ -62,7 +62,7 @@ class GroupedSigmoidChoice:
 
     def __call__(self, scores: jax.Array, bias: jax.Array | None) -> Routes:
         squashed = jax.nn.sigmoid(scores)
-        wanted = self._in_kept_groups(squashed if bias is None else squashed + bias)
+        wanted = self._in_kept_groups(squashed if bias is None else squashed + bias[None])
         _, experts = jax.lax.top_k(wanted, self.count)
         weights = jnp.take_along_axis(squashed, experts, axis=-1)
         if self.normalised:

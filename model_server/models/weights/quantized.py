@@ -98,9 +98,9 @@ class Quantized:
             return _dot(x.astype(self.dtype), self.dequantized(), jnp.float32)
         values = unpacked(self.values)
         if self._in_int8(x):
-            return _dot_int8(x, values) * self.scales[:, 0]
+            return _dot_int8(x, values) * self.scales[:, 0][None]
         wide = _dot(x.astype(self.dtype), values.astype(self.dtype), jnp.float32)
-        return wide * self.scales[:, 0]
+        return wide * self.scales[:, 0][None]
 
     def packed(self) -> Packed:
         """Convert to the form TPU kernels take: int4 as bytes."""

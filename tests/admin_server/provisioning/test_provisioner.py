@@ -444,6 +444,7 @@ async def test_who_does_not_lead_any_more_changes_nothing(kube_config, api):
 # Processes
 
 
+@pytest.mark.extended
 async def test_an_admin_process_that_is_killed_in_between_loses_nothing(tmp_path, api, controller):
     """Publish, kill -9, update, kill -9, unpublish: what is wanted stays, and the rest goes."""
     folder = write(tmp_path / "templates", jobset("slice", hosts=2))

@@ -116,7 +116,13 @@ async def assert_well(admin: Running, channel: grpc.aio.Channel) -> None:
     assert health["metric"] == ["sax_admin_store_failing 0.0"]
 
 
-@pytest.mark.parametrize("mood", ["slow down", "too many", "stall", "lost", "cut", "reset"])
+_MORE_MOODS = [
+    pytest.param(mood, marks=pytest.mark.extended)
+    for mood in ("too many", "stall", "lost", "cut", "reset")
+]
+
+
+@pytest.mark.parametrize("mood", ["slow down", *_MORE_MOODS])
 async def test_an_admin_refuses_changes_while_its_store_fails_and_recovers_by_itself(
     proxy, config, mood
 ):
@@ -141,6 +147,7 @@ async def test_an_admin_refuses_changes_while_its_store_fails_and_recovers_by_it
         assert {model.spec.model_id[10:] for model in again.cell.models()} == kept
 
 
+@pytest.mark.extended
 async def test_reads_watches_and_reconciling_go_on_while_the_store_stalls(proxy, config):
     first, second = await FakeModelet().start(), await FakeModelet().start()
     async with (
@@ -165,6 +172,7 @@ async def test_reads_watches_and_reconciling_go_on_while_the_store_stalls(proxy,
     await second.stop()
 
 
+@pytest.mark.extended
 async def test_many_changes_against_a_stalled_store_are_all_refused_and_none_piles_up(
     proxy, config
 ):
@@ -187,6 +195,7 @@ async def test_many_changes_against_a_stalled_store_are_all_refused_and_none_pil
         assert "after" in await listed(stub)
 
 
+@pytest.mark.extended
 async def test_a_slow_store_is_waited_for(proxy, config):
     proxy.mood = "late"
     async with running(config, FAST) as admin:
@@ -201,6 +210,7 @@ async def test_a_server_that_ignores_create_if_absent_is_refused_at_the_start(pr
             pass
 
 
+@pytest.mark.extended
 async def test_every_acknowledged_change_survives_a_store_that_fails_now_and_then(proxy, config):
     """Moods change under the changes of three clients; then the log is read anew."""
     acknowledged: set[str] = set()
@@ -230,6 +240,7 @@ async def test_every_acknowledged_change_survives_a_store_that_fails_now_and_the
         assert {model.spec.model_id[10:] for model in again.cell.models()} == kept
 
 
+@pytest.mark.extended
 async def test_a_stalled_store_does_not_keep_the_process_from_its_end(proxy, behind):
     async with (
         process(behind.url, "--store_timeout_s", "2", env={**os.environ, **behind.env}) as (

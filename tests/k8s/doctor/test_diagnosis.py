@@ -93,6 +93,7 @@ _JSON = st.recursive(
 _THINGS = st.lists(_JSON.filter(lambda each: isinstance(each, dict)), max_size=3)
 
 
+@pytest.mark.extended
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(st.sampled_from([look.name for look in LOOKS]), _THINGS), st.booleans())
 def test_no_object_however_strange_ends_the_look(seen: dict[str, Any], ours: bool) -> None:

@@ -18,8 +18,7 @@ from sax.proto import modelet_pb2_grpc, prefill_pb2_grpc, tokens_pb2, tokens_pb2
 from sax.types import GenerateRequest, ModelSpec, SamplingParams, TokenChunk
 from sax.wire import rpc
 from sax.wire.codec import decode_chunk, decode_failure, encode_generate, encode_load
-from tests.demo_model import ROOT
-from tests.end_to_end.cell import COMPILE_CACHE
+from tests.demo_model import COMPILE_CACHE, ROOT
 
 MODEL = "/sax/test/spmd"
 SPEC = ModelSpec(

@@ -53,6 +53,11 @@ class Inbox:
 Start = Callable[[FakeRunner], tuple[Engine, Inbox]]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _strict_promotion(strict_promotion: None) -> None:
+    """Applies to every test of this folder."""
+
+
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Starts engines, and checks after the test that every one gave everything back."""

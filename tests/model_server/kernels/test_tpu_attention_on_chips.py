@@ -18,6 +18,8 @@ from model_server.kernels.tpu.attention import TpuAttention
 from tests.model_server.kernels.step_mixes import Heads
 from tests.model_server.tpu_compiler import CHIPS, compiled, mesh_of, needs_compiler, one_device
 
+pytestmark = pytest.mark.extended
+
 PAGES = 4095
 # What one chip has of them.
 MODELS = {

@@ -95,6 +95,7 @@ def test_a_loaded_model_serves_without_compiling(loader: ModelLoader) -> None:
     ]
 
 
+@pytest.mark.extended
 def test_prompts_longer_than_the_largest_bucket_are_served(loader: ModelLoader) -> None:
     # With 32 idle slots the token budget alone would let one step have more prompt blocks than
     # any bucket holds.
@@ -147,6 +148,7 @@ def test_a_model_too_large_is_refused_before_it_is_read(loader: ModelLoader) -> 
         loader(huge, quiet)
 
 
+@pytest.mark.extended
 def test_a_mesh_larger_than_the_server_is_refused_with_what_would_do(loader: ModelLoader) -> None:
     spread = spec(model_path="pax.lm.params.lm_cloud.LmCloudSpmd175B32Test", overrides={})
     wanted = r"needs 32 devices with 5\.\d+ GiB each \(17\d\.\d+ GiB in all\); this server has"
@@ -233,6 +235,7 @@ def test_queries_are_chats_where_there_is_a_template_unless_told_otherwise() -> 
     assert not chat_queries(raw, template)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "held",
     [

@@ -75,6 +75,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": flags + "--xla_dump_hlo_as_text",
         "NPROC": "16",
+        "JAX_ENABLE_COMPILATION_CACHE": "false",  # what is read from there is not dumped
     }
     command = [sys.executable, "-m", "tests.model_server.draws_on_meshes"]
     started = [
@@ -92,6 +93,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_device_holds_its_part_of_what_one_device_would_hold(place: Path, kind: str) -> None:
     wanted = {name: np.asarray(array) for name, array in _alone(kind)}
@@ -122,6 +124,7 @@ def _alone(kind: str) -> Iterator[tuple[str, jax.Array]]:
             yield name.replace("linears.0", f"linears.{number}"), part
 
 
+@pytest.mark.extended
 def test_no_program_of_a_load_runs_on_another_hosts_devices(place: Path) -> None:
     programs = [path.read_text() for path in place.glob("*after_optimizations.txt")]
     assert any("num_partitions=2" in text for text in programs)

@@ -75,11 +75,11 @@ def _flax(folder: Path, place: Path) -> Path:
     ("kind", "overrides"),
     [
         ("folder", {}),
-        ("folder", {"QUANTIZE": '"int8"'}),
-        ("q4_0.gguf", {"QUANTIZE": '"stored"'}),
-        ("demo model", {}),  # Q4_1
-        ("orbax", {}),
-        ("flax", {}),
+        pytest.param("folder", {"QUANTIZE": '"int8"'}, marks=pytest.mark.extended),
+        pytest.param("q4_0.gguf", {"QUANTIZE": '"stored"'}, marks=pytest.mark.extended),
+        pytest.param("demo model", {}, marks=pytest.mark.extended),  # Q4_1
+        pytest.param("orbax", {}, marks=pytest.mark.extended),
+        pytest.param("flax", {}, marks=pytest.mark.extended),
     ],
     ids=lambda value: " ".join(value.values()) if isinstance(value, dict) else value,
 )
@@ -130,13 +130,17 @@ def times_read(found: Reads) -> dict[str, np.ndarray]:
     return times
 
 
-@pytest.mark.parametrize("mesh", ["1x1x4", "1x2x2", "2x1x2"])
+@pytest.mark.parametrize(
+    "mesh",
+    ["1x2x2", *(pytest.param(mesh, marks=pytest.mark.extended) for mesh in ("1x1x4", "2x1x2"))],
+)
 def test_one_process_reads_every_number_once_whatever_the_mesh(mesh: str) -> None:
     (found,) = reads(mesh, processes=1, devices=4)
     for name, times in times_read(found).items():
         assert (times == 1).all(), name
 
 
+@pytest.mark.extended
 def test_every_process_reads_the_regions_of_its_own_devices_only() -> None:
     first, second = map(times_read, reads("1x1x4", processes=2, devices=2))
     for name in ("rows", "columns", "both"):

@@ -23,8 +23,12 @@ from tests.model_server.models.in_steps import logits_in_steps
 from tests.model_server.models.quick import quick
 from tests.model_server.tiny import logits_of
 
-DECODERS = [name for name in case_names() if not is_encoder(name)]
-ENCODERS = [name for name in case_names() if is_encoder(name)]
+FIRST = first_of_each_family()
+CASES = [  # `make test` takes one of each family
+    pytest.param(name, marks=[] if name in FIRST else pytest.mark.extended) for name in case_names()
+]
+DECODERS = [case for case in CASES if not is_encoder(str(case.values[0]))]
+ENCODERS = [case for case in CASES if is_encoder(str(case.values[0]))]
 
 
 def assert_close(found: np.ndarray, wanted: np.ndarray) -> None:
@@ -60,7 +64,7 @@ def _encode(model: Any, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
     return model(tokens, lengths)
 
 
-@pytest.mark.parametrize("name", [n for n in first_of_each_family() if not is_encoder(n)])
+@pytest.mark.parametrize("name", [n for n in FIRST if not is_encoder(n)])
 def test_chunks_and_single_tokens_give_the_logits_of_the_whole_prompt(name: str) -> None:
     """Two chunks that end inside pages, then one token at a time, over the cached ones."""
     golden = golden_of(name)

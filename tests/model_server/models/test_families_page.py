@@ -12,6 +12,7 @@ from model_server.models.recipe import Family
 from model_server.models.registry import families, model_paths
 
 
+@pytest.mark.extended
 def test_the_page_is_current() -> None:
     """Also that every override of every class is explained: the page is not made otherwise."""
     assert (ROOT / "docs" / "models.md").read_text() == page(), "run 'make docs'"

@@ -20,7 +20,13 @@ FAMILIES = [name for name in first_of_each_family() if not is_encoder(name)]
 RUNS = [f"{name}:{SHAPE}" for name in FAMILIES]
 RUNS += ["llama_tied:2x2x2", "llama_untied_mqa:1x1x8", "gpt2:1x1x8", "qwen3_moe:1x1x8"]
 SLOW_RUNS = [f"{name}:{shape}" for name in FAMILIES for shape in OTHERS]
-EVERY_RUN = [*RUNS, *(pytest.param(run, marks=pytest.mark.slow) for run in SLOW_RUNS)]
+SMOKE = "llama_tied:2x2x2"
+SETS = ([SMOKE], [run for run in RUNS if run != SMOKE], SLOW_RUNS)
+EVERY_RUN = [
+    SMOKE,
+    *(pytest.param(run, marks=pytest.mark.extended) for run in SETS[1]),
+    *(pytest.param(run, marks=pytest.mark.slow) for run in SLOW_RUNS),
+]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +35,8 @@ def results_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict
     folder = tmp_path_factory.mktemp("meshes")
 
     def of(run: str) -> dict[str, np.ndarray]:
-        runs, path = (RUNS, folder / "a.npz") if run in RUNS else (SLOW_RUNS, folder / "b.npz")
+        number, runs = next(found for found in enumerate(SETS) if run in found[1])
+        path = folder / f"{number}.npz"
         if not path.exists():
             _compute(runs, path)
         return dict(np.load(path))

@@ -30,6 +30,7 @@ class Host:
             "XLA_FLAGS": "--xla_backend_optimization_level=0 "
             "--xla_llvm_disable_expensive_passes=true",
             "NPROC": "16",
+            "JAX_ENABLE_COMPILATION_CACHE": "false",  # programs are sent to the other host
             "PYTHONPATH": str(ROOT),
         }
         command = [sys.executable, "-m", "tests.model_server.multihost.stage_host", str(ordinal)]

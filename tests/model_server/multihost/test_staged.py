@@ -65,6 +65,7 @@ def check(found: dict[str, Any]) -> None:
     np.testing.assert_allclose(staged["numbers"], whole["numbers"], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("run", QUICK)
 def test_stages_give_the_tokens_of_one_host(run: str) -> None:
     check(computed(QUICK)[run])

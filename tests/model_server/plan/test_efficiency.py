@@ -30,7 +30,7 @@ from tests.model_server.plan.copies import large_copies
 from tests.model_server.plan.measures import deployed
 from tests.model_server.tpu_compiler import mesh_of, needs_compiler
 
-pytestmark = needs_compiler
+pytestmark = [pytest.mark.extended, needs_compiler]
 
 _MOST = 1.15  # bytes moved to those that no step can do without
 _BUCKET = Bucket(8, 0)

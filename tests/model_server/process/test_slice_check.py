@@ -31,6 +31,7 @@ def outcomes(hosts: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str]]:
     return [(host.returncode, text) for host, text in zip(hosts, said, strict=True)]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("expected", "status"), [(HOSTS * DEVICES, 0), (32, 1)])
 def test_all_hosts_of_an_indexed_job_count_the_same_devices(expected: int, status: int) -> None:
     """With the variables that the pods of the example have."""

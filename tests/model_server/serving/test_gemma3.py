@@ -20,6 +20,8 @@ from model_server.models.registry import make_recipe
 from tests.model_server.tiny import logits_of
 from tests.real_models import gemma3_270m
 
+pytestmark = pytest.mark.extended
+
 GOLDEN = Path(__file__).parents[2] / "golden" / "gemma3_greedy.json"
 CASES = json.loads(GOLDEN.read_text(encoding="utf-8"))["cases"]
 LONGEST = max(len(case["prompt_ids"] + case["ids"]) for case in CASES)

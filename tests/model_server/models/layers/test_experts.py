@@ -146,6 +146,7 @@ def on_mesh() -> dict[str, Any]:
 
 
 # Experts that divide by four; six experts, so that widths divide; latent attention before them.
+@pytest.mark.extended
 @pytest.mark.parametrize("case", ["qwen3_moe", "mixtral_window", "deepseek_v3"])
 def test_a_layer_on_a_mesh_gathers_nothing(on_mesh: dict[str, Any], case: str) -> None:
     """Each half ends in a sum over the devices, and that is all that they exchange."""

@@ -138,6 +138,7 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_compiled(
         run(tmp_path / "file" / "sets", subject(2, 4, 8))
 
 
+@pytest.mark.extended
 @needs_compiler
 def test_programs_for_a_slice_that_is_elsewhere_are_written(tmp_path: Path) -> None:
     # To run them takes the slice; that they are whole and what they were made for can be seen.

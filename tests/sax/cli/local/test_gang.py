@@ -85,6 +85,7 @@ async def test_a_killed_host_brings_its_gang_back_and_nothing_else(
         assert f"host {victim} is silent" in log, "the primary has the time to notice"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("victim", [0, 1])
 async def test_a_frozen_host_is_killed_once_the_others_have_left_it(
     modules: Path, victim: int

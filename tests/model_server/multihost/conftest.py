@@ -1,0 +1,8 @@
+"""What is compiled here is written to files or sent to other hosts."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled_anew(compiled_anew: None) -> None:
+    """Applies to every test of this folder."""
