@@ -1,4 +1,4 @@
-"""Opens a checkpoint of any format: configuration, tensors, tokenizer and chat template.
+"""Interface of an open checkpoint: configuration, tensors, tokenizer and chat template.
 
 Everything is presented in Hugging Face's terms (config.json keys, tensor names and layouts), so
 models deal with one convention only.

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.gguf.checkpoint import GgufCheckpoint
-from model_server.checkpoints.huggingface.safetensors import WEIGHT_FILES, SafetensorsCheckpoint
-from model_server.checkpoints.message import ErrorHandler, raise_error
+from model_server.checkpoints.huggingface.safetensors import SafetensorsCheckpoint
+from model_server.checkpoints.huggingface.safetensors_header import ErrorHandler, raise_error
+from model_server.checkpoints.huggingface.safetensors_tensors import WEIGHT_FILES
 from model_server.checkpoints.orbax.checkpoint import OrbaxCheckpoint
 from model_server.checkpoints.orbax.folder import REMOTE, Folder
 from model_server.checkpoints.orbax.layout import find_layout
@@ -18,11 +19,11 @@ _LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 
-def open_checkpoint(path: str, complain: ErrorHandler = raise_error) -> Checkpoint:
+def open_checkpoint(path: str, on_error: ErrorHandler = raise_error) -> Checkpoint:
     """Open a GGUF file (or a folder around one), a Hugging Face folder or an Orbax checkpoint.
 
     Orbax checkpoints may also be at gs:// or s3://. Raises CheckpointError, naming the file, if it
-    is missing, unreadable or truncated. If `complain` returns instead of raising, a Hugging Face
+    is missing, unreadable or truncated. If `on_error` returns instead of raising, a Hugging Face
     folder opens even if some of its weight files are broken.
     """
     scheme, separator, rest = path.partition("://")
@@ -35,7 +36,7 @@ def open_checkpoint(path: str, complain: ErrorHandler = raise_error) -> Checkpoi
         )
     place = Path(rest if separator else path).expanduser()
     try:
-        return _checked(_open(place, complain))
+        return _checked(_open(place, on_error))
     except OSError as exc:  # e.g. a path that cannot be inspected
         raise CheckpointError(f"{place} cannot be opened: {exc.strerror or exc}") from exc
 
@@ -70,9 +71,9 @@ def _checked(checkpoint: Checkpoint) -> Checkpoint:
     return part
 
 
-def _open(place: Path, complain: ErrorHandler) -> Checkpoint:
+def _open(place: Path, on_error: ErrorHandler) -> Checkpoint:
     if place.is_dir():
-        return _open_folder(place, complain)
+        return _open_folder(place, on_error)
     if not place.exists():
         raise CheckpointError(f"{place} does not exist on this machine")
     if place.suffix == ".safetensors":
@@ -84,9 +85,9 @@ def _open(place: Path, complain: ErrorHandler) -> Checkpoint:
     return GgufCheckpoint(place)
 
 
-def _open_folder(folder: Path, complain: ErrorHandler) -> Checkpoint:
+def _open_folder(folder: Path, on_error: ErrorHandler) -> Checkpoint:
     if any((folder / name).exists() for name in WEIGHT_FILES):
-        return SafetensorsCheckpoint(folder, complain)
+        return SafetensorsCheckpoint(folder, on_error)
     if layout := find_layout(Folder(str(folder))):
         return OrbaxCheckpoint(layout)
     files = sorted(folder.glob("*.gguf"))

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from model_server.checkpoints.packed import PackedBlocks, Packing
-from model_server.checkpoints.region import Region
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.checkpoint_view import view_of
 from sax.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from model_server.checkpoints.checkpoint import Checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -35,65 +32,31 @@ _OUTER_ONLY = ("text_config", "vision_config", "model_type", "architectures")
 
 def text_part_of(checkpoint: Checkpoint) -> Checkpoint:
     """Return the checkpoint, or its text part if it has others. Raises CheckpointError."""
-    config = checkpoint.config
-    if "text_config" not in config or config.get("model_type") not in _TEXT_TYPES:
+    config = text_config(checkpoint.config)
+    if config is checkpoint.config:
         return checkpoint
-    part: Any = TextPart(checkpoint)
-    return part
+    names = {_text_name(name): name for name in checkpoint.names() if not _is_other(name)}
+    if left_out := [name for name in checkpoint.names() if _is_other(name)]:
+        logger.info(
+            "loading only the text part; ignoring %d vision tensors such as %s",
+            len(left_out),
+            left_out[0],
+        )
+    return view_of(checkpoint, names, config)
 
 
-class TextPart:
-    """A checkpoint without its vision parts."""
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Merge text_config with the outer config.json, which alone has e.g. the end token ids.
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint = checkpoint
-        self.config = _text_config(checkpoint.config)
-        stored = [name for name in checkpoint.names() if not _is_other(name)]
-        self._stored = {_text_name(name): name for name in stored}
-        self.left_out = [name for name in checkpoint.names() if _is_other(name)]
-        if self.left_out:
-            logger.info(
-                "loading only the text part; ignoring %d vision tensors such as %s",
-                len(self.left_out),
-                self.left_out[0],
-            )
-
-    def names(self) -> list[str]:
-        return list(self._stored)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._checkpoint.shape(self._found(name))
-
-    def dtype(self, name: str) -> str:
-        return self._checkpoint.dtype(self._found(name))
-
-    def nbytes(self, name: str) -> int:
-        return self._checkpoint.nbytes(self._found(name))
-
-    def read(self, name: str, region: Region | None = None, out: Any = None) -> Any:
-        return self._checkpoint.read(self._found(name), region, out)
-
-    def packing(self, name: str) -> Packing | None:
-        return self._checkpoint.packing(self._found(name))
-
-    def read_packed(self, name: str, region: Region | None = None) -> PackedBlocks:
-        return self._checkpoint.read_packed(self._found(name), region)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._checkpoint, name)
-
-    def _found(self, name: str) -> str:
-        return self._stored.get(name, name)
-
-
-def _text_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge text_config with the outer config.json, which alone has e.g. the end token ids."""
+    Returns a text model's own config as it is. Raises CheckpointError.
+    """
+    if "text_config" not in config or config.get("model_type") not in _TEXT_TYPES:
+        return config
     inner = config["text_config"]
     if not isinstance(inner, Mapping):
         raise CheckpointError(f"config.json has text_config = {inner!r}; it must be an object")
     outer = {k: v for k, v in config.items() if k not in _OUTER_ONLY and v is not None}
-    own = {"model_type": _TEXT_TYPES[config["model_type"]]}
-    return {**inner, **outer, **own}
+    return {**inner, **outer, "model_type": _TEXT_TYPES[config["model_type"]]}
 
 
 def _is_other(name: str) -> bool:

@@ -41,7 +41,7 @@ def decode_contract(message: prefill_pb2.Contract) -> Contract:
 
 
 def decode_ask(message: prefill_pb2.PrefillRequest) -> EngineRequest:
-    """Decode to a request for one token, any token; its pages are exported under the key."""
+    """Decode to a request for one token, any token."""
     return EngineRequest(
         prompt=tuple(message.tokens),
         sampling=Sampling(
@@ -53,7 +53,6 @@ def decode_ask(message: prefill_pb2.PrefillRequest) -> EngineRequest:
         ),
         max_tokens=1,
         stop_ids=frozenset(),
-        export_key=message.key,
     )
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import jax
 
+from model_server.disaggregation.page_copies import Block, block_shape, block_sizes
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.disaggregation.transfers import PageAllowance
-from model_server.engine.page_copies import Block, block_shape, block_sizes
 from sax.errors import Cancelled, DeadlineExceeded, Internal, ReplicaLost
 
 _POLL_S = 0.0005

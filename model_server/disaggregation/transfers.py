@@ -1,4 +1,4 @@
-"""Disaggregated prefill for one model: its contract, its page transfers, its counters.
+"""Page transfers of one model: what serving asks for, whoever moves the pages.
 
 `Transfers` separates serving from devices: the real one moves arrays, the one in tests is
 arithmetic.
@@ -7,10 +7,7 @@ arithmetic.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
-
-from model_server.disaggregation.contract import Contract
 
 
 class PageAllowance:
@@ -50,7 +47,7 @@ class Transfers(Protocol):
     def reserve(self, key: int, pages: int) -> bool:
         """Reserve memory for pages to be fetched; False if there is too little.
 
-        It stays reserved until a step imports the pages or they are dropped.
+        It stays reserved until the pages are imported or dropped.
         """
         ...
 
@@ -64,28 +61,3 @@ class Transfers(Protocol):
     def drop(self, key: int) -> None:
         """Free what is reserved, fetched or exported under the key; a late fetch gets an error."""
         ...
-
-
-@dataclass(slots=True)
-class TransferTotals:
-    """Lifetime counters of disaggregated prefill."""
-
-    fetched: int = 0  # prompts whose pages came from a prefill server
-    fetched_bytes: int = 0
-    fetch_s: float = 0.0
-    computed_here: int = 0  # prompts that fell back to local prefill
-    offered: int = 0  # prompts computed for another server
-    expired: int = 0  # of the offered, never fetched
-
-
-class Disaggregation:
-    """Disaggregated prefill of one model."""
-
-    def __init__(
-        self, contract: Contract, transfers: Transfers, *, room: int, page_bytes: int
-    ) -> None:
-        self.contract = contract
-        self.transfers = transfers
-        self.page_bytes = page_bytes  # over all devices
-        self.outgoing = PageAllowance(room)
-        self.moved = TransferTotals()

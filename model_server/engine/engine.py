@@ -31,6 +31,7 @@ __all__ = ["Engine", "EngineStats", "Finish", "EngineRequest", "SequenceUpdate"]
 log = logging.getLogger(__name__)
 
 Deliver = Callable[[list[SequenceUpdate]], None]
+Announce = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +103,12 @@ class Engine:
             self._reserved -= 1
             self._changed.notify_all()
 
-    def submit(self, submission: EngineRequest, *, reserved: bool = False) -> int:
+    def submit(
+        self, submission: EngineRequest, *, reserved: bool = False, announce: Announce | None = None
+    ) -> int:
         """Queue a request and return its sequence id; `reserved` uses up a place, even on an error.
 
+        announce: called with the id before any step can have the sequence.
         Raises InvalidRequest, PromptTooLong, QueueFull, ShuttingDown, or Internal once failed.
         """
         with self._changed:
@@ -113,6 +117,8 @@ class Engine:
             sequence = Sequence(self._last_id + 1, submission, self._limits)
             self._check_room()
             self._last_id = sequence.id
+            if announce is not None:
+                announce(sequence.id)
             self._inbox.append(sequence)
             self._arriving += 1
             self._changed.notify_all()

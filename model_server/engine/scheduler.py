@@ -13,9 +13,9 @@ dropped. Its slot and pages are freed at once all the same, because the device r
 the surplus row writes before any later owner does, and an owner reads only positions that it has
 written itself.
 
-A sequence whose prompt was computed on another server takes a slot like any other, gets its pages
-from an import instead of prefill, and decodes from the next step on. If preempted, it is recomputed
-here.
+A sequence whose keys and values were computed elsewhere takes slot and pages like any other, skips
+its prefill and decodes at once: the runner fills the pages before it runs the sequence's first row.
+If preempted, it is recomputed here.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ from model_server.engine.pages import PagePool
 from model_server.engine.sequence import Finish, Sequence, SequenceUpdate
 from model_server.engine.types import (
     EngineLimits,
-    PageExport,
     PageGrant,
-    PageImport,
     Row,
     RowResult,
     Sampling,
@@ -41,14 +39,12 @@ from model_server.engine.types import (
 class _Draft:
     """A step under construction."""
 
-    __slots__ = ("blocks", "exports", "grants", "imports", "logit_rows", "rows", "samplings")
+    __slots__ = ("blocks", "grants", "logit_rows", "rows", "samplings")
 
     def __init__(self, limits: EngineLimits) -> None:
         self.rows: list[Row] = []
         self.grants: list[PageGrant] = []
         self.samplings: list[SlotSampling] = []
-        self.imports: list[PageImport] = []
-        self.exports: list[PageExport] = []
         self.logit_rows = limits.max_logit_rows  # still available
         self.blocks = 0  # prefill blocks still available: what decodes leave of the budget
 
@@ -66,14 +62,12 @@ class Scheduler:
         self.preemptions = 0
         self.finished = 0
         self.cancelled = 0
-        self.imports = 0  # prompts computed on another server
         self._pool = PagePool(limits.pages)
         self._slots = list(range(limits.slots - 1, -1, -1))  # free; the last one is taken next
         self._samplings: list[Sampling | None] = [None] * limits.slots  # as the runner has them
         self._live: dict[int, Sequence] = {}
         self._running: list[Sequence] = []  # oldest first
         self._waiting: deque[Sequence] = deque()  # oldest first
-        self._drops: list[int] = []  # for the next step
         self._committed = 0
 
     @property
@@ -108,8 +102,6 @@ class Scheduler:
         if sequence is None:
             return False
         self._remove(sequence)
-        # Steps run in order, so an export in flight happens before this drop.
-        self._drops += [k for k in (sequence.import_key, sequence.export_key) if k is not None]
         self.cancelled += 1
         return True
 
@@ -120,21 +112,13 @@ class Scheduler:
     def schedule(self) -> Step | None:
         """Return the next step, or None if nothing can be launched before the next commit."""
         draft = _Draft(self.limits)
+        self._admit_computed(draft)
         self._decode(draft)
         self._prefill(draft)
-        if not (draft.rows or draft.imports or self._drops):
+        if not draft.rows:
             return None
         self.steps += 1
-        drops, self._drops = self._drops, []
-        return Step(
-            self.steps,
-            tuple(draft.rows),
-            tuple(draft.grants),
-            tuple(draft.samplings),
-            tuple(draft.imports),
-            tuple(draft.exports),
-            tuple(drops),
-        )
+        return Step(self.steps, tuple(draft.rows), tuple(draft.grants), tuple(draft.samplings))
 
     def commit(self, step: Step, result: StepResult) -> list[SequenceUpdate]:
         """Apply the results of a step. Steps must be committed in the order they were scheduled."""
@@ -152,6 +136,21 @@ class Scheduler:
         return updates
 
     # Scheduling
+
+    def _admit_computed(self, draft: _Draft) -> None:
+        """Admit the sequences in front that need no prefill, unless a prompt is half done.
+
+        Neither budget nor logit rows can be short: they hold a decode for every slot.
+        """
+        running, waiting = self._running, self._waiting
+        if running and running[-1].launched < running[-1].goal:
+            return
+        while waiting and waiting[0].computed and self._slots and self._has_pages(waiting[0]):
+            sequence = waiting[0]
+            self._admit(sequence, draft)
+            sequence.computed = False
+            sequence.launched = sequence.goal = len(sequence.tokens) - 1
+            self._grant(sequence, -(-sequence.goal // self.limits.page_size), draft)
 
     def _decode(self, draft: _Draft) -> None:
         """Add a row for every running sequence that is past its prefill, oldest first."""
@@ -206,22 +205,23 @@ class Scheduler:
         while self._waiting and self._admissible(self._waiting[0], draft):
             sequence = self._waiting[0]
             self._admit(sequence, draft)
-            if sequence.import_key is not None:
-                self._import(sequence, sequence.import_key, draft)
-                continue
             self._chunk(sequence, draft)
             if sequence.launched < sequence.goal:
                 return
 
     def _admissible(self, sequence: Sequence, draft: _Draft) -> bool:
-        """Check for a slot, budget, and pages for the whole prefill.
+        """Check for a slot, budget, and pages; a sequence without prefill waits for `_decode`."""
+        if sequence.computed or not (self._slots and draft.blocks and draft.logit_rows):
+            return False
+        return self._has_pages(sequence)
+
+    def _has_pages(self, sequence: Sequence) -> bool:
+        """Check for the pages of the whole prefill.
 
         Also keeps one page free for each sequence that will need another, including this one, so
         that no admitted sequence is preempted within the next `page_size` steps. This also keeps a
         victim from returning in the step that preempted it.
         """
-        if not (self._slots and draft.blocks and draft.logit_rows):
-            return False
         page_size = self.limits.page_size
         wanted = -(-min(len(sequence.tokens), sequence.end) // page_size)
         reserve = wanted * page_size < sequence.end
@@ -240,15 +240,6 @@ class Scheduler:
                 self._samplings[sequence.slot] = sequence.sampling
                 draft.samplings.append(SlotSampling(sequence.slot, sequence.sampling))
 
-    def _import(self, sequence: Sequence, key: int, draft: _Draft) -> None:
-        """Import the prompt's pages; the token that follows the prompt is known."""
-        prompt, token = len(sequence.tokens) - 1, sequence.tokens[-1]
-        self._grant(sequence, -(-prompt // self.limits.page_size), draft)
-        draft.imports.append(PageImport(sequence.slot, tuple(sequence.pages), key, token))
-        sequence.import_key = None
-        sequence.launched = sequence.goal = prompt
-        self.imports += 1
-
     def _chunk(self, sequence: Sequence, draft: _Draft) -> None:
         """Add the next chunk of a prefill, as far as budget, logit rows and pages allow."""
         start = sequence.launched
@@ -266,8 +257,6 @@ class Scheduler:
         draft.rows.append(Row(sequence.id, sequence.slot, start, tokens, yields, targets))
         draft.blocks -= -(-len(tokens) // self.limits.prefill_block)
         draft.logit_rows -= yields + len(targets)
-        if yields and sequence.export_key is not None:
-            draft.exports.append(PageExport(tuple(sequence.pages), sequence.export_key))
         sequence.launched = end
         sequence.in_flight += yields
         sequence.scores_launched += len(targets)

@@ -20,10 +20,9 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int  # the context may end the answer earlier
     stop_ids: frozenset[int]
     score_from: int | None = None  # score prompt[score_from:] and generate nothing
-    # For disaggregated prefill:
-    answer: tuple[int, ...] = ()  # from the prefill server; does not finish it (see `finish_of`)
-    import_key: int | None = None  # key of the fetched prompt pages; `answer` is one token then
-    export_key: int | None = None  # key under which to offer the prompt's pages once computed
+    # Of an answer begun elsewhere:
+    answer: tuple[int, ...] = ()  # its tokens; they do not finish it (see `finish_of`)
+    computed: bool = False  # the runner has keys and values for all tokens but the last
 
 
 class SequenceUpdate(msgspec.Struct, frozen=True):
@@ -44,12 +43,11 @@ class Sequence:
     """
 
     __slots__ = (
+        "computed",
         "end",
-        "export_key",
         "finish_at",
         "goal",
         "id",
-        "import_key",
         "in_flight",
         "launched",
         "pages",
@@ -68,8 +66,7 @@ class Sequence:
         prompt = len(submission.prompt)
         self.id = id
         self.tokens = [*submission.prompt, *submission.answer]  # known and committed
-        self.import_key = submission.import_key  # None once imported
-        self.export_key = submission.export_key
+        self.computed = submission.computed  # False once it has a slot
         self.sampling = submission.sampling
         self.stop_ids = submission.stop_ids
         self.score_from = submission.score_from
@@ -104,7 +101,7 @@ class Sequence:
 
 
 def finish_of(submission: EngineRequest, limits: EngineLimits) -> Finish | None:
-    """Return the finish reason if the answer from the prefill server is already complete."""
+    """Return the finish reason if the answer begun elsewhere is already complete."""
     if submission.answer and submission.answer[-1] in submission.stop_ids:
         return "stop"
     context = min(limits.max_context, limits.pages * limits.page_size)

@@ -98,7 +98,7 @@ class StepArrays:
 
     def pack(self, step: Step, layout: ColumnLayout) -> tuple[np.ndarray, list[tuple[int, int]]]:
         """Return the step's vector, and for each step row the range of its logit rows."""
-        self.apply(step)
+        self._apply(step)
         vector = np.zeros(layout.size, np.int32)  # fresh: the device may still read the last one
         views = layout.views(vector)
         views["decode_slots"].fill(self._limits.slots)  # the scratch slot
@@ -118,7 +118,7 @@ class StepArrays:
                 block += -(-row.count // self._limits.prefill_block)
         return vector, [ranges[id(row)] for row in step.rows]
 
-    def apply(self, step: Step) -> None:
+    def _apply(self, step: Step) -> None:
         """Apply the step's changes to page tables and sampling settings."""
         for grant in step.grants:
             self._tables[grant.slot, grant.first : grant.first + len(grant.pages)] = grant.pages

@@ -80,35 +80,13 @@ class SlotSampling(msgspec.Struct, frozen=True, array_like=True):
     sampling: Sampling
 
 
-class PageImport(msgspec.Struct, frozen=True, array_like=True):
-    """Before the rows run, copy the pages fetched under `key` into `pages`.
-
-    `token`, which came with them, becomes the slot's last token.
-    """
-
-    slot: int
-    pages: tuple[int, ...]
-    key: int
-    token: int
-
-
-class PageExport(msgspec.Struct, frozen=True, array_like=True):
-    """After the rows ran, offer a copy of `pages` to other servers under `key`."""
-
-    pages: tuple[int, ...]
-    key: int
-
-
 class Step(msgspec.Struct, frozen=True, array_like=True):
-    """One device call: decodes first, then prefill chunks. Without rows it only moves pages."""
+    """One device call: decodes first, then prefill chunks."""
 
     number: int
     rows: tuple[Row, ...]
     grants: tuple[PageGrant, ...] = ()
     samplings: tuple[SlotSampling, ...] = ()
-    imports: tuple[PageImport, ...] = ()
-    exports: tuple[PageExport, ...] = ()
-    drops: tuple[int, ...] = ()  # keys of fetched or offered pages to free
 
 
 class RowResult(msgspec.Struct, frozen=True):
@@ -148,4 +126,25 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """Free device memory. No step may be launched afterwards."""
+        ...
+
+
+class HeldRunner(Runner, Protocol):
+    """A runner and the memory that it holds, from its load to its close."""
+
+    @property
+    def closed(self) -> bool:
+        """True once its memory is free."""
+        ...
+
+    @property
+    def warmups(self) -> int:
+        """Number of indices for `warm`."""
+        ...
+
+    def warm(self, index: int) -> None:
+        """Run a compiled program once: the first run links it, which takes as long as many steps.
+
+        Every host of a replica must do so, in the same order, before the first step.
+        """
         ...

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.huggingface.sentence_transformers import (
     SentenceSettings,
     read_sentence_settings,
@@ -42,20 +43,6 @@ class SentenceTokenizer:
         return self._tokenizer.encode_framed(whole.lower() if self._settings.lower_case else whole)
 
 
-class NeededTensors:
-    """Hides the tensors of a checkpoint that the model does not use, by name prefix."""
-
-    def __init__(self, checkpoint: Checkpoint, unused: tuple[str, ...]) -> None:
-        self._checkpoint = checkpoint
-        self._unused = unused
-
-    def names(self) -> list[str]:
-        return [name for name in self._checkpoint.names() if not name.startswith(self._unused)]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._checkpoint, name)
-
-
 def load_embedder(
     recipe: EmbedRecipe,
     checkpoint: Checkpoint,
@@ -72,7 +59,7 @@ def load_embedder(
     tokenizer = SentenceTokenizer(checkpoint.tokenizer(), settings)
     context = context_of(recipe, settings, config)
     module = recipe.blueprint()
-    needed: Any = NeededTensors(checkpoint, recipe.unused)
+    needed = without_prefixes(checkpoint, recipe.unused)
     if found := next(mismatches(module.declarations, needed), None):
         raise CheckpointError(found)
 

@@ -9,19 +9,22 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.config import ModelServerConfig
+from model_server.disaggregation.disaggregation import Disaggregation
+from model_server.disaggregation.handoff_runner import MovableRunner
+from model_server.disaggregation.kv_runner import KvRunner
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.transfer_server import TransferServer
-from model_server.disaggregation.transfers import Disaggregation, Transfers
+from model_server.disaggregation.transfers import Transfers
 from model_server.engine.compiling import Programs
 from model_server.engine.runner import ModelRunner
-from model_server.engine.types import EngineLimits
+from model_server.engine.types import EngineLimits, HeldRunner
 from model_server.loading.deployment import Deployment, deploy
 from model_server.loading.device_memory import free_memory, layout_for
-from model_server.loading.embed_loading import NeededTensors
 from model_server.loading.memory_plan import human
 from model_server.loading.needs import check_devices, telling_need
 from model_server.loading.random_weights import random_weights
@@ -38,17 +41,6 @@ logger = logging.getLogger(__name__)
 
 Report = Callable[[Progress], None]
 STEPS = "whole on all hosts"
-
-
-class Warmed(Protocol):
-    """Runner whose buckets can be run before the first step."""
-
-    @property
-    def buckets(self) -> int: ...
-
-    def warm(self, bucket: int) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class LmLoad:
@@ -93,7 +85,7 @@ class LmLoad:
             dict(layout.mesh.shape),
         )
 
-    def build(self, programs: Programs, report: Report) -> ModelRunner:
+    def build(self, programs: Programs, report: Report) -> ModelRunner | KvRunner:
         """Read weights, allocate pages and compile every bucket; nothing has run yet."""
         deployment, leaves = self.deployment, self._weights(report)
         self.traffic = make_transfers(self._transfer, self._config, deployment)
@@ -105,8 +97,9 @@ class LmLoad:
             deployment.buckets,
             deployment.kernel,
             deployment.layout.row_split(),
-            self.traffic,
         )
+        if self.traffic is not None:
+            runner = KvRunner(runner, self.traffic)
         try:
             runner.compile(report, self._ready.over(programs) if self._ready else programs)
             if self._ready is not None:
@@ -116,9 +109,9 @@ class LmLoad:
             raise
         return runner
 
-    def apart(self, transfers: Transfers) -> Disaggregation:
-        """Return what disaggregated prefill needs; `transfers` covers every host."""
-        return make_apart(transfers, self._spec, self.deployment)
+    def apart(self, runner: MovableRunner, transfers: Transfers) -> Disaggregation:
+        """Return what disaggregated prefill needs; both arguments cover every host."""
+        return make_apart(runner, transfers, self._spec, self.deployment)
 
     def _with_ready(self, planned: Deployment) -> Deployment:
         """Adopt the page count of precompiled programs, if any: no more than planned."""
@@ -141,15 +134,15 @@ class LmLoad:
         if self._checkpoint is None:
             seed = zlib.crc32(self._spec.model_id.encode())
             return random_weights(declared, seed, report, layout)
-        needed: Any = NeededTensors(self._checkpoint, deployment.recipe.unused)
+        needed = without_prefixes(self._checkpoint, deployment.recipe.unused)
         return read_weights(declared, needed, report, layout)
 
 
-def run_all(runner: Warmed, report: Report) -> None:
+def run_all(runner: HeldRunner, report: Report) -> None:
     """Run every bucket once, so that no request pays for a first run."""
     try:
-        for index in range(runner.buckets):
-            report(Progress("running bucket", index, runner.buckets))
+        for index in range(runner.warmups):
+            report(Progress("running bucket", index, runner.warmups))
             runner.warm(index)
     except BaseException:
         runner.close()

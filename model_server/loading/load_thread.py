@@ -1,7 +1,6 @@
 """Runs the blocking loader on its own thread and turns any exception into an error.
 
-A daemon thread: a compile that cannot be stopped must not keep a drained process alive. Callers run
-one load at a time.
+Callers run one load at a time.
 """
 
 from __future__ import annotations
@@ -11,8 +10,10 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from model_server.engine.failure import as_load_error
+from model_server.engine.worker import Worker
 from model_server.loading.loaded import AnyLoaded, Loader
 from sax.errors import Cancelled, SaxError
 from sax.types import ModelSpec, Progress
@@ -30,19 +31,22 @@ class LoadThread:
         self._spec = spec
         self._on_progress = on_progress
         self._loop = asyncio.get_running_loop()
-        self._outcome: asyncio.Future[AnyLoaded | SaxError] = self._loop.create_future()
         self._cancelled = threading.Event()
 
     async def run(self) -> AnyLoaded | SaxError:
         """Return what the loader returned, or the error that ended the load."""
-        threading.Thread(target=self._run, name=f"load {self._spec.model_id}", daemon=True).start()
-        return await self._outcome
+        job = Worker.once(f"load {self._spec.model_id}", self._load)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(job))
+        except asyncio.CancelledError:
+            job.add_done_callback(_free)
+            raise
 
     def cancel(self) -> None:
         """Stop the load at its next progress report; anything it still returns is freed."""
         self._cancelled.set()
 
-    def _run(self) -> None:
+    def _load(self) -> AnyLoaded | SaxError:
         outcome: AnyLoaded | SaxError
         try:
             outcome = self._loader(self._spec, self._report)
@@ -54,23 +58,19 @@ class LoadThread:
         if self._cancelled.is_set() and isinstance(outcome, AnyLoaded):
             outcome.runner.close()
             outcome = Cancelled(f"the load of {self._spec.model_id} was cancelled")
-        self._tell(self._finish, outcome)
+        return outcome
 
     def _report(self, progress: Progress) -> None:
         if self._cancelled.is_set():
             raise _StopLoading
-        self._tell(self._on_progress, progress)
+        with contextlib.suppress(RuntimeError):  # the process ended first and closed the loop
+            self._loop.call_soon_threadsafe(self._on_progress, progress)
 
-    def _finish(self, outcome: AnyLoaded | SaxError) -> None:
-        if not self._outcome.done():
-            self._outcome.set_result(outcome)
-        elif isinstance(outcome, AnyLoaded):
-            outcome.runner.close()  # its waiter is gone
 
-    def _tell(self, callback: Callable[..., None], value: object) -> None:
-        # The loop is closed if the process ended first.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(callback, value)
+def _free(job: Future[AnyLoaded | SaxError]) -> None:
+    """Close what was loaded for nobody."""
+    if isinstance(outcome := job.result(), AnyLoaded):
+        outcome.runner.close()
 
 
 class _StopLoading(BaseException):

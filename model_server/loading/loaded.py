@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from model_server.disaggregation.transfers import Disaggregation
+from model_server.disaggregation.disaggregation import Disaggregation
 from model_server.engine.types import Runner
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import Tokenizer
@@ -31,7 +31,7 @@ class Loaded:
     samples: int  # answers per Saxml Generate call
     memory: int  # bytes of weights, KV pages and workspace
     methods: tuple[str, ...]  # lm.generate, lm.generate_stream, lm.score
-    apart: Disaggregation | None = None  # for disaggregated prefill
+    apart: Disaggregation | None = None  # for disaggregated prefill; `runner` is its runner then
 
 
 class EmbedRunner(Protocol):

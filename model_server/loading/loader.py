@@ -9,29 +9,37 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from typing import Any, Protocol
 
 import jax
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.config import ModelServerConfig, advertised_host
-from model_server.disaggregation.kv_transfers import KvTransfers
+from model_server.disaggregation.disaggregation import Disaggregation
+from model_server.disaggregation.kv_runner import KvRunner
 from model_server.disaggregation.transfer_server import TransferServer
-from model_server.disaggregation.transfers import Disaggregation, Transfers
 from model_server.engine.compiling import COMPILED_HERE, Programs
-from model_server.engine.types import EngineLimits, Runner
+from model_server.engine.types import EngineLimits, HeldRunner
 from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.custom_loading import load_custom
 from model_server.loading.device_memory import device_limit, server_devices
 from model_server.loading.embed_loading import load_embedder
 from model_server.loading.lm_loading import LmLoad, run_all
-from model_server.loading.loaded import AnyLoaded, Loaded, LoadedCustom, LoadedEmbedder
+from model_server.loading.loaded import (
+    AnyLoaded,
+    CustomRunner,
+    EmbedRunner,
+    Loaded,
+    LoadedCustom,
+    LoadedEmbedder,
+)
 from model_server.loading.memory_plan import Devices, FreeMemory
 from model_server.loading.stages.host_stage import StageHost, StageLoad
 from model_server.models.custom import CustomModel
 from model_server.models.recipe import Recipe
 from model_server.models.registry import find, make_recipe
+from model_server.multihost.lockstep import Lockstep
+from model_server.multihost.vote import Shares
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import ByteTokenizer
 from model_server.text.vocabulary_fit import check_fit
@@ -52,45 +60,7 @@ _METHODS = ("lm.generate", "lm.generate_stream", "lm.score")
 Report = Callable[[Progress], None]
 
 
-class Hosts(Protocol):
-    """All hosts of this replica, as seen by its primary."""
-
-    def load(
-        self,
-        spec: ModelSpec,
-        limits: EngineLimits,
-        build: Callable[[Programs], Share],
-        report: Report,
-    ) -> Serving:
-        """Build every host's share and run each bucket once."""
-        ...
-
-    def transfers(self, runner: Any, own: KvTransfers) -> Transfers:
-        """Return the KV transfers of every host; `runner` is what `load` returned."""
-        ...
-
-
-class Serving(Runner, Protocol):
-    """A runner that holds no memory once closed."""
-
-    @property
-    def closed(self) -> bool: ...
-
-
-class Share(Serving, Protocol):
-    """One host's share of a model."""
-
-    @property
-    def buckets(self) -> int: ...
-
-    def warm(self, bucket: int) -> None: ...
-
-
-class _Closes(Protocol):
-    """A runner that holds no memory once closed."""
-
-    @property
-    def closed(self) -> bool: ...
+AnyRunner = HeldRunner | EmbedRunner | CustomRunner
 
 
 def _no_proxy() -> str:
@@ -103,7 +73,7 @@ class ModelLoader:
     """Loads models onto this process's devices and accounts for their memory."""
 
     def __init__(
-        self, config: ModelServerConfig, watch: CompileWatch, hosts: Hosts | None = None
+        self, config: ModelServerConfig, watch: CompileWatch, hosts: Shares | None = None
     ) -> None:
         """hosts: may be set later, before the first load."""
         self._config = config
@@ -111,9 +81,9 @@ class ModelLoader:
         self.stage_host = StageHost()  # likewise
         self.watch = watch
         self._transfer = TransferServer(advertised_host(config.host))
-        self._live: list[tuple[_Closes, int]] = []
+        self._live: list[tuple[AnyRunner, int]] = []
         # Launch order of each model whose hosts wait for each other.
-        self._orders: list[tuple[_Closes, str]] = []
+        self._orders: list[tuple[HeldRunner, str]] = []
 
     def __call__(self, spec: ModelSpec, report: Report) -> AnyLoaded:
         report(Progress("starting"))
@@ -136,7 +106,7 @@ class ModelLoader:
 
     def share(
         self, spec: ModelSpec, limits: EngineLimits, programs: Programs, report: Report
-    ) -> Share:
+    ) -> HeldRunner:
         """Load this host's share of a model for its primary. Raises as a load does."""
         with self._watched(spec), _named(spec.checkpoint), self._open(spec) as checkpoint:
             config = checkpoint.config if checkpoint else None
@@ -184,8 +154,9 @@ class ModelLoader:
         self._live.append((runner, load.deployment.memory.total))
         if load.order is not None:
             self._orders.append((runner, load.order))
+        apart = self._apart(load, runner)
         return Loaded(
-            runner=runner,
+            runner=apart.runner if apart else runner,
             tokenizer=tokenizer,
             vocab=recipe.vocab,
             chat_template=template,
@@ -194,7 +165,7 @@ class ModelLoader:
             samples=recipe.samples,
             memory=load.deployment.total_bytes,
             methods=_METHODS,
-            apart=self._apart(load, runner),
+            apart=apart,
         )
 
     def _planned(
@@ -215,7 +186,7 @@ class ModelLoader:
             return StageLoad(*how, self.stage_host, limits)
         return LmLoad(*how, self._transfer, limits)
 
-    def _run(self, spec: ModelSpec, load: LmLoad | StageLoad, report: Report) -> Serving:
+    def _run(self, spec: ModelSpec, load: LmLoad | StageLoad, report: Report) -> HeldRunner:
         """Build the model here, or on all hosts that it spans."""
         if self.hosts is not None and load.spans_hosts:
             return self.hosts.load(
@@ -236,7 +207,7 @@ class ModelLoader:
                 "number of hosts"
             )
 
-    def _apart(self, load: LmLoad | StageLoad, runner: Serving) -> Disaggregation | None:
+    def _apart(self, load: LmLoad | StageLoad, runner: HeldRunner) -> Disaggregation | None:
         """Return what disaggregated prefill needs, if this server takes part in it."""
         if isinstance(load, StageLoad):
             if self._config.takes_pages:
@@ -244,9 +215,11 @@ class ModelLoader:
             return None
         if load.traffic is None:
             return None
-        if self.hosts is not None and load.spans_hosts:
-            return load.apart(self.hosts.transfers(runner, load.traffic))
-        return load.apart(load.traffic)
+        if isinstance(runner, Lockstep):
+            assert self.hosts is not None
+            return load.apart(runner, self.hosts.transfers(runner, load.traffic))
+        assert isinstance(runner, KvRunner)
+        return load.apart(runner, load.traffic)
 
     def _room(self) -> FreeMemory:
         """Memory that is left for a model on one device."""

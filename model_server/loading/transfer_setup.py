@@ -7,9 +7,11 @@ import jaxlib.version
 
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.contract import Contract, source_of
+from model_server.disaggregation.disaggregation import Disaggregation
+from model_server.disaggregation.handoff_runner import MovableRunner
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.transfer_server import TransferServer
-from model_server.disaggregation.transfers import CONTEXTS, Disaggregation, Transfers
+from model_server.disaggregation.transfers import CONTEXTS, Transfers
 from model_server.loading.deployment import Deployment
 from sax.types import ModelSpec
 
@@ -30,8 +32,10 @@ def make_transfers(
     )
 
 
-def make_apart(transfers: Transfers, spec: ModelSpec, deployment: Deployment) -> Disaggregation:
-    """Return the part that serving needs; `transfers` covers every host of the replica."""
+def make_apart(
+    runner: MovableRunner, transfers: Transfers, spec: ModelSpec, deployment: Deployment
+) -> Disaggregation:
+    """Return the part that serving needs; both arguments cover every host of the replica."""
     cache, page_size = deployment.cache, deployment.limits.page_size
     contract = Contract(
         source=source_of(spec),
@@ -48,6 +52,7 @@ def make_apart(transfers: Transfers, spec: ModelSpec, deployment: Deployment) ->
     return Disaggregation(
         contract,
         transfers,
+        runner,
         room=CONTEXTS * deployment.limits.pages_per_sequence,
         page_bytes=cache.bytes_per_page(page_size, deployment.kv_dtype, deployment.kernel.shapes),
     )

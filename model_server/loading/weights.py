@@ -17,8 +17,8 @@ import jax
 import numpy as np
 
 from model_server.checkpoints.aligned import aligned
-from model_server.checkpoints.bare_names import with_whole_names
 from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.checkpoint_view import with_whole_names
 from model_server.checkpoints.region import Region, explicit
 from model_server.loading.packed_reader import PackedReader
 from model_server.models.weights.sharding import Layout, own_device

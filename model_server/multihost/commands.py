@@ -30,10 +30,10 @@ class ProgramCommand(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class Warm(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Run an empty step of this bucket: the first run of a program links it."""
+    """Run a program once: the first run links it."""
 
     servable: int
-    bucket: int
+    index: int
 
 
 class Launch(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -42,7 +42,7 @@ class Launch(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """Call a runner method other than a step; arguments are msgpack values."""
+    """Call a runner method in any order, and reply; arguments are msgpack values."""
 
     servable: int
     method: str
@@ -82,13 +82,31 @@ class DropPages(msgspec.Struct, frozen=True, array_like=True, tag=10):
     key: int
 
 
+class Perform(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """Call a runner method in the order of the steps, without a reply."""
+
+    servable: int
+    method: str
+    arguments: tuple[Any, ...]  # msgpack values
+
+
 def fetching(key: int) -> str:
     """Return the call name used in replies to a Fetch."""
     return f"fetch {key}"
 
 
 Command = (
-    LoadCommand | ProgramCommand | Warm | Launch | Call | Drop | Bye | Lost | Fetch | DropPages
+    LoadCommand
+    | ProgramCommand
+    | Warm
+    | Launch
+    | Perform
+    | Call
+    | Drop
+    | Bye
+    | Lost
+    | Fetch
+    | DropPages
 )
 
 
@@ -107,7 +125,7 @@ class Vote(msgspec.Struct, frozen=True, array_like=True, tag=2):
     reason: str  # empty: loaded
     error: str = ""  # class name of the SaxError
     need: str = ""  # memory that would have been enough, as `sax.need` formats it
-    offer: str = ""  # address of this host's pipeline inlet
+    offer: str = ""  # address of this host's pipeline inlet, or of its exported pages
 
 
 class CallReply(msgspec.Struct, frozen=True, array_like=True, tag=3):

@@ -1,7 +1,7 @@
 """KV page transfers of one model on all hosts of a replica, as the primary sees them.
 
-Each host moves the shards of its own devices. Exporting and importing pages ride in the steps; only
-fetching and dropping are commands of their own.
+Each host moves the shards of its own devices. Pages are exported and imported between steps, by the
+runner; fetching and dropping are not bound to steps.
 """
 
 from __future__ import annotations

@@ -6,34 +6,16 @@ several threads, and programs in which hosts wait for each other must start in o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
-from model_server.engine.types import EngineLimits, PendingStep, Step, StepResult
-from model_server.multihost.commands import Call, Drop, Launch, Warm
+from model_server.engine.types import EngineLimits, HeldRunner, PendingStep, Step, StepResult
+from model_server.multihost.commands import Call, Drop, Launch, Perform, Warm
 from model_server.multihost.primary import Primary
 from sax.errors import ReplicaLost, Unavailable
 
 _CALL_S = 60.0
-
-
-class LocalRunner(Protocol):
-    """This host's runner of the model."""
-
-    @property
-    def limits(self) -> EngineLimits: ...
-
-    @property
-    def closed(self) -> bool: ...
-
-    @property
-    def buckets(self) -> int: ...
-
-    def launch(self, step: Step) -> PendingStep: ...
-
-    def warm(self, bucket: int) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class _Pending:
@@ -52,13 +34,16 @@ class _Pending:
 
 
 class Lockstep:
-    """The primary's Runner. Raises ReplicaLost once a host is lost."""
+    """The primary's runner. Raises ReplicaLost once a host is lost."""
 
-    def __init__(self, runner: LocalRunner, servable: int, hosts: Primary) -> None:
+    def __init__(
+        self, runner: HeldRunner, servable: int, hosts: Primary, offers: Sequence[str] = ()
+    ) -> None:
+        """offers: addresses of every host, in host order, for other hosts or replicas."""
         self._runner = runner
         self.servable = servable
         self._hosts = hosts
-        self.offers: list[str] = []  # of every host, for other hosts or replicas
+        self.offers = offers
 
     @property
     def limits(self) -> EngineLimits:
@@ -73,20 +58,30 @@ class Lockstep:
             self._hosts.publish(Launch(self.servable, step))
             return _Pending(self._runner.launch(step), self._hosts)
 
-    def warm(self, bucket: int) -> None:
-        """Run an empty step on every host."""
+    @property
+    def warmups(self) -> int:
+        return self._runner.warmups
+
+    def warm(self, index: int) -> None:
         with self._hosts.order:
-            self._hosts.publish(Warm(self.servable, bucket))
+            self._hosts.publish(Warm(self.servable, index))
             try:
-                self._runner.warm(bucket)
+                self._runner.warm(index)
             except Exception:
                 self._hosts.wait_for_loss()
                 raise
 
-    def connect(self, offers: list[str]) -> None:
-        """Send every host the offers of all hosts, in host order."""
-        self.call("connect", "connect", offers=offers)
-        self.offers = offers
+    def import_pages(self, key: int, pages: Sequence[int], slot: int, token: int) -> None:
+        self._perform("import_pages", key, pages, slot, token)
+
+    def export_pages(self, key: int, pages: Sequence[int]) -> None:
+        self._perform("export_pages", key, pages)
+
+    def _perform(self, method: str, *arguments: Any) -> None:
+        """Call a runner method on every host between the same two steps."""
+        with self._hosts.order:
+            self._hosts.publish(Perform(self.servable, method, arguments))
+            getattr(self._runner, method)(*arguments)
 
     def call(self, method: str, key: str, **arguments: Any) -> None:
         """Call a runner method on every host, this one included, and wait for all.

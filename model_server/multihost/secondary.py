@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 from model_server.engine.failure import as_load_error
-from model_server.engine.types import EngineLimits, PendingStep, Step
+from model_server.engine.types import EngineLimits, HeldRunner, PendingStep, Step
 from model_server.multihost.channel import AnswerSender, CommandReceiver, open_context
 from model_server.multihost.commands import (
     Bye,
@@ -33,6 +33,7 @@ from model_server.multihost.commands import (
     Leaving,
     LoadCommand,
     Lost,
+    Perform,
     ProgramCommand,
     Vote,
     Warm,
@@ -53,18 +54,10 @@ _IN_FLIGHT = 2  # steps, as in the primary's engine
 _PRIMARY = 0
 
 
-class HostRunner(Protocol):
-    """A host's part of a model; the same class on every host."""
-
-    def launch(self, step: Step) -> PendingStep: ...
-
-    def warm(self, bucket: int) -> None: ...
-
-    def close(self) -> None: ...
-
-
-# Blocking: builds this host's share of a model.
-Build = Callable[[ModelSpec, EngineLimits, ReceivedPrograms, Callable[[Progress], None]], Any]
+# Blocking: builds this host's share of a model, in the same class as on every host.
+Build = Callable[
+    [ModelSpec, EngineLimits, ReceivedPrograms, Callable[[Progress], None]], HeldRunner
+]
 
 
 class _Dropped(BaseException):
@@ -76,19 +69,19 @@ class _HeldShare:
     """This host's part of one model."""
 
     programs: ReceivedPrograms
-    runner: HostRunner | None = None
+    runner: HeldRunner | None = None
     dropped: bool = False
     in_flight: deque[PendingStep] = field(default_factory=deque)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def keep(self, runner: HostRunner) -> bool:
+    def keep(self, runner: HeldRunner) -> bool:
         """Keep the built runner; returns False if the model was dropped meanwhile."""
         with self._lock:
             if not self.dropped:
                 self.runner = runner
             return not self.dropped
 
-    def drop(self) -> HostRunner | None:
+    def drop(self) -> HeldRunner | None:
         """Mark as dropped and return the runner to close, if any."""
         with self._lock:
             self.dropped = True
@@ -163,20 +156,22 @@ class Secondary:
     def _perform(self, command: Command, build: Build) -> None:
         if isinstance(command, Launch):
             self._launch(self._shares[command.servable], command.step)
+        elif isinstance(command, Perform):
+            getattr(self._runner(command.servable), command.method)(*command.arguments)
         elif isinstance(command, LoadCommand):
             self._load(command, build)
         elif isinstance(command, ProgramCommand):
             if share := self._shares.get(command.servable):  # otherwise dropped meanwhile
                 share.programs.put(command.name, command.body)
         elif isinstance(command, Warm):
-            self._runner(command.servable).warm(command.bucket)
+            self._runner(command.servable).warm(command.index)
         elif isinstance(command, Call):
             self._call(command)
         elif isinstance(command, Fetch):
             self._fetch(command)
         elif isinstance(command, DropPages):
             if command.servable in self._shares:
-                self._runner(command.servable).traffic.drop(command.key)
+                self._runner(command.servable).transfers.drop(command.key)
         elif isinstance(command, Drop):
             self._drop(command.servable)
 
@@ -230,14 +225,14 @@ class Secondary:
     def _fetch(self, command: Fetch) -> None:
         """Reserve pages in command order; fetch in a thread, so that steps go on."""
         share = self._shares.get(command.servable)
-        traffic: Any = getattr(share and share.runner, "traffic", None)
-        reserved = traffic is not None and traffic.reserve(command.key, command.pages)
+        transfers: Any = getattr(share and share.runner, "transfers", None)
+        reserved = transfers is not None and transfers.reserve(command.key, command.pages)
 
         def work() -> None:
             reason = "" if reserved else "no memory for the pages, or no model"
             try:
-                if traffic is not None and reserved:
-                    traffic.fetch(command.key, command.addresses, command.deadline_s)
+                if transfers is not None and reserved:
+                    transfers.fetch(command.key, command.addresses, command.deadline_s)
             except Exception as exc:
                 reason = exc.text if isinstance(exc, SaxError) else f"{type(exc).__name__}: {exc}"
             call = fetching(command.key)

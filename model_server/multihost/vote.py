@@ -13,10 +13,10 @@ from collections.abc import Callable
 import sax.errors
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.engine.compiling import Programs
-from model_server.engine.types import EngineLimits
+from model_server.engine.types import EngineLimits, HeldRunner
 from model_server.multihost.commands import Drop, LoadCommand, ProgramCommand, Vote
 from model_server.multihost.gang_transfers import GangTransfers
-from model_server.multihost.lockstep import LocalRunner, Lockstep
+from model_server.multihost.lockstep import Lockstep
 from model_server.multihost.primary import Primary
 from model_server.multihost.programs import KeptPrograms, SharedPrograms
 from sax.errors import LoadFailed, SaxError
@@ -24,7 +24,7 @@ from sax.need import from_text
 from sax.types import ModelSpec, Progress
 
 Report = Callable[[Progress], None]
-Build = Callable[[Programs], LocalRunner]  # this host's share
+Build = Callable[[Programs], HeldRunner]  # this host's share
 
 
 class Shares:
@@ -50,16 +50,17 @@ class Shares:
             self._hosts.publish(ProgramCommand(servable, name, body if self._alike else None))
 
         self._hosts.publish(LoadCommand(servable, spec, limits))
-        runner: LocalRunner | None = None
+        runner: HeldRunner | None = None
         try:
             runner = build(SharedPrograms(self._kept, send))
-            offers = self._count_votes(servable, report)
-            lockstep = Lockstep(runner, servable, self._hosts)
-            if any(offers):
-                lockstep.connect([getattr(runner, "offer", ""), *offers])
-            for bucket in range(runner.buckets):
-                report(Progress("running bucket", bucket, runner.buckets))
-                lockstep.warm(bucket)
+            others = self._count_votes(servable, report)
+            offers = [getattr(runner, "offer", ""), *others]
+            lockstep = Lockstep(runner, servable, self._hosts, offers)
+            if hasattr(runner, "connect"):  # hosts of a pipeline, each to the next
+                lockstep.call("connect", "connect", offers=offers)
+            for index in range(runner.warmups):
+                report(Progress("running bucket", index, runner.warmups))
+                lockstep.warm(index)
             return lockstep
         except BaseException:
             if self._hosts.lost is None:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
-from model_server.checkpoints.huggingface.safetensors import WEIGHT_FILES
+from model_server.checkpoints.huggingface.safetensors_tensors import WEIGHT_FILES
 from model_server.checkpoints.opening import open_checkpoint
+from model_server.checkpoints.text_part import text_config
 from model_server.models.custom import CustomModel
 from model_server.models.recipe import Recipe
 from model_server.models.registry import find, make_recipe, model_paths
@@ -25,8 +26,6 @@ AUTO = "auto"  # the registry's path for "as config.json says"
 _CONFIGS = Path(__file__).with_name("configs")
 _BEFORE = "meta-"
 _BEHIND = ("-instruct", "-it", "-chat", "-hf", "-pt", "-base", "-v0.1")
-_TEXT_PART = {"gemma3": "gemma3_text"}
-_OUTER_ONLY = ("text_config", "vision_config", "model_type", "architectures")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ def open_model(text: str, path: str | None = None) -> Iterator[PlannedModel]:
     if file := known_models().get(_key(text)):
         yield PlannedModel(_title(file), wanted, _read(file))
     elif config := _config_alone(Path(text).expanduser()):
-        yield PlannedModel(text, wanted, _text_part(_read(config)))
+        yield PlannedModel(text, wanted, text_config(_read(config)))
     elif "://" in text or Path(text).expanduser().exists():
         with closing(open_checkpoint(text)) as checkpoint:
             yield PlannedModel(text, wanted, checkpoint.config, checkpoint)
@@ -139,15 +138,6 @@ def _read(file: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise CheckpointError(f"{file} must hold an object, as a Hugging Face config.json does")
     return config
-
-
-def _text_part(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration of the text model inside a multimodal one."""
-    inner, kind = config.get("text_config"), config.get("model_type")
-    if not isinstance(inner, dict) or kind not in _TEXT_PART:
-        return config
-    outer = {k: v for k, v in config.items() if k not in _OUTER_ONLY and v is not None}
-    return {**inner, **outer, "model_type": _TEXT_PART[kind]}
 
 
 def _unplannable(text: str, param: str = "model") -> InvalidRequest:

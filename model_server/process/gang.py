@@ -15,10 +15,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import NoReturn, TypeVar
 
 from model_server.config import ModelServerConfig, drained_status
+from model_server.engine.worker import Worker
 from model_server.loading.stages.host_stage import StageHost
 from model_server.multihost import jax_group
 from model_server.multihost.channel import endpoint, open_context
@@ -161,16 +161,7 @@ def _serve_share(group: Membership, config: ModelServerConfig, page: HealthPage)
 
 def _interruptible(work: Callable[[], Result]) -> Result:
     """Run in a thread so that signals are handled: jax blocks them while waiting for hosts."""
-    done: Future[Result] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as exc:
-            done.set_exception(exc)
-
-    threading.Thread(target=run, name="bring-up", daemon=True).start()
-    return done.result()
+    return Worker.once("bring-up", work).result()
 
 
 def own_address(primary: str) -> str:

@@ -27,7 +27,10 @@ class PrefillService(prefill_pb2_grpc.PrefillServiceServicer):
         self._admission.enter()
         try:
             ticket = await self._prefiller.compute(
-                request.model_key, decode_contract(request.contract), decode_ask(request)
+                request.model_key,
+                decode_contract(request.contract),
+                decode_ask(request),
+                request.key,
             )
         finally:
             self._admission.leave()

@@ -8,53 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
-from queue import SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
+from model_server.engine.worker import Worker
+from model_server.loading.loaded import CustomRunner, EmbedRunner
 from sax.errors import Internal, NotLoaded, QueueFull, SaxError
-
-Result = TypeVar("Result")
-Job = tuple[Future[Any], Callable[[], Any]]
-
-
-class Worker:
-    """Runs on the event loop; only the jobs run on the thread."""
-
-    def __init__(self, name: str) -> None:
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        threading.Thread(target=self._work, name=name, daemon=True).start()
-
-    def run(self, job: Callable[[], Result]) -> asyncio.Future[Result]:
-        """Queue a job and return a future of its result; jobs run in the order of calls.
-
-        A job cancelled before it began is skipped.
-        """
-        future: Future[Result] = Future()
-        self._jobs.put((future, job))
-        return asyncio.wrap_future(future)
-
-    def stop(self) -> None:
-        """End the thread after the queued jobs."""
-        self._jobs.put(None)
-
-    def _work(self) -> None:
-        while (next_job := self._jobs.get()) is not None:
-            future, job = next_job
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(job())
-            except Exception as exc:
-                future.set_exception(exc)
-            except BaseException as exc:  # a SystemExit must not end the event loop
-                future.set_exception(RuntimeError(f"the job raised {type(exc).__name__}: {exc}"))
-            del next_job, future, job  # keep no request alive while waiting
-
 
 logger = logging.getLogger(__name__)
 
@@ -199,14 +160,10 @@ class Batcher(Generic[Item, Answer]):
 _LAST_BATCH_S = 5.0  # how long a batch may run past the drain time before it is abandoned
 
 
-class Closable(Protocol):
-    def close(self) -> None: ...
-
-
 class RunnerThread:
     """Runs on the event loop, except for the runner's jobs."""
 
-    def __init__(self, model_id: str, runner: Closable) -> None:
+    def __init__(self, model_id: str, runner: EmbedRunner | CustomRunner) -> None:
         self.worker = Worker(f"batches {model_id}")
         self._model_id = model_id
         self._runner = runner

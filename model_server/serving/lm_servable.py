@@ -14,7 +14,13 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from model_server.engine.engine import Engine, EngineRequest, EngineStats, SequenceUpdate
+from model_server.engine.engine import (
+    Announce,
+    Engine,
+    EngineRequest,
+    EngineStats,
+    SequenceUpdate,
+)
 from model_server.engine.failure import as_load_error
 from model_server.engine.types import RowResult
 from model_server.loading.loaded import Loaded
@@ -44,15 +50,22 @@ class LmServable:
         self._lost: ReplicaLost | None = None
         self._engine = Engine(loaded.runner, self._deliver)
 
-    def submit(self, submission: EngineRequest, receive: Receive, *, reserved: bool = False) -> int:
-        """Queue a sequence and return its id.
+    def submit(
+        self,
+        submission: EngineRequest,
+        receive: Receive,
+        *,
+        reserved: bool = False,
+        announce: Announce | None = None,
+    ) -> int:
+        """Queue a sequence and return its id; `announce` gets it before any step has the sequence.
 
         `receive` gets its updates on the event loop; the last has a finish or an error. Raises
         QueueFull, PromptTooLong, ShuttingDown, ReplicaLost.
         """
         if self._lost is not None:
             raise self._lost
-        sequence = self._engine.submit(submission, reserved=reserved)
+        sequence = self._engine.submit(submission, reserved=reserved, announce=announce)
         # No update can be lost: `_hand_out` cannot run before this callback returns.
         self._receivers[sequence] = receive
         self.prompt_tokens += len(submission.prompt)
@@ -69,6 +82,8 @@ class LmServable:
         """Free the sequence's slot and pages; its receiver gets no more updates."""
         if self._receivers.pop(sequence, None) is not None:
             self._engine.cancel(sequence)
+            if self.loaded.apart is not None:
+                self.loaded.apart.runner.forget(sequence)
 
     def lose(self, error: ReplicaLost) -> None:
         """Fail all waiting requests now and refuse new ones: a host of this replica is lost.

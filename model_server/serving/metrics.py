@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from model_server.disaggregation.transfers import TransferTotals
+from model_server.disaggregation.disaggregation import TransferTotals
 from model_server.serving.custom_servable import CustomServable
 from model_server.serving.embed_servable import EmbedServable
 from model_server.serving.lm_servable import LmServable

@@ -10,8 +10,9 @@ import logging
 from collections.abc import Callable
 
 from model_server.disaggregation.contract import Contract, check_same
+from model_server.disaggregation.disaggregation import Disaggregation
 from model_server.disaggregation.handoff import KvHandoff
-from model_server.disaggregation.transfers import KEYS, Disaggregation
+from model_server.disaggregation.transfers import KEYS
 from model_server.engine.engine import EngineRequest, SequenceUpdate
 from model_server.engine.types import RowResult
 from model_server.serving.engine_request import check_ids, check_sampling
@@ -35,9 +36,9 @@ class Prefiller:
         self._open: dict[int, Callable[[], None]] = {}  # by key: frees the pages held
 
     async def compute(
-        self, model_id: str, theirs: Contract, submission: EngineRequest
+        self, model_id: str, theirs: Contract, submission: EngineRequest, key: int
     ) -> KvHandoff:
-        """Run a prompt and offer its pages under its export key.
+        """Run a prompt and offer its pages under the key.
 
         Raises NotLoaded, UnsupportedParameter, QueueFull, ShuttingDown, PromptTooLong, and
         InvalidRequest that names every difference between the contracts.
@@ -45,7 +46,7 @@ class Prefiller:
         servable, apart = self._servable(model_id)
         check_same(apart.contract, theirs)
         _check(submission, servable)
-        key = self._new_key(submission)
+        self._check_new(key)
         pages = -(-len(submission.prompt) // apart.contract.page_size)
         if not apart.outgoing.take(pages):
             raise QueueFull(
@@ -68,11 +69,9 @@ class Prefiller:
         if end := self._open.get(key):
             end()
 
-    def _new_key(self, submission: EngineRequest) -> int:
-        key = submission.export_key
-        if key is None or not 0 < key < KEYS or key in self._open:
+    def _check_new(self, key: int) -> None:
+        if not 0 < key < KEYS or key in self._open:
             raise InvalidRequest("key must be a new random number below 2**62", param="key")
-        return key
 
     def _servable(self, model_id: str) -> tuple[LmServable, Disaggregation]:
         servable = self._servables.get(model_id)
@@ -139,11 +138,14 @@ async def _first_token(
             else:
                 outcome.set_exception(update.error)
 
-    sequence = servable.submit(submission, receive)
+    runner = apart.runner
+    sequence = servable.submit(
+        submission, receive, announce=lambda sequence: runner.expect_export(sequence, key)
+    )
     try:
         return await outcome
     except BaseException:
-        # Cancel first: a step that exports the pages after the drop below drops them itself.
+        # Cancel first: if the pages are being exported now, the runner drops them itself.
         servable.cancel(sequence)
         apart.transfers.drop(key)
         raise

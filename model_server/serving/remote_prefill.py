@@ -17,10 +17,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from model_server.disaggregation.disaggregation import Disaggregation
 from model_server.disaggregation.handoff import KvHandoff
 from model_server.disaggregation.prefill_server import PrefillServer
 from model_server.disaggregation.prefill_servers import PrefillServers
-from model_server.disaggregation.transfers import KEYS, Disaggregation
+from model_server.disaggregation.transfers import KEYS
 from model_server.engine.engine import EngineRequest, SequenceUpdate
 from model_server.engine.sequence import finish_of
 from model_server.engine.types import EngineLimits, RowResult
@@ -124,7 +125,7 @@ class _RemoteRequest:
         self._submission = submission
         self._key = key
         self._asked = False  # pages may be held for us there
-        self._kept = False  # the engine owns the pages
+        self._kept = False  # the runner owns the pages
 
     async def go(self) -> None:
         """Raises nothing but CancelledError."""
@@ -149,7 +150,7 @@ class _RemoteRequest:
     async def _go(self) -> None:
         ticket = await self._ticket()
         if ticket is None:
-            self._submit(self._submission)
+            self._running.submit_reserved(self._submission)
             return
         assert ticket.first.token is not None
         ahead = replace(self._submission, answer=(ticket.first.token,))
@@ -157,9 +158,15 @@ class _RemoteRequest:
         self._running.receive(SequenceUpdate(0, ticket.first, finish_of(ahead, limits)))
         if self._running.over:
             return
-        if await self._fetched(ticket):
-            ahead = replace(ahead, import_key=self._key)
-        self._submit(ahead)
+        if not await self._fetched(ticket):
+            self._running.submit_reserved(ahead)
+            return
+        token, runner = ticket.first.token, self._apart.runner
+        self._running.submit_reserved(
+            replace(ahead, computed=True),
+            announce=lambda sequence: runner.expect_import(sequence, self._key, token),
+        )
+        self._kept = True
 
     async def _ticket(self) -> KvHandoff | None:
         """Return the ticket, or None for local prefill."""
@@ -189,7 +196,3 @@ class _RemoteRequest:
         moved.fetched_bytes += pages * self._apart.page_bytes
         moved.fetch_s += time.monotonic() - began_s
         return True
-
-    def _submit(self, submission: EngineRequest) -> None:
-        self._running.submit_reserved(submission)
-        self._kept = submission.import_key is not None

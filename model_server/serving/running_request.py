@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable
 
-from model_server.engine.engine import EngineRequest, SequenceUpdate
+from model_server.engine.engine import Announce, EngineRequest, SequenceUpdate
 from model_server.serving.detokenizer import Detokenizer
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.metrics import ModelServerMetrics
@@ -62,10 +62,12 @@ class RunningRequest:
         self.servable.reserve(submission)
         self._reserved = True
 
-    def submit_reserved(self, submission: EngineRequest) -> None:
+    def submit_reserved(self, submission: EngineRequest, announce: Announce | None = None) -> None:
         """Submit the sequence in its reserved place. Raises as the engine does."""
         self._reserved = False
-        self._sequence = self.servable.submit(submission, self.receive, reserved=True)
+        self._sequence = self.servable.submit(
+            submission, self.receive, reserved=True, announce=announce
+        )
 
     def release(self) -> None:
         """Release the reserved place, if there is one. Idempotent."""

@@ -29,17 +29,17 @@ class TokenBytes:
     def __init__(
         self,
         tokenizer: tokenizers.Tokenizer,
-        spell: Callable[[str], bytes],
-        spell_added: Callable[[str], bytes] = str.encode,
+        to_bytes: Callable[[str], bytes],
+        added_to_bytes: Callable[[str], bytes] = str.encode,
         *,
         strip_left: int,
     ) -> None:
-        """`spell` turns an ordinary token into bytes; control tokens are taken literally."""
+        """`to_bytes` turns an ordinary token into bytes; control tokens are taken literally."""
         added = tokenizer.get_added_tokens_decoder()
         self._tokenizer = tokenizer
-        self._spell = spell
+        self._to_bytes = to_bytes
         self._added = {
-            token_id: token.content.encode() if token.special else spell_added(token.content)
+            token_id: token.content.encode() if token.special else added_to_bytes(token.content)
             for token_id, token in added.items()
         }
         self.control = {i: token.content for i, token in added.items() if token.special}
@@ -53,9 +53,9 @@ class TokenBytes:
         if token_id in self._added:
             return self._added[token_id]
         token = self._tokenizer.id_to_token(token_id) if 0 <= token_id < self.size else None
-        return b"" if token is None else self._spell(token)
+        return b"" if token is None else self._to_bytes(token)
 
-    def spoken_bytes(self, token_id: int) -> bytes:
+    def text_bytes(self, token_id: int) -> bytes:
         """Return the bytes that a token adds to decoded text; b"" for a control token."""
         return b"" if token_id in self.control else self.bytes_of(token_id)
 
@@ -65,14 +65,13 @@ def token_bytes_of(tokenizer: tokenizers.Tokenizer, decoder: dict[str, Any] | No
     steps = _steps(decoder)
     kinds = [step["type"] for step in steps]
     if "ByteLevel" in kinds:
-        return TokenBytes(tokenizer, _spell_byte_level, strip_left=0)
+        return TokenBytes(tokenizer, _byte_level_bytes, strip_left=0)
     if "ByteFallback" in kinds or "Metaspace" in kinds or any(map(_writes_spaces, steps)):
         strip_left = max(map(_stripped_spaces, steps), default=0)
-        spell = _spell_sentence_piece
-        return TokenBytes(tokenizer, spell, _spell_spaces, strip_left=strip_left)
+        return TokenBytes(tokenizer, _piece_bytes, _spaced_bytes, strip_left=strip_left)
     if kinds == ["WordPiece"]:
-        spell = partial(_spell_word_piece, steps[0]["prefix"], steps[0].get("cleanup", True))
-        return TokenBytes(tokenizer, spell, spell, strip_left=1)
+        to_bytes = partial(_word_piece_bytes, steps[0]["prefix"], steps[0].get("cleanup", True))
+        return TokenBytes(tokenizer, to_bytes, to_bytes, strip_left=1)
     raise CheckpointError(
         f"the tokenizer decodes with {' + '.join(kinds) or 'nothing'}; supported are ByteLevel "
         "(GPT-2, Llama 3, Qwen, ...), ByteFallback or Metaspace (SentencePiece) and WordPiece "
@@ -110,7 +109,7 @@ def byte_alphabet() -> dict[str, int]:
 _BYTE_OF = byte_alphabet()
 
 
-def _spell_byte_level(token: str) -> bytes:
+def _byte_level_bytes(token: str) -> bytes:
     """Each character of a token stands for one byte."""
     try:
         return bytes(_BYTE_OF[character] for character in token)
@@ -118,18 +117,18 @@ def _spell_byte_level(token: str) -> bytes:
         return token.encode()
 
 
-def _spell_sentence_piece(token: str) -> bytes:
+def _piece_bytes(token: str) -> bytes:
     """U+2581 stands for a space and <0xAB> for a byte; other characters are literal."""
     if match := _BYTE_TOKEN.fullmatch(token):
         return bytes.fromhex(match[1])
-    return _spell_spaces(token)
+    return _spaced_bytes(token)
 
 
-def _spell_spaces(token: str) -> bytes:
+def _spaced_bytes(token: str) -> bytes:
     return token.replace(_SPACE, " ").encode()
 
 
-def _spell_word_piece(prefix: str, tidy: bool, token: str) -> bytes:
+def _word_piece_bytes(prefix: str, tidy: bool, token: str) -> bytes:
     """A word starts with a space unless the piece continues one; `tidy` joins punctuation to it."""
     text = token[len(prefix) :] if token.startswith(prefix) else f" {token}"
     for written, tidied in _TIDIED if tidy else ():

@@ -95,22 +95,22 @@ class HfTokenizer:
         self._charsmap = take_charsmap(self._start)
         encoded(self._start, "the caf\u00e9 \u4f60")  # fail now on a broken vocabulary
         self._inner = without_first_space(self._start)
-        self._spelling = token_bytes_of(self._start, part_of(self._start.decoder))
+        self._bytes = token_bytes_of(self._start, part_of(self._start.decoder))
         self.bos_id = None if bos is None else self._id_of(bos)
         self.eos_ids = frozenset(i for i in map(self._id_of, eos) if i is not None)
         self.adds_bos = self._post_processor_adds_bos() if adds_bos is None else adds_bos
-        self.control_tokens = ControlTokens(self._spelling.control.values())
+        self.control_tokens = ControlTokens(self._bytes.control.values())
         self._control = self._control_by_text()
-        self._never_text = frozenset(self._spelling.control) - {unknown_id(self._start)}
+        self._never_text = frozenset(self._bytes.control) - {unknown_id(self._start)}
 
     @property
     def vocab_size(self) -> int:
-        return self._spelling.size
+        return self._bytes.size
 
     @property
     def ordinary_size(self) -> int:
         """One more than the largest id that is not an added token."""
-        return self._spelling.ordinary_size
+        return self._bytes.ordinary_size
 
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
         ids = self._ids(self._start, text)
@@ -142,10 +142,10 @@ class HfTokenizer:
         return self.token_bytes(token_id).decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int) -> bytes:
-        return self._spelling.bytes_of(token_id)
+        return self._bytes.bytes_of(token_id)
 
     def decoder(self) -> IncrementalDecoder:
-        return Utf8Decoder(self._spelling, strip_left=self._spelling.strip_left)
+        return Utf8Decoder(self._bytes.text_bytes, strip_left=self._bytes.strip_left)
 
     @cached_property
     def _frame(self) -> tuple[list[int], list[int]]:
@@ -160,7 +160,7 @@ class HfTokenizer:
         added = self._start.get_added_tokens_decoder()
         return {
             text: _Control(token_id, added[token_id].lstrip, added[token_id].rstrip)
-            for token_id, text in self._spelling.control.items()
+            for token_id, text in self._bytes.control.items()
         }
 
     def _stripped(self, text: str, before: ChatPiece | None, after: ChatPiece | None) -> str:
@@ -250,12 +250,8 @@ class ByteTokenizer:
             return b""
         return bytes([token_id]) if token_id < 256 else b" " + _word(token_id - 256)
 
-    def spoken_bytes(self, token_id: int) -> bytes:
-        """Same as token_bytes: there are no control tokens."""
-        return self.token_bytes(token_id)
-
     def decoder(self) -> IncrementalDecoder:
-        return Utf8Decoder(self)
+        return Utf8Decoder(self.token_bytes)
 
 
 def _word(number: int) -> bytes:

@@ -12,12 +12,12 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from model_server.__main__ import leave
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.contract import Contract, source_of
-from model_server.disaggregation.transfers import Disaggregation
+from model_server.disaggregation.disaggregation import Disaggregation
 from model_server.engine.types import EngineLimits, Sampling
 from model_server.loading.loaded import AnyLoaded, Loaded, LoadedCustom, LoadedEmbedder
 from model_server.process.server import ModelServer
@@ -125,8 +125,8 @@ class FakeModels:
         self.runners.append(loaded.runner)
         return loaded
 
-    def _apart(self, spec: ModelSpec) -> Disaggregation | None:
-        if self._network is None:
+    def _apart(self, spec: ModelSpec, runner: FakeRunner) -> Disaggregation | None:
+        if runner.traffic is None:
             return None
         contract = Contract(
             source=source_of(spec),
@@ -140,20 +140,20 @@ class FakeModels:
             hosts=1,
             jaxlib="none",
         )
-        return Disaggregation(contract, FakeTraffic(self._network), room=self._room, page_bytes=8)
+        return Disaggregation(contract, runner.traffic, runner, room=self._room, page_bytes=8)
 
     def _loaded(self, spec: ModelSpec) -> Loaded:
-        apart = self._apart(spec)
         runner = FakeRunner(
             self.limits,
             delay_s=self._delay_s,
             gate=self._gate,
             fail_result=self._fail_result,
-            traffic=cast(FakeTraffic, apart.transfers) if apart else None,
+            traffic=None if self._network is None else FakeTraffic(self._network),
         )
         self.runners.append(runner)
+        apart = self._apart(spec, runner)
         return Loaded(
-            runner=runner,
+            runner=apart.runner if apart else runner,
             tokenizer=ByteTokenizer(256),
             chat_template=ChatTemplate(TEMPLATE, bos_token="", eos_token=""),
             chat_queries=self._chat_queries,

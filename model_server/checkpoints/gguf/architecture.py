@@ -1,7 +1,9 @@
 """Maps one model family between GGUF and Hugging Face, undoing what llama.cpp's converter does.
 
 A family is a declaration (`GgufArchitecture`), used in both directions; the declarations are in
-`gguf_architectures`.
+`architectures`. Own tables because the gguf package's `TensorNameMap` only leads from Hugging Face
+names to GGUF's, with up to 38 for one tensor: for the way back the names would have to be listed as
+well, like row orders and which layers need a tensor. The tests compare them with its names.
 """
 
 from __future__ import annotations
@@ -10,12 +12,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from model_server.checkpoints.gguf.facts import Facts, Key
+from model_server.checkpoints.gguf.heads import head_dim
 from sax.errors import CheckpointError
 
 
@@ -30,9 +32,8 @@ class RowOrder:
     def for_tensor(self, rows: int, config: Mapping[str, Any], name: str) -> np.ndarray:
         """Return i64[rows]. Raises CheckpointError if `rows` does not match the heads."""
         heads = config[self.heads]
-        head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-        if rows != self.parts * heads * head_dim:
-            wanted = self.parts * heads * head_dim
+        wanted = self.parts * heads * head_dim(config)
+        if rows != wanted:
             raise CheckpointError(f"tensor {name} has {rows} rows; its heads need {wanted}")
         return self.of(rows, heads)
 
@@ -113,7 +114,7 @@ class GgufArchitecture:
     keys: tuple[Key, ...]  # config.json keys with a GGUF counterpart
     layer_count: str = "num_hidden_layers"  # config.json key with the number of layers
     # config.json values that GGUF takes for granted; a model with other values cannot be written.
-    fixed: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    fixed: Mapping[str, Any] = field(default_factory=dict)
     # The remaining config.json keys from the file, and the remaining metadata from config.json.
     more_config: Callable[[Facts, dict[str, Any]], dict[str, Any]]
     more_metadata: Callable[[Config], dict[str, Any]]

@@ -18,11 +18,11 @@ from model_server.checkpoints.gguf.config import architecture_of, config_of
 from model_server.checkpoints.gguf.header import read_header
 from model_server.checkpoints.gguf.matrix import PLAIN, Matrix
 from model_server.checkpoints.gguf.rope import FACTORS
+from model_server.checkpoints.gguf.tensors import views_of
 from model_server.checkpoints.gguf.tokenizer import tokenizer_of
 from model_server.checkpoints.gguf.view import GgufView
-from model_server.checkpoints.gguf.views import views_of
 from model_server.checkpoints.packed import PackedBlocks, Packing
-from model_server.checkpoints.region import Region, explicit, whole
+from model_server.checkpoints.region import Region, explicit
 from model_server.checkpoints.tensor_file import TensorFile
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import HfTokenizer
@@ -72,16 +72,14 @@ class GgufCheckpoint:
     ) -> np.ndarray:
         """Read a tensor or a region of it, dequantised, in Hugging Face's layout."""
         view = self._find(name)
-        wanted = whole(view.shape) if region is None else explicit(region, view.shape)
-        return view.read(wanted, out)
+        return view.read(explicit(region or (), view.shape), out)
 
     def packing(self, name: str) -> Packing | None:
         return self._find(name).packing()
 
     def read_packed(self, name: str, region: Region | None = None) -> PackedBlocks:
         view = self._find(name)
-        wanted = whole(view.shape) if region is None else explicit(region, view.shape)
-        return self._named(lambda: view.read_packed(wanted))
+        return self._named(lambda: view.read_packed(explicit(region or (), view.shape)))
 
     def tokenizer(self) -> HfTokenizer:
         return self._tokenizer

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from model_server.checkpoints.gguf.facts import Facts
+from model_server.checkpoints.gguf.heads import head_dim, heads_metadata, read_heads
 from sax.errors import CheckpointError
 
 LLAMA3_FACTORS = "rope_freqs.weight"  # the divisor of each frequency
@@ -31,6 +32,17 @@ _YARN = {"beta_fast": "rope.scaling.yarn_beta_fast", "beta_slow": "rope.scaling.
 # DeepSeek's two parameters, always equal; llama.cpp expects a tenth (its issue 17945 says why)
 _MSCALES, _LOG_MULTIPLIER = ("mscale", "mscale_all_dim"), "rope.scaling.yarn_log_multiplier"
 _LONGROPE = ("longrope", "su")
+
+
+def read_rotary_heads(facts: Facts, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the heads, rope_theta and rope_scaling of a decoder whose whole heads rotate."""
+    heads = read_heads(facts, config)
+    return heads | read_rope(facts, heads["head_dim"])
+
+
+def rotary_heads_metadata(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Invert `read_rotary_heads`."""
+    return heads_metadata(config) | rope_metadata(config)
 
 
 def read_rope(facts: Facts, rotated: int) -> dict[str, Any]:
@@ -168,8 +180,7 @@ def rope_factors(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     theta, scaling = rope_of(config)
     if rope_type(scaling) != "llama3":
         return {}
-    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    return {LLAMA3_FACTORS: llama3_factors(theta, head_dim, scaling)}
+    return {LLAMA3_FACTORS: llama3_factors(theta, head_dim(config), scaling)}
 
 
 def longrope_metadata(config: Mapping[str, Any]) -> dict[str, Any]:

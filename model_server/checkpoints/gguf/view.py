@@ -1,7 +1,7 @@
 """Presents one tensor of a GGUF file in Hugging Face's shape, layout and values.
 
 A view undoes, for any region, what llama.cpp's converter did to the whole tensor. DeepSeek's
-kv_b_proj may be stored as two tensors; `gguf_views` lists the views of a file.
+kv_b_proj may be stored as two tensors; `tensors` lists the views of a file.
 """
 
 from __future__ import annotations

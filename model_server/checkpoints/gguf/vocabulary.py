@@ -1,4 +1,4 @@
-"""Converts a tokenizer to GGUF metadata: the inverse of `gguf_tokenizer`.
+"""Converts a tokenizer to GGUF metadata: the inverse of `tokenizer`.
 
 GGUF names pre-tokenizers but does not store their rules, so the result is read back and must give
 the same tokens for probe texts that expose the differences. Pure. Raises CheckpointError for a

@@ -1,7 +1,8 @@
 """Writes a checkpoint as a GGUF file that llama.cpp reads, tensor by tensor.
 
-The inverse of `gguf`, for the same architectures. Stores float32, float16, bfloat16, Q8_0 and
-Q4_0; better quantised kinds are left to llama.cpp's own tools.
+The inverse of `GgufCheckpoint`, for the same architectures. `gguf.GGUFWriter` lays out the file and
+takes one tensor at a time. Stores float32, float16, bfloat16, Q8_0 and Q4_0; better quantised kinds
+are left to llama.cpp's own tools.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Finds and reads the vocabulary of a Hugging Face folder that has no tokenizer.json.
 
-Chooses the reader for each file name; `model_server.vocabularies` parses the contents.
+Chooses the reader for each file name; `model_server.text.vocabularies` parses the contents.
 """
 
 from __future__ import annotations

@@ -15,23 +15,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from model_server.checkpoints.huggingface.safetensors_tensors import StoredTensors
 from model_server.checkpoints.packed import FLOAT8, PackedBlocks, Packing
-from model_server.checkpoints.region import Region
 from sax.errors import CheckpointError
 
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # which nibble of a word holds column 0, 1, ...
-
-
-class StoredTensors(Protocol):
-    """The tensors of a folder as they are stored."""
-
-    def shape(self, name: str) -> tuple[int, ...]: ...
-
-    def read(self, name: str, region: Region | None = None) -> np.ndarray: ...
 
 
 class PackedWeight(ABC):

@@ -10,24 +10,24 @@ from pathlib import Path
 
 import numpy as np
 
-from model_server.checkpoints.huggingface.folder_config import read_config
-from model_server.checkpoints.huggingface.folder_tokenizer import (
+from model_server.checkpoints.huggingface.folder_files import (
     folder_chat_template,
     folder_tokenizer,
+    read_config,
 )
 from model_server.checkpoints.huggingface.prequantized import packed_weights
-from model_server.checkpoints.huggingface.safetensors_header import DTYPES
-from model_server.checkpoints.huggingface.safetensors_tensors import WEIGHT_FILES, StoredTensors
+from model_server.checkpoints.huggingface.safetensors_header import (
+    DTYPES,
+    ErrorHandler,
+    raise_error,
+)
+from model_server.checkpoints.huggingface.safetensors_tensors import StoredTensors
 from model_server.checkpoints.json_file import read_json
-from model_server.checkpoints.message import ErrorHandler, raise_error
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region, deliver, whole
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import HfTokenizer
 from sax.errors import CheckpointError
-
-__all__ = ["WEIGHT_FILES", "SafetensorsCheckpoint"]
-
 
 # Integer and mask buffers that old exporters saved although the configuration implies them.
 _COUNTED = ("position_ids", ".attn.bias", ".attention.bias")
@@ -38,13 +38,13 @@ class SafetensorsCheckpoint:
 
     format = "safetensors"
 
-    def __init__(self, folder: Path, complain: ErrorHandler = raise_error) -> None:
-        """Passes each broken weight file to `complain`; raises CheckpointError for other files."""
+    def __init__(self, folder: Path, on_error: ErrorHandler = raise_error) -> None:
+        """Passes each broken weight file to `on_error`; raises CheckpointError for other files."""
         self.folder: Path | None = folder
         self._folder = folder
         self.config = read_config(folder)
         self.generation_config = read_json(folder / "generation_config.json", missing={})
-        self._stored = StoredTensors(folder, complain)
+        self._stored = StoredTensors(folder, on_error)
         try:
             self._packed, used = packed_weights(
                 self.config.get("quantization_config"), self._stored.dtypes, self._stored

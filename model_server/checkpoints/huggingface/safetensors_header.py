@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from model_server.checkpoints.message import ErrorHandler, raise_error
 from model_server.checkpoints.tensor_file import TensorFile
+from sax.errors import CheckpointError
 
 MAX_HEADER = 100_000_000  # the format's own limit
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -24,6 +24,15 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(ml_dtypes.bfloat16),
 }
+
+# Takes an error in a weight file. A load raises it; `sax inspect` collects it and goes on, so code
+# that calls a handler must be able to continue when it returns.
+ErrorHandler = Callable[[CheckpointError], None]
+
+
+def raise_error(error: CheckpointError) -> None:
+    """`ErrorHandler` for loads: fail on the first error."""
+    raise error
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +46,10 @@ class StoredTensor:
     nbytes: int
 
 
-def read_header(file: TensorFile, complain: ErrorHandler = raise_error) -> dict[str, StoredTensor]:
+def read_header(file: TensorFile, on_error: ErrorHandler = raise_error) -> dict[str, StoredTensor]:
     """Read the header. Raises CheckpointError if it is invalid.
 
-    Passes an error to `complain` if the file ends before its last tensor does.
+    Passes an error to `on_error` if the file ends before its last tensor does.
     """
     length = int.from_bytes(file.read(0, 8, "its header's length").tobytes(), "little")
     if length > MAX_HEADER:
@@ -54,19 +63,19 @@ def read_header(file: TensorFile, complain: ErrorHandler = raise_error) -> dict[
         raise file.damaged("its header is not a JSON object")
     header.pop("__metadata__", None)
     tensors = {name: _stored(file, name, entry, 8 + length) for name, entry in header.items()}
-    _check_end(file, tensors, complain)
+    _check_end(file, tensors, on_error)
     return tensors
 
 
 def _check_end(
-    file: TensorFile, tensors: Mapping[str, StoredTensor], complain: ErrorHandler
+    file: TensorFile, tensors: Mapping[str, StoredTensor], on_error: ErrorHandler
 ) -> None:
     if not tensors:
         return
     name = max(tensors, key=lambda name: tensors[name].offset + tensors[name].nbytes)
     end = tensors[name].offset + tensors[name].nbytes
     if end > file.size:
-        complain(file.truncated(end, f"tensor {name!r} ({tensors[name].nbytes} bytes)"))
+        on_error(file.truncated(end, f"tensor {name!r} ({tensors[name].nbytes} bytes)"))
 
 
 def _stored(file: TensorFile, name: str, entry: Any, data_start: int) -> StoredTensor:

@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from model_server.checkpoints.huggingface.safetensors_header import StoredTensor, read_header
+from model_server.checkpoints.huggingface.safetensors_header import (
+    DTYPES,
+    ErrorHandler,
+    StoredTensor,
+    raise_error,
+    read_header,
+)
 from model_server.checkpoints.json_file import read_json
-from model_server.checkpoints.message import ErrorHandler, raise_error
 from model_server.checkpoints.packed import FLOAT8
 from model_server.checkpoints.region import Region, deliver, explicit, whole
 from model_server.checkpoints.tensor_file import TensorFile
@@ -26,10 +30,8 @@ _ONE_FILE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 WEIGHT_FILES = (_ONE_FILE, _INDEX)
 _DTYPES: dict[str, np.dtype[Any]] = {
+    **DTYPES,
     "F64": np.dtype(np.float64),
-    "F32": np.dtype(np.float32),
-    "F16": np.dtype(np.float16),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
     "F8_E4M3": FLOAT8,
     "I64": np.dtype(np.int64),
     "I32": np.dtype(np.int32),
@@ -77,10 +79,10 @@ class _RowReader:
 class StoredTensors:
     """The open weight files of a folder. Reading is thread-safe."""
 
-    def __init__(self, folder: Path, complain: ErrorHandler = raise_error) -> None:
-        """Passes each broken file to `complain`; raises CheckpointError if there are no files."""
+    def __init__(self, folder: Path, on_error: ErrorHandler = raise_error) -> None:
+        """Passes each broken file to `on_error`; raises CheckpointError if there are no files."""
         self._folder = folder
-        self._complain = complain
+        self._on_error = on_error
         self._files: list[TensorFile] = []
         try:
             self._tensors = self._open_tensors()
@@ -148,9 +150,9 @@ class StoredTensors:
         try:
             file = TensorFile(self._folder / name)
             self._files.append(file)
-            return read_header(file, self._complain)
+            return read_header(file, self._on_error)
         except CheckpointError as exc:
-            self._complain(exc)
+            self._on_error(exc)
             return {}
 
     def _open_shards(self) -> dict[str, StoredTensor]:
@@ -174,13 +176,13 @@ class StoredTensors:
                 f"{index.parent / shard} lacks {len(missing)} tensors that {index.name} says it "
                 f"has, the first is {missing[0]}"
             )
-            self._complain(CheckpointError(text))
+            self._on_error(CheckpointError(text))
         if extra := sorted(set(found) - listed):
             text = (
                 f"{index.parent / shard} has {len(extra)} tensors that {index.name} does not list "
                 f"there, the first is {extra[0]}: the files belong to different checkpoints"
             )
-            self._complain(CheckpointError(text))
+            self._on_error(CheckpointError(text))
 
 
 def _is_file_name(text: Any) -> bool:

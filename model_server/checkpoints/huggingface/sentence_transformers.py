@@ -1,12 +1,15 @@
 """Reads a sentence-transformers folder's embedding settings: modules.json and the files it names.
 
 Without modules.json, or in another checkpoint format, pooling is mean and vectors are normalised.
+The files are carried along when a checkpoint is fetched or converted.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -14,6 +17,10 @@ from model_server.checkpoints.json_file import read_json, read_text
 from sax.errors import CheckpointError
 
 MODULES = "modules.json"
+_PROMPTS = "config_sentence_transformers.json"
+_TEXT, _POOLING = "sentence_bert_config.json", "config.json"  # in the folder of a module
+# Beside the model itself; the others are in the folders named by modules.json.
+BESIDE = (MODULES, _PROMPTS)
 _FLAG = "pooling_mode_"
 _FLAG_OF = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
 
@@ -40,10 +47,10 @@ def read_sentence_settings(folder: Path | None) -> SentenceSettings:
             f"{folder / MODULES} lists {', '.join(kinds)}; supported are Transformer, Pooling and "
             "optionally Normalize"
         )
-    text = read_json(folder / modules[0][1] / "sentence_bert_config.json", missing={})
+    text = read_json(folder / modules[0][1] / _TEXT, missing={})
     length = text.get("max_seq_length")
     return SentenceSettings(
-        pooling=_pooling(folder / modules[1][1] / "config.json"),
+        pooling=_pooling(folder / modules[1][1] / _POOLING),
         normalise=len(kinds) == 3,
         max_length=length if type(length) is int and length > 0 else None,
         lower_case=text.get("do_lower_case") is True,
@@ -79,7 +86,7 @@ def _pooling(path: Path) -> str:
 
 
 def _prefix(folder: Path) -> str:
-    path = folder / "config_sentence_transformers.json"
+    path = folder / _PROMPTS
     config = read_json(path, missing={})
     name = config.get("default_prompt_name")
     prompts = config.get("prompts")
@@ -88,3 +95,33 @@ def _prefix(folder: Path) -> str:
     if not isinstance(prompts, dict) or not isinstance(prompts.get(name), str):
         raise CheckpointError(f"{path} has no prompt {name!r}, which it names as the default")
     return prompts[name]
+
+
+def copy_sentence_settings(source: Path | None, folder: Path) -> None:
+    """Copy the settings of `source`, if any, to `folder`. Raises CheckpointError if invalid."""
+    if source is None or not (source / MODULES).is_file():
+        return
+    read_sentence_settings(source)  # raises if they are invalid
+    for name in (*BESIDE, *files_of_modules(source)):
+        if (source / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / name, folder / name)
+
+
+def check_sentence_settings(source: Path | None) -> None:
+    """Raise CheckpointError if dropping the settings would change the embeddings."""
+    settings = replace(read_sentence_settings(source), max_length=None)
+    if settings != SentenceSettings():
+        raise CheckpointError(
+            f"{source} has embedding settings that a GGUF file cannot hold ({settings}): "
+            "convert it to a folder"
+        )
+
+
+def files_of_modules(folder: Path) -> Iterator[str]:
+    """Yield relative paths of files that modules may have. Raises CheckpointError."""
+    for _, path in read_modules(folder):
+        # The first module is the model itself, whose config.json is not a setting.
+        yield str(path / _TEXT)
+        if path.parts:
+            yield str(path / _POOLING)

@@ -16,13 +16,16 @@ from typing import Any
 import numpy as np
 
 from model_server.checkpoints.cast import DTYPES
-from model_server.checkpoints.huggingface.folder_config import read_config
-from model_server.checkpoints.huggingface.folder_tokenizer import (
+from model_server.checkpoints.huggingface.folder_files import (
     folder_chat_template,
     folder_tokenizer,
+    read_config,
 )
-from model_server.checkpoints.huggingface.sentence_files import BESIDE, files_of_modules
-from model_server.checkpoints.huggingface.sentence_transformers import MODULES
+from model_server.checkpoints.huggingface.sentence_transformers import (
+    BESIDE,
+    MODULES,
+    files_of_modules,
+)
 from model_server.checkpoints.json_file import read_json
 from model_server.checkpoints.orbax.arrays import Tree, open_arrays, read_tree
 from model_server.checkpoints.orbax.dialect import EXACT, FLAX, find_dialect, translate

@@ -104,8 +104,7 @@ class HostStage:
         return self._runner.closed
 
     @property
-    def buckets(self) -> int:
-        """Number of buckets to `warm`."""
+    def warmups(self) -> int:
         return len(self._buckets)
 
     @property
@@ -117,9 +116,8 @@ class HostStage:
         """Connect to the next host; `offers` are those of all hosts, in order."""
         self._link.connect(offers[self._place.next])
 
-    def warm(self, bucket: int) -> None:
-        """Run an empty step of a bucket; every host must do so."""
-        self._runner.warm(self._buckets[bucket])
+    def warm(self, index: int) -> None:
+        self._runner.warm(self._buckets[index])
 
     def launch(self, step: Step) -> PendingStep:
         return self._runner.launch(step)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from model_server.engine.runner import Launched
 from model_server.engine.step_arrays import StepArrays
 from model_server.engine.step_program import Outputs
 from model_server.engine.types import EngineLimits, PendingStep, Step, StepResult
+from model_server.engine.worker import Worker
 from model_server.loading.stages.stage_feedback import Owed, StageFeedback, fill
 from model_server.loading.stages.stage_programs import StagePrograms
 from model_server.multihost.link import Link, LinkClosed, StageMessage, take
@@ -33,7 +34,7 @@ from sax.types import Progress
 logger = logging.getLogger(__name__)
 
 
-class StageThread(ThreadPoolExecutor):
+class StageThread(Worker):
     """The one thread of a host that runs stage programs.
 
     Pipelines that share it run their steps in launch order, which is the same on every host. With a
@@ -42,7 +43,7 @@ class StageThread(ThreadPoolExecutor):
     """
 
     def __init__(self) -> None:
-        super().__init__(1, thread_name_prefix="stage")
+        super().__init__("stage")
 
 
 class PipelineRunner:

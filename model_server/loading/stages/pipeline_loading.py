@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import jax
 
-from model_server.checkpoints.bare_names import with_whole_names
 from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.checkpoint_view import with_whole_names, without, without_prefixes
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.types import EngineLimits
 from model_server.loading.deployment import Deployment, deploy
 from model_server.loading.device_memory import free_memory
-from model_server.loading.embed_loading import NeededTensors
 from model_server.loading.random_weights import random_weights
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.loading.stages.place import StagePlace
@@ -135,29 +133,14 @@ def own_tensors(
 
     Every host checks the whole checkpoint, so that all report the same error.
     """
-    needed: Any = NeededTensors(checkpoint, part.unused)
+    needed = without_prefixes(checkpoint, part.unused)
     whole = replace(part, stage=None).blueprint(layout, checkpoint)
     if found := next(mismatches(whole.declarations, needed), None):
         raise CheckpointError(found)
     everything = set(_names(whole))
     others = everything.difference(_names(module))
-    own: Any = _Without(with_whole_names(needed, everything), others)
-    return own
+    return without(with_whole_names(needed, everything), others)
 
 
 def _names(module: Blueprint) -> Iterator[str]:
     return (name for weight in module.declarations for name in weight.source.names)
-
-
-class _Without:
-    """A checkpoint without some of its tensors."""
-
-    def __init__(self, checkpoint: Checkpoint, hidden: set[str]) -> None:
-        self._checkpoint = checkpoint
-        self._hidden = hidden
-
-    def names(self) -> list[str]:
-        return [name for name in self._checkpoint.names() if name not in self._hidden]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._checkpoint, name)

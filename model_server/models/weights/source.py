@@ -17,9 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from model_server.checkpoints.aligned import aligned_empty
+from model_server.checkpoints.region import Region, region_shape
 from sax.errors import CheckpointError
-
-Region = tuple[slice, ...]  # one slice per dimension, start and stop written out, no step
 
 
 class Tensors(Protocol):
@@ -77,7 +76,7 @@ class WeightSource(ABC):
 
     def read(self, tensors: Tensors, region: Region, dtype: Any = None) -> np.ndarray:
         """Read a region, aligned for a device, in this dtype (None: the widest stored)."""
-        shape = tuple(part.stop - part.start for part in region)
+        shape = region_shape(region)
         if dtype is None:
             return self._read_widest(tensors, region, shape)
         out = aligned_empty(shape, dtype)

@@ -26,7 +26,7 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.gguf.writer import QUANTISED, write_gguf
 from model_server.checkpoints.huggingface.folder_writer import write_beside
 from model_server.checkpoints.huggingface.safetensors_writer import MAX_SHARD, write_safetensors
-from model_server.checkpoints.huggingface.sentence_files import (
+from model_server.checkpoints.huggingface.sentence_transformers import (
     check_sentence_settings,
     copy_sentence_settings,
 )

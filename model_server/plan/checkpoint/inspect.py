@@ -19,9 +19,9 @@ from typing import Any
 import jax
 
 from model_server.checkpoints.checkpoint import Checkpoint, ordered_ends
+from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.huggingface.sentence_transformers import read_sentence_settings
 from model_server.checkpoints.opening import open_checkpoint
-from model_server.loading.embed_loading import NeededTensors
 from model_server.loading.weights import mismatches
 from model_server.models.recipe import Recipe
 from model_server.models.registry import families, make_recipe
@@ -98,7 +98,7 @@ def _fit(report: Report, checkpoint: Checkpoint) -> None:
         report.context = recipe.own_context
         read_sentence_settings(checkpoint.folder)
     report.vocabulary = recipe.vocab
-    needed: Any = NeededTensors(checkpoint, recipe.unused)
+    needed = without_prefixes(checkpoint, recipe.unused)
     report.problems += mismatches(module.declarations, needed, shown=_NAMED)
     report.memory = dict(_memory(config, checkpoint))
 

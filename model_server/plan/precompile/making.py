@@ -44,12 +44,6 @@ class Made:
     failure: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ways:
-    gives: bool
-    takes: bool
-
-
 Told = Callable[[Made], None]
 
 
@@ -69,7 +63,7 @@ def manifest_of(subject: Subject) -> Manifest:
 
 
 def program_count(subject: Subject) -> int:
-    return len(subject.deployment.buckets) + subject.copies.count(_ways(subject))
+    return len(subject.deployment.buckets) + subject.copies.count
 
 
 class Maker:
@@ -94,7 +88,7 @@ class Maker:
         with closing(compiled_in_turn(self._subject.deployment.buckets, self._bucket)) as made:
             for _ in made:
                 pass
-        self._subject.copies.compile(_ways(self._subject), self)
+        self._subject.copies.compile(self)
         manifest = self._whole()
         self.folder.finish(manifest, self._there.values())
         return manifest
@@ -167,10 +161,6 @@ class Maker:
 
     def _with(self, entries: Iterable[ProgramEntry]) -> Manifest:
         return msgspec.structs.replace(self._manifest, programs=tuple(entries))
-
-
-def _ways(subject: Subject) -> _Ways:
-    return _Ways(subject.config.gives_pages, subject.config.takes_pages)
 
 
 def _reason(exc: Exception) -> str:

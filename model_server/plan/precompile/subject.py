@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import jax
 
 from model_server.config import ModelServerConfig
-from model_server.engine.page_copies import PageCopies
+from model_server.disaggregation.page_copies import PageCopies
 from model_server.loading.deployment import Deployment, deploy
 from model_server.loading.device_memory import free_memory, layout_for
 from model_server.loading.needs import check_devices
@@ -50,8 +50,9 @@ class Subject:
     @property
     def copies(self) -> PageCopies:
         """Programs that move pages for disaggregated prefill."""
-        program, most = self.deployment.program, self.deployment.limits.pages_per_sequence
-        return PageCopies(program.pages, program.last_tokens, program.everywhere, most)
+        gives, takes = self.config.gives_pages, self.config.takes_pages
+        most = self.deployment.limits.pages_per_sequence
+        return PageCopies(self.deployment.program, most, gives=gives, takes=takes)
 
 
 def subject_of(

@@ -1,7 +1,8 @@
 """Reads tiktoken files: one line per token, with its bytes in base64 and its rank.
 
 Pre-tokenizer and control tokens are not in the file but in each family's code, so both are listed
-here.
+here. Own code because tiktoken's loader (0.14) knows neither, and takes damaged files as they are:
+two tokens of one rank, a token with two ranks, or a token that is not base64.
 """
 
 from __future__ import annotations

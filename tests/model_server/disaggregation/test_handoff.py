@@ -24,8 +24,9 @@ def test_an_ask_carries_prompt_sampling_and_contract() -> None:
     )
     message = encode_ask("/sax/test/m", CONTRACT, submission, key=2**62 - 1)
     assert message.model_key == "/sax/test/m"
+    assert message.key == 2**62 - 1
     assert decode_contract(message.contract) == CONTRACT
-    wanted = replace(submission, max_tokens=1, stop_ids=frozenset(), export_key=2**62 - 1)
+    wanted = replace(submission, max_tokens=1, stop_ids=frozenset())
     assert decode_ask(message) == wanted
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +14,8 @@ import numpy as np
 import pytest
 
 from model_server.disaggregation.kv_transfers import KvTransfers
+from model_server.disaggregation.page_copies import PageCopies, block_sizes
 from model_server.disaggregation.transfer_server import TransferServer
-from model_server.engine.page_copies import PageCopies, block_sizes
 from model_server.kernels.pages import CacheShape, LayerPages, allocate
 from sax.errors import Cancelled, DeadlineExceeded, Internal, ReplicaLost
 
@@ -50,8 +52,9 @@ class Side:
             mesh = pages[0].keys.sharding.mesh
             everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         last = jax.ShapeDtypeStruct((5,), jnp.int32, sharding=everywhere)
-        self.copies = PageCopies(shapes, last, everywhere, 16)
-        self.copies.compile(self.transfers)
+        program: Any = SimpleNamespace(pages=shapes, last_tokens=last, everywhere=everywhere)
+        self.copies = PageCopies(program, 16, gives=True, takes=True)
+        self.copies.compile()
 
     def offer(self, key: int, pages: tuple[int, ...]) -> None:
         self.transfers.offer(key, self.copies.read(self.pages, pages))

@@ -88,6 +88,7 @@ class FakeRunner:
         self.fail_launch = fail_launch  # the number of the step whose launch raises
         self.fail_result = fail_result  # the number of the step whose result raises
         self.traffic = traffic  # where pages of other runners come from and its own go
+        self.imported: list[tuple[int, ...]] = []
         self._launch_seen = threading.Condition()
         self._memory = np.full((limits.pages + 1, limits.page_size), -1, np.int64)
         self._tables: list[list[int]] = [[] for _ in range(limits.slots)]
@@ -106,11 +107,7 @@ class FakeRunner:
             self._grant(grant.slot, grant.first, grant.pages)
         for change in step.samplings:
             self._samplings[change.slot] = change.sampling
-        self._take_in(step)
         result = StepResult(step.number, tuple(self._run(row) for row in step.rows))
-        for export in step.exports:
-            assert self.traffic is not None
-            self.traffic.offer(export.key, self._memory[list(export.pages)])
         with self._launch_seen:
             self.in_flight += 1
             self.launched += 1
@@ -122,6 +119,11 @@ class FakeRunner:
         with self._launch_seen:
             assert self._launch_seen.wait_for(lambda: self.launched >= number, 30)
 
+    warmups = 0
+
+    def warm(self, index: int) -> None:
+        raise AssertionError("there is nothing to warm")
+
     def close(self) -> None:
         """Nothing is launched from here on."""
         assert not self.closed, "a runner is closed once"
@@ -129,15 +131,16 @@ class FakeRunner:
         if self.traffic is not None:
             self.traffic.close()
 
-    def _take_in(self, step: Step) -> None:
-        for key in step.drops:
-            assert self.traffic is not None
-            self.traffic.drop(key)
-        for new in step.imports:
-            assert self.traffic is not None
-            assert tuple(self._tables[new.slot]) == new.pages, "an import fills what was granted"
-            self._memory[list(new.pages)] = self.traffic.take(new.key)
-            self._last_tokens[new.slot] = new.token
+    def import_pages(self, key: int, pages: Seq[int], slot: int, token: int) -> None:
+        assert self.traffic is not None
+        assert set(pages) <= set(range(1, self.limits.pages + 1)), "scratch is nobody's"
+        self._memory[list(pages)] = self.traffic.take(key)
+        self._last_tokens[slot] = token
+        self.imported.append(tuple(pages))
+
+    def export_pages(self, key: int, pages: Seq[int]) -> None:
+        assert self.traffic is not None
+        self.traffic.offer(key, self._memory[list(pages)])
 
     def _grant(self, slot: int, first: int, pages: tuple[int, ...]) -> None:
         table = self._tables[slot]

@@ -8,22 +8,17 @@ import jax
 import numpy as np
 import pytest
 
-from model_server.disaggregation.kv_transfers import KvTransfers
-from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.buckets import closed_set
 from model_server.engine.runner import ModelRunner
 from model_server.engine.types import (
     EngineLimits,
-    PageExport,
     PageGrant,
-    PageImport,
     Row,
     Sampling,
     SlotSampling,
     Step,
 )
 from model_server.kernels import xla
-from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.random_weights import random_weights
 from model_server.models.registry import make_recipe
 from tests.model_server.tiny import PAGE, empty_pages, logits_of
@@ -63,8 +58,6 @@ class Tiny:
         # The runner frees what it is given; the whole model keeps its own copy.
         self.model = module.assemble([leaf.copy() for leaf in leaves])
         pages = empty_pages(self.recipe, LIMITS.pages)
-        server = TransferServer("127.0.0.1")
-        self.transfers = KvTransfers(server, pages, gives=True, takes=True, room=64)
         self.runner = ModelRunner(
             module,
             leaves,
@@ -72,9 +65,7 @@ class Tiny:
             LIMITS,
             closed_set(LIMITS.slots, (1, 4)),
             xla.KERNEL,
-            traffic=self.transfers,
         )
-        self.runner.compile(lambda _: None)
 
     def greedy(self, prompt: tuple[int, ...], count: int) -> list[int]:
         tokens = list(prompt)
@@ -87,6 +78,7 @@ class Tiny:
 @pytest.fixture(scope="module")
 def tiny() -> Iterator[Tiny]:
     made = Tiny()
+    made.runner.compile(lambda _: None)
     yield made
     made.runner.close()
 
@@ -123,32 +115,6 @@ def test_sequences_in_one_step_do_not_touch_each_other(tiny: Tiny) -> None:
     got.append([result.rows[2].token])
     wanted = [tiny.greedy(p, n) for p, n in zip(prompts, (2, 2, 1), strict=True)]
     assert got == wanted
-
-
-def test_pages_that_left_and_came_back_go_on_where_they_were(tiny: Tiny) -> None:
-    """Through the transfer server, into another slot and other pages; nothing is compiled."""
-    watch = CompileWatch()
-    transfers, runner = tiny.transfers, tiny.runner
-    grants = (PageGrant(0, 0, (4, 11, 6)),)
-    rows = (Row(1, 0, 0, PROMPT, True),)
-    step = Step(1, rows, grants, (SlotSampling(0, GREEDY),), exports=(PageExport((4, 11, 6), 77),))
-    first = runner.launch(step).result().rows[0].token
-    assert first is not None
-    assert transfers.reserve(77, 3)
-    transfers.fetch(77, transfers.addresses(), 30.0)
-    grants = (PageGrant(3, 0, (20, 2, 30)),)
-    came = PageImport(3, (20, 2, 30), 77, first)
-    moved = runner.launch(Step(2, (), grants, (SlotSampling(3, GREEDY),), (came,)))
-    assert moved.result().rows == ()
-    runner.launch(Step(3, (), drops=(77,)))
-    assert transfers.offered == 0
-    got = [first]
-    for at in range(3):
-        row = Row(2, 3, len(PROMPT) + at, (), True)
-        got.append(runner.launch(Step(4 + at, (row,))).result().rows[0].token)
-    watch.stop()
-    assert got == tiny.greedy(PROMPT, 4)
-    assert watch.while_serving == 0
 
 
 def test_targets_are_scored_with_their_log_probabilities(tiny: Tiny) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import EngineRequest, Sequence, SequenceUpdate
 from model_server.engine.types import EngineLimits, PendingStep, Row, RowResult, Step
@@ -20,6 +21,7 @@ class Ask:
     submission: EngineRequest
     turn: int = 0
     cancel_at: int | None = None
+    export_key: int | None = None  # under which its prompt's pages are offered
 
 
 @dataclass
@@ -49,23 +51,28 @@ class Trace:
     def __init__(self, limits: EngineLimits) -> None:
         self.scheduler = Scheduler(limits)
         self.traffic = FakeTraffic()
-        self.runner = FakeRunner(limits, traffic=self.traffic)
+        self.device = FakeRunner(limits, traffic=self.traffic)
+        self.runner = HandoffRunner(self.device, self.traffic)
         self.steps: list[Step] = []
         self.answers: dict[int, Answer] = {}
         self._in_flight: tuple[Step, PendingStep] | None = None
         self._submissions: dict[int, EngineRequest] = {}
         self._unfinished: set[int] = set()  # whose prefill has begun and not ended
 
-    def add(self, id: int, submission: EngineRequest) -> None:
+    def add(self, id: int, submission: EngineRequest, export_key: int | None = None) -> None:
         self.scheduler.add(Sequence(id, submission, self.scheduler.limits))
         self.answers[id] = Answer()
         self._submissions[id] = submission
-        if submission.import_key is not None:
-            self.traffic.here[submission.import_key] = pages_of(submission, self.scheduler.limits)
+        if submission.computed:
             assert submission.answer == (next_token(submission.prompt, submission.sampling),)
+            self.traffic.here[id] = pages_of(submission, self.scheduler.limits)
+            self.runner.expect_import(id, id, submission.answer[0])
+        if export_key is not None:
+            self.runner.expect_export(id, export_key)
 
     def cancel(self, id: int) -> None:
         if self.scheduler.cancel(id):
+            self.runner.forget(id)
             self.answers[id].finish = "cancelled"
 
     def turn(self) -> Step | None:
@@ -116,7 +123,7 @@ def run(limits: EngineLimits, asks: list[Ask]) -> Trace:
     for turn in range(max((max(ask.turn, ask.cancel_at or 0) for ask in asks), default=0) + 1):
         for id, ask in arrivals:
             if ask.turn == turn:
-                trace.add(id, ask.submission)
+                trace.add(id, ask.submission, ask.export_key)
             if ask.cancel_at == turn and id in trace.answers:
                 trace.cancel(id)
         trace.turn()
@@ -147,10 +154,8 @@ def check_step(limits: EngineLimits, step: Step) -> None:
     assert len({row.sequence for row in step.rows}) == len(step.rows)
     granted = [page for grant in step.grants for page in grant.pages]
     assert len(set(granted)) == len(granted), "a page has one owner"
-    filled = {new.slot for new in step.imports}
-    assert not filled & {row.slot for row in step.rows}, "it decodes from the next step on"
-    assert {grant.slot for grant in step.grants} <= {row.slot for row in step.rows} | filled
-    assert {change.slot for change in step.samplings} <= {row.slot for row in step.rows} | filled
+    assert {grant.slot for grant in step.grants} <= {row.slot for row in step.rows}
+    assert {change.slot for change in step.samplings} <= {row.slot for row in step.rows}
     for row in step.rows:
         assert row.start + row.count <= limits.max_context
         assert len(row.targets) <= row.count

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.opening import open_checkpoint
-from model_server.loading.embed_loading import NeededTensors
 from model_server.loading.weights import read_weights
 from model_server.models.layers.embedder import EmbedRecipe
 from model_server.models.recipe import Recipe
@@ -84,7 +84,7 @@ def load(
         recipe = make_recipe(path or "auto", config, F32 | _overrides(name))
         assert isinstance(recipe, Recipe)
         module = recipe.blueprint(layout, checkpoint)
-        needed: Any = NeededTensors(checkpoint, recipe.unused)
+        needed = without_prefixes(checkpoint, recipe.unused)
         leaves = read_weights(module.declarations, needed, lambda _: None, layout)
     return module.assemble(leaves), recipe
 
@@ -95,7 +95,7 @@ def load_encoder(name: str) -> Any:
         recipe = make_recipe("auto", checkpoint.config, F32)
         assert isinstance(recipe, EmbedRecipe)
         module = recipe.blueprint()
-        needed: Any = NeededTensors(checkpoint, recipe.unused)
+        needed = without_prefixes(checkpoint, recipe.unused)
         return module.assemble(read_weights(module.declarations, needed, lambda _: None))
 
 

@@ -35,7 +35,7 @@ LIMITS = EngineLimits(
 class FakeShare(FakeRunner):
     """What one host holds; remembers what it was told."""
 
-    buckets = 2
+    warmups = 2
 
     def __init__(self, limits: EngineLimits) -> None:
         super().__init__(limits)
@@ -45,8 +45,8 @@ class FakeShare(FakeRunner):
         self.told.append(step)
         return super().launch(step)
 
-    def warm(self, bucket: int) -> None:
-        self.told.append(bucket)
+    def warm(self, index: int) -> None:
+        self.told.append(index)
 
     def note(self, key: str, words: str) -> None:
         self.told.append((key, words))

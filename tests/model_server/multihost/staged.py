@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 
 from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.engine.runner import ModelRunner
 from model_server.engine.types import PendingStep, Step
 from model_server.kernels import xla
 from model_server.kernels.pages import LayerPages, allocate
-from model_server.loading.embed_loading import NeededTensors
 from model_server.loading.random_weights import random_weights
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.loading.stages.pipeline_loading import own_tensors
@@ -82,7 +82,7 @@ class Case:
     def whole(self, sizes: tuple[int, int, int] = (1, 1, 1)) -> ModelRunner:
         layout = layout_of(sizes).placed(jax.devices()[: math.prod(sizes)])
         module = self.recipe.blueprint(layout, self.checkpoint)
-        needed: Any = self.checkpoint and NeededTensors(self.checkpoint, self.recipe.unused)
+        needed: Any = self.checkpoint and without_prefixes(self.checkpoint, self.recipe.unused)
         runner = ModelRunner(
             module,
             leaves_of(module, needed, layout),

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_server.serving.batcher import Batcher, Worker
+from model_server.engine.worker import Worker
+from model_server.serving.batcher import Batcher
 from sax.errors import Internal, InvalidRequest, NotLoaded, QueueFull, SaxError
 from tests.model_server.fake_server import until
 

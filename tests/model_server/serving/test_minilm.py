@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.huggingface.sentence_transformers import read_sentence_settings
 from model_server.checkpoints.opening import open_checkpoint
-from model_server.loading.embed_loading import NeededTensors, SentenceTokenizer
+from model_server.loading.embed_loading import SentenceTokenizer
 from model_server.loading.weights import read_weights
 from model_server.models.layers.embedder import EmbedRecipe, pooled
 from model_server.models.registry import make_recipe
@@ -35,7 +35,7 @@ def embedded() -> np.ndarray:
         recipe = make_recipe("auto", checkpoint.config, {})
         assert isinstance(recipe, EmbedRecipe)
         module = recipe.blueprint()
-        needed: Any = NeededTensors(checkpoint, recipe.unused)
+        needed = without_prefixes(checkpoint, recipe.unused)
         model = module.assemble(read_weights(module.declarations, needed, lambda _: None))
     tokens = np.zeros((len(IDS), max(map(len, IDS))), np.int32)
     for row, ids in zip(tokens, IDS, strict=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from types import MappingProxyType
 from typing import Any
 
 from model_server.checkpoints.gguf.architecture import Config, GgufArchitecture, place
@@ -33,30 +32,26 @@ def _more_metadata(config: Config) -> dict[str, Any]:
 
 BERT = GgufArchitecture(
     name="bert",
-    model_types=MappingProxyType({"bert": "BertModel"}),
-    tensors=MappingProxyType(
-        {
-            "token_embd": place("embeddings.word_embeddings"),
-            "position_embd": place("embeddings.position_embeddings"),
-            "token_types": place("embeddings.token_type_embeddings"),
-            "token_embd_norm": place("embeddings.LayerNorm"),
-        }
-    ),
-    layer_tensors=MappingProxyType(
-        {
-            "attn_q": place("attention.self.query"),
-            "attn_k": place("attention.self.key"),
-            "attn_v": place("attention.self.value"),
-            "attn_output": place("attention.output.dense"),
-            "attn_output_norm": place("attention.output.LayerNorm"),
-            "ffn_up": place("intermediate.dense"),
-            "ffn_down": place("output.dense"),
-            "layer_output_norm": place("output.LayerNorm"),
-        }
-    ),
+    model_types={"bert": "BertModel"},
+    tensors={
+        "token_embd": place("embeddings.word_embeddings"),
+        "position_embd": place("embeddings.position_embeddings"),
+        "token_types": place("embeddings.token_type_embeddings"),
+        "token_embd_norm": place("embeddings.LayerNorm"),
+    },
+    layer_tensors={
+        "attn_q": place("attention.self.query"),
+        "attn_k": place("attention.self.key"),
+        "attn_v": place("attention.self.value"),
+        "attn_output": place("attention.output.dense"),
+        "attn_output_norm": place("attention.output.LayerNorm"),
+        "ffn_up": place("intermediate.dense"),
+        "ffn_down": place("output.dense"),
+        "layer_output_norm": place("output.LayerNorm"),
+    },
     layers="encoder.layer",
     keys=(*SIZES, FFW, Key("layer_norm_eps", "attention.layer_norm_epsilon", float, 1e-12)),
-    fixed=MappingProxyType({"hidden_act": "gelu", "position_embedding_type": "absolute"}),
+    fixed={"hidden_act": "gelu", "position_embedding_type": "absolute"},
     more_config=_more_config,
     more_metadata=_more_metadata,
     usual=lambda name: name.removeprefix("bert."),  # present in models for other tasks

@@ -7,11 +7,14 @@ written, because every llama.cpp version reads it.
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import Any
 
 from model_server.checkpoints.gguf.architecture import Config, GgufArchitecture, place
-from model_server.checkpoints.gguf.architectures.llama import INVERSE_FREQUENCIES, TENSORS
+from model_server.checkpoints.gguf.architectures.llama import (
+    INVERSE_FREQUENCIES,
+    TENSORS,
+    feed_forward,
+)
 from model_server.checkpoints.gguf.facts import Facts, Key
 from model_server.checkpoints.gguf.heads import DECODER
 from model_server.checkpoints.gguf.rope import read_rope, rope_metadata
@@ -103,38 +106,27 @@ def _more_metadata(config: Config) -> dict[str, Any]:
     }
 
 
-_EXPERT, _SHARED = "mlp.experts.{e}", "mlp.shared_experts"
 DEEPSEEK2 = GgufArchitecture(
     name="deepseek2",
-    model_types=MappingProxyType(
-        {"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM"}
-    ),
+    model_types={"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM"},
     tensors=TENSORS,
-    layer_tensors=MappingProxyType(
-        {
-            "attn_norm": place("input_layernorm"),
-            "attn_q": place("self_attn.q_proj", needed=_full_queries),
-            "attn_q_a": place("self_attn.q_a_proj", needed=_low_rank_queries),
-            "attn_q_a_norm": place("self_attn.q_a_layernorm", needed=_low_rank_queries),
-            "attn_q_b": place("self_attn.q_b_proj", needed=_low_rank_queries),
-            "attn_kv_a_mqa": place("self_attn.kv_a_proj_with_mqa"),
-            "attn_kv_a_norm": place("self_attn.kv_a_layernorm"),
-            "attn_kv_b": place("self_attn.kv_b_proj"),
-            "attn_output": place("self_attn.o_proj"),
-            "ffn_norm": place("post_attention_layernorm"),
-            "ffn_gate": place("mlp.gate_proj", needed=_dense),
-            "ffn_up": place("mlp.up_proj", needed=_dense),
-            "ffn_down": place("mlp.down_proj", needed=_dense),
-            "ffn_gate_inp": place("mlp.gate", needed=_moe),
-            "exp_probs_b.bias": place("mlp.gate.e_score_correction_bias", needed=_corrected),
-            "ffn_gate_exps": place(f"{_EXPERT}.gate_proj", needed=_moe),
-            "ffn_down_exps": place(f"{_EXPERT}.down_proj", needed=_moe),
-            "ffn_up_exps": place(f"{_EXPERT}.up_proj", needed=_moe),
-            "ffn_gate_shexp": place(f"{_SHARED}.gate_proj", needed=_shared),
-            "ffn_down_shexp": place(f"{_SHARED}.down_proj", needed=_shared),
-            "ffn_up_shexp": place(f"{_SHARED}.up_proj", needed=_shared),
-        }
-    ),
+    layer_tensors={
+        "attn_norm": place("input_layernorm"),
+        "attn_q": place("self_attn.q_proj", needed=_full_queries),
+        "attn_q_a": place("self_attn.q_a_proj", needed=_low_rank_queries),
+        "attn_q_a_norm": place("self_attn.q_a_layernorm", needed=_low_rank_queries),
+        "attn_q_b": place("self_attn.q_b_proj", needed=_low_rank_queries),
+        "attn_kv_a_mqa": place("self_attn.kv_a_proj_with_mqa"),
+        "attn_kv_a_norm": place("self_attn.kv_a_layernorm"),
+        "attn_kv_b": place("self_attn.kv_b_proj"),
+        "attn_output": place("self_attn.o_proj"),
+        "ffn_norm": place("post_attention_layernorm"),
+        **feed_forward(needed=_dense),
+        "ffn_gate_inp": place("mlp.gate", needed=_moe),
+        "exp_probs_b.bias": place("mlp.gate.e_score_correction_bias", needed=_corrected),
+        **feed_forward("mlp.experts.{e}", "_exps", needed=_moe),
+        **feed_forward("mlp.shared_experts", "_shexp", needed=_shared),
+    },
     keys=(
         *DECODER,
         Key("moe_intermediate_size", "expert_feed_forward_length"),
@@ -147,7 +139,7 @@ DEEPSEEK2 = GgufArchitecture(
         Key("routed_scaling_factor", "expert_weights_scale", float, 1.0),
         Key("norm_topk_prob", "expert_weights_norm", bool, False),
     ),
-    fixed=MappingProxyType({"hidden_act": "silu", "attention_bias": False, "moe_layer_freq": 1}),
+    fixed={"hidden_act": "silu", "attention_bias": False, "moe_layer_freq": 1},
     more_config=_more_config,
     more_metadata=_more_metadata,
     dropped=INVERSE_FREQUENCIES,

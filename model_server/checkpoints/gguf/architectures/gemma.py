@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from model_server.checkpoints.gguf.architecture import (
@@ -18,25 +17,21 @@ from model_server.checkpoints.gguf.architecture import (
     optional,
     place,
 )
-from model_server.checkpoints.gguf.architectures.llama import ATTENTION, FEED_FORWARD
+from model_server.checkpoints.gguf.architectures.llama import HEAD_NORMS, PROJECTIONS, feed_forward
 from model_server.checkpoints.gguf.facts import Facts, Key
 from model_server.checkpoints.gguf.heads import (
     DECODER,
     SLIDING,
-    heads_metadata,
     layer_types,
-    read_heads,
     read_layer_types,
     read_window,
     window_metadata,
 )
-from model_server.checkpoints.gguf.rope import read_rope, rope_metadata
+from model_server.checkpoints.gguf.rope import read_rotary_heads, rotary_heads_metadata
 from sax.errors import CheckpointError
 
 _GELU = "gelu_pytorch_tanh"
-_FIXED = MappingProxyType(
-    {"hidden_activation": _GELU, "attention_bias": False, "tie_word_embeddings": True}
-)
+_FIXED = {"hidden_activation": _GELU, "attention_bias": False, "tie_word_embeddings": True}
 _HEAD = re.compile(r"lm_head\.weight")  # tied: a copy of the embedding
 _LOCAL_THETA = "rope.freq_base_swa"
 _SCALE = "attention.scale"
@@ -50,33 +45,21 @@ def _norm(name: str) -> TensorPlace:
     return place(name, plus=1.0)
 
 
-_TENSORS: Mapping[str, TensorPlace] = MappingProxyType(
-    {"token_embd": place("model.embed_tokens"), "output_norm": _norm("model.norm")}
-)
-_LAYER: Mapping[str, TensorPlace] = MappingProxyType(
-    {
-        **{name: ATTENTION[name] for name in ("attn_q", "attn_k", "attn_v", "attn_output")},
-        **FEED_FORWARD,
-        "attn_norm": _norm("input_layernorm"),
-    }
-)
-_LAYER2: Mapping[str, TensorPlace] = MappingProxyType(
-    {
-        **_LAYER,
-        "post_attention_norm": _norm("post_attention_layernorm"),
-        "ffn_norm": _norm("pre_feedforward_layernorm"),
-        "post_ffw_norm": _norm("post_feedforward_layernorm"),
-    }
-)
-
-
-def _read_gemma(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
-    more = read_heads(facts, config)
-    return more | read_rope(facts, more["head_dim"])
-
-
-def _gemma_metadata(config: Config) -> dict[str, Any]:
-    return heads_metadata(config) | rope_metadata(config)
+_TENSORS: Mapping[str, TensorPlace] = {
+    "token_embd": place("model.embed_tokens"),
+    "output_norm": _norm("model.norm"),
+}
+_LAYER: Mapping[str, TensorPlace] = {
+    **PROJECTIONS,
+    **feed_forward(),
+    "attn_norm": _norm("input_layernorm"),
+}
+_LAYER2: Mapping[str, TensorPlace] = {
+    **_LAYER,
+    "post_attention_norm": _norm("post_attention_layernorm"),
+    "ffn_norm": _norm("pre_feedforward_layernorm"),
+    "post_ffw_norm": _norm("post_feedforward_layernorm"),
+}
 
 
 def _read_scale(facts: Facts, config: Config, head_dim: int, largest: int) -> dict[str, Any]:
@@ -93,7 +76,7 @@ def _scale_metadata(config: Config) -> dict[str, Any]:
 
 
 def _read_gemma2(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
-    more = _read_gemma(facts, config)
+    more = read_rotary_heads(facts, config)
     return {
         **more,
         **_read_scale(facts, config, more["head_dim"], 46),
@@ -108,14 +91,14 @@ def _gemma2_metadata(config: Config) -> dict[str, Any]:
             raise CheckpointError(f"a gemma2 model without {cap.name} cannot be written as GGUF")
     kinds = config.get("layer_types") or layer_types(config["num_hidden_layers"], 2)
     return {
-        **_gemma_metadata(config),
+        **rotary_heads_metadata(config),
         **_scale_metadata(config),
         **window_metadata(config.get("sliding_window") or 4096, kinds, 2),
     }
 
 
 def _read_gemma3(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
-    more, window = _read_gemma(facts, config), read_window(facts)
+    more, window = read_rotary_heads(facts, config), read_window(facts)
     layers = config["num_hidden_layers"]
     return {
         **more,
@@ -131,7 +114,7 @@ def _gemma3_metadata(config: Config) -> dict[str, Any]:
     period = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern") or 6
     kinds = config.get("layer_types") or layer_types(config["num_hidden_layers"], period)
     return {
-        **_gemma_metadata(config),
+        **rotary_heads_metadata(config),
         **_scale_metadata(config),
         **window_metadata(config.get("sliding_window") or 4096, kinds, 6),
         _LOCAL_THETA: float(config.get("rope_local_base_freq") or 10000.0),
@@ -156,19 +139,19 @@ def _with_old_rope(config: Config) -> dict[str, Any]:
 
 GEMMA = GgufArchitecture(
     name="gemma",
-    model_types=MappingProxyType({"gemma": "GemmaForCausalLM"}),
+    model_types={"gemma": "GemmaForCausalLM"},
     tensors=_TENSORS,
-    layer_tensors=MappingProxyType({**_LAYER, "ffn_norm": _norm("post_attention_layernorm")}),
+    layer_tensors={**_LAYER, "ffn_norm": _norm("post_attention_layernorm")},
     keys=DECODER,
     # The first config.json files said gelu but meant this; hidden_activation later corrected it.
     fixed=_FIXED,
-    more_config=lambda facts, config: _read_gemma(facts, config) | {"hidden_act": _GELU},
-    more_metadata=_gemma_metadata,
+    more_config=lambda facts, config: read_rotary_heads(facts, config) | {"hidden_act": _GELU},
+    more_metadata=rotary_heads_metadata,
     dropped=_HEAD,
 )
 GEMMA2 = GgufArchitecture(
     name="gemma2",
-    model_types=MappingProxyType({"gemma2": "Gemma2ForCausalLM"}),
+    model_types={"gemma2": "Gemma2ForCausalLM"},
     tensors=_TENSORS,
     layer_tensors=_LAYER2,
     keys=(
@@ -182,27 +165,22 @@ GEMMA2 = GgufArchitecture(
 )
 GEMMA3 = GgufArchitecture(
     name="gemma3",
-    model_types=MappingProxyType({"gemma3_text": "Gemma3ForCausalLM"}),
-    tensors=MappingProxyType({**_TENSORS, "output": place("lm_head", needed=optional)}),
-    layer_tensors=MappingProxyType(
-        {
-            **_LAYER2,
-            "attn_q_norm": _norm("self_attn.q_norm"),
-            "attn_k_norm": _norm("self_attn.k_norm"),
-        }
-    ),
+    model_types={"gemma3_text": "Gemma3ForCausalLM"},
+    tensors={**_TENSORS, "output": place("lm_head", needed=optional)},
+    layer_tensors={
+        **_LAYER2,
+        **{stem: _norm(at.name) for stem, at in HEAD_NORMS.items()},
+    },
     keys=(
         *DECODER,
         Key("final_logit_softcapping", "final_logit_softcapping", float, None),
     ),
-    fixed=MappingProxyType(
-        {
-            "hidden_activation": _GELU,
-            "attention_bias": False,
-            "attn_logit_softcapping": None,
-            "use_bidirectional_attention": False,
-        }
-    ),
+    fixed={
+        "hidden_activation": _GELU,
+        "attention_bias": False,
+        "attn_logit_softcapping": None,
+        "use_bidirectional_attention": False,
+    },
     more_config=_read_gemma3,
     more_metadata=_gemma3_metadata,
 )

@@ -8,7 +8,6 @@ does not run GPT-J; its files are read as other programs write them under those 
 from __future__ import annotations
 
 import re
-from types import MappingProxyType
 from typing import Any
 
 from model_server.checkpoints.gguf.architecture import (
@@ -51,38 +50,40 @@ def _with_prefix(name: str) -> str:
     return name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"
 
 
+def _rotated(facts: Facts, size: int) -> int:
+    """Return how many of a head's `size` dimensions rotate."""
+    rotated = facts.whole(_ROTATED, size)
+    if rotated % 2 or rotated > size:
+        raise CheckpointError(f"it cannot rotate {rotated} of {size} head dimensions")
+    return rotated
+
+
 GPT2 = GgufArchitecture(
     name="gpt2",
-    model_types=MappingProxyType({"gpt2": "GPT2LMHeadModel"}),
-    tensors=MappingProxyType(
-        {
-            "token_embd": place("transformer.wte"),
-            "position_embd": place("transformer.wpe"),
-            "output_norm": place("transformer.ln_f"),
-            "output": place("lm_head", needed=optional),
-        }
-    ),
-    layer_tensors=MappingProxyType(
-        {
-            "attn_norm": place("ln_1"),
-            "attn_qkv": _transposed("attn.c_attn"),
-            "attn_output": _transposed("attn.c_proj"),
-            "ffn_norm": place("ln_2"),
-            "ffn_up": _transposed("mlp.c_fc"),
-            "ffn_down": _transposed("mlp.c_proj"),
-        }
-    ),
+    model_types={"gpt2": "GPT2LMHeadModel"},
+    tensors={
+        "token_embd": place("transformer.wte"),
+        "position_embd": place("transformer.wpe"),
+        "output_norm": place("transformer.ln_f"),
+        "output": place("lm_head", needed=optional),
+    },
+    layer_tensors={
+        "attn_norm": place("ln_1"),
+        "attn_qkv": _transposed("attn.c_attn"),
+        "attn_output": _transposed("attn.c_proj"),
+        "ffn_norm": place("ln_2"),
+        "ffn_up": _transposed("mlp.c_fc"),
+        "ffn_down": _transposed("mlp.c_proj"),
+    },
     layers="transformer.h",
     keys=_GPT_KEYS,
     layer_count="n_layer",
-    fixed=MappingProxyType(
-        {
-            "activation_function": "gelu_new",
-            "add_cross_attention": False,
-            "scale_attn_weights": True,
-            "scale_attn_by_inverse_layer_idx": False,
-        }
-    ),
+    fixed={
+        "activation_function": "gelu_new",
+        "add_cross_attention": False,
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+    },
     more_config=lambda facts, config: {},
     more_metadata=_ffw,
     usual=_with_prefix,
@@ -94,10 +95,7 @@ def _read_gptj(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     if facts.number("rope.freq_base", 10000.0) != 10000.0:
         raise CheckpointError("its rope.freq_base is not 10000, as GPT-J requires")
     size = config["n_embd"] // config["n_head"]
-    rotated = facts.whole(_ROTATED, size)
-    if rotated % 2 or rotated > size:
-        raise CheckpointError(f"it cannot rotate {rotated} of {size} head dimensions")
-    return {"rotary_dim": rotated}
+    return {"rotary_dim": _rotated(facts, size)}
 
 
 def _gptj_metadata(config: Config) -> dict[str, Any]:
@@ -108,29 +106,25 @@ def _gptj_metadata(config: Config) -> dict[str, Any]:
 
 GPTJ = GgufArchitecture(
     name="gptj",
-    model_types=MappingProxyType({"gptj": "GPTJForCausalLM"}),
-    tensors=MappingProxyType(
-        {
-            "token_embd": place("transformer.wte"),
-            "output_norm": place("transformer.ln_f"),
-            "output": place("lm_head", needed=optional),
-        }
-    ),
-    layer_tensors=MappingProxyType(
-        {
-            "attn_norm": place("ln_1"),
-            "attn_q": place("attn.q_proj"),
-            "attn_k": place("attn.k_proj"),
-            "attn_v": place("attn.v_proj"),
-            "attn_output": place("attn.out_proj"),
-            "ffn_up": place("mlp.fc_in"),
-            "ffn_down": place("mlp.fc_out"),
-        }
-    ),
+    model_types={"gptj": "GPTJForCausalLM"},
+    tensors={
+        "token_embd": place("transformer.wte"),
+        "output_norm": place("transformer.ln_f"),
+        "output": place("lm_head", needed=optional),
+    },
+    layer_tensors={
+        "attn_norm": place("ln_1"),
+        "attn_q": place("attn.q_proj"),
+        "attn_k": place("attn.k_proj"),
+        "attn_v": place("attn.v_proj"),
+        "attn_output": place("attn.out_proj"),
+        "ffn_up": place("mlp.fc_in"),
+        "ffn_down": place("mlp.fc_out"),
+    },
     layers="transformer.h",
     keys=_GPT_KEYS,
     layer_count="n_layer",
-    fixed=MappingProxyType({"activation_function": "gelu_new"}),
+    fixed={"activation_function": "gelu_new"},
     more_config=_read_gptj,
     more_metadata=_gptj_metadata,
     dropped=_MASKS,
@@ -139,9 +133,7 @@ GPTJ = GgufArchitecture(
 
 def _read_neox(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     size = config["hidden_size"] // config["num_attention_heads"]
-    rotated = facts.whole(_ROTATED, size)
-    if rotated % 2 or rotated > size:
-        raise CheckpointError(f"it cannot rotate {rotated} of {size} head dimensions")
+    rotated = _rotated(facts, size)
     rope = read_rope(facts, rotated)
     return {
         "rotary_pct": rotated / size,
@@ -160,24 +152,20 @@ def _neox_metadata(config: Config) -> dict[str, Any]:
 
 GPTNEOX = GgufArchitecture(
     name="gptneox",
-    model_types=MappingProxyType({"gpt_neox": "GPTNeoXForCausalLM"}),
-    tensors=MappingProxyType(
-        {
-            "token_embd": place("gpt_neox.embed_in"),
-            "output_norm": place("gpt_neox.final_layer_norm"),
-            "output": place("embed_out", needed=optional),
-        }
-    ),
-    layer_tensors=MappingProxyType(
-        {
-            "attn_norm": place("input_layernorm"),
-            "attn_qkv": place("attention.query_key_value", order=fused("num_attention_heads")),
-            "attn_output": place("attention.dense"),
-            "ffn_norm": place("post_attention_layernorm"),
-            "ffn_up": place("mlp.dense_h_to_4h"),
-            "ffn_down": place("mlp.dense_4h_to_h"),
-        }
-    ),
+    model_types={"gpt_neox": "GPTNeoXForCausalLM"},
+    tensors={
+        "token_embd": place("gpt_neox.embed_in"),
+        "output_norm": place("gpt_neox.final_layer_norm"),
+        "output": place("embed_out", needed=optional),
+    },
+    layer_tensors={
+        "attn_norm": place("input_layernorm"),
+        "attn_qkv": place("attention.query_key_value", order=fused("num_attention_heads")),
+        "attn_output": place("attention.dense"),
+        "ffn_norm": place("post_attention_layernorm"),
+        "ffn_up": place("mlp.dense_h_to_4h"),
+        "ffn_down": place("mlp.dense_4h_to_h"),
+    },
     layers="gpt_neox.layers",
     keys=(
         *SIZES,
@@ -185,7 +173,7 @@ GPTNEOX = GgufArchitecture(
         Key("layer_norm_eps", "attention.layer_norm_epsilon", float, 1e-5),
         Key("use_parallel_residual", "use_parallel_residual", bool, True),
     ),
-    fixed=MappingProxyType({"hidden_act": "gelu", "attention_bias": True}),
+    fixed={"hidden_act": "gelu", "attention_bias": True},
     more_config=_read_neox,
     more_metadata=_neox_metadata,
     dropped=_MASKS,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from model_server.checkpoints.gguf.architecture import (
@@ -23,41 +22,44 @@ from model_server.checkpoints.gguf.architecture import (
 from model_server.checkpoints.gguf.facts import Facts, Key
 from model_server.checkpoints.gguf.heads import (
     DECODER,
-    heads_metadata,
     layer_types,
-    read_heads,
     read_window,
     window_metadata,
 )
-from model_server.checkpoints.gguf.rope import read_rope, rope_factors, rope_metadata
+from model_server.checkpoints.gguf.rope import (
+    read_rotary_heads,
+    rope_factors,
+    rotary_heads_metadata,
+)
 
-TENSORS: Mapping[str, TensorPlace] = MappingProxyType(
-    {
-        "token_embd": place("model.embed_tokens"),
-        "output_norm": place("model.norm"),
-        "output": place("lm_head", needed=optional),
-    }
-)
-ATTENTION: Mapping[str, TensorPlace] = MappingProxyType(
-    {
-        "attn_norm": place("input_layernorm"),
-        "attn_q": place("self_attn.q_proj"),
-        "attn_k": place("self_attn.k_proj"),
-        "attn_v": place("self_attn.v_proj"),
-        "attn_output": place("self_attn.o_proj"),
-        "ffn_norm": place("post_attention_layernorm"),
-    }
-)
-FEED_FORWARD: Mapping[str, TensorPlace] = MappingProxyType(
-    {
-        "ffn_gate": place("mlp.gate_proj"),
-        "ffn_up": place("mlp.up_proj"),
-        "ffn_down": place("mlp.down_proj"),
-    }
-)
+TENSORS: Mapping[str, TensorPlace] = {
+    "token_embd": place("model.embed_tokens"),
+    "output_norm": place("model.norm"),
+    "output": place("lm_head", needed=optional),
+}
+PROJECTIONS: Mapping[str, TensorPlace] = {
+    "attn_q": place("self_attn.q_proj"),
+    "attn_k": place("self_attn.k_proj"),
+    "attn_v": place("self_attn.v_proj"),
+    "attn_output": place("self_attn.o_proj"),
+}
+NORMS: Mapping[str, TensorPlace] = {
+    "attn_norm": place("input_layernorm"),
+    "ffn_norm": place("post_attention_layernorm"),
+}
+HEAD_NORMS: Mapping[str, TensorPlace] = {
+    "attn_q_norm": place("self_attn.q_norm"),
+    "attn_k_norm": place("self_attn.k_norm"),
+}
 # Stored by the first exporters although every implementation computes it.
 INVERSE_FREQUENCIES = re.compile(r".*rotary_emb\.inv_freq")
 _EXPERTS = Key("num_local_experts", "expert_count", default=None)
+
+
+def feed_forward(name: str = "mlp", suffix: str = "", **rest: Any) -> dict[str, TensorPlace]:
+    """Return the three matrices of a gated feed-forward below `name`; `rest`: of `TensorPlace`."""
+    parts = ("gate", "up", "down")
+    return {f"ffn_{part}{suffix}": place(f"{name}.{part}_proj", **rest) for part in parts}
 
 
 def _mixtral(config: Config, layer: int) -> bool:
@@ -69,8 +71,7 @@ def _dense(config: Config, layer: int) -> bool:
 
 
 def _more_config(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
-    more = read_heads(facts, config)
-    more |= read_rope(facts, more["head_dim"])
+    more = read_rotary_heads(facts, config)
     window, experts = read_window(facts), facts.get("expert_count")
     if experts:
         return more | {
@@ -86,7 +87,7 @@ def _more_config(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _more_metadata(config: Config) -> dict[str, Any]:
-    more = heads_metadata(config) | rope_metadata(config)
+    more = rotary_heads_metadata(config)
     if config["model_type"] == "llama":
         return more
     everywhere = layer_types(config["num_hidden_layers"], 0)
@@ -102,30 +103,25 @@ def _more_metadata(config: Config) -> dict[str, Any]:
 _EXPERT = "block_sparse_moe.experts.{e}"
 LLAMA = GgufArchitecture(
     name="llama",
-    model_types=MappingProxyType(
-        {
-            "llama": "LlamaForCausalLM",
-            "mistral": "MistralForCausalLM",
-            "mixtral": "MixtralForCausalLM",
-        }
-    ),
+    model_types={
+        "llama": "LlamaForCausalLM",
+        "mistral": "MistralForCausalLM",
+        "mixtral": "MixtralForCausalLM",
+    },
     tensors=TENSORS,
-    layer_tensors=MappingProxyType(
-        {
-            **ATTENTION,
-            "attn_q": place("self_attn.q_proj", order=rotated("num_attention_heads")),
-            "attn_k": place("self_attn.k_proj", order=rotated("num_key_value_heads")),
-            "ffn_gate": place("mlp.gate_proj", needed=_dense),
-            "ffn_up": place("mlp.up_proj", needed=_dense),
-            "ffn_down": place("mlp.down_proj", needed=_dense),
-            "ffn_gate_inp": place("block_sparse_moe.gate", needed=_mixtral),
-            "ffn_gate_exps": place(f"{_EXPERT}.w1", needed=_mixtral),
-            "ffn_down_exps": place(f"{_EXPERT}.w2", needed=_mixtral),
-            "ffn_up_exps": place(f"{_EXPERT}.w3", needed=_mixtral),
-        }
-    ),
+    layer_tensors={
+        **NORMS,
+        **PROJECTIONS,
+        "attn_q": place("self_attn.q_proj", order=rotated("num_attention_heads")),
+        "attn_k": place("self_attn.k_proj", order=rotated("num_key_value_heads")),
+        **feed_forward(needed=_dense),
+        "ffn_gate_inp": place("block_sparse_moe.gate", needed=_mixtral),
+        "ffn_gate_exps": place(f"{_EXPERT}.w1", needed=_mixtral),
+        "ffn_down_exps": place(f"{_EXPERT}.w2", needed=_mixtral),
+        "ffn_up_exps": place(f"{_EXPERT}.w3", needed=_mixtral),
+    },
     keys=DECODER,
-    fixed=MappingProxyType({"hidden_act": "silu"}),
+    fixed={"hidden_act": "silu"},
     more_config=_more_config,
     more_metadata=_more_metadata,
     factors=rope_factors,

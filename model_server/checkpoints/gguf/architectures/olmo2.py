@@ -2,51 +2,47 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import Any
 
-from model_server.checkpoints.gguf.architecture import Config, GgufArchitecture, place
+from model_server.checkpoints.gguf.architecture import GgufArchitecture, place
 from model_server.checkpoints.gguf.architectures.llama import (
-    ATTENTION,
-    FEED_FORWARD,
+    HEAD_NORMS,
     INVERSE_FREQUENCIES,
+    PROJECTIONS,
     TENSORS,
+    feed_forward,
 )
 from model_server.checkpoints.gguf.facts import Facts
-from model_server.checkpoints.gguf.heads import DECODER, heads_metadata, read_heads, read_window
-from model_server.checkpoints.gguf.rope import read_rope, rope_factors, rope_metadata
+from model_server.checkpoints.gguf.heads import DECODER, read_window
+from model_server.checkpoints.gguf.rope import (
+    read_rotary_heads,
+    rope_factors,
+    rotary_heads_metadata,
+)
 from sax.errors import CheckpointError
 
 
 def _more_config(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     if read_window(facts):
         raise CheckpointError("it is an OLMo 3 (it has sliding windows), which is not supported")
-    more = read_heads(facts, config)
-    return more | read_rope(facts, more["head_dim"])
-
-
-def _more_metadata(config: Config) -> dict[str, Any]:
-    return heads_metadata(config) | rope_metadata(config)
+    return read_rotary_heads(facts, config)
 
 
 OLMO2 = GgufArchitecture(
     name="olmo2",
-    model_types=MappingProxyType({"olmo2": "Olmo2ForCausalLM"}),
+    model_types={"olmo2": "Olmo2ForCausalLM"},
     tensors=TENSORS,
-    layer_tensors=MappingProxyType(
-        {
-            **{name: ATTENTION[name] for name in ("attn_q", "attn_k", "attn_v", "attn_output")},
-            **FEED_FORWARD,
-            "attn_q_norm": place("self_attn.q_norm"),
-            "attn_k_norm": place("self_attn.k_norm"),
-            "post_attention_norm": place("post_attention_layernorm"),
-            "post_ffw_norm": place("post_feedforward_layernorm"),
-        }
-    ),
+    layer_tensors={
+        **PROJECTIONS,
+        **HEAD_NORMS,
+        **feed_forward(),
+        "post_attention_norm": place("post_attention_layernorm"),
+        "post_ffw_norm": place("post_feedforward_layernorm"),
+    },
     keys=DECODER,
-    fixed=MappingProxyType({"hidden_act": "silu", "attention_bias": False}),
+    fixed={"hidden_act": "silu", "attention_bias": False},
     more_config=_more_config,
-    more_metadata=_more_metadata,
+    more_metadata=rotary_heads_metadata,
     factors=rope_factors,
     dropped=INVERSE_FREQUENCIES,
 )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import Any
 
 from model_server.checkpoints.gguf.architecture import Config, GgufArchitecture, place
-from model_server.checkpoints.gguf.architectures.llama import INVERSE_FREQUENCIES, TENSORS
+from model_server.checkpoints.gguf.architectures.llama import INVERSE_FREQUENCIES, NORMS, TENSORS
 from model_server.checkpoints.gguf.facts import Facts
 from model_server.checkpoints.gguf.heads import (
     DECODER,
@@ -48,20 +47,17 @@ def _rotated(config: Config) -> int:
 
 PHI3 = GgufArchitecture(
     name="phi3",
-    model_types=MappingProxyType({"phi3": "Phi3ForCausalLM"}),
+    model_types={"phi3": "Phi3ForCausalLM"},
     tensors=TENSORS,
-    layer_tensors=MappingProxyType(
-        {
-            "attn_norm": place("input_layernorm"),
-            "attn_qkv": place("self_attn.qkv_proj"),
-            "attn_output": place("self_attn.o_proj"),
-            "ffn_norm": place("post_attention_layernorm"),
-            "ffn_up": place("mlp.gate_up_proj"),
-            "ffn_down": place("mlp.down_proj"),
-        }
-    ),
+    layer_tensors={
+        **NORMS,
+        "attn_qkv": place("self_attn.qkv_proj"),
+        "attn_output": place("self_attn.o_proj"),
+        "ffn_up": place("mlp.gate_up_proj"),
+        "ffn_down": place("mlp.down_proj"),
+    },
     keys=DECODER,
-    fixed=MappingProxyType({"hidden_act": "silu", "attention_bias": False}),
+    fixed={"hidden_act": "silu", "attention_bias": False},
     more_config=_more_config,
     more_metadata=_more_metadata,
     factors=longrope_factors,

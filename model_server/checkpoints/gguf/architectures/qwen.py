@@ -5,33 +5,35 @@ llama.cpp implements no sliding window for these; here it is written and read un
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import Any
 
 from model_server.checkpoints.gguf.architecture import Config, GgufArchitecture, place
 from model_server.checkpoints.gguf.architectures.llama import (
-    ATTENTION,
-    FEED_FORWARD,
+    HEAD_NORMS,
     INVERSE_FREQUENCIES,
+    NORMS,
+    PROJECTIONS,
     TENSORS,
+    feed_forward,
 )
 from model_server.checkpoints.gguf.facts import Facts, Key
 from model_server.checkpoints.gguf.heads import (
     DECODER,
     FULL,
     SLIDING,
-    heads_metadata,
-    read_heads,
     read_layer_types,
     read_window,
     window_metadata,
 )
-from model_server.checkpoints.gguf.rope import read_rope, rope_factors, rope_metadata
+from model_server.checkpoints.gguf.rope import (
+    read_rotary_heads,
+    rope_factors,
+    rotary_heads_metadata,
+)
 
 
 def _read_qwen2(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
-    more = read_heads(facts, config)
-    return more | read_rope(facts, more["head_dim"]) | _read_windows(facts, config)
+    return read_rotary_heads(facts, config) | _read_windows(facts, config)
 
 
 def _read_qwen3(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +54,7 @@ def _read_windows(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _metadata(config: Config) -> dict[str, Any]:
-    more = heads_metadata(config) | rope_metadata(config)
+    more = rotary_heads_metadata(config)
     if not config.get("use_sliding_window"):
         return more
     layers, first = config["num_hidden_layers"], config.get("max_window_layers", 28)
@@ -64,46 +66,37 @@ def _metadata(config: Config) -> dict[str, Any]:
 
 QWEN2 = GgufArchitecture(
     name="qwen2",
-    model_types=MappingProxyType({"qwen2": "Qwen2ForCausalLM"}),
+    model_types={"qwen2": "Qwen2ForCausalLM"},
     tensors=TENSORS,
-    layer_tensors=MappingProxyType({**ATTENTION, **FEED_FORWARD}),
+    layer_tensors={**NORMS, **PROJECTIONS, **feed_forward()},
     keys=DECODER,
-    fixed=MappingProxyType({"hidden_act": "silu"}),
+    fixed={"hidden_act": "silu"},
     more_config=_read_qwen2,
     more_metadata=_metadata,
     factors=rope_factors,
     dropped=INVERSE_FREQUENCIES,
 )
-_NORMED = {
-    **ATTENTION,
-    "attn_q_norm": place("self_attn.q_norm"),
-    "attn_k_norm": place("self_attn.k_norm"),
-}
+_ATTENTION = {**NORMS, **PROJECTIONS, **HEAD_NORMS}
 QWEN3 = GgufArchitecture(
     name="qwen3",
-    model_types=MappingProxyType({"qwen3": "Qwen3ForCausalLM"}),
+    model_types={"qwen3": "Qwen3ForCausalLM"},
     tensors=TENSORS,
-    layer_tensors=MappingProxyType({**_NORMED, **FEED_FORWARD}),
+    layer_tensors={**_ATTENTION, **feed_forward()},
     keys=DECODER,
-    fixed=MappingProxyType({"hidden_act": "silu"}),
+    fixed={"hidden_act": "silu"},
     more_config=_read_qwen3,
     more_metadata=_metadata,
     factors=rope_factors,
 )
-_EXPERT = "mlp.experts.{e}"
 QWEN3MOE = GgufArchitecture(
     name="qwen3moe",
-    model_types=MappingProxyType({"qwen3_moe": "Qwen3MoeForCausalLM"}),
+    model_types={"qwen3_moe": "Qwen3MoeForCausalLM"},
     tensors=TENSORS,
-    layer_tensors=MappingProxyType(
-        {
-            **_NORMED,
-            "ffn_gate_inp": place("mlp.gate"),
-            "ffn_gate_exps": place(f"{_EXPERT}.gate_proj"),
-            "ffn_down_exps": place(f"{_EXPERT}.down_proj"),
-            "ffn_up_exps": place(f"{_EXPERT}.up_proj"),
-        }
-    ),
+    layer_tensors={
+        **_ATTENTION,
+        "ffn_gate_inp": place("mlp.gate"),
+        **feed_forward("mlp.experts.{e}", "_exps"),
+    },
     keys=(
         *DECODER,
         Key("num_experts", "expert_count"),
@@ -112,7 +105,7 @@ QWEN3MOE = GgufArchitecture(
         # llama.cpp has no key for this and always normalises, as the published models do.
         Key("norm_topk_prob", "expert_weights_norm", bool, True),
     ),
-    fixed=MappingProxyType({"hidden_act": "silu", "decoder_sparse_step": 1, "mlp_only_layers": []}),
+    fixed={"hidden_act": "silu", "decoder_sparse_step": 1, "mlp_only_layers": []},
     more_config=_read_qwen3,
     more_metadata=_metadata,
     factors=rope_factors,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from model_server.checkpoints.huggingface.folder_tokenizer import folder_tokenizer
+from model_server.checkpoints.huggingface.folder_files import folder_tokenizer
 from model_server.text.token_bytes import byte_alphabet
 from model_server.text.tokenizer import HfTokenizer
 from sax.errors import CheckpointError

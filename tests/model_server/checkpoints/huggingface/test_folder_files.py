@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from model_server.checkpoints.huggingface.folder_tokenizer import (
+from model_server.checkpoints.huggingface.folder_files import (
     folder_chat_template,
     folder_tokenizer,
 )

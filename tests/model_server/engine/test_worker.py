@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from model_server.serving.batcher import Worker
+from model_server.engine.worker import Worker
 
 
 @pytest.fixture
@@ -63,3 +64,28 @@ async def test_the_thread_ends_after_the_jobs_it_has() -> None:
         if thread.name == "worker that stops":
             await asyncio.to_thread(thread.join, 10)
             assert not thread.is_alive()
+
+
+async def test_a_worker_that_nobody_holds_ends_its_thread_after_its_jobs() -> None:
+    worker = Worker("worker let go")
+    thread = worker.submit(threading.current_thread)
+    slow = worker.submit(time.sleep, 0.05)
+    del worker
+    await asyncio.to_thread(thread.result().join, 10)
+    assert not thread.result().is_alive()
+    assert slow.done()
+
+
+def test_one_job_gets_a_thread_of_its_own_and_raises_whatever_it_raised() -> None:
+    def leave() -> None:
+        raise SystemExit(3)
+
+    assert Worker.once("one job", threading.current_thread).result(10).name == "one job"
+    with pytest.raises(SystemExit):
+        Worker.once("one job", leave).result(10)
+
+
+def test_a_worker_without_jobs_has_no_thread() -> None:
+    worker = Worker("worker without jobs")
+    assert all(thread.name != "worker without jobs" for thread in threading.enumerate())
+    worker.stop()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,45 +17,10 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.engine.step_program import StepProgram
 from model_server.kernels.pages import LayerPages
 
 Block = LayerPages  # with a leading axis of layers: [L, n, K, ...]
-
-
-class Directions(Protocol):
-    """Directions in which a server hands off pages."""
-
-    @property
-    def gives(self) -> bool:
-        """True if this server offers pages."""
-        ...
-
-    @property
-    def takes(self) -> bool:
-        """True if this server fetches pages."""
-        ...
-
-
-class PageTraffic(Directions, Protocol):
-    """KV handoff of this host: pages fetched from other servers and offered to them."""
-
-    def addresses(self) -> Sequence[str]:
-        """Addresses from which this host's pages are fetched."""
-        ...
-
-    def offer(self, key: int, blocks: Sequence[Block]) -> None:
-        """Let one other server fetch these blocks."""
-        ...
-
-    def take(self, key: int) -> Sequence[Block]:
-        """Return the fetched blocks. Raises KeyError."""
-        ...
-
-    def drop(self, key: int) -> None:
-        """Free anything fetched or offered under the key."""
-        ...
-
-    def close(self) -> None: ...
 
 
 def block_sizes(count: int) -> list[int]:
@@ -82,34 +47,46 @@ def _stacked(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
 class PageCopies:
     """Compiled copies for one model's pool, in blocks up to the pages of a whole sequence."""
 
-    def __init__(
-        self, layers: Sequence[Any], last_tokens: Any, everywhere: jax.sharding.Sharding, most: int
-    ) -> None:
-        self._layers = tuple(layers)  # shapes
-        self._last_tokens = last_tokens  # shape
-        self._everywhere = everywhere
+    def __init__(self, program: StepProgram, most: int, *, gives: bool, takes: bool) -> None:
+        """most: pages of one sequence. gives, takes: whether pages are offered, and fetched."""
+        self.gives = gives
+        self.takes = takes
+        self._layers = program.pages  # shapes, as are the last tokens
+        self._last_tokens = program.last_tokens
+        self._everywhere = program.everywhere
         self._sizes = block_sizes((1 << most.bit_length()) - 1)
         self._reads: dict[int, Any] = {}
         self._writes: dict[int, Any] = {}
         self._put: Any = None
 
-    def compile(self, ways: Directions, programs: Programs = COMPILED_HERE) -> None:
-        """Compile the programs for these directions."""
+    def compile(self, programs: Programs = COMPILED_HERE) -> None:
+        """Compile the programs for its directions."""
         for size in self._sizes:
-            if ways.gives:
+            if self.gives:
                 self._reads[size] = programs.compiled(
                     f"read {size} pages", functools.partial(self._lower_read, size)
                 )
-            if ways.takes:
+            if self.takes:
                 self._writes[size] = programs.compiled(
                     f"write {size} pages", functools.partial(self._lower_write, size)
                 )
-        if ways.takes:
+        if self.takes:
             self._put = programs.compiled("put a token", self._lower_put)
 
-    def count(self, ways: Directions) -> int:
+    @property
+    def count(self) -> int:
         """Number of programs that `compile` makes."""
-        return len(self._sizes) * (ways.gives + ways.takes) + ways.takes
+        return len(self._sizes) * (self.gives + self.takes) + self.takes
+
+    def warm(self, layers: Any, last_tokens: jax.Array) -> tuple[Any, jax.Array]:
+        """Run each program once, on scratch; returns the arrays that replace the input."""
+        scratch = (0,) * sum(self._sizes)
+        blocks = self.read(layers, scratch) if self.gives else []
+        if self.takes:
+            layers = self.write(layers, blocks or self._empty(len(scratch)), scratch)
+            last_tokens = self.put_token(last_tokens, last_tokens.size - 1, 0)
+        jax.block_until_ready((blocks, layers, last_tokens))
+        return layers, last_tokens
 
     def _lower_read(self, size: int) -> jax.stages.Lowered:
         block = block_shape(self._layers, size)
@@ -142,7 +119,7 @@ class PageCopies:
             at += size
         return layers
 
-    def empty(self, count: int) -> list[Block]:
+    def _empty(self, count: int) -> list[Block]:
         """Return blocks for this many pages, with arbitrary contents."""
         return [
             jax.tree.map(_zeros, block_shape(self._layers, size)) for size in block_sizes(count)

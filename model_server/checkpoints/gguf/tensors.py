@@ -1,6 +1,6 @@
 """Lists the tensors of a GGUF file by Hugging Face name, checked against the configuration.
 
-`gguf_view` reads one of them. Raises CheckpointError without the file's name, which the caller
+`view` reads one of them. Raises CheckpointError without the file's name, which the caller
 adds.
 """
 

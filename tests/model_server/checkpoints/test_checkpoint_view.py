@@ -1,4 +1,4 @@
-"""Files of a model without its head leave out what the model is called."""
+"""Views of a checkpoint: tensors hidden or renamed, and never a view of a view."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from model_server.checkpoints.bare_names import with_whole_names
 from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.checkpoint_view import (
+    CheckpointView,
+    with_whole_names,
+    without,
+    without_prefixes,
+)
 from model_server.checkpoints.opening import open_checkpoint
 from sax.errors import CheckpointError
 
@@ -54,3 +59,32 @@ def test_other_checkpoints_stay_as_they_are(tmp_path: Path, stored: Any, wanted:
     checkpoint = checkpoint_with(tmp_path, *stored)
     assert with_whole_names(checkpoint, wanted) is checkpoint
     checkpoint.close()
+
+
+def test_a_view_of_a_view_reads_the_open_checkpoint(tmp_path: Path) -> None:
+    opened = checkpoint_with(tmp_path, "wte.weight", "h.0.ln_1.weight", "h.1.a", "h.1.b")
+    whole = with_whole_names(without_prefixes(opened, ("h.1.",)), WANTED)
+    view = without(whole, {"transformer.wte.weight"})
+    assert isinstance(view, CheckpointView)
+    assert view.opened is opened
+    assert view.names() == ["transformer.h.0.ln_1.weight"]
+    np.testing.assert_array_equal(view.read(view.names()[0]), opened.read("h.0.ln_1.weight"))
+    assert (view.format, view.folder, view.config) == ("safetensors", tmp_path, opened.config)
+    assert view.generation_config == {}
+    view.close()
+    with pytest.raises(CheckpointError, match="closed"):
+        opened.read("wte.weight")
+
+
+def test_hiding_nothing_changes_nothing(tmp_path: Path) -> None:
+    opened = checkpoint_with(tmp_path, "wte.weight")
+    assert without_prefixes(opened, ()) is without(opened, ()) is opened
+    opened.close()
+
+
+def test_an_unknown_name_is_reported_with_the_file(tmp_path: Path) -> None:
+    opened = checkpoint_with(tmp_path, "wte.weight", "lm_head.weight")
+    view = without_prefixes(opened, ("lm_head.",))
+    with pytest.raises(CheckpointError, match=f"{tmp_path} has no tensor other"):
+        view.read("other")
+    view.close()

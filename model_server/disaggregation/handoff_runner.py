@@ -1,0 +1,119 @@
+"""Moves a sequence's pages at its first step here, or at the end of its prompt.
+
+Wraps the runner of an engine; the engine and its steps do not know of it. Which sequences came from
+another server, or are computed for one, is kept here by sequence id, and the steps tell when their
+pages are due: a row whose sequence is to be imported is its first, and a row that ends the prompt
+of one to be exported yields a token.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from model_server.disaggregation.transfers import Transfers
+from model_server.engine.types import EngineLimits, HeldRunner, PendingStep, Row, Step
+
+
+class MovableRunner(HeldRunner, Protocol):
+    """A runner, on all of its hosts, whose pages can be moved between steps, in that order."""
+
+    def import_pages(self, key: int, pages: Sequence[int], slot: int, token: int) -> None:
+        """Fill the pages with those fetched under the key; `token` becomes the slot's last."""
+        ...
+
+    def export_pages(self, key: int, pages: Sequence[int]) -> None:
+        """Offer a copy of the pages under the key."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Import:
+    key: int
+    token: int  # the answer's first, computed with the pages
+
+
+class HandoffRunner:
+    """The engine's thread launches; any thread announces and forgets sequences."""
+
+    def __init__(self, runner: MovableRunner, transfers: Transfers) -> None:
+        self._runner = runner
+        self._transfers = transfers
+        self._tables: list[list[int]] = [[] for _ in range(runner.limits.slots)]  # pages by slot
+        self._lock = threading.Lock()  # guards both below
+        self._imports: dict[int, _Import] = {}  # by sequence
+        self._exports: dict[int, int] = {}  # keys by sequence
+
+    @property
+    def limits(self) -> EngineLimits:
+        return self._runner.limits
+
+    @property
+    def closed(self) -> bool:
+        return self._runner.closed
+
+    def expect_import(self, sequence: int, key: int, token: int) -> None:
+        """Before its first row, fill the sequence's pages with those fetched under the key.
+
+        To be called before any step can have the sequence, as `expect_export`.
+        """
+        with self._lock:
+            self._imports[sequence] = _Import(key, token)
+
+    def expect_export(self, sequence: int, key: int) -> None:
+        """Offer the sequence's pages under the key once its prompt is computed."""
+        with self._lock:
+            self._exports[sequence] = key
+
+    def forget(self, sequence: int) -> None:
+        """Free the fetched pages of a sequence that was cancelled; never export it.
+
+        Steps launched before the engine notices may still have its rows: their results are
+        dropped, so it does not matter what its pages hold.
+        """
+        with self._lock:
+            arriving = self._imports.pop(sequence, None)
+            self._exports.pop(sequence, None)
+        if arriving is not None:
+            self._transfers.drop(arriving.key)
+
+    def launch(self, step: Step) -> PendingStep:
+        for grant in step.grants:
+            self._tables[grant.slot][grant.first :] = grant.pages
+        for row, arriving in self._arriving(step):
+            pages = self._pages(row, row.start)
+            self._runner.import_pages(arriving.key, pages, row.slot, arriving.token)
+        pending = self._runner.launch(step)
+        for row, key in self._leaving(step):
+            self._runner.export_pages(key, self._pages(row, row.start + row.count))
+            with self._lock:
+                wanted = self._exports.pop(row.sequence, None) is not None
+            if not wanted:  # cancelled meanwhile: nobody else drops what was offered just now
+                self._transfers.drop(key)
+        return pending
+
+    def close(self) -> None:
+        self._runner.close()
+
+    def _arriving(self, step: Step) -> list[tuple[Row, _Import]]:
+        with self._lock:
+            if not self._imports:
+                return []
+            rows = [row for row in step.rows if row.sequence in self._imports]
+            return [(row, self._imports.pop(row.sequence)) for row in rows]
+
+    def _leaving(self, step: Step) -> list[tuple[Row, int]]:
+        with self._lock:
+            if not self._exports:
+                return []
+            return [
+                (row, self._exports[row.sequence])
+                for row in step.rows
+                if row.yields and row.sequence in self._exports
+            ]
+
+    def _pages(self, row: Row, positions: int) -> tuple[int, ...]:
+        """Return the pages that hold this many positions of the row's sequence."""
+        return tuple(self._tables[row.slot][: -(-positions // self.limits.page_size)])

@@ -1,0 +1,73 @@
+"""One host's runner whose pages can leave for other servers and come from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from model_server.disaggregation.kv_transfers import KvTransfers
+from model_server.disaggregation.page_copies import PageCopies
+from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.engine.runner import ModelRunner
+from model_server.engine.types import EngineLimits, PendingStep, Step
+from sax.types import Progress
+
+
+class KvRunner:
+    """Wraps a `ModelRunner`; pages are copied between its steps, in the order of the calls."""
+
+    def __init__(self, runner: ModelRunner, transfers: KvTransfers) -> None:
+        self._runner = runner
+        self.transfers = transfers
+        self._copies = PageCopies(
+            runner.program,
+            runner.limits.pages_per_sequence,
+            gives=transfers.gives,
+            takes=transfers.takes,
+        )
+
+    @property
+    def limits(self) -> EngineLimits:
+        return self._runner.limits
+
+    @property
+    def closed(self) -> bool:
+        return self._runner.closed
+
+    @property
+    def offer(self) -> str:
+        """Address from which other replicas fetch this host's pages; "" if it offers none."""
+        return self.transfers.addresses()[0] if self.transfers.gives else ""
+
+    def compile(
+        self, report: Callable[[Progress], None], programs: Programs = COMPILED_HERE
+    ) -> None:
+        self._runner.compile(report, programs)
+        self._copies.compile(programs)
+
+    @property
+    def warmups(self) -> int:
+        return self._runner.warmups + 1  # all page copies at once
+
+    def warm(self, index: int) -> None:
+        if index < self._runner.warmups:
+            self._runner.warm(index)
+        else:
+            held = self._runner
+            held.pages, held.last_tokens = self._copies.warm(held.pages, held.last_tokens)
+
+    def launch(self, step: Step) -> PendingStep:
+        return self._runner.launch(step)
+
+    def import_pages(self, key: int, pages: Sequence[int], slot: int, token: int) -> None:
+        """Copy the pages fetched under the key into the pool; `token` becomes the slot's last."""
+        held, blocks = self._runner, self.transfers.take(key)
+        held.pages = self._copies.write(held.pages, blocks, pages)
+        held.last_tokens = self._copies.put_token(held.last_tokens, slot, token)
+
+    def export_pages(self, key: int, pages: Sequence[int]) -> None:
+        """Offer a copy of the pages under the key; later steps may overwrite the pages."""
+        self.transfers.offer(key, self._copies.read(self._runner.pages, pages))
+
+    def close(self) -> None:
+        self._runner.close()
+        self.transfers.close()

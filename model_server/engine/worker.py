@@ -1,0 +1,79 @@
+"""One thread that runs jobs in the order in which they came."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, ParamSpec, TypeVar
+
+Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
+_Jobs = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
+
+
+class Worker:
+    """Any thread may call it; the thread starts with the first job.
+
+    A daemon thread: a compile that cannot be stopped must not keep a drained process alive.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: _Jobs = SimpleQueue()
+        self._starting = threading.Lock()
+        self._started = False
+        self.stop = weakref.finalize(self, self._jobs.put, None)  # after the jobs that are queued
+
+    @classmethod
+    def once(cls, name: str, job: Callable[[], Result]) -> Future[Result]:
+        """Run one job on a thread of its own."""
+        worker = cls(name)
+        future = worker.submit(job)
+        worker.stop()
+        return future
+
+    def submit(
+        self,
+        job: Callable[Arguments, Result],
+        *args: Arguments.args,
+        **options: Arguments.kwargs,
+    ) -> Future[Result]:
+        """Queue a job; one that is cancelled before it began is skipped."""
+        future: Future[Result] = Future()
+        self._jobs.put((future, lambda: job(*args, **options)))
+        with self._starting:
+            if not self._started:
+                self._started = True
+                threading.Thread(
+                    target=_work, args=(self._jobs,), name=self._name, daemon=True
+                ).start()
+        return future
+
+    def run(self, job: Callable[[], Result]) -> asyncio.Future[Result]:
+        """Queue a job from the event loop, which no exception of the job can end."""
+        return asyncio.wrap_future(self.submit(_contained, job))
+
+
+def _work(jobs: _Jobs) -> None:
+    # Holds the queue alone, so that a worker that nobody holds is stopped.
+    while (next_job := jobs.get()) is not None:
+        future, job = next_job
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(job())
+            except BaseException as exc:
+                future.set_exception(exc)
+        del next_job, future, job  # keep no request alive while waiting
+
+
+def _contained(job: Callable[[], Result]) -> Result:
+    try:
+        return job()
+    except Exception:
+        raise
+    except BaseException as exc:  # asyncio would end with a SystemExit
+        raise RuntimeError(f"the job raised {type(exc).__name__}: {exc}") from exc
