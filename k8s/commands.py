@@ -6,14 +6,13 @@ import typer
 
 from k8s.doctor_command import doctor
 from k8s.render_command import render
-from sax.cli.failure import ReportingGroup
+from sax.command import PLAIN
 
 k8s = typer.Typer(
     name="k8s",
     help="Render Kubernetes manifests, diagnose a cluster.",
-    cls=ReportingGroup,
     no_args_is_help=True,
-    rich_markup_mode=None,
+    **PLAIN,
 )
 k8s.command()(render)
 k8s.command()(doctor)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sax.cli.terminal import printable, say
+from sax.command import AsJson, fail, printable
 from sax.errors import InvalidRequest, SaxError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def doctor(
             help="Also check that this is installed; repeatable.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Diagnose a live cluster: report problems and how to fix them, without changing anything.
 
@@ -68,8 +68,7 @@ def doctor(
         wanted = _wanted(topology, machine_type, replicas, uses or [])
         snapshot = _snapshot(kubeconfig, context, namespace)
     except SaxError as error:
-        say(f"sax: {error.text}")
-        raise typer.Exit(_BLIND) from None
+        fail(error, _BLIND)
     from k8s.doctor.diagnosis import diagnose
     from k8s.doctor.finding import PROBLEM, worst
 

@@ -11,14 +11,22 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from sax.cli.commands.plan import Chip, ModelPath, Overrides
-from sax.cli.publication import parse_overrides
-from sax.cli.terminal import say
-from sax.errors import InvalidRequest, MemoryPlanError, SaxError
+from sax.command import (
+    WRONG,
+    Chip,
+    MaxContext,
+    ModelPath,
+    Overrides,
+    Slots,
+    fail,
+    parse_overrides,
+    say,
+)
+from sax.errors import InvalidRequest, MemoryPlanError
 from sax.names import CellId, ModelId
 
 if TYPE_CHECKING:
@@ -28,7 +36,7 @@ if TYPE_CHECKING:
 
 _MODULE = "model_server.plan"
 _AUTO = "auto"
-_DOES_NOT_FIT, _BAD_INPUT = 1, 2
+_DOES_NOT_FIT = 1
 _OURS = "# Made by sax "
 
 
@@ -101,11 +109,8 @@ def render(
     ] = None,
     model_path: ModelPath = None,
     override: Overrides = None,
-    slots: Annotated[int | None, typer.Option(help="The servers' --slots.")] = None,
-    max_context: Annotated[
-        int | None,
-        typer.Option("--max-context", "--max_context", help="The servers' --max_context."),
-    ] = None,
+    slots: Slots = None,
+    max_context: MaxContext = None,
     flex_start: Annotated[
         bool,
         typer.Option("--flex-start", help="Use flex-start nodes, created once capacity is free."),
@@ -146,14 +151,9 @@ def render(
         placed = _place(order, topology, chip, machine_type, no_plan)
         _write(_made(order, placed, _command(ctx)), output_dir)
     except MemoryPlanError as error:
-        _leave(error, _DOES_NOT_FIT)
+        fail(error, _DOES_NOT_FIT)
     except InvalidRequest as error:
-        _leave(error, _BAD_INPUT)
-
-
-def _leave(error: SaxError, status: int) -> NoReturn:
-    say(f"sax: {error.text}")
-    raise typer.Exit(status) from None
+        fail(error, WRONG)
 
 
 def _order(ctx: typer.Context, overrides: Mapping[str, str]) -> Order:
@@ -237,9 +237,9 @@ def _planned(order: Order, topology: str, chip: str | None) -> Planned:
     # Keep jax from looking for accelerators: a plan needs none.
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
-    if done.returncode == _BAD_INPUT:  # it has printed why
+    if done.returncode == WRONG:  # it has printed why
         say("sax: the model was not planned; --no-plan renders without a plan")
-        raise typer.Exit(_BAD_INPUT)
+        raise typer.Exit(WRONG)
     return read_plan(done.stdout)
 
 

@@ -22,10 +22,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.end_to_end.cell import free_ports
-from tests.test_layering import ROOMS, ROOT, imported, sources
+from tests.house import PACKAGES, ROOT, imported, sources
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-CONTROL = ROOMS - {"model_server"}
+CONTROL = set(PACKAGES) - {"model_server"}
 # What comes with an extra of a dependency, or is read by one for us.
 WITH_OTHERS = {"uvloop": "uvicorn"}
 # Of those that only an extra brings: whoever uses them does so where it has to.
@@ -78,7 +78,7 @@ def foreign(modules: Iterator[str], allowed: set[str]) -> set[str]:
     return {
         module
         for module in modules
-        if module.partition(".")[0] not in sys.stdlib_module_names | ROOMS | {"k8s", ""}
+        if module.partition(".")[0] not in sys.stdlib_module_names | {*PACKAGES, ""}
         if not packages_of(module) & allowed
     }
 

@@ -93,6 +93,7 @@ LADDERS: dict[str, list[str]] = {
     "sax": [
         "__init__.py",
         "cli",
+        "command.py",
         "saxml",
         "client",
         "wire",

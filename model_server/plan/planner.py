@@ -22,8 +22,9 @@ from model_server.plan.compiled import Measured, OutOfMemory, measure
 from model_server.plan.depth import Depths, depths_of, growth_of, shallow, typical_part, whole
 from model_server.plan.model import PlannedModel, open_model
 from model_server.plan.model_plan import Memory, ModelPlan, Slice
-from model_server.plan.slices import LENT, Topology, topology_of
+from model_server.plan.slices import LENT
 from model_server.plan.speeds import Speeds, notes_of
+from model_server.plan.topology import Topology, topology_of
 from model_server.plan.work import Workload
 from sax.errors import MemoryPlanError
 

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.text import Text
 
 from sax.cli.stages import ProgressStage
-from sax.cli.terminal import printable, say
+from sax.command import printable, say
 
 
 class Display(Protocol):

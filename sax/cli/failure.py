@@ -11,10 +11,9 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from sax.cli.terminal import say
+from sax.command import FAILED, fail, say
 from sax.errors import SaxError
 
-FAILED = 1
 INTERRUPTED = 130
 DEBUG_VARIABLE = "SAX_DEBUG"
 
@@ -26,8 +25,7 @@ class ReportingGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except SaxError as error:
-            say(f"sax: {error.text}")
-            raise typer.Exit(FAILED) from None
+            fail(error, FAILED)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
 

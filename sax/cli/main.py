@@ -9,22 +9,16 @@ from typing import Annotated
 import typer
 
 from sax.cli.commands.acls import getacl, setacl, token
-from sax.cli.commands.chat import chat
-from sax.cli.commands.convert import convert
-from sax.cli.commands.custom import custom
-from sax.cli.commands.embed import embed
-from sax.cli.commands.generate import generate
 from sax.cli.commands.history import events, rollback, versions
-from sax.cli.commands.inspect import inspect
 from sax.cli.commands.listing import ls, status
-from sax.cli.commands.plan import plan
-from sax.cli.commands.precompile import precompile
 from sax.cli.commands.publishing import publish, unpublish, update
+from sax.cli.commands.requests import chat, custom, embed, generate
 from sax.cli.commands.saxutil import register as register_saxutil
 from sax.cli.commands.wait import wait, watch
 from sax.cli.failure import ReportingGroup, report_bug
 from sax.cli.local.demo import demo
 from sax.cli.local.up import up
+from sax.command import PLAIN
 from sax.config import ADDRESS_VARIABLE, check_addresses
 
 _HELP = """Serve JAX models from a laptop to many TPU slices.
@@ -43,10 +37,7 @@ app = typer.Typer(
     help=_HELP,
     cls=ReportingGroup,
     no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    **PLAIN,
 )
 
 
@@ -97,10 +88,6 @@ for command in (
     chat,
     embed,
     custom,
-    convert,
-    inspect,
-    plan,
-    precompile,
     token,
     getacl,
     setacl,

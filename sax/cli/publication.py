@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from sax.command import parse_overrides
 from sax.errors import InvalidRequest
 from sax.names import NO_CHECKPOINT, ModelId, check_checkpoint, check_model_path
 
@@ -36,23 +36,6 @@ def parse_publication(words: Sequence[str]) -> Publication:
         replicas,
         parse_overrides(pairs),
     )
-
-
-def parse_overrides(pairs: Sequence[str]) -> dict[str, str]:
-    """Parse KEY=JSON words. Raises InvalidRequest naming the wrong word."""
-    overrides: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not (key and equals):
-            raise InvalidRequest(f"{pair!r} is not an override: write KEY=JSON, e.g. NUM_LAYERS=2")
-        try:
-            json.loads(value)
-        except ValueError:
-            raise InvalidRequest(
-                f"{pair!r}: {value!r} is not JSON; strings need quotes, e.g. {key}='\"text\"'"
-            ) from None
-        overrides[key] = value
-    return overrides
 
 
 def _split(rest: Sequence[str]) -> tuple[int, Sequence[str]]:

@@ -1,8 +1,6 @@
 """Terminal output: the one place that chooses between plain and rich.
 
 Plain (a pipe, a file, CI) means text and newlines only: no colours, cursor movement or wrapping.
-Text from elsewhere is escaped first, so that a model or a file name cannot send control sequences
-to the terminal.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sax.client import AsyncClient, Client
+from sax.command import printable
 
 
 def admin_of(ctx: typer.Context) -> str | None:
@@ -31,28 +30,6 @@ def open_client(ctx: typer.Context) -> Client:
 def open_async_client(ctx: typer.Context) -> AsyncClient:
     """Open the asyncio client; call this inside the event loop."""
     return AsyncClient(admin_of(ctx))
-
-
-_KEPT = "\n\t"
-
-
-def printable(text: str) -> str:
-    """Escape control characters as \\xNN; keep newlines and tabs."""
-    return "".join(
-        character
-        if character in _KEPT or not _is_control(character)
-        else f"\\x{ord(character):02x}"
-        for character in text
-    )
-
-
-def _is_control(character: str) -> bool:
-    return ord(character) < 0x20 or 0x7F <= ord(character) < 0xA0
-
-
-def say(text: str) -> None:
-    """Print one line on stderr: stdout carries results only."""
-    print(printable(text), file=sys.stderr, flush=True)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

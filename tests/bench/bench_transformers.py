@@ -55,7 +55,7 @@ def run() -> Table:
 
 
 def _as_hugging_face(folder: Path) -> Path:
-    words = ["-m", "model_server.plan.checkpoint.convert", str(demo_model()), str(folder)]
+    words = ["-m", "sax.cli", "convert", str(demo_model()), str(folder)]
     subprocess.run([sys.executable, *words, "--dtype", "bfloat16"], check=True)
     return folder
 

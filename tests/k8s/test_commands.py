@@ -381,13 +381,3 @@ def test_its_help_teaches_by_examples(command: str) -> None:
     text = sax(command, "--help").stdout
     assert f"sax k8s {command} " in text
     assert "Exit status: 0" in " ".join(text.split())
-
-
-def test_the_command_line_starts_without_yaml_or_a_client() -> None:
-    """Its start is felt at every call."""
-    script = (
-        "import sys; import sax.cli.main\n"
-        "print([name for name in ('yaml', 'lightkube', 'k8s.render') if name in sys.modules])"
-    )
-    done = _python("-c", script)
-    assert done.stdout.strip() == "[]"

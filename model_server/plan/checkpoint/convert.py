@@ -1,25 +1,17 @@
 """Converts between Hugging Face folders, GGUF files and Orbax checkpoints.
 
-    python -m model_server.plan.checkpoint.convert SOURCE DESTINATION [--to FORMAT] [--dtype D]
-
-A destination ending in .gguf becomes a GGUF file, any other a Hugging Face folder unless --to says
+A destination ending in .gguf becomes a GGUF file, any other a Hugging Face folder unless `to` says
 otherwise. By default nothing is lost: every tensor keeps the number format in which it is read
 (float32 for quantised tensors). The result appears under its name only once it is complete.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
 
 from model_server.checkpoints.cast import DTYPES
 from model_server.checkpoints.checkpoint import Checkpoint
@@ -32,11 +24,12 @@ from model_server.checkpoints.huggingface.sentence_transformers import (
 )
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.checkpoints.orbax.writer import write_orbax
-from sax.errors import CheckpointError, SaxError
+from sax.errors import CheckpointError
 from sax.types import Progress
 
 SAME = "same"
 HUGGINGFACE, GGUF, ORBAX = FORMATS = ("huggingface", "gguf", "orbax")
+NUMBER_FORMATS = (SAME, *DTYPES, *QUANTISED)
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([KMGT]?B|)", re.IGNORECASE)
@@ -126,65 +119,3 @@ def _write_then_rename(place: Path, write: Callable[[Path], None]) -> None:
         unfinished.rename(place)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
-    console = Console(stderr=True)
-    try:
-        _convert_with_bar(options, console)
-    except SaxError as exc:
-        console.print(exc.text, style="red", markup=False, highlight=False, soft_wrap=True)
-        return 1
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m model_server.plan.checkpoint.convert",
-        description="Converts between Hugging Face folders, GGUF files and Orbax checkpoints.",
-    )
-    parser.add_argument("source", help="a GGUF file, a Hugging Face folder or an Orbax checkpoint")
-    parser.add_argument("destination", help="NAME.gguf writes a GGUF file, other names a folder")
-    parser.add_argument("--to", choices=FORMATS, help="output format (default: by destination)")
-    parser.add_argument(
-        "--dtype",
-        choices=[SAME, *DTYPES, *QUANTISED],
-        default=SAME,
-        help="number format of the tensors; same (the default) loses nothing, bfloat16 halves "
-        f"float32 and quantised tensors, {' and '.join(QUANTISED)} are only for GGUF files",
-    )
-    parser.add_argument(
-        "--max-shard-size",
-        default=f"{MAX_SHARD // 10**9}GB",
-        help="largest file in a Hugging Face folder (default: %(default)s)",
-    )
-    return parser
-
-
-def _convert_with_bar(options: argparse.Namespace, console: Console) -> None:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Bars(*columns, console=console) as bars:
-        task = bars.add_task("reading", total=None)
-
-        def report(progress: Progress) -> None:
-            text = f"{progress.phase} {progress.unit}"
-            bars.update(task, description=text, completed=progress.done, total=progress.total)
-
-        convert(
-            options.source,
-            options.destination,
-            to=options.to,
-            dtype=options.dtype,
-            max_shard=size_of(options.max_shard_size),
-            report=report,
-        )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

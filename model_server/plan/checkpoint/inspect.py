@@ -1,22 +1,15 @@
 """Describes a checkpoint and lists everything that would keep it from loading.
 
-    python -m model_server.plan.checkpoint.inspect PATH [--json]
-
-Reads headers and small files, no weights, and uses no accelerator. Exit status: 0 it would load,
-1 it would not.
+Reads headers and small files, no weights, and uses no accelerator.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
-
-import jax
 
 from model_server.checkpoints.checkpoint import Checkpoint, ordered_ends
 from model_server.checkpoints.checkpoint_view import without_prefixes
@@ -146,21 +139,3 @@ def _template(report: Report, checkpoint: Checkpoint) -> None:
         return
     template = checkpoint.chat_template()
     report.chat_template = template and template.source
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m model_server.plan.checkpoint.inspect",
-        description="Show what a checkpoint is and whether it would load.",
-    )
-    parser.add_argument("path", help="a GGUF file, a Hugging Face folder or an Orbax checkpoint")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args(arguments)
-    jax.config.update("jax_platforms", "cpu")  # do not claim an accelerator to read a file
-    report = inspect(options.path)
-    sys.stdout.write((report.as_json() if options.json else report.as_text()) + "\n")
-    return 0 if report.loads else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

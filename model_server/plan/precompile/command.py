@@ -1,95 +1,129 @@
-"""Compiles a model's programs ahead of serving, for a TPU slice elsewhere or for CPUs like these.
+"""The command `sax precompile`, also run as `python -m model_server.precompile`.
 
-    python -m model_server.precompile MODEL [KEY=JSON ...] --topology v5e:4x8 [-- FLAGS]
-    python -m model_server.precompile --list PLACE
-
-FLAGS are the flags the model server will be started with. Exit status: 0 all programs compiled,
-1 some could not be compiled, 2 bad arguments. The only module of the command that uses the
-terminal or the environment; jax is imported once that is set.
+Imports jax only once it runs, with the environment set: `sax` loads this module at every start.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
+import typer
 
-from model_server.config import BESIDE_CHECKPOINTS, ModelServerConfig
-from model_server.flags import make_config
-from model_server.loading.memory_plan import human
-from sax.cli.publication import parse_overrides
-from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound, SaxError
+from sax.command import (
+    WRONG,
+    ModelPath,
+    check_installed,
+    fail,
+    parse_overrides,
+    run_alone,
+)
+from sax.errors import InvalidRequest, ModelPathNotFound, SaxError
 
 if TYPE_CHECKING:
-    from model_server.plan.precompile.making import Made
+    from model_server.config import ModelServerConfig
     from model_server.plan.precompile.subject import Subject
-    from model_server.programs.manifest import Manifest
-    from model_server.programs.place import SetFolder
 
-_WRONG = (InvalidRequest, ModelPathNotFound)  # bad arguments: exit status 2
+_INCOMPLETE = 1  # exit status: some programs could not be compiled
+
+
+def precompile(
+    ctx: typer.Context,
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="A checkpoint (file, folder, gs:// or s3://), a model path, a config.json, or a "
+            "well-known model.",
+            show_default=False,
+        ),
+    ] = None,
+    rest: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=JSON -- FLAGS",
+            help="Overrides as for `sax publish`; after --, the flags of the model server.",
+        ),
+    ] = None,
+    topology: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="v5e:4x8, v6e:2x2, ..., or cpu, cpu:2, ..."),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE",
+            help="Output folder, gs:// or s3:// URL; default: sax-programs beside the checkpoint.",
+        ),
+    ] = None,
+    path: ModelPath = None,
+    keep_going: Annotated[
+        bool,
+        typer.Option("--keep-going", help="If a program does not compile, compile the others."),
+    ] = False,
+    list_place: Annotated[
+        str | None, typer.Option("--list", metavar="PLACE", help="List the program sets at PLACE.")
+    ] = None,
+) -> None:
+    """Compile a model's programs ahead of time.
+
+    Servers that find the programs start without compiling. Needs no TPU (only its compiler: pip
+    install libtpu) and no weights. Programs that exist already are not compiled again. A server
+    loads programs only from the place given by its flag --programs, because they are code. Exit
+    status: 0 all programs compiled, 1 some could not be compiled, 2 bad arguments.
+
+    \b
+    Examples:
+      sax precompile ./smollm2 --topology v5e:2x2
+      sax precompile SmolLM2-135M-Instruct.Q4_1.gguf --topology cpu -- --slots 8
+      sax precompile LmCloudSpmd175B32Test --topology v5e:4x8 --to gs://bucket/programs
+      sax precompile --list gs://bucket/programs
+    """
+    check_installed(ctx)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    words = [word for word in (model, *(rest or ())) if word is not None]
+    end = next((at for at, word in enumerate(words) if word.startswith("-")), len(words))
+    try:
+        if list_place is not None:
+            from model_server.plan.precompile.progress import list_sets
+
+            list_sets(list_place)
+            return
+        if not end or topology is None:
+            raise typer.BadParameter("give MODEL and --topology, or --list PLACE")
+        overrides = parse_overrides(words[1:end])
+        config = _config(words[end:], topology)
+        set_environment(config)
+        from model_server.plan.precompile.progress import make_set
+        from model_server.plan.precompile.subject import subject_of
+        from model_server.process.start import import_modules
+
+        import_modules(config.imports)
+        subject = subject_of(words[0], overrides, topology, config, path)
+        complete = make_set(subject, _place(words[0], to, subject), keep_going)
+    except SaxError as error:
+        wrong = isinstance(error, InvalidRequest | ModelPathNotFound)
+        fail(error, WRONG if wrong else _INCOMPLETE)
+    raise typer.Exit(0 if complete else _INCOMPLETE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    end = words.index("--") if "--" in words else len(words)
-    parser = _parser()
-    options = parser.parse_args(words[:end])
-    console = Console(stderr=True)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    try:
-        if options.list is not None:
-            return _list(options.list, Console())
-        if not options.model or not options.topology:
-            parser.error("give MODEL and --topology, or --list PLACE")
-        return _make(options, make_config(words[end + 1 :]), console)
-    except SaxError as exc:
-        console.print(exc.text, style="red", markup=False, highlight=False, soft_wrap=True)
-        return 2 if isinstance(exc, _WRONG) else 1
+    return run_alone(precompile, "python -m model_server.precompile", arguments)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m model_server.precompile",
-        description="Compiles every program of a model ahead of the servers that will run it.",
-        epilog="After -- come the flags that the model server will be started with.",
-    )
-    parser.add_argument(
-        "model", nargs="?", help="a checkpoint, a model path, a config.json or a well-known model"
-    )
-    parser.add_argument("overrides", nargs="*", metavar="KEY=JSON", help="as in a publish")
-    parser.add_argument("--topology", help="v5e:4x8, v6e:2x2, ..., or cpu, cpu:2, ...")
-    parser.add_argument("--to", metavar="PLACE", help="folder, gs:// or s3:// location to write to")
-    parser.add_argument("--path", help="model path of a checkpoint (default: from config.json)")
-    parser.add_argument(
-        "--keep-going", action="store_true", help="go on after a program that does not compile"
-    )
-    parser.add_argument("--list", metavar="PLACE", help="list the program sets there")
-    return parser
+def _config(flags: Sequence[str], topology: str) -> ModelServerConfig:
+    """Parse the server's flags, without jax: its environment is not set yet."""
+    from model_server.flags import make_config
+    from model_server.plan.slices import cpu_devices
 
-
-def _make(options: argparse.Namespace, config: ModelServerConfig, console: Console) -> int:
-    from model_server.plan.precompile.subject import cpu_devices
-
-    overrides = parse_overrides(options.overrides)
-    devices = cpu_devices(options.topology)
+    config = make_config(flags)
+    devices = cpu_devices(topology)
     if devices is not None and devices > 1:
         config = replace(config, cpu_devices=devices)
-    set_environment(config)
-    from model_server.plan.precompile.subject import subject_of
-    from model_server.process.start import import_modules
-
-    import_modules(config.imports)
-    subject = subject_of(options.model, overrides, options.topology, config, options.path)
-    return _write(subject, _place(options, subject), options.keep_going, console)
+    return config
 
 
 def set_environment(config: ModelServerConfig) -> None:
@@ -101,89 +135,13 @@ def set_environment(config: ModelServerConfig) -> None:
     os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
 
 
-def _place(options: argparse.Namespace, subject: Subject) -> str:
+def _place(model: str, to: str | None, subject: Subject) -> str:
     from model_server.programs.place import beside
 
-    own = beside(options.model) if subject.has_checkpoint else None
-    if place := options.to or own:
+    if place := to or (beside(model) if subject.has_checkpoint else None):
         return place if "://" in place else os.path.abspath(os.path.expanduser(place))
     raise InvalidRequest(
         f"{subject.title} has no checkpoint to write programs beside: say where to write them, as "
         "in --to gs://BUCKET/programs",
         param="to",
     )
-
-
-def _write(subject: Subject, place: str, keep_going: bool, console: Console) -> int:
-    from model_server.plan.precompile.making import Maker, program_count
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Bars(*columns, TimeElapsedColumn(), console=console) as bars:
-        title = f"compiling {subject.title} for {subject.topology}"
-        task = bars.add_task(title, total=program_count(subject))
-
-        def told(made: Made) -> None:
-            console.print(_line(made), markup=False, highlight=False, soft_wrap=True)
-            bars.advance(task)
-
-        maker = Maker(subject, place, told, keep_going=keep_going)
-        try:
-            manifest = maker.make()
-        except CheckpointError as exc:
-            hint = "" if "cannot be written" not in exc.text else ": name another place with --to"
-            raise CheckpointError(f"{exc.text}{hint}") from exc
-    total = f"{len(manifest.programs)} programs, {human(manifest.size)}, in {maker.folder.url}"
-    console.print(total, markup=False, highlight=False, soft_wrap=True)
-    if maker.failures:
-        failed = f"{len(maker.failures)} programs did not compile; a server compiles these itself"
-        console.print(failed, style="red", markup=False, highlight=False, soft_wrap=True)
-        return 1
-    console.print(_how_to_serve(place, subject), markup=False, highlight=False, soft_wrap=True)
-    return 0
-
-
-def _how_to_serve(place: str, subject: Subject) -> str:
-    from model_server.programs.place import FOLDER
-
-    is_beside = subject.has_checkpoint and place.endswith(FOLDER)
-    value = BESIDE_CHECKPOINTS if is_beside else place
-    return f"start servers with --programs {value} to use them"
-
-
-def _line(made: Made) -> str:
-    if made.entry is None:
-        return f"{made.name}: {made.failure}"
-    if made.was_there:
-        return f"{made.name}: already there, {human(made.entry.size)}"
-    return f"{made.name}: compiled in {made.entry.compile_s:.1f} s, {human(made.entry.size)}"
-
-
-def _list(place: str, console: Console) -> int:
-    from model_server.programs.place import beside, sets_at
-
-    places = [place, beside(place) or place]
-    sets = next((found for each in places if (found := list(sets_at(each)))), [])
-    if not sets:
-        raise CheckpointError(f"{place} holds no compiled programs, nor does {places[1]}")
-    for folder, manifest in sets:
-        console.print(_described(folder, manifest), markup=False, highlight=False, soft_wrap=True)
-    return 0
-
-
-def _described(folder: SetFolder, manifest: Manifest) -> str:
-    keys, limits = manifest.keys, manifest.limits
-    libtpu = f", libtpu {keys.libtpu}" if keys.libtpu else ""
-    return "\n  ".join(
-        (
-            folder.url,
-            " ".join((manifest.model, *(f"{k}={v}" for k, v in manifest.overrides.items()))),
-            f"{manifest.topology}: mesh {keys.mesh}, hosts {keys.hosts}, jax {keys.jax}{libtpu}",
-            f"{limits.slots} slots, {limits.pages} KV pages of {limits.page_size} tokens",
-            f"{len(manifest.programs)} programs, {human(manifest.size)}, made {manifest.made_at} "
-            f"by {manifest.made_by} with sax {manifest.sax}",
-        )
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

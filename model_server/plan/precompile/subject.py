@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,26 +13,11 @@ from model_server.loading.deployment import Deployment, deploy
 from model_server.loading.device_memory import free_memory, layout_for
 from model_server.loading.needs import check_devices
 from model_server.plan.model import PlannedModel, open_model
-from model_server.plan.slices import Topology, topology_of
+from model_server.plan.slices import cpu_devices
+from model_server.plan.topology import Topology, topology_of
 from sax.errors import InvalidRequest
 
-_CPU = re.compile(r"cpu(?::([1-9]\d{0,2}))?")
 _SLACK = 64  # keep 1/64 of a device's memory free
-
-
-def cpu_devices(topology: str) -> int | None:
-    """Parse cpu or cpu:2 to a number of devices; None if it is something else.
-
-    Raises InvalidRequest.
-    """
-    word = topology.strip().lower()
-    found = _CPU.fullmatch(word)
-    if found is None and re.fullmatch(r"cpu\W.*", word):
-        raise InvalidRequest(
-            f"topology {topology!r}: write cpu, or cpu:N for N devices of one host",
-            param="topology",
-        )
-    return None if found is None else int(found[1] or 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,12 @@ import typer
 
 from sax.auth.acl import ALL_METHODS, check_method, parse_acl
 from sax.auth.token_file import new_token, token_line
-from sax.cli.terminal import open_client, printable, say
+from sax.cli.terminal import open_client
+from sax.command import Model, printable, say
 from sax.errors import UnsupportedParameter
 from sax.names import ModelId
 
 _ALL = "all"
-
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")]
 
 
 def token(

@@ -12,8 +12,9 @@ import msgspec
 import typer
 
 from sax.cli.commands.wait import wait_until_ready
-from sax.cli.terminal import aligned, open_client, printable, show_table
+from sax.cli.terminal import aligned, open_client, show_table
 from sax.client import Client
+from sax.command import AsJson, Model, Wait, printable
 from sax.errors import AdminUnavailable, InvalidRequest
 from sax.types import Event, Version
 
@@ -23,9 +24,6 @@ _NEWS = 20  # rarely more per poll, and the admin keeps this many in memory
 _EVENT_HEADINGS = ("NUMBER", "TIME", "WHO", "WHAT", "MODEL", "CHANGE")
 _BEGUN = re.compile("[0-9a-f]{1,31}")
 _VERSION_HEADINGS = ("VERSION", "MADE", "BY", "CHECKPOINT", "OVERRIDES")
-
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 def rollback(
@@ -38,9 +36,7 @@ def rollback(
             help="Version from `sax versions`, or its first characters; default: the previous one.",
         ),
     ] = "",
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until all replicas are ready.")
-    ] = False,
+    wait: Wait = False,
     as_json: AsJson = False,
 ) -> None:
     """Roll a model back to an earlier version.

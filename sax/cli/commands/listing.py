@@ -12,7 +12,8 @@ import msgspec
 import typer
 
 from sax.cli.stages import phase, reason, replica_stages, summary
-from sax.cli.terminal import open_client, printable, show_table
+from sax.cli.terminal import open_client, show_table
+from sax.command import AsJson, printable
 from sax.names import CellId, ModelId
 from sax.types import Autoscaling, JoinedServer, PublishedModel
 
@@ -20,8 +21,6 @@ _GIB = 1 << 30
 _MODEL_HEADINGS = ("MODEL", "PATH", "CHECKPOINT", "READY", "STATE", "REASON")
 _REPLICA_HEADINGS = ("REPLICA", "STATE", "REASON")
 _SERVER_HEADINGS = ("SERVER", "CHIP", "TOPOLOGY", "DEVICES", "MEMORY", "MODELS")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 def ls(

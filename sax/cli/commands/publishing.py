@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from sax.cli.commands.wait import wait_until_ready
-from sax.cli.publication import absolute_checkpoint, parse_overrides, parse_publication
+from sax.cli.publication import absolute_checkpoint, parse_publication
 from sax.cli.terminal import open_client
+from sax.command import AsJson, Model, Wait, parse_overrides
 from sax.scaling import Scaling, named
 
 MinReplicas = Annotated[
@@ -20,8 +21,6 @@ MaxReplicas = Annotated[int | None, typer.Option(min=1, help="Autoscaling: most 
 TargetQueue = Annotated[
     float | None, typer.Option(help="Autoscaling: target number of queued requests per replica.")
 ]
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 def publish(
@@ -47,9 +46,7 @@ def publish(
     min_replicas: MinReplicas = None,
     max_replicas: MaxReplicas = None,
     target_queue: TargetQueue = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until all replicas are ready.")
-    ] = False,
+    wait: Wait = False,
     as_json: AsJson = False,
 ) -> None:
     """Publish a model.
@@ -99,9 +96,7 @@ def update(
     no_autoscaling: Annotated[
         bool, typer.Option("--no-autoscaling", help="Always run the published number of replicas.")
     ] = False,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until all replicas are ready.")
-    ] = False,
+    wait: Wait = False,
     as_json: AsJson = False,
 ) -> None:
     """Change a published model.

@@ -11,25 +11,21 @@ from typing import Annotated
 
 import typer
 
-from sax.cli.commands.embed import embed
-from sax.cli.commands.generate import generate
+from sax.cli.commands.requests import embed, generate
 from sax.cli.commands.wait import wait_until_ready
 from sax.cli.publication import absolute_checkpoint
 from sax.cli.terminal import open_client
+from sax.command import AsJson, Model, Wait
 from sax.errors import UnsupportedParameter
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")]
 Words = Annotated[list[str] | None, typer.Argument(metavar="...")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 def update_checkpoint(
     ctx: typer.Context,
     model: Model,
     checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="New checkpoint.")],
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until all replicas are ready.")
-    ] = False,
+    wait: Wait = False,
     as_json: AsJson = False,
 ) -> None:
     """Change the checkpoint of a published model.

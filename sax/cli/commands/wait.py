@@ -12,6 +12,7 @@ from sax.cli.display import Display, open_display
 from sax.cli.stages import failure, reason, replica_stages
 from sax.cli.terminal import open_async_client, open_client
 from sax.client import AsyncClient
+from sax.command import Model
 from sax.errors import DeadlineExceeded, LoadFailed
 from sax.types import PublishedModel
 
@@ -74,9 +75,6 @@ def wait_until_ready(
                 await until_ready(client, model, display, replicas=replicas, timeout_s=timeout_s)
 
     asyncio.run(go())
-
-
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")]
 
 
 def wait(

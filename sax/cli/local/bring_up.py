@@ -19,8 +19,8 @@ from sax.cli.local.cell_plan import ADMIN, GATEWAY, CellPlan, check_ports
 from sax.cli.local.supervisor import Supervisor
 from sax.cli.publication import Publication
 from sax.cli.stages import ProgressStage
-from sax.cli.terminal import say
 from sax.client import AsyncClient
+from sax.command import say
 from sax.errors import ModelExists, SaxError
 
 _LOOK_S = 0.1

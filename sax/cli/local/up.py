@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from sax.auth.credentials import Credentials
-from sax.cli.computing import check_installed
-from sax.cli.local.bring_up import Voice, publish_and_wait, run_cell
+from sax.cli.local.bring_up import Voice, Work, publish_and_wait, run_cell
 from sax.cli.local.cell_plan import CellPlan, default_compile_cache
 from sax.cli.local.server_plan import PORT_STRIDE, ServerPlan
-from sax.cli.publication import Publication, parse_publication
-from sax.cli.terminal import say
+from sax.cli.publication import parse_publication
 from sax.client import AsyncClient
+from sax.command import check_installed, say
 from sax.config import (
     ADMIN_PORT,
     ADMIN_STATUS_PORT,
@@ -28,114 +30,85 @@ from sax.config import (
 from sax.errors import InvalidRequest, LoadFailed
 from sax.host import machine_memory, open_warning
 
-Folder = Annotated[Path, typer.Option("--dir", help="Folder for state and logs.")]
-CompileCache = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder for compiled steps, kept between starts.",
-        show_default="~/.cache/sax/compiled",
-    ),
-]
-Cell = Annotated[str, typer.Option(help="Name of the cell.")]
-Host = Annotated[
-    str, typer.Option(help="Address the gateway listens on; 0.0.0.0 serves other machines too.")
-]
-GatewayPort = Annotated[int, typer.Option("--port", help="Port of the gateway.")]
-AdminPort = Annotated[int, typer.Option(help="Port of the admin server.")]
-ModelPort = Annotated[int, typer.Option(help="Port of the model server.")]
-StatusPort = Annotated[int, typer.Option(help="Port of the admin server's status page.")]
-MetricsPort = Annotated[int, typer.Option(help="Port of the model server's metrics.")]
-Servers = Annotated[
-    int,
-    typer.Option(
-        min=1, help=f"Number of model servers; each one's ports are {PORT_STRIDE} above the last's."
-    ),
-]
-Hosts = Annotated[
-    int,
-    typer.Option(min=1, help="Processes per model server; together they serve as one replica."),
-]
-DevicesPerHost = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Number of CPU devices that each process simulates.",
-        show_default="as many as it has",
-    ),
-]
-GroupPort = Annotated[int, typer.Option(help="Port at which a model server's hosts meet.")]
-Imports = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--import",
-        metavar="MODULE",
-        help="Python module that registers custom models in the model server; repeatable.",
-    ),
-]
-Tokens = Annotated[
-    Path | None,
-    typer.Option(
-        help="Require callers to send a token whose hash is in this file; see `sax token --help`.",
-        show_default="no authentication",
-    ),
-]
-AdminAcl = Annotated[
-    str,
-    typer.Option(
-        metavar="NAMES",
-        help="With --tokens: who may publish; must include the owner of this cell's SAX_TOKEN.",
-    ),
-]
-Generation = Annotated[
-    int, typer.Option(min=1, max=2, help="Generation of Saxml's HTTP replies to imitate.")
-]
 
-
-def up(
+def cell_plan(
     ctx: typer.Context,
-    publish: Annotated[
-        list[str] | None,
+    folder: Annotated[Path, typer.Option("--dir", help="Folder for state and logs.")] = Path(
+        ".sax"
+    ),
+    compile_cache: Annotated[
+        Path | None,
         typer.Option(
-            metavar="'MODEL MODEL_PATH CHECKPOINT [REPLICAS] [KEY=JSON ...]'",
-            help="Publish this model once the cell is up, as `sax publish` does; repeatable.",
+            help="Folder for compiled steps, kept between starts.",
+            show_default="~/.cache/sax/compiled",
         ),
     ] = None,
-    folder: Folder = Path(".sax"),
-    compile_cache: CompileCache = None,
-    cell: Cell = "/sax/test",
-    host: Host = "127.0.0.1",
-    port: GatewayPort = GATEWAY_PORT,
-    admin_port: AdminPort = ADMIN_PORT,
-    model_port: ModelPort = MODEL_PORT,
-    status_port: StatusPort = ADMIN_STATUS_PORT,
-    metrics_port: MetricsPort = MODEL_METRICS_PORT,
-    servers: Servers = 1,
-    hosts: Hosts = 1,
-    devices_per_host: DevicesPerHost = None,
-    group_port: GroupPort = GROUP_PORT,
-    imports: Imports = None,
-    saxml_generation: Generation = 2,
-    tokens: Tokens = None,
-    admin_acl: AdminAcl = "",
-) -> None:
-    """Run a whole cell on this machine.
-
-    Admin server, model server and gateway run under one supervisor. With --hosts each model server
-    runs as that many processes, as if on that many machines. A process that dies is restarted,
-    together with the other hosts of its model server. Published models are still published after a
-    restart. Ctrl-C drains and stops; a second Ctrl-C stops at once. Flags after -- go to the model
-    servers.
-
-    \b
-    Examples:
-      sax up
-      sax up --publish '/sax/test/smollm2 llama ./SmolLM2-135M-Instruct.Q4_1.gguf'
-      SAX_TOKEN=$TOKEN sax up --host 0.0.0.0 --tokens tokens.txt --admin-acl me
-      sax up --hosts 4 --devices-per-host 2
-      sax up --port 9000 --dir /var/lib/sax -- --slots 16 --max_context 4096
-    """
-    check_installed("up")
-    plan = CellPlan(
+    cell: Annotated[str, typer.Option(help="Name of the cell.")] = "/sax/test",
+    host: Annotated[
+        str,
+        typer.Option(help="Address the gateway listens on; 0.0.0.0 serves other machines too."),
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port of the gateway.")] = GATEWAY_PORT,
+    admin_port: Annotated[int, typer.Option(help="Port of the admin server.")] = ADMIN_PORT,
+    model_port: Annotated[int, typer.Option(help="Port of the model server.")] = MODEL_PORT,
+    status_port: Annotated[
+        int, typer.Option(help="Port of the admin server's status page.")
+    ] = ADMIN_STATUS_PORT,
+    metrics_port: Annotated[
+        int, typer.Option(help="Port of the model server's metrics.")
+    ] = MODEL_METRICS_PORT,
+    servers: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help=f"Number of model servers; each one's ports are {PORT_STRIDE} above the last's.",
+        ),
+    ] = 1,
+    hosts: Annotated[
+        int,
+        typer.Option(min=1, help="Processes per model server; together they serve as one replica."),
+    ] = 1,
+    devices_per_host: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of CPU devices that each process simulates.",
+            show_default="as many as it has",
+        ),
+    ] = None,
+    group_port: Annotated[
+        int, typer.Option(help="Port at which a model server's hosts meet.")
+    ] = GROUP_PORT,
+    imports: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--import",
+            metavar="MODULE",
+            help="Python module that registers custom models in the model server; repeatable.",
+        ),
+    ] = None,
+    saxml_generation: Annotated[
+        int, typer.Option(min=1, max=2, help="Generation of Saxml's HTTP replies to imitate.")
+    ] = 2,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            help="Require callers to send a token whose hash is in this file; see "
+            "`sax token --help`.",
+            show_default="no authentication",
+        ),
+    ] = None,
+    admin_acl: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="With --tokens: principals that may publish; must include the owner of this "
+            "cell's SAX_TOKEN.",
+        ),
+    ] = "",
+) -> CellPlan:
+    """Make a plan from the options of `up` and `demo`. Raises InvalidRequest."""
+    return CellPlan(
         folder=folder,
         compile_cache=compile_cache or default_compile_cache(),
         cell=cell,
@@ -156,9 +129,69 @@ def up(
         tokens=tokens,
         admin_acl=admin_acl,
     )
-    check_security(plan)
+
+
+def runs_a_cell(command: Callable[..., Work]) -> Callable[..., None]:
+    """Make a command of a function from a CellPlan, and its own arguments, to the cell's work.
+
+    The command takes those arguments and the options of `cell_plan`.
+    """
+    shared = inspect.signature(cell_plan, eval_str=True).parameters
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        check_installed(given["ctx"])
+        plan = cell_plan(**{name: given.pop(name) for name in shared})
+        check_security(plan)
+        asyncio.run(run_cell(plan, command(plan, **given)))
+
+    ctx, *options = shared.values()
+    parameters = [ctx, *own, *options]
+    run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+@runs_a_cell
+def up(
+    plan: CellPlan,
+    publish: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="'MODEL MODEL_PATH CHECKPOINT [REPLICAS] [KEY=JSON ...]'",
+            help="Publish this model once the cell is up, as `sax publish` does; repeatable.",
+        ),
+    ] = None,
+) -> Work:
+    """Run a whole cell on this machine.
+
+    Admin server, model server and gateway run under one supervisor. With --hosts each model server
+    runs as that many processes, as if on that many machines. A process that dies is restarted,
+    together with the other hosts of its model server. Published models are still published after a
+    restart. Ctrl-C drains and stops; a second Ctrl-C stops at once. Flags after -- go to the model
+    servers.
+
+    \b
+    Examples:
+      sax up
+      sax up --publish '/sax/test/smollm2 llama ./SmolLM2-135M-Instruct.Q4_1.gguf'
+      SAX_TOKEN=$TOKEN sax up --host 0.0.0.0 --tokens tokens.txt --admin-acl me
+      sax up --hosts 4 --devices-per-host 2
+      sax up --port 9000 --dir /var/lib/sax -- --slots 16 --max_context 4096
+    """
     wanted = [parse_publication(shlex.split(text)) for text in publish or ()]
-    asyncio.run(run_cell(plan, _PublishAll(plan, wanted)))
+
+    async def publish_all(client: AsyncClient, voice: Voice) -> None:
+        for publication in wanted:
+            try:
+                await publish_and_wait(client, publication, voice)
+            except LoadFailed as error:
+                # The cell keeps serving: `sax update` can fix the model.
+                voice(f"sax: {error.text}")
+        print(announcement(plan), flush=True)
+
+    return publish_all
 
 
 def check_security(plan: CellPlan) -> None:
@@ -179,21 +212,6 @@ def check_security(plan: CellPlan) -> None:
             "SAX_TOKEN_FILE, to the token of a principal in --admin-acl",
             param="SAX_TOKEN",
         )
-
-
-class _PublishAll:
-    def __init__(self, plan: CellPlan, wanted: list[Publication]) -> None:
-        self._plan = plan
-        self._wanted = wanted
-
-    async def __call__(self, client: AsyncClient, voice: Voice) -> None:
-        for publication in self._wanted:
-            try:
-                await publish_and_wait(client, publication, voice)
-            except LoadFailed as error:
-                # The cell keeps serving: `sax update` can fix the model.
-                voice(f"sax: {error.text}")
-        print(announcement(self._plan), flush=True)
 
 
 def announcement(plan: CellPlan) -> str:

@@ -11,11 +11,6 @@ from msgspec.structs import replace
 from model_server.checkpoints.orbax.folder import Folder
 from model_server.programs.place import SetFolder, beside, open_to_all, sets_at
 from sax.errors import CheckpointError
-from tests.model_server.checkpoints.conftest import (  # noqa: F401
-    _bucket_server,
-    bucket_root,
-    bucket_server,
-)
 from tests.model_server.programs.made_here import MANIFEST, entry_of
 
 A = entry_of("a", "a" * 64, b"program a")
@@ -24,7 +19,7 @@ WHOLE = replace(MANIFEST, programs=(A, B))
 
 
 @pytest.fixture(params=["local", "gs", "s3"])
-def where(request: pytest.FixtureRequest, bucket_root: Path, tmp_path: Path) -> str:  # noqa: F811
+def where(request: pytest.FixtureRequest, bucket_root: Path, tmp_path: Path) -> str:
     """The same place by each way to it."""
     (bucket_root / "bucket").mkdir(parents=True)
     return str(tmp_path / "sets") if request.param == "local" else f"{request.param}://bucket/sets"

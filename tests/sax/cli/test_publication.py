@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sax.cli.publication import Publication, parse_overrides, parse_publication
+from sax.cli.publication import Publication, parse_publication
 from sax.errors import InvalidName, InvalidRequest
 
 
@@ -41,13 +41,6 @@ def test_too_few_words_are_told_the_form() -> None:
 def test_a_malformed_name_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(InvalidName):
         parse_publication(["sax/test/m", "llama", "/c"])
-
-
-def test_an_override_that_is_not_json_is_told_how_to_quote() -> None:
-    with pytest.raises(InvalidRequest, match=r"""A='"text"'"""):
-        parse_overrides(["A=text"])
-    with pytest.raises(InvalidRequest, match="KEY=JSON"):
-        parse_overrides(["A"])
 
 
 def test_a_checkpoint_that_exists_here_becomes_absolute(

@@ -7,7 +7,15 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from model_server.checkpoints.opening import open_checkpoint
-from model_server.plan.checkpoint.convert import convert, main, size_of
+from model_server.plan.checkpoint import commands
+from model_server.plan.checkpoint.convert import (
+    FORMATS,
+    MAX_SHARD,
+    NUMBER_FORMATS,
+    convert,
+    size_of,
+)
+from sax.command import run_alone
 from sax.errors import CheckpointError
 from sax.types import Message, Progress
 from tests.model_server.checkpoints.tiny_folder import (
@@ -189,22 +197,73 @@ def test_sizes_are_read_as_people_write_them() -> None:
             size_of(text)
 
 
+def converted(words: list[str]) -> int:
+    """Run the command and return its exit status."""
+    return run_alone(commands.convert, "sax convert", words)
+
+
 def test_the_command_writes_shards_and_orbax(folder: Path, tmp_path: Path) -> None:
-    assert main([str(folder), str(tmp_path / "a"), "--max-shard-size", "5KB"]) == 0
+    assert (
+        run_alone(
+            commands.convert,
+            "sax convert",
+            [str(folder), str(tmp_path / "a"), "--max-shard-size", "5KB"],
+        )
+        == 0
+    )
     assert len(list((tmp_path / "a").glob("*.safetensors"))) > 1
-    assert main([str(tmp_path / "a"), str(tmp_path / "b"), "--to", "orbax"]) == 0
+    assert (
+        run_alone(
+            commands.convert,
+            "sax convert",
+            [str(tmp_path / "a"), str(tmp_path / "b"), "--to", "orbax"],
+        )
+        == 0
+    )
     assert open_checkpoint(str(tmp_path / "b")).format == "orbax"
-    assert main([str(folder), str(tmp_path / "c"), "--max-shard-size", "much"]) == 1
+    assert (
+        run_alone(
+            commands.convert,
+            "sax convert",
+            [str(folder), str(tmp_path / "c"), "--max-shard-size", "much"],
+        )
+        == 1
+    )
     assert not (tmp_path / "c").exists()
 
 
 def test_the_command_converts_and_says_what_went_wrong(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([str(folder), str(tmp_path / "out"), "--dtype", "bfloat16"]) == 0
+    assert (
+        run_alone(
+            commands.convert,
+            "sax convert",
+            [str(folder), str(tmp_path / "out"), "--dtype", "bfloat16"],
+        )
+        == 0
+    )
     assert open_checkpoint(str(tmp_path / "out")).config["torch_dtype"] == "bfloat16"
     assert "tensors" in capsys.readouterr().err
-    assert main([str(folder), str(tmp_path / "out")]) == 1
+    assert converted([str(folder), str(tmp_path / "out")]) == 1
     captured = capsys.readouterr()
     assert "already exists" in captured.err
     assert captured.out == ""
+
+
+@pytest.mark.parametrize("option", ["--to", "--dtype"])
+def test_a_format_that_is_none_is_a_wrong_command_line(
+    option: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert converted([str(folder), str(tmp_path / "out"), option, "zip"]) == 2
+    assert f"{option} zip: choose from" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_help_names_every_format_and_the_usual_sizes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert converted(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(each in text for each in (*FORMATS, *NUMBER_FORMATS))
+    assert f"[default: {MAX_SHARD // 10**9}GB]" in text

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from model_server.plan.checkpoint import commands
 from model_server.plan.checkpoint.convert import convert
-from model_server.plan.checkpoint.inspect import inspect, main
+from model_server.plan.checkpoint.inspect import inspect
+from sax.command import run_alone
 from tests.model_server.checkpoints.bucket_server import BucketServer
 from tests.model_server.checkpoints.tiny_folder import (
     CONFIG,
@@ -61,7 +63,7 @@ def test_every_format_is_described_alike(folder: Path, tmp_path: Path, name: str
 def test_the_text_has_a_line_for_everything(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([str(folder)]) == 0
+    assert run_alone(commands.inspect, "sax inspect", [str(folder)]) == 0
     text = capsys.readouterr().out
     for part in (
         "Hugging Face folder (safetensors), 1 file",
@@ -79,12 +81,12 @@ def test_the_text_has_a_line_for_everything(
 
 
 def test_json_is_for_programs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(folder), "--json"]) == 0
+    assert run_alone(commands.inspect, "sax inspect", [str(folder), "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert found["loads"] is True
     assert found["parameters"] == NUMBERS
     (folder / "model.safetensors").unlink()
-    assert main([str(folder), "--json"]) == 1
+    assert run_alone(commands.inspect, "sax inspect", [str(folder), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["loads"] is False
     assert "model.safetensors" in found["problems"][0]
@@ -119,7 +121,7 @@ def test_all_problems_are_in_one_list(tmp_path: Path, capsys: pytest.CaptureFixt
     assert len(report.problems) == len(wanted)
     for words, problem in zip(wanted, report.problems, strict=True):
         assert words in problem
-    assert main([str(folder)]) == 1
+    assert run_alone(commands.inspect, "sax inspect", [str(folder)]) == 1
     assert "it would not load: 8 problems" in capsys.readouterr().out
 
 
@@ -169,7 +171,7 @@ def test_a_bucket_is_inspected_in_place(
     bucket_server: BucketServer, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     convert(str(folder), str(bucket_server.root / "bucket" / "model"), to="orbax")
-    assert main(["gs://bucket/model"]) == 0
+    assert run_alone(commands.inspect, "sax inspect", ["gs://bucket/model"]) == 0
     assert "gs://bucket/model" in capsys.readouterr().out
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -71,10 +73,14 @@ def test_an_unknown_size_of_a_slice_is_told_with_the_nearest(
     assert "nearest" in told(capsys)
 
 
-def test_a_command_line_without_a_model_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(("--topology", "cpu"))
-    assert ended.value.code == 2
+@pytest.mark.parametrize(
+    "words", [("--topology", "cpu"), ("--topology", "cpu", "--", "--slots", "8"), ("m",), ()]
+)
+def test_a_command_line_without_a_model_or_a_slice_is_wrong(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert "give MODEL and --topology, or --list PLACE" in told(capsys)
 
 
 def test_a_checkpoint_that_cannot_be_written_beside_names_the_way_out(
@@ -87,3 +93,14 @@ def test_a_checkpoint_that_cannot_be_written_beside_names_the_way_out(
     assert "sax-programs" in message
     assert "cannot be written" in message
     assert "name another place with --to" in message
+
+
+def test_several_devices_of_this_machine_are_set_before_jax_reads_them(tmp_path: Path) -> None:
+    """A process of its own, in which jax is not imported yet."""
+    words = [*MODEL, "--topology", "cpu:2", "--to", str(tmp_path), "--", "--slots", "2"]
+    words += ["--kv_cache_bytes", "1000000", "--page_size", "16", "--max_context", "32"]
+    command = [sys.executable, "-m", "model_server.precompile", *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "start servers with --programs" in done.stderr
+    assert main(["--list", str(tmp_path)]) == 0

@@ -1,0 +1,205 @@
+"""The command `sax plan`, also run as `python -m model_server.plan`.
+
+Imports jax only once it runs: `sax` loads this module at every start.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sax.command import (
+    WRONG,
+    AsJson,
+    Chip,
+    MaxContext,
+    ModelPath,
+    Overrides,
+    Slots,
+    check_installed,
+    fail,
+    parse_overrides,
+)
+from sax.errors import InvalidRequest, SaxError
+
+if TYPE_CHECKING:
+    from model_server.config import ModelServerConfig
+    from model_server.plan.model_plan import ModelPlan
+
+_DOES_NOT_FIT = 1
+_SERVER_FLAGS = ("slots", "page_size", "max_context", "kv_cache_bytes", "memory_limit_bytes")
+
+
+class Emit(StrEnum):
+    """What to print in place of the table."""
+
+    KUBERNETES = "kubernetes"
+
+
+def plan(
+    ctx: typer.Context,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A registered model path, a checkpoint (GGUF, Hugging Face folder, Orbax, also at "
+            "gs:// or s3://), a config.json, or a well-known name such as meta-llama/Llama-3-70B.",
+        ),
+    ],
+    topology: Annotated[
+        str,
+        typer.Option(
+            metavar="SLICE", help='TPU slice, e.g. v5e:4x8; "auto" picks the smallest that fits.'
+        ),
+    ],
+    chip: Chip = None,
+    model_path: ModelPath = None,
+    override: Overrides = None,
+    slots: Slots = None,
+    page_size: Annotated[
+        int | None,
+        typer.Option("--page-size", "--page_size", help="--page_size of the model servers."),
+    ] = None,
+    max_context: MaxContext = None,
+    kv_cache_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--kv-cache-bytes", "--kv_cache_bytes", help="--kv_cache_bytes of the model servers."
+        ),
+    ] = None,
+    memory_limit_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--memory-limit-bytes",
+            "--memory_limit_bytes",
+            help="--memory_limit_bytes of the model servers.",
+        ),
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option(help="Cached tokens per sequence to predict speeds for.")
+    ] = None,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="Compile all layers instead of extrapolating from a few."),
+    ] = False,
+    as_json: AsJson = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Write a plot of the roofline.")
+    ] = None,
+    values: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the values for Kubernetes manifests.")
+    ] = None,
+    emit: Annotated[
+        Emit | None, typer.Option(help="Print the values instead of the table.")
+    ] = None,
+) -> None:
+    """Plan a model for a TPU slice.
+
+    Compiles the model for real, without a TPU, weights or a server. Shows what each chip holds and
+    moves, how many KV pages fit, and predicted tokens per second and time to first token. Needs the
+    TPU compiler: pip install libtpu. If the model does not fit, the report names the flag or
+    override to change. Exit status: 0 fits, 1 does not fit, 2 bad arguments.
+
+    \b
+    Examples:
+      sax plan lm_cloud.LmCloudSpmd175B32Test --topology v5e:4x8
+      sax plan meta-llama/Llama-3-70B --topology auto --chip v6e
+      sax plan meta-llama/Llama-3-70B --topology v5e:4x4 --set QUANTIZE='"int8"' --slots 64
+      sax plan ./my-finetune --topology v5e:2x2 --json
+      sax plan google/gemma-2-27b --topology v6e:2x4 --plot roof.svg --values values.yaml
+    """
+    check_installed(ctx)
+    os.environ["JAX_PLATFORMS"] = "cpu"  # before jax: a plan must not occupy an accelerator
+    from model_server.plan import planner
+    from model_server.plan.output.terminal import progress_on
+    from model_server.plan.slices import parse_chip
+
+    try:
+        if chip is not None and topology != planner.AUTO:
+            raise InvalidRequest("--chip goes with --topology auto", param="chip")
+        if context is not None and context < 1:
+            raise InvalidRequest(f"--context is {context}: give a number above 0")
+        request = planner.PlanRequest(
+            model=model,
+            topology=topology,
+            config=_config(ctx.params),
+            overrides=parse_overrides(override or ()),
+            path=model_path,
+            chips=(parse_chip(chip or "v5e").name,),
+            context=context,
+            is_full=full,
+        )
+        outputs = PlanOutputs(as_json, emit, plot, values)
+        outputs.check(None if topology == planner.AUTO else topology)
+        with progress_on(sys.stderr) as report:
+            made = planner.make_plan(request, report)
+        outputs.write(made)
+    except (OSError, SaxError) as error:
+        fail(error, WRONG)
+    raise typer.Exit(0 if made.fits else _DOES_NOT_FIT)
+
+
+def _config(options: Mapping[str, Any]) -> ModelServerConfig:
+    from model_server.config import ModelServerConfig
+
+    given = {name: options[name] for name in _SERVER_FLAGS if options[name] is not None}
+    try:
+        return ModelServerConfig(**given)
+    except ValueError as exc:
+        raise InvalidRequest(str(exc)) from exc
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOutputs:
+    """Where a plan goes: stdout as a table, JSON or Kubernetes values, and files."""
+
+    as_json: bool
+    emit: Emit | None
+    plot: Path | None
+    values: Path | None
+
+    def check(self, topology: str | None) -> None:
+        """Fail on outputs that cannot be written before minutes are spent on compiling.
+
+        topology: None if the plan chooses the slice.
+        """
+        from model_server.plan.slices import parse_slice
+        from sax.slices import slice_of
+
+        if self.plot and self.plot.suffix.lower() != ".svg":
+            raise InvalidRequest(f"--plot {self.plot}: the picture is an SVG; name it FILE.svg")
+        if self.as_json and self.emit:
+            raise InvalidRequest("--json and --emit exclude each other: leave one out")
+        if (self.values or self.emit) and topology is not None:
+            slice_of(str(parse_slice(topology)))  # Kubernetes Engine must offer the slice
+        for path in filter(None, (self.plot, self.values)):
+            _check_writable(path)
+
+    def write(self, made: ModelPlan) -> None:
+        from model_server.plan.output.kubernetes import kubernetes_values
+        from model_server.plan.output.plot import roofline_svg
+        from model_server.plan.output.terminal import show
+
+        if self.plot and made.buckets:
+            self.plot.write_text(roofline_svg(made))
+        if self.values and made.fits:
+            self.values.write_text(kubernetes_values(made.slice, made.model))
+        if self.as_json:
+            sys.stdout.write(made.as_json() + "\n")
+        elif self.emit and made.fits:
+            sys.stdout.write(kubernetes_values(made.slice, made.model))
+        else:
+            show(made)
+
+
+def _check_writable(path: Path) -> None:
+    folder = path.resolve().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise InvalidRequest(f"{path} cannot be written: {folder} is not a writable folder")

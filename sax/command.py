@@ -1,0 +1,125 @@
+"""Parts that the commands of `sax` share, in whichever package a command lives.
+
+Commands outside `sax.cli` are found through the entry-point group `sax.commands`, so that their
+packages need not be imported here and may be installed without what the commands compute with.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from sax.errors import InvalidRequest, SaxError
+from sax.host import missing_model_server
+
+FAILED, WRONG = 1, 2  # exit statuses: an error, bad arguments
+
+# Plain text and short names for help: settings of every Typer app of ours.
+PLAIN: dict[str, Any] = {
+    "rich_markup_mode": None,
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="/sax/<cell>/<model>")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until all replicas are ready.")]
+Chip = Annotated[str | None, typer.Option(help="Chip for --topology auto (default: v5e).")]
+ModelPath = Annotated[
+    str | None, typer.Option(help="Model path to use instead of the one in config.json.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "--override", metavar="KEY=JSON", help="Override as for `sax publish`; repeatable."
+    ),
+]
+Slots = Annotated[int | None, typer.Option(help="--slots of the model servers.")]
+MaxContext = Annotated[
+    int | None,
+    typer.Option("--max-context", "--max_context", help="--max_context of the model servers."),
+]
+CheckpointSource = Annotated[
+    str,
+    typer.Argument(
+        metavar="CHECKPOINT",
+        help="A GGUF file, a Hugging Face folder, or an Orbax checkpoint (also at gs:// or s3://).",
+    ),
+]
+
+
+def parse_overrides(pairs: Sequence[str]) -> dict[str, str]:
+    """Parse KEY=JSON words. Raises InvalidRequest naming the wrong word."""
+    overrides: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not (key and equals):
+            raise InvalidRequest(f"{pair!r} is not an override: write KEY=JSON, e.g. NUM_LAYERS=2")
+        try:
+            json.loads(value)
+        except ValueError:
+            raise InvalidRequest(
+                f"{pair!r}: {value!r} is not JSON; strings need quotes, e.g. {key}='\"text\"'"
+            ) from None
+        overrides[key] = value
+    return overrides
+
+
+def check_installed(ctx: typer.Context) -> None:
+    """Exit with a message and status 2 if the model server is not installed."""
+    if told := missing_model_server(f"`{ctx.command_path}`"):
+        say(f"sax: {told}")
+        raise typer.Exit(WRONG)
+
+
+def fail(error: Exception, status: int) -> NoReturn:
+    """Exit with the error's text as one line on stderr."""
+    say(f"sax: {error}")
+    raise typer.Exit(status) from None
+
+
+def run_alone(
+    command: Callable[..., None], name: str, arguments: Sequence[str] | None = None
+) -> int:
+    """Run a command as a program of its own (`python -m ...`) and return its exit status."""
+    app = typer.Typer(**PLAIN)
+    app.command()(command)
+    try:
+        app(None if arguments is None else list(arguments), prog_name=name)
+    except SaxError as error:
+        say(f"sax: {error}")
+        return FAILED
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    return 0
+
+
+_KEPT = "\n\t"
+
+
+def printable(text: str) -> str:
+    """Escape control characters as \\xNN; keep newlines and tabs.
+
+    Text from elsewhere, such as a model's or a file's name, must not steer the terminal.
+    """
+    return "".join(
+        character
+        if character in _KEPT or not _is_control(character)
+        else f"\\x{ord(character):02x}"
+        for character in text
+    )
+
+
+def _is_control(character: str) -> bool:
+    return ord(character) < 0x20 or 0x7F <= ord(character) < 0xA0
+
+
+def say(text: str) -> None:
+    """Print one line on stderr: stdout carries results only."""
+    sys.stderr.write(printable(text) + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,110 @@
+"""What all commands share: messages, overrides, exit statuses, and where commands come from."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from sax.command import AsJson, fail, parse_overrides, printable, run_alone, say
+from sax.errors import InvalidRequest
+
+ROOT = Path(__file__).parents[2]
+GROUP = "sax.commands"
+DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"][GROUP]
+HEAVY = ("jax", "numpy", "yaml", "lightkube", "k8s.render", "model_server.config")
+
+
+@given(st.text())
+def test_printable_text_cannot_steer_a_terminal(text: str) -> None:
+    shown = printable(text)
+    assert not any(ord(c) < 0x20 and c not in "\n\t" for c in shown)
+    assert not any(0x7F <= ord(c) < 0xA0 for c in shown)
+
+
+def test_ordinary_text_is_left_alone() -> None:
+    assert printable("Zürich\t日本\n") == "Zürich\t日本\n"
+    assert printable("\x1b[2J") == "\\x1b[2J"
+
+
+def test_messages_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    say("hello")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "hello\n")
+
+
+def test_an_override_that_is_not_json_is_told_how_to_quote() -> None:
+    with pytest.raises(InvalidRequest, match=r"""A='"text"'"""):
+        parse_overrides(["A=text"])
+    with pytest.raises(InvalidRequest, match="KEY=JSON"):
+        parse_overrides(["A"])
+
+
+def command(text: str, as_json: AsJson = False) -> None:
+    """Say something."""
+    if text == "wrong":
+        fail(InvalidRequest("say it properly"), 2)
+    if text == "refused":
+        raise InvalidRequest("try later")
+    if text == "none":
+        raise typer.Exit(1)
+    sys.stdout.write(f"{text} {as_json}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "out", "err"),
+    [
+        (["hello"], 0, "hello False\n", ""),
+        (["--json", "--", "--json"], 0, "--json True\n", ""),
+        (["none"], 1, "", ""),
+        (["wrong"], 2, "", "sax: say it properly\n"),
+        (["refused"], 1, "", "sax: try later\n"),
+    ],
+)
+def test_a_command_runs_alone_and_its_status_comes_back(
+    words: list[str], status: int, out: str, err: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_alone(command, "python -m it", words) == status
+    assert tuple(capsys.readouterr()) == (out, err)
+
+
+def test_a_command_that_runs_alone_teaches_and_refuses_under_its_own_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run_alone(command, "python -m it", ["--help"]) == 0
+    assert "Usage: python -m it [OPTIONS]" in capsys.readouterr().out
+    assert run_alone(command, "python -m it", []) == 2
+    assert "Usage: python -m it [OPTIONS]" in capsys.readouterr().err
+
+
+def test_every_entry_point_adds_commands_that_explain_themselves() -> None:
+    names: set[str] = set()
+    for name, value in DECLARED.items():
+        app = typer.Typer()
+        EntryPoint(name, value, GROUP).load()(app)
+        added = typer.main.get_group(app).commands
+        assert all(each.help for each in added.values())
+        assert CliRunner().invoke(app, ["--help"]).exit_code == 0
+        names |= added.keys()
+    assert names == {"k8s", "plan", "precompile", "convert", "inspect"}
+
+
+def test_the_command_line_starts_without_what_its_commands_compute_with() -> None:
+    """Its start is felt at every call."""
+    script = (
+        "import sys, typer, sax.cli.main\n"
+        "from importlib.metadata import EntryPoint\n"
+        f"for name, value in {DECLARED!r}.items():\n"
+        f"    EntryPoint(name, value, {GROUP!r}).load()(typer.Typer())\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
