@@ -32,7 +32,6 @@ from model_server.loading.capacity import (
     step_program,
 )
 from model_server.loading.embed_loading import NeededTensors
-from model_server.loading.memory_plan import human
 from model_server.loading.needs import check_devices, telling_need
 from model_server.loading.random_weights import random_weights
 from model_server.loading.transfer_setup import make_apart, make_transfers
@@ -42,6 +41,7 @@ from model_server.models.weights.sharding import spans_hosts
 from model_server.models.weights.weight import Blueprint
 from model_server.programs.finding import find_ready
 from sax.errors import MemoryPlanError
+from sax.format import human_bytes as human
 from sax.types import ModelSpec, Progress
 
 logger = logging.getLogger(__name__)

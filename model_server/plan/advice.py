@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 from model_server.config import ModelServerConfig
 from model_server.loading.capacity import least_bytes, weight_bytes
-from model_server.loading.memory_plan import human
 from model_server.models.recipe import Recipe
 from model_server.plan.model import PlannedModel
 from model_server.plan.slices import LENT, chips_of
 from model_server.plan.target import layout_on, memory_of, recipe_of
 from model_server.plan.topology import Topology, topology_of
 from sax.errors import SaxError
+from sax.format import human_bytes as human
 
 _SMALLEST_CONTEXT = 256
 

@@ -24,9 +24,9 @@ from rich.progress import Progress as Bars
 
 from model_server.config import BESIDE_CHECKPOINTS, ModelServerConfig
 from model_server.flags import make_config
-from model_server.loading.memory_plan import human
 from sax.cli.publication import parse_overrides
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound, SaxError
+from sax.format import human_bytes as human
 
 if TYPE_CHECKING:
     from model_server.plan.precompile.making import Made
