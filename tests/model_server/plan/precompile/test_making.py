@@ -193,7 +193,7 @@ _LOWER = """
 import sys
 import jax, jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec as P
-from model_server.precompiled.ready_programs import digest_of_text
+from model_server.programs.ready_programs import digest_of_text
 from tests.model_server.tpu_compiler import one_device
 
 mesh = one_device("v5e")

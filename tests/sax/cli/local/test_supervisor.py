@@ -74,8 +74,8 @@ async def test_a_child_that_ignores_the_drain_is_killed(modules: Path) -> None:
 SUPERVISE = """
 import asyncio, sys
 from pathlib import Path
-from sax.cli.child import Child
-from sax.cli.supervisor import Supervisor
+from sax.cli.local.child import Child
+from sax.cli.local.supervisor import Supervisor
 folder = Path(sys.argv[1])
 async def main():
     one = Child("one", "child_steady", ("one", str(folder)), folder / "one.log")
