@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from http_gateway.auth import Auth
+from http_gateway.backend import Backend
 from http_gateway.catalog import Catalog
 from http_gateway.cell_client import CellClient
 from http_gateway.config import GatewayConfig
@@ -21,7 +22,7 @@ from http_gateway.openai.routes import OpenAiRoutes
 from http_gateway.ops import OpsRoutes
 from http_gateway.problems import answer
 from http_gateway.saxml.generation_1 import SaxmlGeneration1Routes
-from http_gateway.saxml.routes import SaxmlCalls, SaxmlRoutes
+from http_gateway.saxml.routes import SaxmlRoutes
 from sax.auth.authentication import NO_AUTHENTICATION, Authentication
 from sax.errors import SaxError
 
@@ -34,14 +35,14 @@ def create_app(
     """Return an ASGI app that serves one cell."""
     metrics, catalog = GatewayMetrics(), Catalog(client)
     generation = config.saxml_generation
-    calls = SaxmlCalls(client, catalog, config, metrics)
-    saxml = SaxmlRoutes(calls) if generation == 2 else SaxmlGeneration1Routes(calls)
+    backend = Backend(client=client, catalog=catalog, config=config, metrics=metrics)
+    saxml = SaxmlRoutes(backend) if generation == 2 else SaxmlGeneration1Routes(backend)
     # No /docs: its pages load scripts from a CDN. /openapi.json is served.
     app = FastAPI(title="sax", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.include_router(OpsRoutes(catalog, metrics, generation, closed=authentication.on).router())
     app.include_router(saxml.router())
-    app.include_router(OpenAiRoutes(client, catalog, config, metrics).router())
-    app.include_router(EmbeddingRoutes(client, catalog, config, metrics).router())
+    app.include_router(OpenAiRoutes(backend).router())
+    app.include_router(EmbeddingRoutes(backend).router())
     app.add_middleware(Auth, authentication=authentication, generation=generation)
     app.add_middleware(RequestEnvelope, config=config, metrics=metrics)
 

@@ -125,7 +125,7 @@ class EventStream(Response, Generic[T]):
         send: Send,
     ) -> Ending:
         try:
-            if not await _all_said(pumps, gone, writer.broken):
+            if not await _all_said(pumps, gone, writer.task):
                 return Ending.GONE
             last, ending = self._script.closing(), Ending.COMPLETE
         except SaxError as error:
@@ -163,12 +163,12 @@ async def _pump(source: EventSource[T], writer: ConnectionWriter) -> None:
 
 
 async def _all_said(
-    pumps: Sequence[asyncio.Task[None]], gone: asyncio.Task[None], broken: asyncio.Future[None]
+    pumps: Sequence[asyncio.Task[None]], gone: asyncio.Task[None], writing: asyncio.Task[None]
 ) -> bool:
     """Wait for all pumps; False if the client left first. Raises the error of a pump or write."""
     pending = set(pumps)
     while pending:
-        watched = {*pending, gone, broken}
+        watched = {*pending, gone, writing}
         done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
         if gone in done:
             return False

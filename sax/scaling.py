@@ -1,4 +1,4 @@
-"""Operators' changes to a model's autoscaling."""
+"""A model's number of replicas: its range, and operators' changes to its autoscaling."""
 
 from __future__ import annotations
 
@@ -9,7 +9,18 @@ from typing import Literal
 from sax.errors import InvalidRequest
 from sax.types import Autoscaling
 
+MOST_REPLICAS = 1000  # each is listed with its reason
 _BEYOND = 2**31  # int32 on the wire
+
+
+def check_replicas(count: int, param: str = "replicas") -> int:
+    """Return a number of replicas unchanged. Raises InvalidRequest."""
+    if not 0 <= count <= MOST_REPLICAS:
+        raise InvalidRequest(
+            f"{count} replicas: use 0 (published, but loaded nowhere) to {MOST_REPLICAS}",
+            param=param,
+        )
+    return count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

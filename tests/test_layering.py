@@ -88,7 +88,6 @@ LADDERS: dict[str, list[str]] = {
         "storage",
         "events.py",
         "condition.py",
-        "format.py",
     ],
     "sax": [
         "__init__.py",
@@ -107,6 +106,7 @@ LADDERS: dict[str, list[str]] = {
         "errors.py",
         "need.py",
         "host.py",
+        "format.py",
     ],
 }
 

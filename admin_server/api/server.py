@@ -22,6 +22,7 @@ from sax.auth.acl import caller
 from sax.auth.security import OPEN_TO_ALL, Security
 from sax.errors import InvalidRequest
 from sax.proto import admin_pb2, admin_pb2_grpc, cell_pb2_grpc
+from sax.scaling import check_replicas
 from sax.wire import codec
 from sax.wire.rpc import SERVER_OPTIONS, ErrorInterceptor
 
@@ -151,12 +152,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self, request: admin_pb2.WaitForReadyRequest, context: Context
     ) -> admin_pb2.WaitForReadyResponse:
         """Waits until the client's deadline, when gRPC cancels the call."""
-        if request.num_replicas < 0:
-            raise InvalidRequest(
-                f"num_replicas is {request.num_replicas}: use 0 or more",
-                param="num_replicas",
-            )
-        await self._cell.wait_for_ready(request.model_id, request.num_replicas)
+        count = check_replicas(request.num_replicas, "num_replicas")
+        await self._cell.wait_for_ready(request.model_id, count)
         return admin_pb2.WaitForReadyResponse()
 
     async def Join(

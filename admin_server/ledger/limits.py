@@ -10,10 +10,11 @@ import math
 from collections.abc import Mapping
 
 from sax.errors import InvalidRequest
+from sax.scaling import MOST_REPLICAS
 from sax.types import Autoscaling, ModelSpec, Placement, ServerInfo
 
 
-def check_autoscaling(autoscaling: Autoscaling | None, most_replicas: int) -> None:
+def check_autoscaling(autoscaling: Autoscaling | None) -> None:
     """Raises InvalidRequest naming the field at fault."""
     if autoscaling is None:
         return
@@ -22,8 +23,8 @@ def check_autoscaling(autoscaling: Autoscaling | None, most_replicas: int) -> No
         raise _refusal("min_replicas", f"{least}: use 0 (none while idle) or more")
     if most < 1:
         raise _refusal("max_replicas", f"{most}: use 1 or more")
-    if most > most_replicas:
-        raise _refusal("max_replicas", f"{most}: a model can have at most {most_replicas} replicas")
+    if most > MOST_REPLICAS:
+        raise _refusal("max_replicas", f"{most}: a model can have at most {MOST_REPLICAS} replicas")
     if least > most:
         raise _refusal("min_replicas", f"{least} is above max_replicas {most}: use at most {most}")
     target = autoscaling.target_queue

@@ -20,9 +20,8 @@ from admin_server.ledger.versions import History, check_revision, completed
 from sax import names
 from sax.auth.acl import parse_acl, parse_acls
 from sax.errors import InvalidRequest, ModelExists, ModelNotFound, NotFound
+from sax.scaling import check_replicas
 from sax.types import ModelSpec, Version
-
-_MOST_REPLICAS = 1000  # each is listed with its reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +190,8 @@ def _loads(spec: ModelSpec) -> tuple[str, dict[str, str]]:
 def _check_settings(spec: ModelSpec) -> None:
     check_limits(spec)
     names.check_checkpoint(spec.checkpoint)
-    if not 0 <= spec.replicas <= _MOST_REPLICAS:
-        raise InvalidRequest(
-            f"{spec.replicas} replicas: use 0 (published, but loaded nowhere) to {_MOST_REPLICAS}",
-            param="replicas",
-        )
-    check_autoscaling(spec.autoscaling, _MOST_REPLICAS)
+    check_replicas(spec.replicas)
+    check_autoscaling(spec.autoscaling)
     for key, text in spec.overrides.items():
         _check_override(key, text)
     check_placement(spec)

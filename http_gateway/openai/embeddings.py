@@ -11,26 +11,15 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from http_gateway.catalog import Catalog
-from http_gateway.cell_client import CellClient
-from http_gateway.config import GatewayConfig
-from http_gateway.envelope import route_name
-from http_gateway.metrics import GatewayMetrics
+from http_gateway.backend import Backend
 from http_gateway.openai.embedding_schema import EmbeddingRequest
 from http_gateway.openapi import body_of
-from http_gateway.sse import while_connected
-from sax.errors import Cancelled
 from sax.types import Embedded
 
 
 class EmbeddingRoutes:
-    def __init__(
-        self, client: CellClient, catalog: Catalog, config: GatewayConfig, metrics: GatewayMetrics
-    ) -> None:
-        self._client = client
-        self._catalog = catalog
-        self._config = config
-        self._metrics = metrics
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1", tags=["openai"])
@@ -43,17 +32,13 @@ class EmbeddingRoutes:
         """Embed one or several texts."""
         body = EmbeddingRequest.model_validate_json(await request.body())
         body.check()
-        model_id = await self._catalog.resolve(body.model)
-        timeout_s = self._config.request_timeout_s
-        try:
-            embedded = await while_connected(
-                request.receive, self._client.embed_counted(model_id, body.inputs(), timeout_s)
-            )
-        except Cancelled:
-            self._metrics.disconnects.labels(route_name(request.scope)).inc()
-            raise
+        backend = self._backend
+        model_id = await backend.catalog.resolve(body.model)
+        limit_s = backend.config.request_timeout_s
+        work = backend.client.embed_counted(model_id, body.inputs(), limit_s)
+        embedded = await backend.run(request, work)
         body.check_dimensions(len(embedded.vectors[0]))
-        self._metrics.prompt_tokens.inc(embedded.prompt_tokens)
+        backend.metrics.prompt_tokens.inc(embedded.prompt_tokens)
         reply = _reply(body.model, embedded, in_base64=body.encoding_format == "base64")
         return Response(msgspec.json.encode(reply), media_type="application/json")
 

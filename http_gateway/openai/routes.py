@@ -17,11 +17,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from http_gateway import problems
-from http_gateway.catalog import Catalog
-from http_gateway.cell_client import CellClient
-from http_gateway.config import GatewayConfig
+from http_gateway.backend import Backend
 from http_gateway.envelope import route_name
-from http_gateway.metrics import GatewayMetrics
 from http_gateway.openai import reply
 from http_gateway.openai.chat import to_messages
 from http_gateway.openai.reply import ChatEvents, CompletionEvents, Head, Transcript, usage
@@ -35,9 +32,8 @@ from http_gateway.sse import (
     Script,
     event,
     stop,
-    while_connected,
 )
-from sax.errors import Cancelled, ReplicaLost, SaxError
+from sax.errors import ReplicaLost, SaxError
 from sax.types import GenerateRequest, Message, PublishedModel, SamplingParams, TokenChunk
 
 _JSON = "application/json"
@@ -57,13 +53,9 @@ class Job:
 
 
 class OpenAiRoutes:
-    def __init__(
-        self, client: CellClient, catalog: Catalog, config: GatewayConfig, metrics: GatewayMetrics
-    ) -> None:
-        self._client = client
-        self._catalog = catalog
-        self._config = config
-        self._metrics = metrics
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._metrics = backend.metrics
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1", tags=["openai"])
@@ -79,13 +71,13 @@ class OpenAiRoutes:
 
     async def models(self) -> Response:
         """List every published model."""
-        found = [_model_card(model) for model in await self._catalog.refresh()]
+        found = [_model_card(model) for model in await self._backend.catalog.refresh()]
         return Response(msgspec.json.encode({"object": "list", "data": found}), media_type=_JSON)
 
     async def model(self, name: str) -> Response:
         """Return one published model, by its full name or last component."""
-        model_id = await self._catalog.resolve(name)
-        card = _model_card(await self._client.list(model_id))
+        model_id = await self._backend.catalog.resolve(name)
+        card = _model_card(await self._backend.client.list(model_id))
         return Response(msgspec.json.encode(card), media_type=_JSON)
 
     async def chat(self, request: Request) -> Response:
@@ -94,7 +86,7 @@ class OpenAiRoutes:
         body.check()
         prompt = to_messages(body.messages)
         head = Head(f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), body.model)
-        model_id = await self._catalog.resolve(body.model)
+        model_id = await self._backend.catalog.resolve(body.model)
         job = Job(
             head=head,
             kind="chat.completion.chunk",
@@ -111,7 +103,7 @@ class OpenAiRoutes:
         body = CompletionRequest.model_validate_json(await request.body())
         body.check()
         head = Head(f"cmpl-{uuid.uuid4().hex}", int(time.time()), body.model)
-        model_id = await self._catalog.resolve(body.model)
+        model_id = await self._backend.catalog.resolve(body.model)
         job = Job(
             head=head,
             kind="text_completion",
@@ -130,10 +122,7 @@ class OpenAiRoutes:
         transcripts = [Transcript() for _ in job.requests]
         first = self._first_token(request)
         try:
-            await while_connected(request.receive, read_all(self._feeds(job), transcripts, first))
-        except Cancelled:
-            self._metrics.disconnects.labels(route_name(request.scope)).inc()
-            raise
+            await self._backend.run(request, read_all(self._feeds(job), transcripts, first))
         finally:
             counts = self._count(transcripts, job.n)
         return Response(job.body(job.head, transcripts, counts), media_type=_JSON)
@@ -163,8 +152,10 @@ class OpenAiRoutes:
 
     def _feeds(self, job: Job) -> list[Feed[TokenChunk]]:
         """Return one unstarted call to the cell per generate request."""
-        timeout_s = self._config.request_timeout_s
-        return [partial(self._client.generate_to, r, timeout_s=timeout_s) for r in job.requests]
+        timeout_s = self._backend.config.request_timeout_s
+        return [
+            partial(self._backend.client.generate_to, r, timeout_s=timeout_s) for r in job.requests
+        ]
 
     def _first_token(self, request: Request) -> Callable[[], None]:
         histogram = self._metrics.first_token_seconds.labels(route_name(request.scope))

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import cast
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from http_gateway.saxml.routes import SaxmlCalls, listed
+from http_gateway.backend import Backend
+from http_gateway.saxml.routes import listed, samples
 from sax.errors import InvalidRequest
+from sax.scaling import check_replicas
 
 _PUBLISH_KEYS = ("model", "model_path", "checkpoint", "replicas")
 _PUBLISH_HINT = "Provide model, model path, checkpoint, and replica number for "
 
 
 class SaxmlGeneration1Routes:
-    def __init__(self, calls: SaxmlCalls) -> None:
-        self._calls = calls
-        self._client = calls.client
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._client = backend.client
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["saxml"])
@@ -64,9 +67,8 @@ class SaxmlGeneration1Routes:
         keys = ("model", "query")
         fields = await _fields(request, keys, "Provide model and query for generate")
         model, query = _text(fields, "model"), _text(fields, "query")
-        return pretty(
-            {"generate_response": await self._calls.generate(request, model, query, None)}
-        )
+        answer = await samples(self._backend, request, model, query, None)
+        return pretty({"generate_response": answer})
 
 
 def pretty(content: object) -> Response:
@@ -110,14 +112,6 @@ def _text(fields: Mapping[str, object], key: str) -> str:
 
 def _replicas(value: object) -> int:
     if isinstance(value, int | str) and not isinstance(value, bool):
-        try:
-            return _in_range(int(value))
-        except ValueError:
-            pass
+        with suppress(ValueError):
+            return check_replicas(int(value))
     raise InvalidRequest(f"replicas: {value!r} is not a number of replicas", param="replicas")
-
-
-def _in_range(replicas: int) -> int:
-    if not 0 <= replicas < 2**31:
-        raise ValueError("out of range")
-    return replicas

@@ -13,11 +13,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from http_gateway.catalog import Catalog
-from http_gateway.cell_client import CellClient
-from http_gateway.config import GatewayConfig
-from http_gateway.envelope import route_name
-from http_gateway.metrics import GatewayMetrics
+from http_gateway.backend import Backend
 from http_gateway.openapi import body_of, query_of
 from http_gateway.saxml.schema import (
     CellBody,
@@ -28,8 +24,7 @@ from http_gateway.saxml.schema import (
     RollbackBody,
     UpdateBody,
 )
-from http_gateway.sse import while_connected
-from sax.errors import Cancelled, InvalidRequest
+from sax.errors import InvalidRequest
 from sax.names import CellId, ModelId
 from sax.types import PublishedModel
 from sax.wire.extra_inputs import ExtraInputs
@@ -38,36 +33,10 @@ M = TypeVar("M", bound=BaseModel)
 _SCALING = {"min_replicas", "max_replicas", "target_queue"}
 
 
-class SaxmlCalls:
-    """Calls shared by both generations."""
-
-    def __init__(
-        self, client: CellClient, catalog: Catalog, config: GatewayConfig, metrics: GatewayMetrics
-    ) -> None:
-        self.client = client
-        self._catalog = catalog
-        self._config = config
-        self._metrics = metrics
-
-    async def generate(
-        self, request: Request, model: str, query: str, extra_inputs: ExtraInputs | None
-    ) -> list[list[str | float]]:
-        """Return [[text, score], ...]; cancelled when the client disconnects."""
-        model_id = await self._catalog.require(str(ModelId.parse(model)))
-        limit_s = self._config.request_timeout_s
-        try:
-            work = self.client.saxml_generate(model_id, query, extra_inputs, limit_s)
-            samples = await while_connected(request.receive, work)
-        except Cancelled:
-            self._metrics.disconnects.labels(route_name(request.scope)).inc()
-            raise
-        return [[text, score] for text, score in samples]
-
-
 class SaxmlRoutes:
-    def __init__(self, calls: SaxmlCalls) -> None:
-        self._calls = calls
-        self._client = calls.client
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._client = backend.client
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["saxml"])
@@ -121,8 +90,8 @@ class SaxmlRoutes:
     async def events(self, request: Request) -> Response:
         """List changes with author and time, newest first (not in Saxml)."""
         query = EventsQuery.model_validate(dict(request.query_params))
-        told = await self._client.events(query.model, before=query.before, limit=query.limit)
-        return pretty(msgspec.to_builtins(told))
+        events = await self._client.events(query.model, before=query.before, limit=query.limit)
+        return pretty(msgspec.to_builtins(events))
 
     async def unpublish(self, request: Request) -> Response:
         body = ModelBody.model_validate_json(await request.body())
@@ -145,7 +114,17 @@ class SaxmlRoutes:
         """Generate; returns every sample with its score."""
         body = GenerateBody.model_validate_json(await request.body())
         extra = body.effective_extra_inputs()
-        return pretty(await self._calls.generate(request, body.model, body.query, extra))
+        return pretty(await samples(self._backend, request, body.model, body.query, extra))
+
+
+async def samples(
+    backend: Backend, request: Request, model: str, query: str, extra_inputs: ExtraInputs | None
+) -> list[list[str | float]]:
+    """Generate: return [[text, score], ...]; cancelled when the client disconnects."""
+    model_id = await backend.catalog.require(str(ModelId.parse(model)))
+    limit_s = backend.config.request_timeout_s
+    work = backend.client.saxml_generate(model_id, query, extra_inputs, limit_s)
+    return [[text, score] for text, score in await backend.run(request, work)]
 
 
 def listed(model: PublishedModel) -> dict[str, object]:

@@ -11,7 +11,7 @@ from typing import Annotated, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from sax.errors import InvalidRequest
-from sax.scaling import Scaling, named
+from sax.scaling import MOST_REPLICAS, Scaling, named
 from sax.wire.extra_inputs import ExtraInputs
 
 # Generation 2 always sends these unless overridden; null selects the model's own defaults.
@@ -76,7 +76,7 @@ def _not_a_bool(value: object) -> object:
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 ExtraInput = Number | list[Number] | Annotated[str, Field(strict=True)]
-Replicas = Annotated[int, BeforeValidator(_not_a_bool), Field(ge=0, lt=2**31)]
+Replicas = Annotated[int, BeforeValidator(_not_a_bool), Field(ge=0, le=MOST_REPLICAS)]
 Count = Annotated[int, Field(strict=True, lt=2**31)]
 Overrides = Annotated[dict[str, str], BeforeValidator(read_overrides)]
 

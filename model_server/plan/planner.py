@@ -15,7 +15,6 @@ from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import compiled_in_turn
 from model_server.loading.deployment import Deployment, PlacedModel, deploy
-from model_server.loading.memory_plan import human
 from model_server.models.recipe import Recipe
 from model_server.plan.advice import attempt, changes, fitting_slices
 from model_server.plan.compiled import Measured, OutOfMemory, measure
@@ -27,6 +26,7 @@ from model_server.plan.speeds import Speeds, notes_of
 from model_server.plan.topology import Topology, topology_of
 from model_server.plan.work import Workload
 from sax.errors import MemoryPlanError
+from sax.format import human_bytes as human
 
 AUTO = "auto"
 _SPARE = 0.98  # margin on pages extrapolated from two points

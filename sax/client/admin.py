@@ -64,7 +64,7 @@ class Admin:
     """Calls one cell's admin server. Use and close it in one event loop."""
 
     def __init__(self, address: str | None = None) -> None:
-        """`address`: comma-separated host:port. Without it the admin is found by `sax.client.location`,
+        """`address`: comma-separated host:port. Without it `sax.client.location` finds the admin,
         again after each loss of connection."""
         given = address and config.check_addresses(address, "admin")
         self._given = given or ""
@@ -80,40 +80,13 @@ class Admin:
         It is not retried, because a lost response may mean that the change was made. `method`
         belongs to the Admin service unless it names another: "Cell/Rollback".
         """
-        deadline = asyncio.get_running_loop().time() + (timeout_s or DEADLINE_S)
-        for attempt in itertools.count(1):
-            await self._reach(deadline)
-            try:
-                return await self._call(method, request, reply, deadline)
-            except NotLeading as exc:
-                await _pause(attempt, deadline, exc)
-            except (AdminUnavailable, DeadlineExceeded):
-                # The connection to a hung or vanished admin stays open for a long time.
-                self._choice.lost()
-                raise
-        raise AssertionError("not reached")
+        return await self._attempt(method, request, reply, timeout_s, once=True)
 
     async def read(
         self, method: str, request: Message, reply: type[Reply], timeout_s: float | None = None
     ) -> Reply:
         """Call a read-only method, with a few attempts within one deadline. Raises SaxError."""
-        deadline = asyncio.get_running_loop().time() + (timeout_s or DEADLINE_S)
-        failures = 0
-        for attempt in itertools.count(1):
-            try:
-                return await self._call(method, request, reply, deadline)
-            except NotLeading as exc:
-                await _pause(attempt, deadline, exc)
-            except AdminUnavailable as exc:
-                self._choice.lost()
-                failures += 1
-                if failures >= _ATTEMPTS:
-                    raise
-                await _pause(attempt, deadline, exc)
-            except DeadlineExceeded:
-                self._choice.lost()
-                raise
-        raise AssertionError("not reached")
+        return await self._attempt(method, request, reply, timeout_s, once=False)
 
     async def watch_loc(self, request: admin_pb2.WatchLocRequest) -> admin_pb2.WatchLocResponse:
         """Long-poll once. Raises SaxError; DeadlineExceeded when nothing changed."""
@@ -132,6 +105,33 @@ class Admin:
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             await channel.close()
+
+    async def _attempt(
+        self,
+        method: str,
+        request: Message,
+        reply: type[Reply],
+        timeout_s: float | None,
+        *,
+        once: bool,
+    ) -> Reply:
+        deadline = asyncio.get_running_loop().time() + (timeout_s or DEADLINE_S)
+        failures = 0
+        for attempt in itertools.count(1):
+            if once:
+                await self._reach(deadline)
+            try:
+                return await self._call(method, request, reply, deadline)
+            except NotLeading as exc:
+                await _pause(attempt, deadline, exc)  # not a failure: it did nothing
+            except (AdminUnavailable, DeadlineExceeded) as exc:
+                # The connection to a hung or vanished admin stays open for a long time.
+                self._choice.lost()
+                failures += 1
+                if once or failures >= _ATTEMPTS or isinstance(exc, DeadlineExceeded):
+                    raise
+                await _pause(attempt, deadline, exc)
+        raise AssertionError("not reached")
 
     async def _call(
         self, method: str, request: Message, reply: type[Reply], deadline: float

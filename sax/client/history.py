@@ -14,37 +14,50 @@ from sax.proto import cell_pb2
 from sax.types import Event, Version
 from sax.wire import codec
 
-Versions = list[Version]
-Events = list[Event]
-
 _VERSION = re.compile("[0-9a-f]{32}")
 _ATTEMPTS = 8  # each fails only because another client's change succeeded
 _PAUSE_S = 0.05
 
 
-class CellHistory:
-    def __init__(self, admin: Admin) -> None:
-        self._admin = admin
+class HistoryCalls:
+    """Needs an admin."""
 
-    async def rollback(self, model_id: str, version: str, timeout_s: float | None) -> str:
-        """Return to a version ("": the one before the current); return its id."""
+    _admin: Admin
+
+    async def rollback(
+        self, model_id: str, version: str = "", *, timeout_s: float | None = None
+    ) -> str:
+        """Return to a version ("": the one before the current) and return its id, once durable.
+
+        Only what is loaded is rolled back: replicas, ACLs, placement and autoscaling stay. Raises
+        ModelNotFound, NotFound for an unknown version, InvalidRequest.
+        """
         request = cell_pb2.RollbackRequest(
             model_id=str(ModelId.parse(model_id)), uuid=bytes.fromhex(check_version(version))
         )
         answer = cell_pb2.RollbackResponse
         return (await self._admin.change("Cell/Rollback", request, answer, timeout_s)).uuid.hex()
 
-    async def versions(self, model_id: str, timeout_s: float | None) -> Versions:
-        """List a model's versions, newest first."""
+    async def versions(self, model_id: str, *, timeout_s: float | None = None) -> list[Version]:
+        """List the versions a model can roll back to, newest first. Raises ModelNotFound."""
         request = cell_pb2.VersionsRequest(model_id=str(ModelId.parse(model_id)))
         answer = cell_pb2.VersionsResponse
         reply = await self._admin.read("Cell/Versions", request, answer, timeout_s)
         return [codec.decode_version(version) for version in reply.versions]
 
     async def events(
-        self, model_id: str, before: int, limit: int, timeout_s: float | None
-    ) -> Events:
-        """List events, newest first."""
+        self,
+        model_id: str = "",
+        *,
+        before: int = 0,
+        limit: int = 0,
+        timeout_s: float | None = None,
+    ) -> list[Event]:
+        """List changes with author and time, newest first: of one model or of all.
+
+        The model may be unpublished. `before` is an event number, for paging back; `limit` 0 means
+        100.
+        """
         if model_id:
             ModelId.parse(model_id)
         request = cell_pb2.EventsRequest(

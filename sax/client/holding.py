@@ -1,6 +1,6 @@
 """Holds requests while no replica is ready, up to a limit, and reports demand to the admin.
 
-Each model with such requests has one Room, which reports their number about once a second. The
+Each model with such requests has one HeldQueue, which reports their number about once a second. The
 admin replies whether a replica is starting.
 """
 
@@ -17,7 +17,7 @@ from sax.proto import cell_pb2
 
 logger = logging.getLogger(__name__)
 
-_TELL_S = 1.0
+_REPORT_S = 1.0
 _TRUSTED_S = 10.0  # how long the admin's last answer counts while the admin is away
 _RETRY_AFTER_S = 2.0
 
@@ -47,7 +47,7 @@ class HeldQueue:
         self._most = most
         self._on_empty = on_empty
         self._count = 0
-        self._told_at = float("-inf")
+        self._answered_at = float("-inf")
         self._starting = False
         self._task: asyncio.Task[None] | None = None
         self.reason = ""  # from the admin's last answer
@@ -64,7 +64,7 @@ class HeldQueue:
 
     @property
     def _fresh(self) -> bool:
-        return asyncio.get_running_loop().time() - self._told_at < _TRUSTED_S
+        return asyncio.get_running_loop().time() - self._answered_at < _TRUSTED_S
 
     @contextmanager
     def held(self) -> Generator[None, None, None]:
@@ -91,18 +91,18 @@ class HeldQueue:
 
     async def _report(self) -> None:
         """Report until no request is held, then report zero."""
-        listens, told = True, 1
+        listens, reported = True, 1
         try:
-            while told or self._count:
-                told = self._count
-                listens = listens and await self._tell(told)
-                if told:
-                    await asyncio.sleep(_TELL_S)
+            while reported or self._count:
+                reported = self._count
+                listens = listens and await self._report_once(reported)
+                if reported:
+                    await asyncio.sleep(_REPORT_S)
         finally:
             self._task = None
             self._on_empty()
 
-    async def _tell(self, count: int) -> bool:
+    async def _report_once(self, count: int) -> bool:
         """Report once; return False if the admin does not support it."""
         request = cell_pb2.DemandRequest(
             model_id=self._model_id, waiting=count, caller=self._caller
@@ -115,32 +115,32 @@ class HeldQueue:
             logger.info("%d requests are held for %s: %s", count, self._model_id, error)
             return True
         self._starting, self.reason = answer.starting, answer.reason
-        self._told_at = asyncio.get_running_loop().time()
+        self._answered_at = asyncio.get_running_loop().time()
         return True
 
 
 class Holding:
-    """The rooms of one client. Use and close it in one event loop."""
+    """Held requests of one client, by model. Use and close it in one event loop."""
 
     def __init__(self, source: DemandSource, caller: str, most: int) -> None:
         self._source = source
         self._caller = caller
         self._most = most
-        self._rooms: dict[str, HeldQueue] = {}
+        self._queues: dict[str, HeldQueue] = {}
 
-    def room(self, model_id: str) -> HeldQueue:
-        """Return the model's room, creating it if needed."""
-        if model_id not in self._rooms:
-            self._rooms[model_id] = HeldQueue(
+    def queue(self, model_id: str) -> HeldQueue:
+        """Return the model's queue, creating it if needed."""
+        if model_id not in self._queues:
+            self._queues[model_id] = HeldQueue(
                 self._source,
                 model_id,
                 self._caller,
                 self._most,
-                lambda: self._rooms.pop(model_id, None),
+                lambda: self._queues.pop(model_id, None),
             )
-        return self._rooms[model_id]
+        return self._queues[model_id]
 
     async def close(self) -> None:
-        """Close all rooms. Held requests are not notified here."""
-        for room in list(self._rooms.values()):
-            await room.close()
+        """Close all queues. Held requests are not notified here."""
+        for queue in list(self._queues.values()):
+            await queue.close()

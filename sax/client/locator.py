@@ -106,15 +106,16 @@ class Locator:
             started = True
             sink(chunk)
 
-        attempts = self._begin(request.model_id, timeout_s, ANY_ROUTE)
-        while True:
-            replica = await self._replica(request.model_id, attempts, ANY_ROUTE)
+        async def ask(replica: ModelServerConnection, left_s: float | None) -> SaxError | None:
             try:
-                return await replica.generate_to(request, pass_on, attempts.left_s)
+                return await replica.generate_to(request, pass_on, left_s)
             except SaxError as error:
-                if started:
+                if not started:
                     raise
-                self._failed(request.model_id, replica, attempts, error)
+                return error  # too late for another replica
+
+        if (error := await self.call(request.model_id, ask, timeout_s)) is not None:
+            raise error
 
     async def stream(
         self,
@@ -124,22 +125,23 @@ class Locator:
         route: Route = ANY_ROUTE,
     ) -> AsyncGenerator[Item, None]:
         """Yield from `ask` on a ready replica; retry on another if it fails before yielding."""
-        attempts = self._begin(model_id, timeout_s, route)
-        while True:
-            replica = await self._replica(model_id, attempts, route)
-            started = False
-            try:
-                async with aclosing(ask(replica, attempts.left_s)) as items:
-                    async for item in items:
-                        started = True
-                        yield item
-                return
-            except SaxError as error:
-                # A started stream could resume here, by sending another replica the prompt and
-                # the output so far. Until that exists, losing its replica is an error.
-                if started:
-                    raise
-                self._failed(model_id, replica, attempts, error)
+
+        async def begin(
+            replica: ModelServerConnection, left_s: float | None
+        ) -> tuple[list[Item], AsyncGenerator[Item, None]]:
+            items = ask(replica, left_s)
+            async for item in items:
+                return [item], items
+            return [], items
+
+        first, rest = await self.call(model_id, begin, timeout_s, route)
+        # A started stream could resume on another replica, by sending it the prompt and the output
+        # so far. Until that exists, losing its replica is an error.
+        async with aclosing(rest):
+            for item in first:
+                yield item
+            async for item in rest:
+                yield item
 
     async def call(
         self,
@@ -225,22 +227,22 @@ class Locator:
         usable = await follower.usable(min(_GLANCE_S, attempts.wait_s))
         if usable:
             return usable
-        room, may_hold = self._holding.room(model_id), attempts.patience.holds
-        with room.held():
+        queue, may_hold = self._holding.queue(model_id), attempts.patience.holds
+        with queue.held():
             while not usable:
-                coming = may_hold and room.starting
+                coming = may_hold and queue.starting
                 left_s = (attempts.ends_at if coming else give_up_at) - now()
                 if left_s <= 0:
                     break
                 usable = await follower.usable(min(left_s, _LOOK_S))
-        if not usable and may_hold and room.starting:
+        if not usable and may_hold and queue.starting:
             raise DeadlineExceeded(
                 f"the deadline passed while the request waited for a replica of {model_id}: "
-                f"{room.reason}"
+                f"{queue.reason}"
             )
-        if not usable and room.refusal:
+        if not usable and queue.refusal:
             # Listing the model now may show the next attempt instead of what went wrong.
-            raise not_ready_because(model_id, room.refusal)
+            raise not_ready_because(model_id, queue.refusal)
         attempts.begin()
         return usable
 

@@ -28,11 +28,11 @@ from tests.http_gateway.fake_cell import FakeCell, published
 async def run():
     cell = FakeCell(published())
     cell.hold_after = 1
-    class Server(gateway.Server):
+    class Server(gateway.GatewayServer):
         def handle_exit(self, sig, frame):
             super().handle_exit(sig, frame)
             cell.release()
-    gateway.Server = Server
+    gateway.GatewayServer = Server
     await gateway.serve(cell, GatewayConfig(port=0))
 
 logging.basicConfig(level=logging.INFO)

@@ -84,7 +84,7 @@ async def test_a_write_that_fails_breaks_the_writer(slow: bool):
     await turns(2)
     client.gate.set()
     with pytest.raises(OSError, match="gone"):
-        await writer.broken
+        await writer.task
     with pytest.raises(OSError, match="gone"):
         await writer.finish(client.write, b"!")
     assert client.got == [b"a"]

@@ -16,7 +16,7 @@ from sax.types import Autoscaling
     [None, Autoscaling(), Autoscaling(min_replicas=0, max_replicas=1000, target_queue=0.1)],
 )
 def test_good_bounds_pass(autoscaling: Autoscaling | None) -> None:
-    check_autoscaling(autoscaling, 1000)
+    check_autoscaling(autoscaling)
 
 
 @pytest.mark.parametrize(
@@ -34,5 +34,5 @@ def test_good_bounds_pass(autoscaling: Autoscaling | None) -> None:
 )
 def test_bad_bounds_are_refused_by_field(changes: dict[str, float], field: str) -> None:
     with pytest.raises(InvalidRequest, match=field) as refusal:
-        check_autoscaling(Autoscaling(**changes), 1000)  # pyright: ignore
+        check_autoscaling(Autoscaling(**changes))  # pyright: ignore
     assert refusal.value.param == f"autoscaling.{field}"

@@ -90,8 +90,8 @@ async def test_a_body_needs_exactly_its_keys(
     [
         ({**SPEC, "replicas": "many"}, "replicas: 'many'"),
         ({**SPEC, "replicas": True}, "replicas: True"),
-        ({**SPEC, "replicas": -1}, "replicas: -1"),
-        ({**SPEC, "replicas": 2**31}, "replicas: 2147483648"),
+        ({**SPEC, "replicas": -1}, "-1 replicas: use 0"),
+        ({**SPEC, "replicas": 2**31}, "2147483648 replicas: use 0"),
         ({**SPEC, "model_path": 5}, "model_path: give a string"),
         ({**SPEC, "model": "/sax/test/llama"}, "published already"),
         ({**SPEC, "model": "llama"}, "not a model name"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from typing import TypeVar
 
 import pytest
 
-from sax.client import Client
+from sax.client import AsyncClient, Client
 from sax.errors import Cancelled, ModelExists, QueueFull
 from sax.types import (
     Autoscaling,
@@ -168,3 +169,37 @@ def test_autoscaling_is_published_and_ended(blocking: Client) -> None:
     assert blocking.list("/sax/test/scaled").spec.autoscaling == bounds
     blocking.update("/sax/test/scaled", autoscaling="off")
     assert blocking.list("/sax/test/scaled").spec.autoscaling is None
+
+
+def test_a_sink_gets_the_chunks_before_the_call_returns(blocking: Client) -> None:
+    texts: list[str] = []
+    blocking.generate_to(ask(3), lambda chunk: texts.append(chunk.text))
+    assert texts == ["0", "1", "2"]
+
+
+def test_embeddings_are_counted(blocking: Client) -> None:
+    embedded = blocking.embed_counted(MODEL, ["ab"])
+    assert (embedded.vectors, embedded.prompt_tokens) == ([[2.0, 0.5]], 2)
+
+
+def public_calls(client: type) -> dict[str, Callable[..., object]]:
+    members = inspect.getmembers(client, callable)
+    return {name: member for name, member in members if not name.startswith("_")}
+
+
+def test_every_call_of_the_async_client_is_one_of_the_blocking_client() -> None:
+    assert public_calls(Client).keys() == public_calls(AsyncClient).keys()
+
+
+@pytest.mark.parametrize("name", sorted(public_calls(AsyncClient)))
+def test_both_clients_take_the_same_arguments_and_say_the_same(name: str) -> None:
+    blocking, asynchronous = getattr(Client, name), getattr(AsyncClient, name)
+    ours, theirs = (inspect.signature(call).parameters for call in (blocking, asynchronous))
+    assert list(map(str, ours.values())) == list(map(str, theirs.values()))
+    if name != "close":
+        assert blocking.__doc__ == asynchronous.__doc__
+        assert not inspect.iscoroutinefunction(blocking)
+
+
+def test_both_clients_are_made_alike() -> None:
+    assert inspect.signature(Client) == inspect.signature(AsyncClient)

@@ -1,0 +1,181 @@
+"""Requests of a cell's client: each goes to a ready replica, which the locator picks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from google.protobuf.message import Message as Protobuf
+
+from sax.client.attempts import ANY_ROUTE, Route
+from sax.client.connection import ModelServerConnection
+from sax.client.locator import Locator
+from sax.proto import custom_pb2, lm_pb2, tokens_pb2
+from sax.types import Embedded, EmbedInput, GenerateRequest, Message, TokenChunk
+from sax.wire import codec
+from sax.wire.extra_inputs import ExtraInputs
+
+Reply = TypeVar("Reply", bound=Protobuf)
+
+
+class _Method(NamedTuple, Generic[Reply]):
+    path: str  # /package.Service/Method
+    reply: type[Reply]
+
+
+_TOKENIZE = _Method("/sax.tokens.TokenService/Tokenize", tokens_pb2.TokenizeResponse)
+_SCORE = _Method("/sax.server.lm.LMService/Score", lm_pb2.ScoreResponse)
+_EMBED = _Method("/sax.tokens.TokenService/Embed", tokens_pb2.EmbedResponse)
+_CUSTOM = _Method("/sax.server.custom.CustomService/Custom", custom_pb2.CustomResponse)
+_SAXML_EMBED = _Method("/sax.server.lm.LMService/Embed", lm_pb2.EmbedResponse)
+_SAXML_GENERATE = _Method("/sax.server.lm.LMService/Generate", lm_pb2.GenerateResponse)
+_SAXML_STREAM = _Method("/sax.server.lm.LMService/GenerateStream", lm_pb2.GenerateStreamResponse)
+
+
+class RequestCalls:
+    """Needs a locator."""
+
+    _locator: Locator
+
+    def generate(
+        self, request: GenerateRequest, timeout_s: float | None = None
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """Stream the answer; closing the iterator cancels it on the server.
+
+        Raises ModelNotFound, ModelNotReady, QueueFull, InvalidRequest and its subclasses,
+        ReplicaLost if a replica dies mid-answer, DeadlineExceeded after timeout_s.
+        """
+        return self._locator.generate(request, timeout_s)
+
+    async def generate_to(
+        self,
+        request: GenerateRequest,
+        sink: Callable[[TokenChunk], None],
+        timeout_s: float | None = None,
+    ) -> None:
+        """`generate` by callback, at less than half the cost per token: `sink` gets each chunk as
+        it arrives and must not block. Cancelling this task cancels the answer on the server."""
+        await self._locator.generate_to(request, sink, timeout_s)
+
+    async def tokenize(
+        self,
+        model_id: str,
+        prompt: str | tuple[Message, ...],
+        timeout_s: float | None = None,
+    ) -> tuple[Sequence[int], int]:
+        """Return the token ids of a text or chat as the model sees them, and its context length."""
+        request = codec.encode_tokenize(model_id, prompt)
+        reply = await self._call(_TOKENIZE, model_id, request, timeout_s)
+        return tuple(reply.ids), reply.max_context
+
+    async def score(
+        self,
+        model_id: str,
+        prefix: str,
+        suffixes: Sequence[str],
+        extra_inputs: ExtraInputs | None = None,
+        timeout_s: float | None = None,
+        *,
+        route: Route = ANY_ROUTE,
+    ) -> list[float]:
+        """Return the log-probability of each suffix after the prefix."""
+        request = codec.encode_score(model_id, prefix, suffixes, extra_inputs)
+        reply = await self._call(_SCORE, model_id, request, timeout_s, route)
+        return [*reply.logp]
+
+    async def embed(
+        self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
+    ) -> list[list[float]]:
+        """Return the vector of each input, given as text or token ids.
+
+        Raises PromptTooLong for an input longer than the model's context, InvalidRequest for a
+        model without embeddings.
+        """
+        return (await self.embed_counted(model_id, inputs, timeout_s)).vectors
+
+    async def embed_counted(
+        self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
+    ) -> Embedded:
+        """Like `embed`, with the number of input tokens."""
+        request = codec.encode_embed(model_id, inputs)
+        return codec.decode_embedded(await self._call(_EMBED, model_id, request, timeout_s))
+
+    async def custom(
+        self,
+        model_id: str,
+        request: bytes,
+        method: str = "",
+        extra_inputs: ExtraInputs | None = None,
+        timeout_s: float | None = None,
+        *,
+        route: Route = ANY_ROUTE,
+    ) -> bytes:
+        """Call Saxml's CustomService.Custom on a custom model.
+
+        Without a method, calls the one named `custom`, or the only one.
+        """
+        message = codec.encode_custom(model_id, request, method, extra_inputs)
+        reply = await self._call(_CUSTOM, model_id, message, timeout_s, route)
+        return reply.response
+
+    async def saxml_embed(
+        self,
+        model_id: str,
+        text: str,
+        extra_inputs: ExtraInputs | None = None,
+        timeout_s: float | None = None,
+        *,
+        route: Route = ANY_ROUTE,
+    ) -> list[float]:
+        """Saxml's LMService.Embed: return the vector of one text."""
+        request = codec.encode_embed_question(model_id, text, extra_inputs)
+        reply = await self._call(_SAXML_EMBED, model_id, request, timeout_s, route)
+        return [*reply.embedding]
+
+    async def saxml_generate(
+        self,
+        model_id: str,
+        text: str,
+        extra_inputs: ExtraInputs | None = None,
+        timeout_s: float | None = None,
+        *,
+        route: Route = ANY_ROUTE,
+    ) -> list[tuple[str, float]]:
+        """Saxml's LMService.Generate: return every sample with its score, best first."""
+        request = codec.encode_question(model_id, text, extra_inputs)
+        reply = await self._call(_SAXML_GENERATE, model_id, request, timeout_s, route)
+        return [(answer.text, answer.score) for answer in reply.texts]
+
+    def saxml_generate_stream(
+        self,
+        model_id: str,
+        text: str,
+        extra_inputs: ExtraInputs | None = None,
+        timeout_s: float | None = None,
+        *,
+        route: Route = ANY_ROUTE,
+    ) -> AsyncGenerator[lm_pb2.GenerateStreamResponse, None]:
+        """Saxml's LMService.GenerateStream: yield its messages."""
+        request = codec.encode_question(model_id, text, extra_inputs)
+
+        def ask(
+            replica: ModelServerConnection, left_s: float | None
+        ) -> AsyncGenerator[lm_pb2.GenerateStreamResponse, None]:
+            return replica.call_stream(_SAXML_STREAM.path, request, _SAXML_STREAM.reply, left_s)
+
+        return self._locator.stream(model_id, ask, timeout_s, route)
+
+    async def _call(
+        self,
+        method: _Method[Reply],
+        model_id: str,
+        request: Protobuf,
+        timeout_s: float | None,
+        route: Route = ANY_ROUTE,
+    ) -> Reply:
+        """Make a unary call on a ready replica."""
+
+        async def ask(replica: ModelServerConnection, left_s: float | None) -> Reply:
+            return await replica.call(method.path, request, method.reply, left_s)
+
+        return await self._locator.call(model_id, ask, timeout_s, route)

@@ -1,0 +1,68 @@
+"""Names that users hold: they stay, whatever moves behind them."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+SAXML_CALLS = """
+    AdminOptions GetACL List ListAll ListDetail Model ModelDetail ModelOptions ModelServerTypeStat
+    Options Publish SetACL Stats Unpublish Update WaitForReady
+"""
+VALUES = """
+    CellId GenerateRequest JoinedServer Message ModelId ModelSpec PublishedModel SamplingParams
+    SaxError TokenChunk WatchEvent
+"""
+PUBLIC = {
+    "sax": f"AsyncClient Client {SAXML_CALLS} {VALUES}",
+    "sax.client": "AsyncClient Change Client WatchEvent",
+    "model_server.custom": "Arrays CustomMethod CustomModel CustomProgram",
+}
+CALLS = """
+    close custom embed embed_counted events generate generate_to list list_all publish rollback
+    saxml_embed saxml_generate saxml_generate_stream score servers stats tokenize unpublish update
+    versions wait_for_ready watch
+"""
+RUN = """
+    admin_server http_gateway model_server model_server.precompile model_server.slice_check
+    model_server.plan sax.cli
+"""
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_a_module_has_its_public_names(module: str) -> None:
+    imported = importlib.import_module(module)
+    assert sorted(imported.__all__) == sorted(PUBLIC[module].split())
+    for name in imported.__all__:
+        assert getattr(imported, name).__name__ == name or name == "Arrays"
+
+
+@pytest.mark.parametrize("name", ["AsyncClient", "Client"])
+def test_a_client_has_its_calls(name: str) -> None:
+    client = getattr(importlib.import_module("sax.client"), name)
+    assert sorted(call for call in dir(client) if not call.startswith("_")) == CALLS.split()
+
+
+@pytest.mark.parametrize("module", RUN.split())
+def test_a_module_can_be_run(module: str) -> None:
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    if spec.submodule_search_locations is not None:  # python -m runs a package's __main__
+        spec = importlib.util.find_spec(f"{module}.__main__")
+        assert spec is not None
+        assert spec.origin is not None
+    assert _acts_when_run(Path(spec.origin))
+
+
+def _acts_when_run(path: Path) -> bool:
+    """Look for a call to the file's main: at the end, or under `if __name__ == "__main__"`."""
+    last = ast.parse(path.read_text()).body[-1]
+    if isinstance(last, ast.If):
+        assert ast.unparse(last.test) == "__name__ == '__main__'"
+        last = last.body[-1]
+    return "main()" in ast.unparse(last)
