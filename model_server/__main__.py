@@ -67,9 +67,11 @@ def _serve_page(config: ModelServerConfig) -> HealthPage:
 
 
 def _serve_alone(config: ModelServerConfig, page: HealthPage) -> None:
-    from model_server.process.start import prepare, serve
+    from model_server.loading.loader import make_loader
+    from model_server.process.start import import_modules, serve
 
-    serve(config, prepare(config), page)
+    import_modules(config.imports)
+    serve(config, make_loader(config), page)
 
 
 def leave(status: int) -> NoReturn:

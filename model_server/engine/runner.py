@@ -5,6 +5,7 @@ Every bucket is compiled before the first step; a compiled call cannot compile a
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -18,13 +19,10 @@ from model_server.engine.buckets import Bucket, choose
 from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
 from model_server.engine.step_arrays import ColumnLayout, StepArrays
 from model_server.engine.step_program import Outputs, StepProgram
-from model_server.engine.types import EngineLimits, PendingStep, RowResult, Step, StepResult
+from model_server.engine.types import PendingStep, RowResult, Step, StepResult
 from model_server.kernels.local_devices import full
-from model_server.kernels.paged import Kernel
 from model_server.kernels.pages import LayerPages
-from model_server.kernels.sequence_sharding import SequenceSharding
 from model_server.models.weights.quantized import as_bytes
-from model_server.models.weights.weight import Blueprint
 from sax.types import Progress
 
 
@@ -70,30 +68,27 @@ class Launched:
 
 
 class ModelRunner:
-    """The real Runner: one model, its pages and its compiled buckets on the local devices."""
+    """The real Runner: a model, or one pipeline stage, on its devices, with compiled buckets."""
 
     def __init__(
         self,
-        blueprint: Blueprint,
+        program: StepProgram,
         leaves: Sequence[jax.Array],
         pages: Sequence[LayerPages],
-        limits: EngineLimits,
         buckets: Sequence[Bucket],
-        kernel: Kernel,
-        split: SequenceSharding | None = None,
     ) -> None:
-        self.limits = limits
+        self.program = program
+        self.limits = limits = program.limits
         self._buckets = tuple(buckets)
-        # Keeps shapes only: arrays are donated while other buckets still compile.
-        self.program = StepProgram(blueprint, leaves, pages, limits, kernel, split)
         # A flat tuple of arrays is passed to a compiled call much faster than a module.
         self._leaves = tuple(map(as_bytes, leaves))
         # Every call donates and replaces these two; between steps a wrapper may replace them too.
         self.pages = tuple(pages)
-        self.last_tokens = full((limits.slots + 1,), 0, jnp.int32, self.program.everywhere)
+        self.last_tokens = full((limits.slots + 1,), 0, jnp.int32, program.everywhere)
+        self._held = threading.Lock()  # while a call donates and replaces them
         self._arrays = StepArrays(limits)
         self._tops = [0] * limits.slots
-        self._layouts = {bucket: ColumnLayout(bucket, limits) for bucket in self._buckets}
+        self.layouts = {bucket: ColumnLayout(bucket, limits) for bucket in self._buckets}
         self._compiled: dict[Bucket, Any] = {}
         self.closed = False
 
@@ -125,14 +120,14 @@ class ModelRunner:
 
     def warm(self, index: int) -> None:
         bucket = self._buckets[index]
-        vector, _ = self._arrays.pack(Step(0, ()), self._layouts[bucket])
+        vector, _ = self._arrays.pack(Step(0, ()), self.layouts[bucket])
         jax.block_until_ready(self.call(bucket, vector))
 
     def launch(self, step: Step) -> PendingStep:
         for change in step.samplings:
             self._tops[change.slot] = change.sampling.logprobs
         bucket = self.bucket(step)
-        vector, ranges = self._arrays.pack(step, self._layouts[bucket])
+        vector, ranges = self._arrays.pack(step, self.layouts[bucket])
         outputs = self.call(bucket, vector)
         tops = [self._tops[row.slot] for row in step.rows]
         return Launched(step, outputs, ranges, tops)
@@ -144,17 +139,28 @@ class ModelRunner:
         blocks = sum(-(-row.count // block) for row in step.rows if not row.is_decode)
         return choose(self._buckets, decodes, blocks, block)
 
-    def call(self, bucket: Bucket, vector: np.ndarray) -> Outputs:
-        """Run one device call; pages and last tokens are donated and replaced."""
-        outputs, self.pages, self.last_tokens = self._compiled[bucket](
-            self._leaves, self.pages, self.last_tokens, vector
-        )
-        return outputs
+    def call(self, bucket: Bucket, vector: np.ndarray, hidden: np.ndarray | None = None) -> Any:
+        """Run one device call; returns `Outputs`, or hidden states f32[T, D] for the next stage.
+
+        hidden: from the previous stage; None on the first. A stage has no last tokens: its decode
+        rows take theirs from the vector.
+        """
+        given = () if hidden is None else (hidden,)
+        with self._held:
+            call = self._compiled[bucket]
+            if self.program.stage:
+                made, self.pages = call(self._leaves, self.pages, vector, *given)
+            else:
+                made, self.pages, self.last_tokens = call(
+                    self._leaves, self.pages, self.last_tokens, vector
+                )
+        return made
 
     def close(self) -> None:
-        self.closed = True
-        arrays: list[jax.Array] = jax.tree.leaves((self._leaves, self.pages))
-        self._leaves, self.pages = (), ()
-        free(arrays)
-        self.last_tokens.delete()
-        self._compiled.clear()
+        """Free device memory; a call of another thread gets an error."""
+        with self._held:
+            self.closed = True
+            arrays: list[jax.Array] = jax.tree.leaves((self._leaves, self.pages, self.last_tokens))
+            self._leaves, self.pages = (), ()
+            free(arrays)
+            self._compiled.clear()

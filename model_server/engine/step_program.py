@@ -24,6 +24,7 @@ from model_server.kernels.paged import Kernel, KernelRefusal, PagedBatch
 from model_server.kernels.pages import LayerPages
 from model_server.kernels.sequence_sharding import SequenceSharding
 from model_server.models.weights.quantized import byte_shape
+from model_server.models.weights.stage import Stage
 from model_server.models.weights.weight import Blueprint
 from sax.errors import MemoryPlanError
 
@@ -63,7 +64,7 @@ class Outputs(NamedTuple):
 
 
 class StepProgram:
-    """Lowers a model's steps; one program per bucket."""
+    """Lowers the steps of a model, or of one pipeline stage; one program per bucket."""
 
     def __init__(
         self,
@@ -73,11 +74,16 @@ class StepProgram:
         limits: EngineLimits,
         kernel: Kernel,
         split: SequenceSharding | None = None,
+        stage: Stage | None = None,
+        embed: int = 0,
     ) -> None:
+        """stage: None: all layers. embed: width of the hidden states that stages pass on."""
         self._blueprint = blueprint
         self._kernel = kernel
         self._split = split
-        self._limits = limits
+        self.limits = limits
+        self.stage = stage
+        self.embed = embed
         self.leaves = tuple(map(byte_shape, leaves))
         self.pages = jax.tree.map(shape_of, tuple(pages))
         self.everywhere = everywhere(leaves[0].sharding)
@@ -90,27 +96,38 @@ class StepProgram:
 
         Raises MemoryPlanError for shapes that the kernel does not support.
         """
-        layout = ColumnLayout(bucket, self._limits)
-        vector = jax.ShapeDtypeStruct((layout.size,), jnp.int32, sharding=self.everywhere)
+        layout = ColumnLayout(bucket, self.limits)
+        held = (self.pages,) if self.stage else (self.pages, self.last_tokens)
+        given = [self._input((layout.size,), jnp.int32)]
+        if self.stage and not self.stage.is_first:
+            given.append(self._input((layout.tokens, self.embed), jnp.float32))
         jitted = jax.jit(
-            self._trace(layout),
-            donate_argnums=(1, 2),
-            # Every device samples the same tokens; pages stay where they are.
-            out_shardings=(
-                self.everywhere,
-                jax.tree.map(lambda array: array.sharding, self.pages),
-                self.everywhere,
-            ),
+            self._trace_stage(layout, self.stage) if self.stage else self._trace(layout),
+            donate_argnums=tuple(range(1, 1 + len(held))),
+            # Every device samples the same tokens, every host of a stage passes on its own copy of
+            # the hidden states; pages stay where they are.
+            out_shardings=(self.everywhere, *jax.tree.map(lambda array: array.sharding, held)),
             compiler_options=options_for(self.everywhere),
         )
         with told_as_plan_error(str(bucket)):
-            return jitted.lower(self.leaves, self.pages, self.last_tokens, vector)
+            return jitted.lower(self.leaves, *held, *given)
+
+    def _input(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=self.everywhere)
 
     def _trace(self, layout: ColumnLayout) -> Callable[..., Any]:
         def step(leaves: Any, pages: Any, last_tokens: jax.Array, vector: jax.Array) -> Any:
             model = self._blueprint.assemble(leaves)
             parts = unpack(layout, vector)
             return run_step(model, pages, last_tokens, parts, self._kernel, self._split)
+
+        return step
+
+    def _trace_stage(self, layout: ColumnLayout, stage: Stage) -> Callable[..., Any]:
+        def step(leaves: Any, pages: Any, vector: jax.Array, *given: jax.Array) -> Any:
+            model = self._blueprint.assemble(leaves)
+            parts = unpack(layout, vector)
+            return run_stage(model, stage, pages, parts, self._kernel, self._split, *given)
 
         return step
 
@@ -153,6 +170,24 @@ def run_step(
     # Padding rows all write to the scratch slot; each real slot appears once.
     slots = last_tokens.at[step["row_slot"]]
     return outputs, written, slots.set(outputs.numbers[0], mode="promise_in_bounds")
+
+
+def run_stage(
+    model: Any,
+    stage: Stage,
+    pages: Sequence[LayerPages],
+    step: dict[str, jax.Array],
+    kernel: Kernel,
+    split: SequenceSharding | None,
+    hidden: jax.Array | None = None,  # f32[T, D]; None on the first stage
+) -> tuple[jax.Array | Outputs, tuple[LayerPages, ...]]:
+    """Trace one stage of one step. On the first stage every token comes from the step itself."""
+    positions = step["positions"]
+    x = model.embed(step["tokens"], positions) if hidden is None else hidden
+    x, written = model.run(x, positions, pages, paged_batch(step, kernel, split))
+    if not stage.is_last:
+        return x, written
+    return chosen(model, model.final_norm(x), step), written
 
 
 def paged_batch(

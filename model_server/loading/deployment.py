@@ -186,6 +186,8 @@ class Deployment(PlacedModel):
             self.limits,
             self.kernel,
             self.layout.row_split(),
+            self.stage,
+            self.recipe.embed,
         )
 
     def allocate_pages(self) -> tuple[LayerPages, ...]:

@@ -89,15 +89,8 @@ class LmLoad:
         """Read weights, allocate pages and compile every bucket; nothing has run yet."""
         deployment, leaves = self.deployment, self._weights(report)
         self.traffic = make_transfers(self._transfer, self._config, deployment)
-        runner = ModelRunner(
-            deployment.blueprint,
-            leaves,
-            deployment.allocate_pages(),
-            deployment.limits,
-            deployment.buckets,
-            deployment.kernel,
-            deployment.layout.row_split(),
-        )
+        pages = deployment.allocate_pages()
+        runner = ModelRunner(deployment.program, leaves, pages, deployment.buckets)
         if self.traffic is not None:
             runner = KvRunner(runner, self.traffic)
         try:

@@ -73,12 +73,16 @@ class ModelLoader:
     """Loads models onto this process's devices and accounts for their memory."""
 
     def __init__(
-        self, config: ModelServerConfig, watch: CompileWatch, hosts: Shares | None = None
+        self,
+        config: ModelServerConfig,
+        watch: CompileWatch,
+        hosts: Shares | None = None,
+        stage_host: StageHost | None = None,
     ) -> None:
-        """hosts: may be set later, before the first load."""
+        """hosts: of this replica, on its primary. stage_host: None: this host is alone."""
         self._config = config
-        self.hosts = hosts
-        self.stage_host = StageHost()  # likewise
+        self._hosts = hosts
+        self._stage_host = stage_host or StageHost()
         self.watch = watch
         self._transfer = TransferServer(advertised_host(config.host))
         self._live: list[tuple[AnyRunner, int]] = []
@@ -183,13 +187,13 @@ class ModelLoader:
                     "%s: in stages, so its hosts ignore --programs",
                     spec.model_id,
                 )
-            return StageLoad(*how, self.stage_host, limits)
+            return StageLoad(*how, self._stage_host, limits)
         return LmLoad(*how, self._transfer, limits)
 
     def _run(self, spec: ModelSpec, load: LmLoad | StageLoad, report: Report) -> HeldRunner:
         """Build the model here, or on all hosts that it spans."""
-        if self.hosts is not None and load.spans_hosts:
-            return self.hosts.load(
+        if self._hosts is not None and load.spans_hosts:
+            return self._hosts.load(
                 spec, load.deployment.limits, lambda programs: load.build(programs, report), report
             )
         runner = load.build(COMPILED_HERE, report)
@@ -216,8 +220,8 @@ class ModelLoader:
         if load.traffic is None:
             return None
         if isinstance(runner, Lockstep):
-            assert self.hosts is not None
-            return load.apart(runner, self.hosts.transfers(runner, load.traffic))
+            assert self._hosts is not None
+            return load.apart(runner, self._hosts.transfers(runner, load.traffic))
         assert isinstance(runner, KvRunner)
         return load.apart(runner, load.traffic)
 
@@ -234,9 +238,11 @@ class ModelLoader:
         return sum(size for _, size in self._live)
 
 
-def make_loader(config: ModelServerConfig) -> ModelLoader:
+def make_loader(
+    config: ModelServerConfig, hosts: Shares | None = None, stage_host: StageHost | None = None
+) -> ModelLoader:
     """Return the process's loader. Call once: it listens to every compilation from then on."""
-    return ModelLoader(config, CompileWatch(strict=config.strict_compile))
+    return ModelLoader(config, CompileWatch(strict=config.strict_compile), hosts, stage_host)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from typing import NoReturn, TypeVar
 
 from model_server.config import ModelServerConfig, drained_status
 from model_server.engine.worker import Worker
+from model_server.loading.loader import make_loader
 from model_server.loading.stages.host_stage import StageHost
 from model_server.multihost import jax_group
 from model_server.multihost.channel import endpoint, open_context
@@ -31,7 +32,7 @@ from model_server.multihost.programs import KeptPrograms, ProgramFiles
 from model_server.multihost.secondary import Secondary
 from model_server.multihost.vote import Shares
 from model_server.process.health_page import HealthPage
-from model_server.process.start import prepare, serve
+from model_server.process.start import import_modules, serve
 from sax.errors import InvalidRequest, SaxError
 
 Result = TypeVar("Result")
@@ -100,6 +101,7 @@ def serve_together(group: Membership, config: ModelServerConfig, page: HealthPag
         del os.environ[name]  # or libtpu would wait for the other slices
     page.waiting = lambda: f"waiting for all {group.count} hosts of this replica"
     try:
+        import_modules(config.imports)  # before the hosts meet, so that their errors show at once
         status = (_serve_share if group.ordinal else _serve_replica)(group, config, page)
     except InvalidRequest as error:
         logger.error("%s", error)
@@ -116,26 +118,24 @@ def serve_together(group: Membership, config: ModelServerConfig, page: HealthPag
 
 
 def _serve_replica(group: Membership, config: ModelServerConfig, page: HealthPage) -> int:
-    loader = prepare(config)
-    primary, loader.hosts, kept = _interruptible(lambda: lead(group, config))
-    loader.stage_host = StageHost(
-        membership=group, address=own_address(group.primary), programs=kept
-    )
-    lost = serve(config, loader, page, primary)
+    primary, shares, kept = _interruptible(lambda: lead(group, config))
+    address = own_address(group.primary)
+    stage_host = StageHost(membership=group, address=address, programs=kept)
+    lost = serve(config, make_loader(config, shares, stage_host), page, primary)
     primary.close()
     return LOST if lost else drained_status(os.environ)
 
 
 def _serve_share(group: Membership, config: ModelServerConfig, page: HealthPage) -> int:
     """Perform the primary's commands until it says Bye."""
-    loader = prepare(config)
     secondary, kept = _interruptible(lambda: follow(group, config))
-    loader.stage_host = StageHost(
+    stage_host = StageHost(
         membership=group,
         address=address_towards(group.primary, config.group_port),
         programs=kept,
         on_failure=secondary.fail,
     )
+    loader = make_loader(config, stage_host=stage_host)
 
     page.waiting = lambda: ""
 

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 
 from model_server.config import ModelServerConfig
-from model_server.loading.loader import ModelLoader, make_loader
+from model_server.loading.loader import ModelLoader
 from model_server.models.registry import model_paths
 from model_server.process.health_page import HealthPage
 from model_server.process.server import Hosts, ModelServer
@@ -33,12 +33,6 @@ def _where(exc: BaseException) -> str:
         if not frame.filename.startswith("<") and "importlib" not in frame.filename
     ][1:]
     return f"{own[-1].filename}:{own[-1].lineno}: " if own else ""
-
-
-def prepare(config: ModelServerConfig) -> ModelLoader:
-    """Import user modules and return the loader. Raises what an imported module raises."""
-    import_modules(config.imports)  # first, so that their errors show at once
-    return make_loader(config)
 
 
 def serve(

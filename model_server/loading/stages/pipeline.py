@@ -19,15 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from model_server.engine.buckets import Bucket, choose
+from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, Programs
-from model_server.engine.runner import Launched
+from model_server.engine.runner import Launched, ModelRunner
 from model_server.engine.step_arrays import StepArrays
 from model_server.engine.step_program import Outputs
 from model_server.engine.types import EngineLimits, PendingStep, Step, StepResult
 from model_server.engine.worker import Worker
 from model_server.loading.stages.stage_feedback import Owed, StageFeedback, fill
-from model_server.loading.stages.stage_programs import StagePrograms
 from model_server.multihost.link import Link, LinkClosed, StageMessage, take
 from sax.types import Progress
 
@@ -51,42 +50,43 @@ class PipelineRunner:
 
     def __init__(
         self,
-        programs: StagePrograms,
+        runner: ModelRunner,
         link: Link,
         thread: StageThread,
         on_failure: Callable[[BaseException], None] = lambda failure: None,
     ) -> None:
         """on_failure: called once, in a thread of this pipeline, if this part stops working."""
-        self._programs = programs
-        self._stage = programs.stage
+        assert runner.program.stage is not None, "a pipeline is made of stages"
+        self._runner = runner
+        self._stage = runner.program.stage
         self._link = link
         self._thread = thread
         self._on_failure = on_failure
         self._failure: BaseException | None = None
         self._failing = threading.Lock()
-        self._arrays = StepArrays(programs.limits)
-        self._tops = [0] * programs.limits.slots
+        self._arrays = StepArrays(runner.limits)
+        self._tops = [0] * runner.limits.slots
         self._feedback = StageFeedback(link, self._guarded) if self._stage.is_first else None
         self._launched = 0
         self.closed = False
 
     @property
     def limits(self) -> EngineLimits:
-        return self._programs.limits
+        return self._runner.limits
 
     @property
     def weight_bytes(self) -> int:
-        return self._programs.weight_bytes
+        return self._runner.weight_bytes
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        return tuple(self._programs.layouts)
+        return tuple(self._runner.layouts)
 
     def compile(
         self, report: Callable[[Progress], None], programs: Programs = COMPILED_HERE
     ) -> None:
         """Compile every bucket without running anything; needs no other host."""
-        self._programs.compile(report, programs)
+        self._runner.compile(report, programs)
 
     def warm(self, bucket: Bucket) -> None:
         """Run an empty step of a bucket; all hosts must, in the same order. Raises LinkError."""
@@ -94,10 +94,7 @@ class PipelineRunner:
 
     def launch(self, step: Step) -> PendingStep:
         """Queue a step. Raises the error that stopped the pipeline, if any."""
-        decodes = sum(row.is_decode for row in step.rows)
-        block = self.limits.prefill_block
-        blocks = sum(-(-row.count // block) for row in step.rows if not row.is_decode)
-        return self._start(step, choose(self.buckets, decodes, blocks, block))
+        return self._start(step, self._runner.bucket(step))
 
     def close(self) -> None:
         """Close; steps in flight end with LinkClosed. Must not be called by `on_failure`.
@@ -108,7 +105,7 @@ class PipelineRunner:
         self._link.close()
         if self._feedback:
             self._feedback.close()
-        self._programs.close()
+        self._runner.close()
 
     def _start(self, step: Step, bucket: Bucket) -> PendingStep:
         if self._failure:
@@ -116,7 +113,7 @@ class PipelineRunner:
         for change in step.samplings:
             self._tops[change.slot] = change.sampling.logprobs
         tops = [self._tops[row.slot] for row in step.rows]
-        layout = self._programs.layouts[bucket]
+        layout = self._runner.layouts[bucket]
         vector, ranges = self._arrays.pack(step, layout)
         number, self._launched = self._launched, self._launched + 1
         if self._feedback is None:
@@ -149,14 +146,14 @@ class PipelineRunner:
 
     def _enter(self, number: int, bucket: Bucket, vector: np.ndarray, feeds: list[Owed]) -> None:
         """Run the first stage; decode rows take the tokens that the last stage chose."""
-        fill(self._programs.layouts[bucket].views(vector)["tokens"], feeds)
-        hidden = self._programs.run(bucket, vector, None)
+        fill(self._runner.layouts[bucket].views(vector)["tokens"], feeds)
+        hidden = self._runner.call(bucket, vector, None)
         self._link.send(StageMessage(number, (np.asarray(hidden),)))
 
     def _go_on(self, number: int, bucket: Bucket, vector: np.ndarray, rivals: bool) -> None:
-        shape = (self._programs.layouts[bucket].tokens, self._programs.embed)
+        shape = (self._runner.layouts[bucket].tokens, self._runner.program.embed)
         (hidden,) = take(self._link, number, [(shape, "float32")])
-        made = self._programs.run(bucket, vector, hidden)
+        made = self._runner.call(bucket, vector, hidden)
         self._link.send(StageMessage(number, self._passed_on(made, rivals)))
 
     def _passed_on(self, made: Any, rivals: bool) -> tuple[np.ndarray, ...]:

@@ -15,13 +15,13 @@ from model_server.checkpoints.checkpoint_view import with_whole_names, without, 
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, Programs
+from model_server.engine.runner import ModelRunner
 from model_server.engine.types import EngineLimits
 from model_server.loading.deployment import Deployment, deploy
 from model_server.loading.device_memory import free_memory
 from model_server.loading.random_weights import random_weights
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.loading.stages.place import StagePlace
-from model_server.loading.stages.stage_programs import StagePrograms
 from model_server.loading.weights import mismatches, read_weights
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout, layout_of
@@ -81,19 +81,8 @@ def build_stage(
     the default ones. compiled: source of this stage's programs. Raises CheckpointError.
     """
     leaves = _weights(plan, checkpoint, seed, report)
-    assert plan.stage is not None, "a plan is of a stage"
-    programs = StagePrograms(
-        plan.stage,
-        plan.blueprint,
-        leaves,
-        plan.allocate_pages(),
-        plan.limits,
-        buckets or plan.buckets,
-        plan.kernel,
-        plan.recipe.embed,
-        plan.layout.row_split(),
-    )
-    runner = PipelineRunner(programs, link, thread, on_failure)
+    stage = ModelRunner(plan.program, leaves, plan.allocate_pages(), buckets or plan.buckets)
+    runner = PipelineRunner(stage, link, thread, on_failure)
     try:
         runner.compile(report, compiled)
     except BaseException:

@@ -10,6 +10,7 @@ import pytest
 
 from model_server.engine.buckets import closed_set
 from model_server.engine.runner import ModelRunner
+from model_server.engine.step_program import StepProgram
 from model_server.engine.types import (
     EngineLimits,
     PageGrant,
@@ -58,14 +59,8 @@ class Tiny:
         # The runner frees what it is given; the whole model keeps its own copy.
         self.model = module.assemble([leaf.copy() for leaf in leaves])
         pages = empty_pages(self.recipe, LIMITS.pages)
-        self.runner = ModelRunner(
-            module,
-            leaves,
-            pages,
-            LIMITS,
-            closed_set(LIMITS.slots, (1, 4)),
-            xla.KERNEL,
-        )
+        program = StepProgram(module, leaves, pages, LIMITS, xla.KERNEL)
+        self.runner = ModelRunner(program, leaves, pages, closed_set(LIMITS.slots, (1, 4)))
 
     def greedy(self, prompt: tuple[int, ...], count: int) -> list[int]:
         tokens = list(prompt)

@@ -21,6 +21,7 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.runner import ModelRunner
+from model_server.engine.step_program import StepProgram
 from model_server.engine.types import EngineLimits, PageGrant, Row, Sampling, SlotSampling, Step
 from model_server.kernels import xla
 from model_server.kernels.pages import allocate
@@ -81,9 +82,8 @@ def _runner(recipe: Recipe, layout: Layout) -> tuple[ModelRunner, float]:
     # Spread out, so that the likeliest token is not a matter of rounding.
     leaves = [leaf * 10 if leaf.ndim > 1 else leaf for leaf in leaves]
     pages = allocate(cache, LIMITS.pages, 8, jnp.dtype("float32"), layout.pages(cache.axis))
-    split = layout.row_split()
-    made = ModelRunner(module, leaves, pages, LIMITS, [BUCKET], xla.KERNEL, split)
-    return made, largest_share(leaves)
+    program = StepProgram(module, leaves, pages, LIMITS, xla.KERNEL, layout.row_split())
+    return ModelRunner(program, leaves, pages, [BUCKET]), largest_share(leaves)
 
 
 def _answers(runner: ModelRunner) -> list[list[int]]:

@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +17,13 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.engine.runner import ModelRunner
+from model_server.engine.step_program import StepProgram
 from model_server.engine.types import PendingStep, Step
 from model_server.kernels import xla
 from model_server.kernels.pages import LayerPages, allocate
 from model_server.loading.random_weights import random_weights
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.loading.stages.pipeline_loading import own_tensors
-from model_server.loading.stages.stage_programs import StagePrograms
 from model_server.loading.weights import read_weights
 from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
@@ -81,43 +80,37 @@ class Case:
 
     def whole(self, sizes: tuple[int, int, int] = (1, 1, 1)) -> ModelRunner:
         layout = layout_of(sizes).placed(jax.devices()[: math.prod(sizes)])
-        module = self.recipe.blueprint(layout, self.checkpoint)
-        needed: Any = self.checkpoint and without_prefixes(self.checkpoint, self.recipe.unused)
-        runner = ModelRunner(
-            module,
-            leaves_of(module, needed, layout),
-            pages_of(self.recipe, layout),
-            LIMITS,
-            BUCKETS,
-            xla.KERNEL,
-        )
+        needed = self.checkpoint and without_prefixes(self.checkpoint, self.recipe.unused)
+        runner = runner_of(self.recipe, self.checkpoint, needed, layout)
         runner.compile(lambda _: None)
         return runner
 
     def staged(self, stages: int, layouts: Sequence[Layout]) -> Hosts:
         parts = replace(self.recipe, stages=stages).cut()
         runners = [
-            PipelineRunner(self._programs(part, layout), link, StageThread())
+            PipelineRunner(self._stage(part, layout), link, StageThread())
             for part, layout, link in zip(parts, layouts, ring(stages), strict=True)
         ]
         for runner in runners:
             runner.compile(lambda _: None)
         return Hosts(runners)
 
-    def _programs(self, part: Recipe, layout: Layout) -> StagePrograms:
+    def _stage(self, part: Recipe, layout: Layout) -> ModelRunner:
         module = part.blueprint(layout, self.checkpoint)
-        checkpoint = self.checkpoint and own_tensors(part, module, layout, self.checkpoint)
-        assert part.stage
-        return StagePrograms(
-            part.stage,
-            module,
-            leaves_of(module, checkpoint, layout),
-            pages_of(part, layout),
-            LIMITS,
-            BUCKETS,
-            xla.KERNEL,
-            part.embed,
-        )
+        own = self.checkpoint and own_tensors(part, module, layout, self.checkpoint)
+        return runner_of(part, self.checkpoint, own, layout)
+
+
+def runner_of(
+    recipe: Recipe, whole: Checkpoint | None, own: Checkpoint | None, layout: Layout
+) -> ModelRunner:
+    """The runner of a model or stage; `own` has its tensors only."""
+    module, embed = recipe.blueprint(layout, whole), recipe.embed
+    leaves, pages = leaves_of(module, own, layout), pages_of(recipe, layout)
+    program = StepProgram(
+        module, leaves, pages, LIMITS, xla.KERNEL, stage=recipe.stage, embed=embed
+    )
+    return ModelRunner(program, leaves, pages, BUCKETS)
 
 
 def leaves_of(module: Blueprint, checkpoint: Checkpoint | None, layout: Layout) -> list[jax.Array]:

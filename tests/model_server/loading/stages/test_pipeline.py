@@ -11,7 +11,7 @@ import pytest
 from model_server.engine.types import PageGrant, Row, Sampling, SlotSampling, Step
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.multihost.link import LinkBroken, LinkClosed, StageMessage
-from tests.model_server.multihost.fake_programs import VOCAB, FakePrograms, fake_stages
+from tests.model_server.multihost.fake_stage import VOCAB, FakeRunner, fake_stages
 from tests.model_server.multihost.played import BUCKETS, play, steps, tokens_of
 from tests.model_server.multihost.queue_link import QueueLink, ring
 from tests.model_server.multihost.staged import Hosts
@@ -35,7 +35,7 @@ class Pipeline:
         self.hosts = Hosts(self.runners)
 
 
-def _as_real(programs: FakePrograms) -> object:
+def _as_real(programs: FakeRunner) -> object:
     return programs
 
 

@@ -1,4 +1,4 @@
-"""A stage that is arithmetic: what PipelineRunner asks of StagePrograms, without a device.
+"""A stage that is arithmetic: what PipelineRunner asks of a ModelRunner, without a device.
 
 The first stage makes (token, position) of every token, every other one adds 1 to the token, and the
 last one chooses for each logit row  token + position  mod 97. So after token t at position p a
@@ -12,16 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from model_server.engine.buckets import Bucket, choose
 from model_server.engine.sampler import TOP_LOGPROBS
 from model_server.engine.step_arrays import ColumnLayout
 from model_server.engine.step_program import Outputs
+from model_server.engine.types import Step
 from model_server.models.weights.stage import Stage, stages_of
 from tests.model_server.multihost.played import BUCKETS, LIMITS
 
 VOCAB = 97
 
 
-class FakePrograms:
+class FakeRunner:
     """`gate` holds every run back until it is set."""
 
     limits = LIMITS
@@ -30,13 +32,20 @@ class FakePrograms:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
+        self.program = self
         self.layouts = {bucket: ColumnLayout(bucket, LIMITS) for bucket in BUCKETS}
         self.gate = threading.Event()
         self.gate.set()
         self.runs = 0
         self.closed = False
 
-    def run(self, bucket: Any, vector: np.ndarray, hidden: np.ndarray | None) -> Any:
+    def bucket(self, step: Step) -> Bucket:
+        decodes = sum(row.is_decode for row in step.rows)
+        block = LIMITS.prefill_block
+        blocks = sum(-(-row.count // block) for row in step.rows if not row.is_decode)
+        return choose(BUCKETS, decodes, blocks, block)
+
+    def call(self, bucket: Bucket, vector: np.ndarray, hidden: np.ndarray | None = None) -> Any:
         assert not self.closed
         assert self.gate.wait(30)
         self.runs += 1
@@ -50,8 +59,8 @@ class FakePrograms:
         self.closed = True
 
 
-def fake_stages(count: int) -> list[FakePrograms]:
-    return [FakePrograms(stage) for stage in stages_of(count, count)]
+def fake_stages(count: int) -> list[FakeRunner]:
+    return [FakeRunner(stage) for stage in stages_of(count, count)]
 
 
 def _chosen(rows: np.ndarray) -> Outputs:
