@@ -49,6 +49,10 @@ FORBIDDEN: dict[str, tuple[set[str], str]] = {
         (JAX, "only kv_transfers and transfer_server touch devices"),
     ),
     "model_server/kernels/": ({"sax", "grpc"}, "kernels know arrays only"),
+    **dict.fromkeys(
+        ("admin_server", "http_gateway", "k8s", "model_server"),
+        ({"sax.cli"}, "sax finds commands by entry points; what they share is in sax/command.py"),
+    ),
     "sax/cli/": ({"numpy"}, "the command line's start is felt at every call"),
 }
 # The one file that may after all, because a root in a bucket is read there.

@@ -24,7 +24,7 @@ def page() -> str:
             "Generated from `sax/errors.py` by `make docs`. The text of an error says what "
             "happened and what to do about it.",
             "",
-            "| error | meaning | gRPC code | HTTP status | who may send it again |",
+            "| error | meaning | gRPC code | HTTP status | retried by |",
             "| --- | --- | --- | --- | --- |",
             *rows,
             "",

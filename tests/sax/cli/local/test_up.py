@@ -1,13 +1,19 @@
-"""What `sax up` says about who may call, before it starts anything."""
+"""`sax up` and `sax demo`: their options make the plan, and what they print about it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from typer.main import get_group
+from typer.testing import CliRunner
 
+from sax.cli.local.bring_up import Work
 from sax.cli.local.cell_plan import CellPlan
+from sax.cli.local.demo import what_next
 from sax.cli.local.up import announcement, check_security
+from sax.cli.main import app
+from sax.cli.publication import parse_publication
 from sax.errors import InvalidRequest
 
 
@@ -19,6 +25,59 @@ def plan(folder: Path, **changes: object) -> CellPlan:
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SAX_TOKEN", "SAX_TOKEN_FILE", "SAX_TLS_CERT"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[CellPlan]:
+    """The plans that were made, in place of running them."""
+    plans: list[CellPlan] = []
+
+    async def note(plan: CellPlan, work: Work) -> None:
+        plans.append(plan)
+
+    monkeypatch.setattr("sax.cli.local.up.run_cell", note)
+    return plans
+
+
+def options_of(command: str) -> dict[str, object]:
+    params = get_group(app).commands[command].params
+    return {each.opts[0]: each.default for each in params if each.opts[0].startswith("-")}
+
+
+def test_a_demo_takes_the_options_of_up_but_its_own_model() -> None:
+    up = options_of("up")
+    assert up.pop("--publish") is None
+    assert options_of("demo") == up
+    assert {"--dir", "--port", "--hosts", "--import", "--tokens"} <= up.keys()
+
+
+@pytest.mark.parametrize("words", [["up"], ["demo", __file__]])
+def test_the_options_make_the_plan(planned: list[CellPlan], words: list[str]) -> None:
+    given = ["--dir", "d", "--port", "9000", "--import", "mine", "--hosts", "2", "--cell", "/sax/a"]
+    made = CliRunner().invoke(app, [*words, *given, "--", "--slots", "8"])
+    assert made.exit_code == 0, made.output
+    (plan,) = planned
+    assert (plan.folder, plan.gateway_port, plan.hosts) == (Path("d"), 9000, 2)
+    assert (plan.cell, plan.imports) == ("/sax/a", ("mine",))
+    assert plan.model_server_flags == ("--slots", "8")
+    assert plan.memory > 0
+
+
+@pytest.mark.parametrize("words", [["up", "--nonsense"], ["demo"], ["demo", "no-such-file"]])
+def test_a_wrong_command_line_runs_nothing(planned: list[CellPlan], words: list[str]) -> None:
+    assert CliRunner().invoke(app, words).exit_code == 2
+    assert not planned
+
+
+def test_what_to_try_next_names_the_model_and_sends_a_token_where_one_is_asked(
+    tmp_path: Path,
+) -> None:
+    wanted = parse_publication(["/sax/a/smollm2", "llama", "/m.gguf"])
+    text = what_next(plan(tmp_path), wanted)
+    assert text.count("curl ") == text.count('"/sax/a/smollm2"') == 5
+    assert "Authorization" not in text
+    closed = what_next(plan(tmp_path, tokens=tmp_path / "t", admin_acl="ops"), wanted)
+    assert closed.count('--header "Authorization: Bearer $SAX_TOKEN"') == 5
 
 
 def test_every_process_gets_the_tokens_and_the_servers_their_admins(tmp_path: Path) -> None:
