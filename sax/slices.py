@@ -24,7 +24,6 @@ TPU = "google.com/tpu"  # the resource, and the taint on TPU nodes
 
 _GIB = 2**30
 _SLICE = re.compile(r"([a-z][a-z0-9_-]*?)[:=_](\d{1,3}(?:x\d{1,3}){1,2})")
-_CPU = re.compile(r"cpu(?::([1-9]\d{0,2}))?")
 _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8")
 _LARGE = ("8x8x12", "8x8x16", "8x16x16")
@@ -234,18 +233,3 @@ def _near(generation: TpuGeneration, size: str) -> list[str]:
 
 def _chips(size: str) -> int:
     return math.prod(map(int, size.split("x")))
-
-
-def cpu_devices(topology: str) -> int | None:
-    """Parse cpu or cpu:2 to a number of devices; None if it is something else.
-
-    Raises InvalidRequest.
-    """
-    word = topology.strip().lower()
-    found = _CPU.fullmatch(word)
-    if found is None and re.fullmatch(r"cpu\W.*", word):
-        raise InvalidRequest(
-            f"topology {topology!r}: write cpu, or cpu:N for N devices of one host",
-            param="topology",
-        )
-    return None if found is None else int(found[1] or 1)

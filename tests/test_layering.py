@@ -94,7 +94,6 @@ LADDERS: dict[str, list[str]] = {
         "storage",
         "events.py",
         "condition.py",
-        "format.py",
     ],
     "sax": [
         "__init__.py",
@@ -113,6 +112,7 @@ LADDERS: dict[str, list[str]] = {
         "errors.py",
         "need.py",
         "host.py",
+        "format.py",
     ],
 }
 

@@ -27,9 +27,9 @@ from admin_server.assignment.seen import (
     is_current,
     waits,
 )
-from admin_server.format import listing
 from admin_server.ledger.placement import demand_of, devices_of
 from admin_server.ledger.state import CellState
+from sax.format import listing
 from sax.types import JoinedServer, ModelSpec, ServableStatus
 
 _IN_MEMORY = (ServableStatus.LOADING, ServableStatus.LOADED, ServableStatus.UNLOADING)

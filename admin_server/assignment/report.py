@@ -17,7 +17,7 @@ from admin_server.assignment.seen import (
     is_current,
     waits,
 )
-from admin_server.format import clock_time, count, listing
+from sax.format import clock_time, count, listing
 from sax.types import ModelSpec, Progress, ReplicaStatus, ServableStatus
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from admin_server.format import count
+from sax.format import count
 from sax.need import Need
 from sax.types import JoinedServer, ModelSpec, ServableInfo, ServableStatus
 

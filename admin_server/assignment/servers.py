@@ -22,8 +22,8 @@ from admin_server.assignment.seen import (
     UnloadAction,
     UpdateAcls,
 )
-from admin_server.format import clock_time
 from admin_server.ledger.state import CellState
+from sax.format import clock_time
 from sax.need import Need
 from sax.types import JoinedServer, ServableStatus, ServerInfo, ServerStatus
 

@@ -9,8 +9,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from admin_server.assignment.fleet import Fleet, Needs, Node, NodeKind
-from admin_server.format import count, describe_paths, human_bytes, listing
 from admin_server.ledger.placement import MODEL_TAG, ServerDemand, devices_of
+from sax.format import count, describe_paths, human_bytes, listing
 from sax.need import Need
 from sax.types import ModelSpec
 
@@ -80,16 +80,16 @@ def _too_small(demand: ServerDemand, need: Need, kinds: list[NodeKind]) -> str:
         return f"{_needs(need)}; no server{tagged} reports how many devices it has"
     reason = f"{_needs(need)}; the largest server{tagged} has {count(devices, 'device')}"
     if each := largest.memory_total // devices:
-        reason += f" with {human_bytes(each)}{' each' if devices > 1 else ''}"
+        reason += f" with {human_bytes(each, 1)}{' each' if devices > 1 else ''}"
     return f"{reason}; {count(silent, 'server')} did not report theirs" if silent else reason
 
 
 def _needs(need: Need) -> str:
     if need.devices < 2:
-        return f"needs {human_bytes(need.memory)} of memory"
+        return f"needs {human_bytes(need.memory, 1)} of memory"
     return (
-        f"needs {count(need.devices, 'device')} with {human_bytes(need.memory_each)} each "
-        f"({human_bytes(need.memory)} in all)"
+        f"needs {count(need.devices, 'device')} with {human_bytes(need.memory_each, 1)} each "
+        f"({human_bytes(need.memory, 1)} in all)"
     )
 
 
@@ -112,8 +112,8 @@ def _no_memory(spec: ModelSpec, able: list[NodeKind], chosen: Collection[str], n
     need = max(needs.of(spec, kind.devices) or 0, learned.memory)
     return (
         f"{_needs(replace(learned, memory=need))}; the server with the most free memory, "
-        f"{best.address}, has {human_bytes(best.free)} of "
-        f"{human_bytes(best.server.info.memory_total)} free{_beside(best)}"
+        f"{best.address}, has {human_bytes(best.free, 1)} of "
+        f"{human_bytes(best.server.info.memory_total, 1)} free{_beside(best)}"
     )
 
 

@@ -26,7 +26,6 @@ from admin_server.cell.watch import Delta
 from admin_server.cell.watch_sets import Recovery, WatchSets
 from admin_server.condition import ChangeSignal
 from admin_server.events import CellEvents
-from admin_server.format import describe_paths
 from admin_server.ledger import versions
 from admin_server.ledger.audit import check_page, event_of
 from admin_server.ledger.ledger import Ledger
@@ -45,6 +44,7 @@ from admin_server.ledger.state import (
 from sax import names
 from sax.config import check_address
 from sax.errors import Cancelled, ModelPathNotFound, NotLeading
+from sax.format import describe_paths
 from sax.types import (
     Event,
     JoinedServer,

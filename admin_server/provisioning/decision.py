@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count as counting
 
-from admin_server.format import clock_time, count
 from admin_server.provisioning.object_names import object_name
 from admin_server.provisioning.present import Present
 from admin_server.provisioning.setbacks import Setback
 from admin_server.provisioning.sets import NO_SERVERS, SetServers
 from admin_server.provisioning.template_choice import choose_template
 from admin_server.provisioning.templates import Template
+from sax.format import clock_time, count
 from sax.need import Need
 from sax.types import ModelSpec
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from admin_server.format import count, human_bytes, listing
 from admin_server.ledger.placement import MODEL_TAG, demand_of, stated_bytes
 from admin_server.provisioning.templates import Template
+from sax.format import count, human_bytes, listing
 from sax.need import Need
 from sax.types import ModelSpec
 
@@ -48,5 +48,5 @@ def _why_not(spec: ModelSpec, need: Need | None, template: Template) -> str:
         return f"has {has}, but {demand.devices} are needed"
     memory = max(stated_bytes(spec, template.devices) or 0, need.memory if need else 0)
     if template.memory and template.memory < memory:
-        return f"has {human_bytes(template.memory)}, but {human_bytes(memory)} are needed"
+        return f"has {human_bytes(template.memory, 1)}, but {human_bytes(memory, 1)} are needed"
     return ""

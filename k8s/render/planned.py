@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sax.errors import MemoryPlanError, Unavailable
-
-_GIB = 2**30
+from sax.format import human_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +30,8 @@ class Planned:
 
     def __str__(self) -> str:
         return (
-            f"{_gib(self.weights)} of weights and {_gib(self.used)} in all, of "
-            f"{_gib(self.limit)}, on each of {self.devices} devices; room for "
+            f"{human_bytes(self.weights, 1)} of weights and {human_bytes(self.used, 1)} in all, of "
+            f"{human_bytes(self.limit, 1)}, on each of {self.devices} devices; room for "
             f"{self.kv_tokens:,} cached tokens"
         )
 
@@ -69,7 +68,3 @@ def _refusal(made: dict[str, Any]) -> str:
     hints = "".join(f"\n  {line}" for line in advice)
     problem = made.get("problem") or f"{made['model']} does not fit {made['slice']['topology']}"
     return f"{problem}\nit would fit with any of these:{hints}" if hints else str(problem)
-
-
-def _gib(count: int) -> str:
-    return f"{count / _GIB:.1f} GiB"

@@ -25,7 +25,6 @@ from model_server.engine.runner import ModelRunner
 from model_server.engine.types import EngineLimits, HeldRunner
 from model_server.loading.deployment import Deployment, deploy
 from model_server.loading.device_memory import free_memory, layout_for
-from model_server.loading.memory_plan import human
 from model_server.loading.needs import check_devices, telling_need
 from model_server.loading.random_weights import random_weights
 from model_server.loading.transfer_setup import make_apart, make_transfers
@@ -35,6 +34,7 @@ from model_server.models.weights.sharding import spans_hosts
 from model_server.models.weights.weight import Blueprint
 from model_server.programs.finding import find_ready
 from model_server.programs.ready_programs import ReadyPrograms
+from sax.format import human_bytes as human
 from sax.types import ModelSpec, Progress
 
 logger = logging.getLogger(__name__)

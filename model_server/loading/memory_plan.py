@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sax.errors import MemoryPlanError
+from sax.format import human_bytes as human
 from sax.need import Need
 
 
@@ -15,9 +16,6 @@ from sax.need import Need
 class Devices:
     count: int
     memory: int  # bytes that models may fill
-
-
-_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +90,6 @@ def _on_each(devices: int, total: int) -> str:
     if devices == 1:
         return ""
     return f" on each of {devices} devices ({human(devices * total)} in all)"
-
-
-def human(count: int) -> str:
-    """Format bytes for people: 1.50 GiB."""
-    for size, unit in _UNITS:
-        if count >= size:
-            return f"{count / size:.2f} {unit}"
-    return f"{count} B"
 
 
 def _too_few_wanted(wanted: int, least: int, page: int) -> str:

@@ -14,10 +14,10 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.loading.deployment import place_model
 from model_server.loading.device_memory import layout_for
-from model_server.loading.memory_plan import human
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import ONE_DEVICE
 from sax.errors import MemoryPlanError
+from sax.format import human_bytes as human
 from sax.need import Need
 
 

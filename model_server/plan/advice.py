@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 
 from model_server.config import ModelServerConfig
 from model_server.loading.deployment import PlacedModel, place_model
-from model_server.loading.memory_plan import human
 from model_server.models.recipe import Recipe
 from model_server.plan.model import PlannedModel
-from model_server.plan.slices import LENT, Topology, chips_of, topology_of
+from model_server.plan.slices import LENT, chips_of
+from model_server.plan.topology import Topology, topology_of
 from sax.errors import SaxError
+from sax.format import human_bytes as human
 
 _SMALLEST_CONTEXT = 256
 

@@ -15,17 +15,18 @@ from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import compiled_in_turn
 from model_server.loading.deployment import Deployment, PlacedModel, deploy
-from model_server.loading.memory_plan import human
 from model_server.models.recipe import Recipe
 from model_server.plan.advice import attempt, changes, fitting_slices
 from model_server.plan.compiled import Measured, OutOfMemory, measure
 from model_server.plan.depth import Depths, depths_of, growth_of, shallow, typical_part, whole
 from model_server.plan.model import PlannedModel, open_model
 from model_server.plan.model_plan import Memory, ModelPlan, Slice
-from model_server.plan.slices import LENT, Topology, topology_of
+from model_server.plan.slices import LENT
 from model_server.plan.speeds import Speeds, notes_of
+from model_server.plan.topology import Topology, topology_of
 from model_server.plan.work import Workload
 from sax.errors import MemoryPlanError
+from sax.format import human_bytes as human
 
 AUTO = "auto"
 _SPARE = 0.98  # margin on pages extrapolated from two points

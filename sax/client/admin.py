@@ -64,8 +64,8 @@ class Admin:
     """Calls one cell's admin server. Use and close it in one event loop."""
 
     def __init__(self, address: str | None = None) -> None:
-        """`address` is comma-separated host:port. Without it, `sax.client.location` finds the
-        admin, again after each loss of connection."""
+        """`address`: comma-separated host:port. Without it `sax.client.location` finds the admin,
+        again after each loss of connection."""
         given = address and config.check_addresses(address, "admin")
         self._given = given or ""
         self._choice = AdminChoice(self._find)

@@ -28,8 +28,8 @@ from dataclasses import dataclass, field, replace
 from admin_server.assignment.plan import CellActions, plan_actions
 from admin_server.assignment.seen import Action, LoadAction, UnloadAction, UpdateAcls
 from admin_server.assignment.servers import Servers
-from admin_server.format import human_bytes
 from admin_server.ledger.state import CellState
+from sax.format import human_bytes
 from sax.need import Need
 from sax.types import (
     ModelSpec,
@@ -265,7 +265,7 @@ class Player:
                 fake.models[action.model_id] = replace(held, acls=action.spec.acls)
             return fake.refusing or None
         if (need := self._lacks(fake, action.model_id)) is not None:
-            why = f"the plan needs {human_bytes(need.memory)}"
+            why = f"the plan needs {human_bytes(need.memory, 1)}"
             fake.models[action.model_id] = replace(
                 held, status=ServableStatus.FAILED, reason=why, need=need
             )
@@ -292,7 +292,7 @@ class Player:
         used = sum(held.memory for held in fake.models.values() if held.status in _MEMORY)
         free, size = fake.info.memory_total - used, self.sizes.get(load.model_id, 0)
         if fake.info.memory_total and size > free:
-            return f"the plan needs {human_bytes(size)}, and {human_bytes(free)} are free"
+            return f"the plan needs {human_bytes(size, 1)}, and {human_bytes(free, 1)} are free"
         return None
 
     # What is told

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import Mesh
 
 from model_server.models.weights.axis_rules import AXES
-from model_server.plan.slices import topology_of
+from model_server.plan.topology import topology_of
 
 needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None,

@@ -53,7 +53,7 @@ def test_whatever_the_planner_calls_a_chip_is_understood() -> None:
     "topology", ["v4:2x2x2", "v5e:1x1", "v5e:2x4", "v5e:4x8", "v5p:2x2x1", "v6e:2x2", "v7x:2x2x4"]
 )
 def test_the_compiler_counts_the_same_hosts(topology: str) -> None:
-    from model_server.plan.slices import topology_of
+    from model_server.plan.topology import topology_of
 
     described, there = topology_of(topology), slice_of(topology)
     assert (there.hosts, there.chips_per_host) == (described.hosts, described.chips_per_host)

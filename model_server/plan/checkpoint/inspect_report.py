@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 
-from model_server.loading.memory_plan import human
+from sax.format import count
+from sax.format import human_bytes as human
 
 _FORMATS = {
     "safetensors": "Hugging Face folder (safetensors)",
@@ -94,7 +95,7 @@ class Report:
             return
         total = sum(file.bytes for file in self.files)
         size = f", {human(total)}" if total else ""
-        yield "format", f"{_FORMATS[self.format]}, {_count(len(self.files), 'file')}{size}"
+        yield "format", f"{_FORMATS[self.format]}, {count(len(self.files), 'file')}{size}"
         for file in self.files:
             yield "", f"{file.name}  {human(file.bytes)}" if file.bytes else file.name
 
@@ -109,8 +110,8 @@ class Report:
         for heading, kind in zip(
             ["stored as", *[""] * len(self.stored)], self.stored, strict=False
         ):
-            count = _count(kind.tensors, "tensor")
-            yield heading, f"{kind.kind:<12}{count:<14}{human(kind.bytes)}"
+            tensors = count(kind.tensors, "tensor")
+            yield heading, f"{kind.kind:<12}{tensors:<14}{human(kind.bytes)}"
         if self.context is not None:
             yield "context", f"{self.context:,} tokens"
 
@@ -135,7 +136,7 @@ class Report:
             yield "chat template", "none"
             return
         lines = self.chat_template.splitlines()
-        yield "chat template", f"{_count(len(lines), 'line')}, compiles in the sandbox"
+        yield "chat template", f"{count(len(lines), 'line')}, compiles in the sandbox"
         for line in lines[:_TEMPLATE_LINES]:
             yield "", f"| {line[:80]}{'...' if len(line) > 80 else ''}"
 
@@ -143,7 +144,7 @@ class Report:
         if self.loads:
             yield "verdict", "it would load"
             return
-        yield "verdict", f"it would not load: {_count(len(self.problems), 'problem')}"
+        yield "verdict", f"it would not load: {count(len(self.problems), 'problem')}"
         for problem in self.problems:
             yield "", f"- {problem}"
 
@@ -151,7 +152,3 @@ class Report:
 def _printable(text: str) -> str:
     """Replace control characters: names and templates come from the file."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -18,12 +18,12 @@ from pathlib import Path
 import jax
 
 from model_server.config import ModelServerConfig
-from model_server.loading.memory_plan import human
 from model_server.plan.chips import CHIPS, Chip
 from model_server.plan.model_plan import BucketPlan, Decoding, ModelPlan
 from model_server.plan.output.terminal import progress_on
 from model_server.plan.planner import PlanRequest, make_plan
 from sax.errors import SaxError
+from sax.format import human_bytes as human
 
 
 @dataclass(frozen=True, slots=True)

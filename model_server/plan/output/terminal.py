@@ -13,9 +13,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from model_server.loading.memory_plan import human
 from model_server.plan.model_plan import BucketPlan, ModelPlan
 from model_server.plan.planner import BucketCompiled
+from sax.format import count
+from sax.format import human_bytes as human
 
 _COLUMNS = ("temp", "TFLOP", "GB moved", "over least", "MB sent", "ms", "bound by", "compile s")
 _NARROWEST = 100  # width without a terminal
@@ -61,10 +62,10 @@ def _headings(plan: ModelPlan, out: Console) -> None:
         f"({escape(_plain(plan.path))})"
     )
     out.print(
-        f"{where.topology}: {_count(where.chips, 'chip')} of {human(where.hbm_per_chip)}{devices}, "
-        f"{_count(where.hosts, 'host')} with {where.chips_per_host} each; mesh: {mesh}"
+        f"{where.topology}: {count(where.chips, 'chip')} of {human(where.hbm_per_chip)}{devices}, "
+        f"{count(where.hosts, 'host')} with {where.chips_per_host} each; mesh: {mesh}"
     )
-    out.print(f"{_count(plan.slots, 'slot')}, context {plan.max_context:,} tokens")
+    out.print(f"{count(plan.slots, 'slot')}, context {plan.max_context:,} tokens")
 
 
 def _memory(plan: ModelPlan, out: Console) -> None:
@@ -155,10 +156,6 @@ def _verdict(plan: ModelPlan, out: Console) -> None:
 def _plain(text: str) -> str:
     """Replace control characters: names come from users and files, and terminals obey escapes."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _line(out: TextIO, done: BucketCompiled) -> None:

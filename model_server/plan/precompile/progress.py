@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from model_server.config import BESIDE_CHECKPOINTS
-from model_server.loading.memory_plan import human
 from model_server.plan.precompile.making import Made, Maker, program_count
 from model_server.plan.precompile.subject import Subject
 from model_server.programs.manifest import Manifest
 from model_server.programs.place import FOLDER, SetFolder, beside, sets_at
 from sax.command import printable
 from sax.errors import CheckpointError
+from sax.format import human_bytes as human
 
 
 def make_set(subject: Subject, place: str, keep_going: bool) -> bool:

@@ -13,9 +13,9 @@ from model_server.loading.deployment import Deployment, deploy
 from model_server.loading.device_memory import free_memory, layout_for
 from model_server.loading.needs import check_devices
 from model_server.plan.model import PlannedModel, open_model
-from model_server.plan.slices import Topology, topology_of
+from model_server.plan.slices import cpu_devices
+from model_server.plan.topology import Topology, topology_of
 from sax.errors import InvalidRequest
-from sax.slices import cpu_devices
 
 _SLACK = 64  # keep 1/64 of a device's memory free
 
@@ -35,8 +35,8 @@ class Subject:
     def copies(self) -> PageCopies:
         """Programs that move pages for disaggregated prefill."""
         gives, takes = self.config.gives_pages, self.config.takes_pages
-        program, most = self.deployment.program, self.deployment.limits.pages_per_sequence
-        return PageCopies(program, most, gives=gives, takes=takes)
+        most = self.deployment.limits.pages_per_sequence
+        return PageCopies(self.deployment.program, most, gives=gives, takes=takes)
 
 
 def subject_of(

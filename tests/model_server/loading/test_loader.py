@@ -14,7 +14,7 @@ from model_server.config import ModelServerConfig
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.types import Sampling
 from model_server.loading.loader import ModelLoader, make_loader
-from model_server.loading.memory_plan import Devices, human
+from model_server.loading.memory_plan import Devices
 from model_server.text.chat_template import ChatTemplate
 from sax.errors import (
     CheckpointError,
@@ -23,6 +23,7 @@ from sax.errors import (
     MemoryPlanError,
     ModelPathNotFound,
 )
+from sax.format import human_bytes as human
 from sax.types import ModelSpec, Progress
 from tests.model_server.checkpoints.tiny_folder import write_tiny
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_server.loading.memory_plan import human, plan_memory
+from model_server.loading.memory_plan import plan_memory
 from sax.errors import MemoryPlanError
 
 GIB = 2**30
@@ -141,14 +141,6 @@ def test_a_plan_never_exceeds_the_limit_nor_wastes_a_page(
     assert made.total == weights + workspace + made.kv <= limit - in_use
     assert made.kv == (made.pages + 1) * page
     assert made.pages == wanted if wanted else made.kv + page > free
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.50 KiB"), (3 * GIB // 2, "1.50 GiB")],
-)
-def test_bytes_are_said_in_human_units(count: int, text: str) -> None:
-    assert human(count) == text
 
 
 def test_too_little_memory_on_many_devices_is_told_of_each_and_of_all() -> None:

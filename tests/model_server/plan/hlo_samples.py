@@ -102,7 +102,7 @@ def _mesh() -> Any:
     import numpy as np
     from jax.sharding import Mesh
 
-    from model_server.plan.slices import topology_of
+    from model_server.plan.topology import topology_of
 
     return Mesh(np.asarray(topology_of("v5e:2x2").devices), ("x",))
 

@@ -10,7 +10,7 @@ from model_server.loading.deployment import Deployment, deploy
 from model_server.plan.compiled import Measured
 from model_server.plan.hlo.traffic import HbmBytes, StepTraffic
 from model_server.plan.model import open_model
-from model_server.plan.slices import topology_of
+from model_server.plan.topology import topology_of
 
 NO_TRAFFIC = StepTraffic(HbmBytes(0, 0, 0, 0), {}, 0)
 

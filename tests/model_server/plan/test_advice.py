@@ -5,7 +5,7 @@ from __future__ import annotations
 from model_server.config import ModelServerConfig
 from model_server.plan.advice import attempt, changes, fitting_slices
 from model_server.plan.model import open_model
-from model_server.plan.slices import topology_of
+from model_server.plan.topology import topology_of
 from tests.model_server.tpu_compiler import needs_compiler
 
 pytestmark = needs_compiler

@@ -23,8 +23,8 @@ from model_server.plan.hlo.module import HloModule, parse
 from model_server.plan.hlo.traffic import Collective, collectives
 from model_server.plan.output.registry_page import Case
 from model_server.plan.planner import usual_context
-from model_server.plan.slices import topology_of
 from model_server.plan.speeds import planned_step
+from model_server.plan.topology import topology_of
 from model_server.plan.work import Workload
 from tests.model_server.plan.copies import large_copies
 from tests.model_server.plan.measures import deployed

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from model_server.plan.chips import CHIPS
-from model_server.plan.slices import topology_of
 from model_server.plan.speeds import DeviceWork, notes_of, roofline
+from model_server.plan.topology import topology_of
 from model_server.plan.work import Workload
 from tests.model_server.plan.measures import deployed
 from tests.model_server.tpu_compiler import needs_compiler

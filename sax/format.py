@@ -1,4 +1,4 @@
-"""Format figures and lists for people, in the reasons the admin server gives."""
+"""Format figures and lists for people, in messages and tables."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import time
 from collections.abc import Collection, Iterable
 from itertools import islice
 
+_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 _NAMED = 4  # items a sentence lists
 
 
-def human_bytes(number: int) -> str:
-    """1536 -> "1.5 KiB"."""
-    size = float(number)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{size:.1f} {unit}" if unit != "B" else f"{number} B"
-        size /= 1024
-    return f"{size:.1f} TiB"
+def human_bytes(number: int, digits: int = 2) -> str:
+    """1536 -> "1.50 KiB"."""
+    for size, unit in _UNITS:
+        if abs(number) >= size:
+            return f"{number / size:.{digits}f} {unit}"
+    return f"{number} B"
 
 
-def listing(words: Collection[str]) -> str:
+def listing(items: Collection[str]) -> str:
     """The first few items, and how many more there are."""
-    more = len(words) - _NAMED
-    return ", ".join([*islice(words, _NAMED), *([f"and {more} more"] if more > 0 else [])])
+    more = len(items) - _NAMED
+    return ", ".join([*islice(items, _NAMED), *([f"and {more} more"] if more > 0 else [])])
 
 
 def count(number: int, noun: str) -> str:
