@@ -43,7 +43,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_platform(parser, default)
     _add_hosts(parser, default)
-    _add_apart(parser, default)
+    _add_disaggregation(parser, default)
     _add_engine(parser, default)
     return parser
 
@@ -164,7 +164,7 @@ def _add_hosts(parser: argparse.ArgumentParser, default: ModelServerConfig) -> N
     )
 
 
-def _add_apart(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:
+def _add_disaggregation(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:
     flags = parser.add_argument_group("disaggregated prefill")
     flags.add_argument(
         "--prefill",

@@ -20,13 +20,13 @@ class KvHandoff:
 
 
 def encode_ask(
-    model_id: str, contract: Contract, submission: EngineRequest, key: int
+    model_id: str, contract: Contract, engine_request: EngineRequest, key: int
 ) -> prefill_pb2.PrefillRequest:
-    sampling = submission.sampling
+    sampling = engine_request.sampling
     return prefill_pb2.PrefillRequest(
         model_key=model_id,
         contract=prefill_pb2.Contract(**asdict(contract)),
-        tokens=submission.prompt,
+        tokens=engine_request.prompt,
         temperature=sampling.temperature,
         top_k=sampling.top_k,
         top_p=sampling.top_p,
@@ -56,18 +56,18 @@ def decode_ask(message: prefill_pb2.PrefillRequest) -> EngineRequest:
     )
 
 
-def encode_ticket(ticket: KvHandoff) -> prefill_pb2.Ticket:
-    first = ticket.first
+def encode_handoff(handoff: KvHandoff) -> prefill_pb2.Ticket:
+    first = handoff.first
     return prefill_pb2.Ticket(
-        addresses=ticket.addresses,
-        expires_s=ticket.expires_s,
+        addresses=handoff.addresses,
+        expires_s=handoff.expires_s,
         token=first.token,
         logprob=first.logprob,
         top=[prefill_pb2.TopToken(token=token, logprob=logprob) for token, logprob in first.top],
     )
 
 
-def decode_ticket(message: prefill_pb2.Ticket) -> KvHandoff:
+def decode_handoff(message: prefill_pb2.Ticket) -> KvHandoff:
     top = tuple((each.token, each.logprob) for each in message.top)
     return KvHandoff(
         addresses=tuple(message.addresses),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from model_server.disaggregation.contract import Contract
-from model_server.disaggregation.handoff import KvHandoff, decode_ticket, encode_ask
+from model_server.disaggregation.handoff import KvHandoff, decode_handoff, encode_ask
 from model_server.engine.engine import EngineRequest
 from sax.errors import QueueFull, ReplicaLost, SaxError
 from sax.proto import prefill_pb2
@@ -62,20 +62,20 @@ class PrefillServer:
         self._lost = asyncio.get_running_loop().create_future()
 
     async def ask(
-        self, model_id: str, contract: Contract, submission: EngineRequest, key: int
+        self, model_id: str, contract: Contract, engine_request: EngineRequest, key: int
     ) -> KvHandoff:
         """Have a prompt computed. On SaxError, which it raises, backs off for a while."""
         self.asked += 1
         try:
-            ticket = await self._unless_lost(
-                self._call(encode_ask(model_id, contract, submission, key))
+            handoff = await self._unless_lost(
+                self._call(encode_ask(model_id, contract, engine_request, key))
             )
         except SaxError as error:
             self.distrust(model_id, error)
             raise
         finally:
             self.asked -= 1
-        return ticket
+        return handoff
 
     async def release(self, key: int) -> None:
         """Release pages that are not needed (any more). If that fails they expire there."""
@@ -129,7 +129,7 @@ class PrefillServer:
             peer=self._named,
             timeout_s=_TICKET_S,
         )
-        return decode_ticket(message)
+        return decode_handoff(message)
 
     async def _unless_lost(self, call: Coroutine[Any, Any, KvHandoff]) -> KvHandoff:
         lost, asking = self._lost, asyncio.ensure_future(call)

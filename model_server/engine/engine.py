@@ -87,14 +87,14 @@ class Engine:
         """The error that stopped the engine, or None."""
         return self._failure
 
-    def reserve(self, submission: EngineRequest) -> None:
+    def reserve(self, engine_request: EngineRequest) -> None:
         """Hold a place for a request until `submit(reserved=True)` or `release`.
 
         Raises as `submit` does. `drain` waits for it.
         """
         with self._changed:
             self._check_open()
-            Sequence(self._last_id + 1, submission, self._limits)
+            Sequence(self._last_id + 1, engine_request, self._limits)
             self._check_room()
             self._reserved += 1
 
@@ -104,7 +104,11 @@ class Engine:
             self._changed.notify_all()
 
     def submit(
-        self, submission: EngineRequest, *, reserved: bool = False, announce: Announce | None = None
+        self,
+        engine_request: EngineRequest,
+        *,
+        reserved: bool = False,
+        announce: Announce | None = None,
     ) -> int:
         """Queue a request and return its sequence id; `reserved` uses up a place, even on an error.
 
@@ -114,7 +118,7 @@ class Engine:
         with self._changed:
             self._reserved -= reserved
             self._check_open(draining=self._draining and not reserved)
-            sequence = Sequence(self._last_id + 1, submission, self._limits)
+            sequence = Sequence(self._last_id + 1, engine_request, self._limits)
             self._check_room()
             self._last_id = sequence.id
             if announce is not None:

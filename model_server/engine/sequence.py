@@ -60,17 +60,17 @@ class Sequence:
         "tokens",
     )
 
-    def __init__(self, id: int, submission: EngineRequest, limits: EngineLimits) -> None:
+    def __init__(self, id: int, engine_request: EngineRequest, limits: EngineLimits) -> None:
         context = min(limits.max_context, limits.pages * limits.page_size)
-        _check(submission, context)
-        prompt = len(submission.prompt)
+        _check(engine_request, context)
+        prompt = len(engine_request.prompt)
         self.id = id
-        self.tokens = [*submission.prompt, *submission.answer]  # known and committed
-        self.computed = submission.computed  # False once it has a slot
-        self.sampling = submission.sampling
-        self.stop_ids = submission.stop_ids
-        self.score_from = submission.score_from
-        self.finish_at = min(prompt + submission.max_tokens, context)  # tokens, at most
+        self.tokens = [*engine_request.prompt, *engine_request.answer]  # known and committed
+        self.computed = engine_request.computed  # False once it has a slot
+        self.sampling = engine_request.sampling
+        self.stop_ids = engine_request.stop_ids
+        self.score_from = engine_request.score_from
+        self.finish_at = min(prompt + engine_request.max_tokens, context)  # tokens, at most
         if self.score_from is not None:
             self.finish_at = prompt
         self.end = self.finish_at - 1  # positions to compute in all
@@ -100,23 +100,23 @@ class Sequence:
         return "length" if len(self.tokens) == self.finish_at else None
 
 
-def finish_of(submission: EngineRequest, limits: EngineLimits) -> Finish | None:
+def finish_of(engine_request: EngineRequest, limits: EngineLimits) -> Finish | None:
     """Return the finish reason if the answer begun elsewhere is already complete."""
-    if submission.answer and submission.answer[-1] in submission.stop_ids:
+    if engine_request.answer and engine_request.answer[-1] in engine_request.stop_ids:
         return "stop"
     context = min(limits.max_context, limits.pages * limits.page_size)
-    most = min(submission.max_tokens, context - len(submission.prompt))
-    return "length" if len(submission.answer) >= most else None
+    most = min(engine_request.max_tokens, context - len(engine_request.prompt))
+    return "length" if len(engine_request.answer) >= most else None
 
 
-def _check(submission: EngineRequest, context: int) -> None:
+def _check(engine_request: EngineRequest, context: int) -> None:
     """Reject what could not be served even with the engine to itself."""
-    length, first = len(submission.prompt), submission.score_from
+    length, first = len(engine_request.prompt), engine_request.score_from
     if not length:
         raise InvalidRequest("the prompt has no tokens; send at least one", param="prompt")
-    if first is None and submission.max_tokens < 1:
+    if first is None and engine_request.max_tokens < 1:
         raise InvalidRequest(
-            f"max_tokens is {submission.max_tokens}; ask for at least 1", param="max_tokens"
+            f"max_tokens is {engine_request.max_tokens}; ask for at least 1", param="max_tokens"
         )
     if first is not None and not 0 < first < length:
         raise InvalidRequest(

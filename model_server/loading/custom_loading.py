@@ -22,7 +22,7 @@ def load_custom(
     model: CustomModel,
     spec: ModelSpec,
     config: ModelServerConfig,
-    room: FreeMemory,
+    free: FreeMemory,
     report: Callable[[Progress], None],
 ) -> LoadedCustom:
     """Load a custom model.
@@ -41,7 +41,7 @@ def load_custom(
         )
     runner = CompiledProgram(program, report)
     try:
-        memory = room.reserve(weights=runner.bytes, workspace=runner.workspace)
+        memory = free.reserve(weights=runner.bytes, workspace=runner.workspace)
     except BaseException:
         runner.close()
         raise

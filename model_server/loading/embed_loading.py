@@ -48,7 +48,7 @@ def load_embedder(
     checkpoint: Checkpoint,
     path: str,
     config: ModelServerConfig,
-    room: FreeMemory,
+    free: FreeMemory,
     report: Callable[[Progress], None],
 ) -> LoadedEmbedder:
     """Load an embedding model. Raises CheckpointError, InvalidRequest, MemoryPlanError."""
@@ -68,7 +68,7 @@ def load_embedder(
         return pooled(hidden, lengths, pooling=settings.pooling, normalise=settings.normalise)
 
     programs = EmbedPrograms(module, encode, context=context, batch=recipe.batch, report=report)
-    memory = room.reserve(weights=module.bytes, workspace=programs.workspace)
+    memory = free.reserve(weights=module.bytes, workspace=programs.workspace)
     leaves = read_weights(module.declarations, needed, report)
     return LoadedEmbedder(
         runner=EmbedModelRunner(programs, leaves, recipe.batch),

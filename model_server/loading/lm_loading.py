@@ -27,7 +27,7 @@ from model_server.loading.deployment import Deployment, deploy
 from model_server.loading.device_memory import free_memory, layout_for
 from model_server.loading.needs import check_devices, telling_need
 from model_server.loading.random_weights import random_weights
-from model_server.loading.transfer_setup import make_apart, make_transfers
+from model_server.loading.transfer_setup import make_disaggregation, make_transfers
 from model_server.loading.weights import read_weights
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import spans_hosts
@@ -102,9 +102,9 @@ class LmLoad:
             raise
         return runner
 
-    def apart(self, runner: MovableRunner, transfers: Transfers) -> Disaggregation:
+    def disaggregation(self, runner: MovableRunner, transfers: Transfers) -> Disaggregation:
         """Return what disaggregated prefill needs; both arguments cover every host."""
-        return make_apart(runner, transfers, self._spec, self.deployment)
+        return make_disaggregation(runner, transfers, self._spec, self.deployment)
 
     def _with_ready(self, planned: Deployment) -> Deployment:
         """Adopt the page count of precompiled programs, if any: no more than planned."""

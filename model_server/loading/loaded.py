@@ -31,7 +31,9 @@ class Loaded:
     samples: int  # answers per Saxml Generate call
     memory: int  # bytes of weights, KV pages and workspace
     methods: tuple[str, ...]  # lm.generate, lm.generate_stream, lm.score
-    apart: Disaggregation | None = None  # for disaggregated prefill; `runner` is its runner then
+    disaggregation: Disaggregation | None = (
+        None  # for disaggregated prefill; `runner` is its runner then
+    )
 
 
 class EmbedRunner(Protocol):

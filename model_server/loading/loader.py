@@ -95,7 +95,9 @@ class ModelLoader:
         check_offered(entry.path, self._config.model_filter_regex)
         with self._watched(spec):
             if isinstance(entry, CustomModel):
-                return self._keep(load_custom(entry, spec, self._config, self._room(), report))
+                return self._keep(
+                    load_custom(entry, spec, self._config, self._free_memory(), report)
+                )
             with _named(spec.checkpoint), self._open(spec) as checkpoint:
                 config = checkpoint.config if checkpoint else None
                 recipe = make_recipe(spec.model_path, config, spec.overrides)
@@ -104,7 +106,12 @@ class ModelLoader:
                 assert checkpoint is not None, "every embedder needs a checkpoint"
                 return self._keep(
                     load_embedder(
-                        recipe, checkpoint, spec.checkpoint, self._config, self._room(), report
+                        recipe,
+                        checkpoint,
+                        spec.checkpoint,
+                        self._config,
+                        self._free_memory(),
+                        report,
                     )
                 )
 
@@ -158,9 +165,9 @@ class ModelLoader:
         self._live.append((runner, load.deployment.memory.total))
         if load.order is not None:
             self._orders.append((runner, load.order))
-        apart = self._apart(load, runner)
+        disaggregation = self._disaggregation(load, runner)
         return Loaded(
-            runner=apart.runner if apart else runner,
+            runner=disaggregation.runner if disaggregation else runner,
             tokenizer=tokenizer,
             vocab=recipe.vocab,
             chat_template=template,
@@ -169,7 +176,7 @@ class ModelLoader:
             samples=recipe.samples,
             memory=load.deployment.total_bytes,
             methods=_METHODS,
-            apart=apart,
+            disaggregation=disaggregation,
         )
 
     def _planned(
@@ -211,7 +218,9 @@ class ModelLoader:
                 "number of hosts"
             )
 
-    def _apart(self, load: LmLoad | StageLoad, runner: HeldRunner) -> Disaggregation | None:
+    def _disaggregation(
+        self, load: LmLoad | StageLoad, runner: HeldRunner
+    ) -> Disaggregation | None:
         """Return what disaggregated prefill needs, if this server takes part in it."""
         if isinstance(load, StageLoad):
             if self._config.takes_pages:
@@ -221,11 +230,11 @@ class ModelLoader:
             return None
         if isinstance(runner, Lockstep):
             assert self._hosts is not None
-            return load.apart(runner, self._hosts.transfers(runner, load.traffic))
+            return load.disaggregation(runner, self._hosts.transfers(runner, load.traffic))
         assert isinstance(runner, KvRunner)
-        return load.apart(runner, load.traffic)
+        return load.disaggregation(runner, load.traffic)
 
-    def _room(self) -> FreeMemory:
+    def _free_memory(self) -> FreeMemory:
         """Memory that is left for a model on one device."""
         return FreeMemory(device_limit(jax.local_devices(), self._config), self._in_use())
 

@@ -80,7 +80,7 @@ class FreeMemory:
                 f"the model does not fit: weights {human(weights)} + workspace "
                 f"{human(workspace)} = {human(total)}, but of {human(self.limit)} memory "
                 f"{human(self.in_use)} is in use by other models and {human(free)} is free: "
-                f"{_more_room(total, self.in_use)}",
+                f"{_more_memory(total, self.in_use)}",
                 need=Need(memory=total, weights=weights),
             )
         return total
@@ -118,12 +118,12 @@ def _does_not_fit(
         "free"
     )
     if limit - in_use < weights + workspace:
-        return f"{text}: {_more_room(total, in_use)}"
+        return f"{text}: {_more_memory(total, in_use)}"
     if wanted is not None and wanted > least:
-        return f"{text}: lower --kv_cache_bytes or --slots, or {_more_room(total, in_use)}"
-    return f"{text}: lower --max_context, or {_more_room(total, in_use)}"
+        return f"{text}: lower --kv_cache_bytes or --slots, or {_more_memory(total, in_use)}"
+    return f"{text}: lower --max_context, or {_more_memory(total, in_use)}"
 
 
-def _more_room(total: int, in_use: int) -> str:
+def _more_memory(total: int, in_use: int) -> str:
     raised = f"raise --memory_limit_bytes to {total + in_use} if the device has it"
     return f"unload another model, or {raised}" if in_use else raised

@@ -32,7 +32,7 @@ def make_transfers(
     )
 
 
-def make_apart(
+def make_disaggregation(
     runner: MovableRunner, transfers: Transfers, spec: ModelSpec, deployment: Deployment
 ) -> Disaggregation:
     """Return the part that serving needs; both arguments cover every host of the replica."""

@@ -71,7 +71,7 @@ class Primary:
         self._commands = CommandPublisher(self._context, bind)
         self._answers = AnswerCollector(self._context, bind)
         self._changed = threading.Condition()  # guards all below
-        self._pulse: Heartbeat | None = None
+        self._heartbeat: Heartbeat | None = None
         self._votes: dict[int, dict[int, Vote]] = {}  # by servable, by host
         self._replies: dict[tuple[int, str], dict[int, CallReply]] = {}
         self._beating: set[int] = set()
@@ -93,7 +93,7 @@ class Primary:
         )
         self._wait_for_all()
         machines = {0: self._own.machine, **self._reception.machines}
-        self._pulse = Heartbeat(range(1, self._own.count), self._timeout_s, time.monotonic())
+        self._heartbeat = Heartbeat(range(1, self._own.count), self._timeout_s, time.monotonic())
         self._reception.welcome(
             Welcome(
                 host=self.membership.primary,
@@ -203,7 +203,7 @@ class Primary:
             if self._closing:
                 return
             self._closing = True
-        if self._pulse is not None and self.lost is None:
+        if self._heartbeat is not None and self.lost is None:
             self._commands.publish(Bye())
             with self._changed:
                 self._changed.wait_for(
@@ -216,7 +216,7 @@ class Primary:
         self._context.destroy()
 
     def _done(self) -> int:
-        return self._pulse.done if self._pulse is not None else 0
+        return self._heartbeat.done if self._heartbeat is not None else 0
 
     def _wait_for_all(self) -> None:
         told_s = 0.0
@@ -255,10 +255,10 @@ class Primary:
             self._look_for_losses()
 
     def _note(self, answer: HostBeat | Vote | CallReply | Leaving | Gone) -> None:
-        assert self._pulse is not None
+        assert self._heartbeat is not None
         done = answer.done if isinstance(answer, HostBeat) else 0
         with self._changed:
-            self._pulse.heard(answer.ordinal, done, time.monotonic())
+            self._heartbeat.heard(answer.ordinal, done, time.monotonic())
             self._beating.add(answer.ordinal)
             if isinstance(answer, Vote):
                 self._votes.setdefault(answer.servable, {})[answer.ordinal] = answer
@@ -274,9 +274,9 @@ class Primary:
             self.lose(answer.ordinal, answer.reason or "it left")
 
     def _look_for_losses(self) -> None:
-        assert self._pulse is not None
+        assert self._heartbeat is not None
         with self._changed:
-            found = self._pulse.lost(self._commands.published, time.monotonic())
+            found = self._heartbeat.lost(self._commands.published, time.monotonic())
         if found is not None and not self._closing:
             self.lose(*found)
 

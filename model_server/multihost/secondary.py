@@ -98,7 +98,7 @@ class Secondary:
         self._commands = CommandReceiver(self._context, welcome.host, welcome.commands)
         self._answers = AnswerSender(welcome.host, welcome.replies)
         self._timeout_s = timeout_s
-        self._pulse = Heartbeat([_PRIMARY], timeout_s, time.monotonic())
+        self._heartbeat = Heartbeat([_PRIMARY], timeout_s, time.monotonic())
         self._heard = threading.Event()
         self._done = 0
         self._ended = threading.Event()
@@ -276,7 +276,7 @@ class Secondary:
         self.on_loss(reason)
 
     def _hear(self) -> None:
-        self._pulse.heard(_PRIMARY, 0, time.monotonic())
+        self._heartbeat.heard(_PRIMARY, 0, time.monotonic())
         self._heard.set()
 
     def _beat(self) -> None:
@@ -284,7 +284,7 @@ class Secondary:
         while not self._ended.is_set():
             if self._heard.is_set():
                 self._answers.send(HostBeat(self._ordinal, self._done))
-            if found := self._pulse.lost(0, time.monotonic()):
+            if found := self._heartbeat.lost(0, time.monotonic()):
                 self._lose(f"host 0 ({self._primary_name}), the primary, is lost: {found[1]}")
                 return
             self._ended.wait(BEAT_S)

@@ -102,8 +102,10 @@ class ModelServer:
         self._metrics = ModelServerMetrics(self.servables.loaded, compiles_while_serving)
         self._admission = Admission()
         self._prefill = PrefillServers(config.prefill_servers, self._language_models)
-        self._elsewhere = RemotePrefill(self._prefill)
-        self._handler = Handler(self.servables, self._metrics, self._admission, self._elsewhere)
+        self._remote_prefill = RemotePrefill(self._prefill)
+        self._handler = Handler(
+            self.servables, self._metrics, self._admission, self._remote_prefill
+        )
         self._embeddings = Embeddings(self.servables, self._admission)
         authentication = config.security.authentication()
         self._tokens = TokenService(self._handler, self._embeddings, authentication)
@@ -144,7 +146,7 @@ class ModelServer:
         await self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
         if not await self._admission.drain(self._config.drain_seconds):
             logger.warning("some requests did not finish within the drain time")
-        await self._elsewhere.close()
+        await self._remote_prefill.close()
         await self._prefill.stop()
         await self.servables.close(drain_s=0)
         self._tokens.end()

@@ -67,13 +67,13 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         self._cell = cell
         self._incarnation = incarnation
         self._memory = memory
-        self._terms = Fencing()
+        self._fencing = Fencing()
         self._security = security
 
     async def Load(self, request: Any, context: Any) -> modelet_pb2.LoadResponse:
         """Return once the model is LOADED; GetStatus shows progress meanwhile."""
         self._check_admin("load models")
-        self._terms.check(request.term)
+        self._fencing.check(request.term)
         spec = decode_load(request)
         self._check_spec(spec)
         await self._servables.load(spec)
@@ -82,7 +82,7 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
     async def UpdateLoaded(self, request: Any, context: Any) -> modelet_pb2.UpdateLoadedResponse:
         """Apply new ACLs without a reload; load only if another checkpoint is given."""
         self._check_admin("change loaded models")
-        self._terms.check(request.term)
+        self._fencing.check(request.term)
         loaded = self._servables.spec(request.model_key)
         spec = _updated(loaded, request)
         self._check_spec(spec)
@@ -95,14 +95,14 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
     async def Unload(self, request: Any, context: Any) -> modelet_pb2.UnloadResponse:
         """Return once the memory is free; running requests get a bounded time to end."""
         self._check_admin("unload models")
-        self._terms.check(request.term)
+        self._fencing.check(request.term)
         ModelId.parse(request.model_key)
         await self._servables.unload(request.model_key)
         return modelet_pb2.UnloadResponse()
 
     async def GetStatus(self, request: Any, context: Any) -> Status:
         """Return the status of every model on this server."""
-        self._terms.check(request.term)
+        self._fencing.check(request.term)
         infos = self._servables.infos()
         if not request.include_failure_reasons:
             infos = tuple(replace(info, reason="") for info in infos)

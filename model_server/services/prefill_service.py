@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from model_server.disaggregation.handoff import decode_ask, decode_contract, encode_ticket
+from model_server.disaggregation.handoff import decode_ask, decode_contract, encode_handoff
 from model_server.serving.admission import Admission, check_admin
 from model_server.serving.prefiller import Prefiller
 from sax.auth.acl import caller
@@ -26,7 +26,7 @@ class PrefillService(prefill_pb2_grpc.PrefillServiceServicer):
         self._admission.check_open()
         self._admission.enter()
         try:
-            ticket = await self._prefiller.compute(
+            handoff = await self._prefiller.compute(
                 request.model_key,
                 decode_contract(request.contract),
                 decode_ask(request),
@@ -34,7 +34,7 @@ class PrefillService(prefill_pb2_grpc.PrefillServiceServicer):
             )
         finally:
             self._admission.leave()
-        return encode_ticket(ticket)
+        return encode_handoff(handoff)
 
     async def Release(self, request: Any, context: Any) -> prefill_pb2.ReleaseResponse:
         """Free pages that were fetched or are not wanted."""

@@ -64,7 +64,9 @@ def _encoded(prompt: str | tuple[int, ...] | tuple[Message, ...], loaded: Loaded
     return ids
 
 
-def make_submission(ids: Sequence[int], request: GenerateRequest, loaded: Loaded) -> EngineRequest:
+def make_engine_request(
+    ids: Sequence[int], request: GenerateRequest, loaded: Loaded
+) -> EngineRequest:
     """Return the engine request; sampling must have been checked."""
     sampling = request.sampling
     eos = frozenset() if sampling.ignore_eos else loaded.tokenizer.eos_ids
@@ -84,7 +86,7 @@ def make_submission(ids: Sequence[int], request: GenerateRequest, loaded: Loaded
     )
 
 
-def score_submission(prefix: Sequence[int], suffix: Sequence[int]) -> EngineRequest:
+def score_engine_request(prefix: Sequence[int], suffix: Sequence[int]) -> EngineRequest:
     """Return the engine request that scores one suffix."""
     return EngineRequest(
         prompt=(*prefix, *suffix),

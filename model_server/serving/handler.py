@@ -13,9 +13,9 @@ from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.detokenizer import Detokenizer
 from model_server.serving.engine_request import (
     check_sampling,
-    make_submission,
+    make_engine_request,
     prompt_ids,
-    score_submission,
+    score_engine_request,
 )
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.metrics import ModelServerMetrics
@@ -41,7 +41,7 @@ class Handler:
         elsewhere: RemotePrefill | None = None,  # servers that prefill long prompts
     ) -> None:
         self._servables = servables
-        self._elsewhere = elsewhere
+        self._remote_prefill = elsewhere
         self._metrics = metrics
         self.admission = admission
 
@@ -64,9 +64,11 @@ class Handler:
                     logprobs=request.sampling.logprobs,
                 )
             )
-            submission = make_submission(ids, request, loaded)
-            if self._elsewhere is None or not self._elsewhere.take(running, submission):
-                running.submit(submission)
+            engine_request = make_engine_request(ids, request, loaded)
+            if self._remote_prefill is None or not self._remote_prefill.take(
+                running, engine_request
+            ):
+                running.submit(engine_request)
         except BaseException as exc:
             self._refuse(running, exc)
             raise
@@ -140,7 +142,7 @@ class Handler:
             target = await asyncio.to_thread(tokenizer.encode, suffix, add_bos=False)
             _check_scorable(ids, target)
             check_rows((*ids, *target), loaded.vocab, tokenizer)
-            running.submit(score_submission(ids, target))
+            running.submit(score_engine_request(ids, target))
         except BaseException as exc:
             self._refuse(running, exc)
             raise

@@ -52,7 +52,7 @@ class LmServable:
 
     def submit(
         self,
-        submission: EngineRequest,
+        engine_request: EngineRequest,
         receive: Receive,
         *,
         reserved: bool = False,
@@ -65,15 +65,15 @@ class LmServable:
         """
         if self._lost is not None:
             raise self._lost
-        sequence = self._engine.submit(submission, reserved=reserved, announce=announce)
+        sequence = self._engine.submit(engine_request, reserved=reserved, announce=announce)
         # No update can be lost: `_hand_out` cannot run before this callback returns.
         self._receivers[sequence] = receive
-        self.prompt_tokens += len(submission.prompt)
+        self.prompt_tokens += len(engine_request.prompt)
         return sequence
 
-    def reserve(self, submission: EngineRequest) -> None:
+    def reserve(self, engine_request: EngineRequest) -> None:
         """Hold a place in the queue until `submit` or `release`. Raises as `submit` does."""
-        self._engine.reserve(submission)
+        self._engine.reserve(engine_request)
 
     def release(self) -> None:
         self._engine.release()
@@ -82,8 +82,8 @@ class LmServable:
         """Free the sequence's slot and pages; its receiver gets no more updates."""
         if self._receivers.pop(sequence, None) is not None:
             self._engine.cancel(sequence)
-            if self.loaded.apart is not None:
-                self.loaded.apart.runner.forget(sequence)
+            if self.loaded.disaggregation is not None:
+                self.loaded.disaggregation.runner.forget(sequence)
 
     def lose(self, error: ReplicaLost) -> None:
         """Fail all waiting requests now and refuse new ones: a host of this replica is lost.

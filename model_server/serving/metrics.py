@@ -42,7 +42,7 @@ _GAUGES: tuple[Figure, ...] = (
     (
         "sax_kv_pages_offered",
         "Pages waiting for another server to fetch them",
-        lambda s: s.loaded.apart.outgoing.used if s.loaded.apart else 0,
+        lambda s: s.loaded.disaggregation.outgoing.used if s.loaded.disaggregation else 0,
         _LM,
     ),
     ("sax_memory_bytes", "Weights, KV pages and workspace", lambda s: s.memory, _ALL),
@@ -109,8 +109,8 @@ def _usage(servable: LmServable) -> float:
 
 
 def _moved(servable: LmServable) -> TransferTotals:
-    apart = servable.loaded.apart
-    return apart.moved if apart else TransferTotals()
+    disaggregation = servable.loaded.disaggregation
+    return disaggregation.moved if disaggregation else TransferTotals()
 
 
 class ModelServerMetrics:

@@ -36,32 +36,33 @@ class Prefiller:
         self._open: dict[int, Callable[[], None]] = {}  # by key: frees the pages held
 
     async def compute(
-        self, model_id: str, theirs: Contract, submission: EngineRequest, key: int
+        self, model_id: str, theirs: Contract, engine_request: EngineRequest, key: int
     ) -> KvHandoff:
         """Run a prompt and offer its pages under the key.
 
         Raises NotLoaded, UnsupportedParameter, QueueFull, ShuttingDown, PromptTooLong, and
         InvalidRequest that names every difference between the contracts.
         """
-        servable, apart = self._servable(model_id)
-        check_same(apart.contract, theirs)
-        _check(submission, servable)
+        servable, disaggregation = self._servable(model_id)
+        check_same(disaggregation.contract, theirs)
+        _check(engine_request, servable)
         self._check_new(key)
-        pages = -(-len(submission.prompt) // apart.contract.page_size)
-        if not apart.outgoing.take(pages):
+        pages = -(-len(engine_request.prompt) // disaggregation.contract.page_size)
+        if not disaggregation.outgoing.take(pages):
             raise QueueFull(
-                f"{apart.outgoing.used} of {apart.outgoing.pages} pages wait to be fetched here",
+                f"{disaggregation.outgoing.used} of {disaggregation.outgoing.pages} pages wait to be "
+                "fetched here",
                 retry_after_s=_RETRY_S,
             )
         self._open[key] = _nothing  # nothing to free yet
         try:
-            first = await _first_token(servable, apart, submission, key)
-            addresses = tuple(apart.transfers.addresses())
+            first = await _first_token(servable, disaggregation, engine_request, key)
+            addresses = tuple(disaggregation.transfers.addresses())
         except BaseException:
             del self._open[key]
-            apart.outgoing.give_back(pages)
+            disaggregation.outgoing.give_back(pages)
             raise
-        self._hold(model_id, apart, key, pages)
+        self._hold(model_id, disaggregation, key, pages)
         return KvHandoff(addresses, self._expiry_s, first)
 
     def release(self, key: int) -> None:
@@ -75,27 +76,33 @@ class Prefiller:
 
     def _servable(self, model_id: str) -> tuple[LmServable, Disaggregation]:
         servable = self._servables.get(model_id)
-        apart = servable.loaded.apart if isinstance(servable, LmServable) else None
-        if not isinstance(servable, LmServable) or apart is None or not apart.transfers.gives:
+        disaggregation = (
+            servable.loaded.disaggregation if isinstance(servable, LmServable) else None
+        )
+        if (
+            not isinstance(servable, LmServable)
+            or disaggregation is None
+            or not disaggregation.transfers.gives
+        ):
             raise UnsupportedParameter(
                 f"this server does not prefill {model_id} for others: that takes a language model "
                 "on a server started with --prefill"
             )
-        return servable, apart
+        return servable, disaggregation
 
-    def _hold(self, model_id: str, apart: Disaggregation, key: int, pages: int) -> None:
+    def _hold(self, model_id: str, disaggregation: Disaggregation, key: int, pages: int) -> None:
         """Hold the pages until they are released or expire."""
-        apart.moved.offered += 1
+        disaggregation.moved.offered += 1
 
         def end() -> None:
             timer.cancel()
             del self._open[key]
-            apart.transfers.drop(key)
-            apart.outgoing.give_back(pages)
+            disaggregation.transfers.drop(key)
+            disaggregation.outgoing.give_back(pages)
 
         def expire() -> None:
             end()
-            apart.moved.expired += 1
+            disaggregation.moved.expired += 1
             logger.warning(
                 "freed %d pages of %s that were not fetched within %.0f s",
                 pages,
@@ -111,11 +118,11 @@ def _nothing() -> None:
     pass
 
 
-def _check(submission: EngineRequest, servable: LmServable) -> None:
+def _check(engine_request: EngineRequest, servable: LmServable) -> None:
     """Validate again what the caller has validated: a bad row would affect others in its step."""
-    tokenizer, sampling = servable.loaded.tokenizer, submission.sampling
-    check_rows(submission.prompt, servable.loaded.vocab, tokenizer)
-    check_ids("tokens", submission.prompt, tokenizer.vocab_size)
+    tokenizer, sampling = servable.loaded.tokenizer, engine_request.sampling
+    check_rows(engine_request.prompt, servable.loaded.vocab, tokenizer)
+    check_ids("tokens", engine_request.prompt, tokenizer.vocab_size)
     params = SamplingParams(
         temperature=sampling.temperature,
         top_k=sampling.top_k,
@@ -127,7 +134,7 @@ def _check(submission: EngineRequest, servable: LmServable) -> None:
 
 
 async def _first_token(
-    servable: LmServable, apart: Disaggregation, submission: EngineRequest, key: int
+    servable: LmServable, disaggregation: Disaggregation, engine_request: EngineRequest, key: int
 ) -> RowResult:
     outcome: asyncio.Future[RowResult] = asyncio.get_running_loop().create_future()
 
@@ -138,14 +145,14 @@ async def _first_token(
             else:
                 outcome.set_exception(update.error)
 
-    runner = apart.runner
+    runner = disaggregation.runner
     sequence = servable.submit(
-        submission, receive, announce=lambda sequence: runner.expect_export(sequence, key)
+        engine_request, receive, announce=lambda sequence: runner.expect_export(sequence, key)
     )
     try:
         return await outcome
     except BaseException:
         # Cancel first: if the pages are being exported now, the runner drops them itself.
         servable.cancel(sequence)
-        apart.transfers.drop(key)
+        disaggregation.transfers.drop(key)
         raise

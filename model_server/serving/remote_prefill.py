@@ -44,40 +44,42 @@ class RemotePrefill:
         self._threads = ThreadPoolExecutor(_FETCHERS, thread_name_prefix="fetch pages")
         self._tasks: set[asyncio.Task[None]] = set()  # keeps them alive: asyncio holds tasks weakly
 
-    def take(self, running: RunningRequest, submission: EngineRequest) -> bool:
+    def take(self, running: RunningRequest, engine_request: EngineRequest) -> bool:
         """Take over this request; returns False if its prompt must be computed locally.
 
         From here on the request has a place in the engine's queue. Raises like a submission.
         """
-        apart = running.servable.loaded.apart
-        if apart is None or not apart.transfers.takes:
+        disaggregation = running.servable.loaded.disaggregation
+        if disaggregation is None or not disaggregation.transfers.takes:
             return False
-        if len(submission.prompt) < worthwhile(running.servable.loaded.runner.limits):
+        if len(engine_request.prompt) < worthwhile(running.servable.loaded.runner.limits):
             return False
         server = self._servers.choose(running.servable.model_id)
-        pages = -(-len(submission.prompt) // apart.contract.page_size)
+        pages = -(-len(engine_request.prompt) // disaggregation.contract.page_size)
         key = secrets.randbelow(KEYS - 1) + 1
-        if server is None or not apart.transfers.reserve(key, pages):
-            apart.moved.computed_here += 1
+        if server is None or not disaggregation.transfers.reserve(key, pages):
+            disaggregation.moved.computed_here += 1
             return False
         try:
-            running.reserve(submission)
+            running.reserve(engine_request)
         except BaseException:
-            apart.transfers.drop(key)
+            disaggregation.transfers.drop(key)
             raise
-        running.follow(self._start(_RemoteRequest(self, server, running, submission, key).go()))
+        running.follow(self._start(_RemoteRequest(self, server, running, engine_request, key).go()))
         return True
 
     def release(self, server: PrefillServer, key: int) -> None:
         """Release the pages on the prefill server, in the background."""
         self._start(server.release(key))
 
-    def fetch(self, apart: Disaggregation, key: int, ticket: KvHandoff) -> asyncio.Future[None]:
+    def fetch(
+        self, disaggregation: Disaggregation, key: int, handoff: KvHandoff
+    ) -> asyncio.Future[None]:
         """Fetch on a thread; continues even if nobody waits any more."""
-        wait_s = min(_FETCH_S, ticket.expires_s)
-        fetch = apart.transfers.fetch
+        wait_s = min(_FETCH_S, handoff.expires_s)
+        fetch = disaggregation.transfers.fetch
         loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._threads, fetch, key, ticket.addresses, wait_s)
+        return loop.run_in_executor(self._threads, fetch, key, handoff.addresses, wait_s)
 
     async def close(self) -> None:
         """Cancel pending requests after a short wait, so that prefill servers can be notified."""
@@ -113,16 +115,16 @@ class _RemoteRequest:
         elsewhere: RemotePrefill,
         server: PrefillServer,
         running: RunningRequest,
-        submission: EngineRequest,
+        engine_request: EngineRequest,
         key: int,
     ) -> None:
-        apart = running.servable.loaded.apart
-        assert apart is not None
-        self._elsewhere = elsewhere
-        self._apart = apart
+        disaggregation = running.servable.loaded.disaggregation
+        assert disaggregation is not None
+        self._remote_prefill = elsewhere
+        self._disaggregation = disaggregation
         self._server = server
         self._running = running
-        self._submission = submission
+        self._submission = engine_request
         self._key = key
         self._asked = False  # pages may be held for us there
         self._kept = False  # the runner owns the pages
@@ -143,25 +145,25 @@ class _RemoteRequest:
         finally:
             self._running.release()
             if not self._kept:
-                self._apart.transfers.drop(self._key)
+                self._disaggregation.transfers.drop(self._key)
             if self._asked:
-                self._elsewhere.release(self._server, self._key)
+                self._remote_prefill.release(self._server, self._key)
 
     async def _go(self) -> None:
-        ticket = await self._ticket()
-        if ticket is None:
+        handoff = await self._ticket()
+        if handoff is None:
             self._running.submit_reserved(self._submission)
             return
-        assert ticket.first.token is not None
-        ahead = replace(self._submission, answer=(ticket.first.token,))
+        assert handoff.first.token is not None
+        ahead = replace(self._submission, answer=(handoff.first.token,))
         limits = self._running.servable.loaded.runner.limits
-        self._running.receive(SequenceUpdate(0, ticket.first, finish_of(ahead, limits)))
+        self._running.receive(SequenceUpdate(0, handoff.first, finish_of(ahead, limits)))
         if self._running.over:
             return
-        if not await self._fetched(ticket):
+        if not await self._fetched(handoff):
             self._running.submit_reserved(ahead)
             return
-        token, runner = ticket.first.token, self._apart.runner
+        token, runner = handoff.first.token, self._disaggregation.runner
         self._running.submit_reserved(
             replace(ahead, computed=True),
             announce=lambda sequence: runner.expect_import(sequence, self._key, token),
@@ -174,25 +176,25 @@ class _RemoteRequest:
         self._asked = True
         try:
             return await self._server.ask(
-                model_id, self._apart.contract, self._submission, self._key
+                model_id, self._disaggregation.contract, self._submission, self._key
             )
         except SaxError:
-            self._apart.moved.computed_here += 1
+            self._disaggregation.moved.computed_here += 1
             return None
 
-    async def _fetched(self, ticket: KvHandoff) -> bool:
+    async def _fetched(self, handoff: KvHandoff) -> bool:
         """Fetch the pages; False if the engine must recompute prompt and first token."""
-        model_id, moved = self._running.servable.model_id, self._apart.moved
+        model_id, moved = self._running.servable.model_id, self._disaggregation.moved
         began_s = time.monotonic()
         try:
-            await self._elsewhere.fetch(self._apart, self._key, ticket)
+            await self._remote_prefill.fetch(self._disaggregation, self._key, handoff)
         except SaxError as error:
             self._server.distrust(model_id, error)
             moved.computed_here += 1
             return False
         self._server.trust(model_id)
         moved.fetched += 1
-        pages = -(-len(self._submission.prompt) // self._apart.contract.page_size)
-        moved.fetched_bytes += pages * self._apart.page_bytes
+        pages = -(-len(self._submission.prompt) // self._disaggregation.contract.page_size)
+        moved.fetched_bytes += pages * self._disaggregation.page_bytes
         moved.fetch_s += time.monotonic() - began_s
         return True

@@ -53,20 +53,22 @@ class RunningRequest:
         """Set the detokenizer for the tokens to come."""
         self._answer = answer
 
-    def submit(self, submission: EngineRequest) -> None:
+    def submit(self, engine_request: EngineRequest) -> None:
         """Submit the sequence to the engine. Raises as the engine does."""
-        self._sequence = self.servable.submit(submission, self.receive)
+        self._sequence = self.servable.submit(engine_request, self.receive)
 
-    def reserve(self, submission: EngineRequest) -> None:
+    def reserve(self, engine_request: EngineRequest) -> None:
         """Reserve a place in the engine's queue. Raises as the engine does."""
-        self.servable.reserve(submission)
+        self.servable.reserve(engine_request)
         self._reserved = True
 
-    def submit_reserved(self, submission: EngineRequest, announce: Announce | None = None) -> None:
+    def submit_reserved(
+        self, engine_request: EngineRequest, announce: Announce | None = None
+    ) -> None:
         """Submit the sequence in its reserved place. Raises as the engine does."""
         self._reserved = False
         self._sequence = self.servable.submit(
-            submission, self.receive, reserved=True, announce=announce
+            engine_request, self.receive, reserved=True, announce=announce
         )
 
     def release(self) -> None:

@@ -66,7 +66,7 @@ def limits_for(slots: int) -> EngineLimits:
     )
 
 
-def submission() -> EngineRequest:
+def engine_request() -> EngineRequest:
     return EngineRequest(
         prompt=tuple(range(32)),
         sampling=Sampling(0.0, 0, 1.0, seed=0),
@@ -80,7 +80,7 @@ def scheduler_us(slots: int) -> float:
     limits = limits_for(slots)
     scheduler, runner = Scheduler(limits), InstantRunner(limits)
     for id in range(1, slots + 1):
-        scheduler.add(Sequence(id, submission(), limits))
+        scheduler.add(Sequence(id, engine_request(), limits))
     times: list[float] = []
     step = scheduler.schedule()
     while step:
@@ -112,7 +112,7 @@ def engine_us(slots: int) -> float:
     engine = Engine(runner, deliver)
     began_s = time.perf_counter()
     for _ in range(slots):
-        engine.submit(submission())
+        engine.submit(engine_request())
     done.wait()
     spent_s = time.perf_counter() - began_s - runner.spent_s
     steps = engine.stats().steps

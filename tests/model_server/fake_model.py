@@ -125,7 +125,7 @@ class FakeModels:
         self.runners.append(loaded.runner)
         return loaded
 
-    def _apart(self, spec: ModelSpec, runner: FakeRunner) -> Disaggregation | None:
+    def _disaggregation(self, spec: ModelSpec, runner: FakeRunner) -> Disaggregation | None:
         if runner.traffic is None:
             return None
         contract = Contract(
@@ -151,9 +151,9 @@ class FakeModels:
             traffic=None if self._network is None else FakeTraffic(self._network),
         )
         self.runners.append(runner)
-        apart = self._apart(spec, runner)
+        disaggregation = self._disaggregation(spec, runner)
         return Loaded(
-            runner=apart.runner if apart else runner,
+            runner=disaggregation.runner if disaggregation else runner,
             tokenizer=ByteTokenizer(256),
             chat_template=ChatTemplate(TEMPLATE, bos_token="", eos_token=""),
             chat_queries=self._chat_queries,
@@ -161,7 +161,7 @@ class FakeModels:
             samples=self._samples,
             memory=MEMORY,
             methods=("lm.generate", "lm.generate_stream", "lm.score"),
-            apart=apart,
+            disaggregation=disaggregation,
         )
 
 

@@ -6,9 +6,9 @@ from model_server.disaggregation.handoff import (
     KvHandoff,
     decode_ask,
     decode_contract,
-    decode_ticket,
+    decode_handoff,
     encode_ask,
-    encode_ticket,
+    encode_handoff,
 )
 from model_server.engine.sequence import EngineRequest
 from model_server.engine.types import RowResult, Sampling
@@ -16,21 +16,21 @@ from tests.model_server.disaggregation.test_contract import CONTRACT
 
 
 def test_an_ask_carries_prompt_sampling_and_contract() -> None:
-    submission = EngineRequest(
+    engine_request = EngineRequest(
         prompt=(5, 8, 13),
         sampling=Sampling(0.5, 40, 0.25, seed=2**64 - 1, logprobs=20),
         max_tokens=99,
         stop_ids=frozenset({4}),
     )
-    message = encode_ask("/sax/test/m", CONTRACT, submission, key=2**62 - 1)
+    message = encode_ask("/sax/test/m", CONTRACT, engine_request, key=2**62 - 1)
     assert message.model_key == "/sax/test/m"
     assert message.key == 2**62 - 1
     assert decode_contract(message.contract) == CONTRACT
-    wanted = replace(submission, max_tokens=1, stop_ids=frozenset())
+    wanted = replace(engine_request, max_tokens=1, stop_ids=frozenset())
     assert decode_ask(message) == wanted
 
 
 def test_a_ticket_carries_the_first_token_and_its_rivals() -> None:
     first = RowResult(17, -0.5, ((17, -0.5), (3, -1.25)))
-    ticket = KvHandoff(("10.0.0.1:5", "10.0.0.2:6"), 60.0, first)
-    assert decode_ticket(encode_ticket(ticket)) == ticket
+    handoff = KvHandoff(("10.0.0.1:5", "10.0.0.2:6"), 60.0, first)
+    assert decode_handoff(encode_handoff(handoff)) == handoff

@@ -17,17 +17,17 @@ from tests.model_server.engine.test_scheduler import ask_for, limits_of, some_as
 from tests.model_server.engine.trace import Ask, Trace, alone, run
 
 
-def computed_elsewhere(submission: EngineRequest, *, pages: bool = True) -> EngineRequest:
+def computed_elsewhere(engine_request: EngineRequest, *, pages: bool = True) -> EngineRequest:
     """The same request once another server has computed its prompt and first token."""
-    token = next_token(submission.prompt, submission.sampling)
-    return replace(submission, answer=(token,), computed=pages)
+    token = next_token(engine_request.prompt, engine_request.sampling)
+    return replace(engine_request, answer=(token,), computed=pages)
 
 
-def goes_on(submission: EngineRequest, limits: EngineLimits) -> bool:
+def goes_on(engine_request: EngineRequest, limits: EngineLimits) -> bool:
     """Whether there is anything left to do after the first token."""
-    if submission.score_from is not None:
+    if engine_request.score_from is not None:
         return False
-    return finish_of(computed_elsewhere(submission), limits) is None
+    return finish_of(computed_elsewhere(engine_request), limits) is None
 
 
 @settings(max_examples=200, deadline=None)
@@ -38,15 +38,15 @@ def test_answers_are_the_same_wherever_prompts_are_computed(data: st.DataObject)
     asks = data.draw(some_asks(limits))
     moved = []
     for ask in asks:
-        if goes_on(ask.submission, limits) and (how := data.draw(st.integers(0, 2))):
-            submission = computed_elsewhere(ask.submission, pages=how == 2)
-            ask = Ask(submission, ask.turn, ask.cancel_at)
+        if goes_on(ask.engine_request, limits) and (how := data.draw(st.integers(0, 2))):
+            engine_request = computed_elsewhere(ask.engine_request, pages=how == 2)
+            ask = Ask(engine_request, ask.turn, ask.cancel_at)
         moved.append(ask)
     trace = run(limits, moved)
     for answer, ask in zip(trace.answers.values(), moved, strict=True):
-        if ask.submission.score_from is None:
-            tokens, finish = alone(ask.submission, limits)
-            given = [*ask.submission.answer, *answer.tokens]
+        if ask.engine_request.score_from is None:
+            tokens, finish = alone(ask.engine_request, limits)
+            given = [*ask.engine_request.answer, *answer.tokens]
             assert given == tokens[: len(given)]
             assert answer.finish == "cancelled" or (given, answer.finish) == (tokens, finish)
     assert trace.scheduler.finished + trace.scheduler.cancelled == len(asks)
@@ -60,8 +60,8 @@ def test_what_is_offered_is_the_prompt_and_what_was_cancelled_is_dropped(
 ) -> None:
     limits = data.draw(some_limits())
     asks = [
-        Ask(replace(ask.submission, max_tokens=1), ask.turn, ask.cancel_at, export_key=number)
-        if ask.submission.score_from is None
+        Ask(replace(ask.engine_request, max_tokens=1), ask.turn, ask.cancel_at, export_key=number)
+        if ask.engine_request.score_from is None
         else ask
         for number, ask in enumerate(data.draw(some_asks(limits)))
     ]
@@ -74,8 +74,8 @@ def test_what_is_offered_is_the_prompt_and_what_was_cancelled_is_dropped(
             trace.traffic.drop(key)  # or after: as a prefiller does
             assert key not in trace.traffic.network
         else:
-            held = trace.traffic.network[key].reshape(-1)[: len(ask.submission.prompt)]
-            assert tuple(held) == ask.submission.prompt
+            held = trace.traffic.network[key].reshape(-1)[: len(ask.engine_request.prompt)]
+            assert tuple(held) == ask.engine_request.prompt
 
 
 def test_an_imported_prompt_is_never_prefilled() -> None:
@@ -112,7 +112,7 @@ def test_a_preempted_import_is_computed_here() -> None:
     assert trace.scheduler.prefill_tokens
     assert len(trace.device.imported) == 3
     for answer, ask in zip(trace.answers.values(), asks, strict=True):
-        assert [*ask.submission.answer, *answer.tokens] == alone(ask.submission, limits)[0]
+        assert [*ask.engine_request.answer, *answer.tokens] == alone(ask.engine_request, limits)[0]
 
 
 def test_a_cancel_before_the_import_drops_its_pages_without_a_step() -> None:

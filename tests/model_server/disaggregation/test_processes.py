@@ -128,10 +128,10 @@ def an_ask(key: int) -> object:
         jaxlib=jaxlib.version.__version__,
     )
     sampling = Sampling(0.0, 0, 1.0, seed=0)
-    submission = EngineRequest(
+    engine_request = EngineRequest(
         prompt=tuple(PROMPT), sampling=sampling, max_tokens=1, stop_ids=frozenset()
     )
-    return encode_ask(MODEL, contract, submission, key)
+    return encode_ask(MODEL, contract, engine_request, key)
 
 
 @pytest.mark.slow

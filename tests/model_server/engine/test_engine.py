@@ -47,8 +47,8 @@ def test_requests_from_many_threads_get_the_answers_they_would_get_alone(start: 
 
     def client(first: int) -> None:
         for size in range(first, first + 3):
-            submission = ask_for(size, 20, score_from=size // 2 if size % 5 == 0 else None)
-            asked[engine.submit(submission)] = submission
+            engine_request = ask_for(size, 20, score_from=size // 2 if size % 5 == 0 else None)
+            asked[engine.submit(engine_request)] = engine_request
 
     clients = [threading.Thread(target=client, args=(first,)) for first in (3, 13, 23, 33)]
     for thread in clients:
@@ -56,13 +56,13 @@ def test_requests_from_many_threads_get_the_answers_they_would_get_alone(start: 
     for thread in clients:
         thread.join()
     assert len(asked) == 12
-    for id, submission in asked.items():
-        if submission.score_from is None:
-            assert inbox.end(id) == alone(submission, LIMITS)[1]
-            assert inbox.tokens(id) == alone(submission, LIMITS)[0]
+    for id, engine_request in asked.items():
+        if engine_request.score_from is None:
+            assert inbox.end(id) == alone(engine_request, LIMITS)[1]
+            assert inbox.tokens(id) == alone(engine_request, LIMITS)[0]
         else:
             assert inbox.end(id) == "score"
-            assert inbox.results[id][0].target_logprobs == scores_alone(submission)
+            assert inbox.results[id][0].target_logprobs == scores_alone(engine_request)
     assert engine.stats().finished == 12
 
 

@@ -90,14 +90,14 @@ class Stage:
     def _add(self, id: int, words: dict[str, str]) -> None:
         seed = int(words.get("seed", 0))
         score_from = words.get("score_from")
-        submission = EngineRequest(
+        engine_request = EngineRequest(
             prompt=ids(words["prompt"]),
             sampling=Sampling(float(seed > 0), 0, 1.0, seed),
             max_tokens=int(words.get("max_tokens", 1)),
             stop_ids=frozenset(ids(words.get("stop", ""))),
             score_from=int(score_from) if score_from else None,
         )
-        self.scheduler.add(Sequence(id, submission, self.scheduler.limits))
+        self.scheduler.add(Sequence(id, engine_request, self.scheduler.limits))
 
     def _launch(self, _: str = "") -> None:
         step = self.scheduler.schedule()

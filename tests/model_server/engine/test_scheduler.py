@@ -90,7 +90,7 @@ def some_ask(draw: st.DrawFn, context: int) -> Ask:
     tokens = st.integers(0, VOCAB - 1)
     prompt = tuple(draw(st.lists(tokens, min_size=low, max_size=high)))
     seed = draw(st.integers(0, 50))
-    submission = ask_for(
+    engine_request = ask_for(
         prompt,
         draw(st.integers(1, 30)),
         sampling=Sampling(float(draw(st.booleans())), 0, 1.0, seed=seed),
@@ -99,14 +99,14 @@ def some_ask(draw: st.DrawFn, context: int) -> Ask:
     )
     turn = draw(st.integers(0, 12))
     leaves = draw(st.integers(0, 4)) == 0
-    return Ask(submission, turn, turn + draw(st.integers(0, 12)) if leaves else None)
+    return Ask(engine_request, turn, turn + draw(st.integers(0, 12)) if leaves else None)
 
 
 def assert_answers(trace: Trace, asks: list[Ask]) -> None:
     """Every sequence got what it would get alone, or the beginning of it if it was cancelled."""
     for answer, ask in zip(trace.answers.values(), asks, strict=True):
-        if ask.submission.score_from is None:
-            tokens, finish = alone(ask.submission, trace.scheduler.limits)
+        if ask.engine_request.score_from is None:
+            tokens, finish = alone(ask.engine_request, trace.scheduler.limits)
             if answer.finish == "cancelled":
                 assert answer.tokens == tokens[: len(answer.tokens)]
             else:
@@ -114,7 +114,7 @@ def assert_answers(trace: Trace, asks: list[Ask]) -> None:
         elif answer.finish != "cancelled":
             assert answer.finish == "score"
             assert len(answer.results) == 1
-            assert answer.scores == scores_alone(ask.submission)
+            assert answer.scores == scores_alone(ask.engine_request)
         assert answer.finish != "cancelled" or ask.cancel_at is not None
 
 
@@ -155,13 +155,13 @@ def tight_asks(draw: st.DrawFn, context: int) -> list[Ask]:
         size = draw(st.integers(2, context - 1))
         scored = bool(asks) and draw(st.booleans())
         short = not scored and draw(st.booleans())
-        submission = ask_for(
+        engine_request = ask_for(
             tuple(range(seed, seed + (size // 3 + 1 if short else size))),
             context,
             sampling=Sampling(1.0, 0, 1.0, seed=seed),
             score_from=draw(st.integers(1, min(size - 1, 4))) if scored else None,
         )
-        asks.append(Ask(submission, draw(st.integers(0, 8))))
+        asks.append(Ask(engine_request, draw(st.integers(0, 8))))
     return asks
 
 

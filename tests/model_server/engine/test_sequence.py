@@ -28,14 +28,14 @@ def sequence(
         token_budget=4,
         max_logit_rows=1,
     )
-    submission = EngineRequest(
+    engine_request = EngineRequest(
         prompt=tuple(range(prompt)),
         sampling=GREEDY,
         max_tokens=max_tokens,
         stop_ids=stop_ids,
         score_from=score_from,
     )
-    return Sequence(1, submission, limits)
+    return Sequence(1, engine_request, limits)
 
 
 def test_the_last_token_of_an_answer_is_never_computed() -> None:

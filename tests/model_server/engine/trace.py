@@ -18,7 +18,7 @@ from tests.model_server.engine.fake_traffic import FakeTraffic
 class Ask:
     """A submission that arrives at one turn and may be cancelled at a later one."""
 
-    submission: EngineRequest
+    engine_request: EngineRequest
     turn: int = 0
     cancel_at: int | None = None
     export_key: int | None = None  # under which its prompt's pages are offered
@@ -59,14 +59,16 @@ class Trace:
         self._submissions: dict[int, EngineRequest] = {}
         self._unfinished: set[int] = set()  # whose prefill has begun and not ended
 
-    def add(self, id: int, submission: EngineRequest, export_key: int | None = None) -> None:
-        self.scheduler.add(Sequence(id, submission, self.scheduler.limits))
+    def add(self, id: int, engine_request: EngineRequest, export_key: int | None = None) -> None:
+        self.scheduler.add(Sequence(id, engine_request, self.scheduler.limits))
         self.answers[id] = Answer()
-        self._submissions[id] = submission
-        if submission.computed:
-            assert submission.answer == (next_token(submission.prompt, submission.sampling),)
-            self.traffic.here[id] = pages_of(submission, self.scheduler.limits)
-            self.runner.expect_import(id, id, submission.answer[0])
+        self._submissions[id] = engine_request
+        if engine_request.computed:
+            assert engine_request.answer == (
+                next_token(engine_request.prompt, engine_request.sampling),
+            )
+            self.traffic.here[id] = pages_of(engine_request, self.scheduler.limits)
+            self.runner.expect_import(id, id, engine_request.answer[0])
         if export_key is not None:
             self.runner.expect_export(id, export_key)
 
@@ -123,7 +125,7 @@ def run(limits: EngineLimits, asks: list[Ask]) -> Trace:
     for turn in range(max((max(ask.turn, ask.cancel_at or 0) for ask in asks), default=0) + 1):
         for id, ask in arrivals:
             if ask.turn == turn:
-                trace.add(id, ask.submission, ask.export_key)
+                trace.add(id, ask.engine_request, ask.export_key)
             if ask.cancel_at == turn and id in trace.answers:
                 trace.cancel(id)
         trace.turn()
@@ -132,11 +134,11 @@ def run(limits: EngineLimits, asks: list[Ask]) -> Trace:
     return trace
 
 
-def pages_of(submission: EngineRequest, limits: EngineLimits) -> np.ndarray:
+def pages_of(engine_request: EngineRequest, limits: EngineLimits) -> np.ndarray:
     """A prompt as another runner would have left it in its pages: beyond its end lies garbage."""
-    pages = -(-len(submission.prompt) // limits.page_size)
+    pages = -(-len(engine_request.prompt) // limits.page_size)
     rows = np.full(pages * limits.page_size, 96, np.int64)
-    rows[: len(submission.prompt)] = submission.prompt
+    rows[: len(engine_request.prompt)] = engine_request.prompt
     return rows.reshape(pages, limits.page_size)
 
 
@@ -184,21 +186,21 @@ def context_of(limits: EngineLimits) -> int:
     return min(limits.max_context, limits.pages * limits.page_size)
 
 
-def alone(submission: EngineRequest, limits: EngineLimits) -> tuple[list[int], str]:
+def alone(engine_request: EngineRequest, limits: EngineLimits) -> tuple[list[int], str]:
     """The reference: the same request one token at a time, with nobody else there."""
-    tokens = list(submission.prompt)
+    tokens = list(engine_request.prompt)
     answer: list[int] = []
     while True:
-        answer.append(next_token(tokens, submission.sampling))
+        answer.append(next_token(tokens, engine_request.sampling))
         tokens.append(answer[-1])
-        if answer[-1] in submission.stop_ids:
+        if answer[-1] in engine_request.stop_ids:
             return answer, "stop"
-        if len(answer) == submission.max_tokens or len(tokens) == context_of(limits):
+        if len(answer) == engine_request.max_tokens or len(tokens) == context_of(limits):
             return answer, "length"
 
 
-def scores_alone(submission: EngineRequest) -> tuple[float, ...]:
+def scores_alone(engine_request: EngineRequest) -> tuple[float, ...]:
     """The reference for scores."""
-    prompt, first = submission.prompt, submission.score_from
+    prompt, first = engine_request.prompt, engine_request.score_from
     assert first is not None
     return tuple(logprob(prompt[:end], prompt[end]) for end in range(first, len(prompt)))

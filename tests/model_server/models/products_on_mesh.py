@@ -82,7 +82,7 @@ def experts(form: str, layout: Layout, tpu: bool, count: int) -> np.ndarray:
     return made(build, layout, 256, some_routes(ROWS, count, 2), tpu=tpu)
 
 
-def apart(found: np.ndarray, wanted: np.ndarray) -> float:
+def disaggregation(found: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.abs(found - wanted).max() / np.abs(wanted).max())
 
 
@@ -99,11 +99,13 @@ def main() -> None:
         for axes in (("ffw", "embed"), ("embed", "ffw")):
             wanted = linear(form, axes, alone, tpu=False)
             for mesh, layout in divided.items():
-                found[f"{form} {axes[0]} {mesh}"] = apart(linear(form, axes, layout, True), wanted)
+                found[f"{form} {axes[0]} {mesh}"] = disaggregation(
+                    linear(form, axes, layout, True), wanted
+                )
     for form, count in (("float32", 4), ("int8", 3), ("int4:32", 4), ("int4:32", 3)):
         wanted = experts(form, alone, False, count)
         for mesh, layout in divided.items():
-            found[f"{count} experts {form} {mesh}"] = apart(
+            found[f"{count} experts {form} {mesh}"] = disaggregation(
                 experts(form, layout, True, count), wanted
             )
     json.dump(found, sys.stdout)

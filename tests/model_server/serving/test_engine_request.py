@@ -8,10 +8,10 @@ import pytest
 from model_server.engine.engine import EngineRequest
 from model_server.serving.engine_request import (
     check_sampling,
-    make_submission,
+    make_engine_request,
     prompt_ids,
     sample_seeds,
-    score_submission,
+    score_engine_request,
 )
 from model_server.text.tokenizer import ByteTokenizer
 from sax.errors import InvalidRequest
@@ -94,7 +94,7 @@ def test_a_chat_needs_a_template() -> None:
 
 
 def submission_of(sampling: SamplingParams) -> EngineRequest:
-    return make_submission(
+    return make_engine_request(
         [1, 2], GenerateRequest(model_id=MODEL, prompt="", sampling=sampling), LOADED
     )
 
@@ -124,12 +124,12 @@ def test_the_end_token_stops_unless_it_is_to_be_ignored() -> None:
         request = GenerateRequest(
             model_id=MODEL, prompt="", sampling=replace(sampling, ignore_eos=ignore)
         )
-        assert make_submission([1], request, ending).stop_ids == expected
+        assert make_engine_request([1], request, ending).stop_ids == expected
 
 
 def test_a_score_runs_the_suffix_after_the_prefix_and_generates_nothing() -> None:
-    submission = score_submission([1, 2], [3])
-    assert (submission.prompt, submission.score_from) == ((1, 2, 3), 2)
+    engine_request = score_engine_request([1, 2], [3])
+    assert (engine_request.prompt, engine_request.score_from) == ((1, 2, 3), 2)
 
 
 def test_samples_have_different_seeds_and_the_first_is_the_callers() -> None:

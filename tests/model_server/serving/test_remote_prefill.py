@@ -42,7 +42,7 @@ async def both(
         yield ours, other
         await until(lambda: ours.servable().stats().slots_used == 0)
         assert ours.servable().stats().pages_used == 0
-        assert ours.servable().loaded.apart.transfers.here == {}  # pyright: ignore
+        assert ours.servable().loaded.disaggregation.transfers.here == {}  # pyright: ignore
 
 
 def chosen(served: Served) -> PrefillServer | None:
@@ -50,15 +50,15 @@ def chosen(served: Served) -> PrefillServer | None:
 
 
 def offered(served: Served) -> int:
-    apart = served.servable().loaded.apart
-    assert apart is not None
-    return apart.outgoing.used
+    disaggregation = served.servable().loaded.disaggregation
+    assert disaggregation is not None
+    return disaggregation.outgoing.used
 
 
 def moved(served: Served) -> Any:
-    apart = served.servable().loaded.apart
-    assert apart is not None
-    return apart.moved
+    disaggregation = served.servable().loaded.disaggregation
+    assert disaggregation is not None
+    return disaggregation.moved
 
 
 async def answer(served: Served, prompt: str = PROMPT, **sampling: object) -> tuple[int, ...]:
@@ -138,7 +138,7 @@ async def test_pages_that_are_lost_on_their_way_are_computed_here_after_the_firs
         def lost(*_: object) -> None:
             raise QueueFull("the cable was cut")
 
-        ours.servable().loaded.apart.transfers.fetch = lost  # pyright: ignore
+        ours.servable().loaded.disaggregation.transfers.fetch = lost  # pyright: ignore
         assert await answer(ours, max_tokens=7) == answer_to(PROMPT, 7)
         assert ours.servable().stats().prefill_tokens == len(PROMPT) + 1
         assert (moved(ours).fetched, moved(ours).computed_here) == (0, 1)
@@ -148,16 +148,16 @@ async def test_pages_that_are_lost_on_their_way_are_computed_here_after_the_firs
 async def test_what_nobody_fetches_expires_and_is_free() -> None:
     async with both(kv_expiry_seconds=0.2) as (ours, other):
         ask = await asked(ours)
-        ticket = await stub(other).Prefill(ask)
-        assert ticket.token == answer_to(PROMPT, 1)[0]
+        handoff = await stub(other).Prefill(ask)
+        assert handoff.token == answer_to(PROMPT, 1)[0]
         assert offered(other) == PAGES
         await until(lambda: offered(other) == 0)
         assert await other.metric("sax_kv_expired_total") == 1
         assert await other.metric("sax_kv_pages_offered") == 0
-        transfers: Any = ours.servable().loaded.apart.transfers  # pyright: ignore
+        transfers: Any = ours.servable().loaded.disaggregation.transfers  # pyright: ignore
         assert transfers.reserve(ask.key, PAGES)
         with pytest.raises(SaxError, match="nobody offers that"):
-            transfers.fetch(ask.key, ticket.addresses, 1.0)
+            transfers.fetch(ask.key, handoff.addresses, 1.0)
         transfers.drop(ask.key)
 
 
@@ -188,7 +188,7 @@ async def test_a_caller_that_goes_away_leaves_nothing_on_either_side() -> None:
         await until(lambda: ours.servable().stats().running == 0)
         await until(lambda: other.servable().stats().running == 0)
         await until(lambda: offered(other) == 0)
-        traffic: Any = other.servable().loaded.apart.transfers  # pyright: ignore
+        traffic: Any = other.servable().loaded.disaggregation.transfers  # pyright: ignore
         await until(lambda: traffic.offered == set())
         assert await answer(ours, max_tokens=4) == answer_to(PROMPT, 4)
 
@@ -264,9 +264,9 @@ def stub(served: Served) -> Any:
 
 async def asked(ours: Served) -> prefill_pb2.PrefillRequest:
     """What `ours` would ask for PROMPT, under a key of the test's."""
-    apart = ours.servable().loaded.apart
-    assert apart is not None
-    submission = EngineRequest(
+    disaggregation = ours.servable().loaded.disaggregation
+    assert disaggregation is not None
+    engine_request = EngineRequest(
         prompt=tuple(PROMPT.encode()), sampling=GREEDY, max_tokens=9, stop_ids=frozenset()
     )
-    return encode_ask(MODEL, apart.contract, submission, key=12345)
+    return encode_ask(MODEL, disaggregation.contract, engine_request, key=12345)

@@ -204,7 +204,7 @@ async def test_the_last_wish_wins() -> None:
         assert sum(not runner.closed for runner in models.runners) == 1
 
 
-def submission(max_tokens: int) -> EngineRequest:
+def engine_request(max_tokens: int) -> EngineRequest:
     return EngineRequest(
         prompt=(5, 8), sampling=GREEDY, max_tokens=max_tokens, stop_ids=frozenset()
     )
@@ -214,7 +214,7 @@ async def test_an_unload_lets_running_sequences_end() -> None:
     async with running(FakeModels(delay_s=0.002)) as servables:
         await servables.load(spec())
         updates: list[SequenceUpdate] = []
-        servables.get(A).submit(submission(50), updates.append)
+        servables.get(A).submit(engine_request(50), updates.append)
         unloading = asyncio.create_task(servables.unload(A))
         await asyncio.sleep(0)
         with pytest.raises(NotLoaded, match="is unloading"):
@@ -228,7 +228,7 @@ async def test_after_the_drain_time_running_sequences_end_with_an_error() -> Non
     async with running(FakeModels(delay_s=0.01), drain_s=0.05) as servables:
         await servables.load(spec())
         updates: list[SequenceUpdate] = []
-        servables.get(A).submit(submission(LIMITS.max_context - 2), updates.append)
+        servables.get(A).submit(engine_request(LIMITS.max_context - 2), updates.append)
         await servables.unload(A)
         assert isinstance(updates[-1].error, NotLoaded)
         assert len(updates) < LIMITS.max_context - 2
@@ -239,7 +239,7 @@ async def test_a_model_whose_engine_stopped_has_failed_and_can_be_loaded_again()
     async with running(models) as servables:
         await servables.load(spec())
         updates: list[SequenceUpdate] = []
-        servables.get(A).submit(submission(50), updates.append)
+        servables.get(A).submit(engine_request(50), updates.append)
         await until(lambda: bool(updates) and updates[-1].error is not None)
         info = status_of(servables)
         assert info is not None

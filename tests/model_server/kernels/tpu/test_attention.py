@@ -203,5 +203,5 @@ def test_what_does_not_fit_a_chip_is_refused_in_words() -> None:
     refused(KERNEL, GROUPED, tables, "scalar memory holds 786432")
     wide = Heads(heads=512, kv_heads=512)
     refused(KERNEL, wide, BOTH, "give the model more devices")
-    apart = dataclasses.replace(KERNEL, heads="model")
-    refused(apart, GROUPED, BOTH, "query heads are sharded over model")
+    disaggregation = dataclasses.replace(KERNEL, heads="model")
+    refused(disaggregation, GROUPED, BOTH, "query heads are sharded over model")
