@@ -1,4 +1,4 @@
-"""What is compiled here is written to files or sent to other hosts."""
+"""Programs are written to files, or are for chips that are not here: jax caches neither."""
 
 import pytest
 
