@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from model_server.engine.buckets import Bucket, choose
 from model_server.models.weights.sharding import split_heads
-from model_server.plan.chips import Chip
 from model_server.plan.compiled import Measured
 from model_server.plan.model_plan import BucketPlan, Decoding, FirstToken
+from model_server.plan.slices import Chip
 from model_server.plan.topology import Topology
 from model_server.plan.work import StepWork, Workload
 

@@ -16,8 +16,7 @@ from model_server.config import ModelServerConfig
 from model_server.loading.memory_plan import FreeMemory
 from model_server.models.recipe import Recipe
 from model_server.models.weights.sharding import Layout, layout_of
-from model_server.plan.chips import Chip
-from model_server.plan.slices import SliceName, nearby, parse_slice
+from model_server.plan.slices import Chip, SliceName, nearby, parse_slice
 from sax.errors import InvalidRequest, Unavailable
 
 # By default libtpu queries the metadata server of a TPU machine and locks out other processes;

@@ -50,8 +50,8 @@ class Prefiller:
         pages = -(-len(engine_request.prompt) // disaggregation.contract.page_size)
         if not disaggregation.outgoing.take(pages):
             raise QueueFull(
-                f"{disaggregation.outgoing.used} of {disaggregation.outgoing.pages} pages wait to be "
-                "fetched here",
+                f"{disaggregation.outgoing.used} of {disaggregation.outgoing.pages} pages wait to "
+                "be fetched here",
                 retry_after_s=_RETRY_S,
             )
         self._open[key] = _nothing  # nothing to free yet

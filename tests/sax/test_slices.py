@@ -6,8 +6,7 @@ import importlib.util
 
 import pytest
 
-from model_server.plan.chips import ALIASES, CHIPS
-from model_server.plan.slices import LENT, parse_slice
+from model_server.plan.slices import ALIASES, CHIPS, LENT, parse_slice
 from sax.errors import InvalidRequest
 from sax.slices import GENERATIONS, slice_of
 

@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterator
 from html import escape
 
-from model_server.plan.chips import CHIPS
 from model_server.plan.model_plan import BucketPlan, ModelPlan
+from model_server.plan.slices import CHIPS
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 760, 480, 80, 50, 30, 60
 _COLOURS = {"FLOPs": "#b3541e", "HBM": "#1e6fb3", "links": "#6b3fa0"}

@@ -47,7 +47,7 @@ def test_a_node_can_always_give_it(topology: str, weights: int, is_planned: bool
 @pytest.mark.parametrize("topology", _SLICES)
 def test_every_host_can_hold_all_that_its_chips_hold(topology: str) -> None:
     """Else the request would be cut, and say less than a load may use."""
-    from model_server.plan.chips import CHIPS
+    from model_server.plan.slices import CHIPS
 
     there = slice_of(topology)
     chips = CHIPS[there.generation.chip].hbm * there.chips_per_host

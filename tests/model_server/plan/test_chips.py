@@ -8,8 +8,7 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import Mesh
 
-from model_server.plan.chips import ALIASES, CHIPS
-from model_server.plan.slices import LENT
+from model_server.plan.slices import ALIASES, CHIPS, LENT
 from model_server.plan.topology import topology_of
 from tests.model_server.tpu_compiler import needs_compiler
 

@@ -16,13 +16,13 @@ from jax.sharding import PartitionSpec as P
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.loading.deployment import Deployment
-from model_server.plan.chips import Chip
 from model_server.plan.compiled import Part, measure
 from model_server.plan.depth import Growth, depths_of, shallow, typical_part, whole
 from model_server.plan.hlo.module import HloModule, parse
 from model_server.plan.hlo.traffic import Collective, collectives
 from model_server.plan.output.registry_page import Case
 from model_server.plan.planner import usual_context
+from model_server.plan.slices import Chip
 from model_server.plan.speeds import planned_step
 from model_server.plan.topology import topology_of
 from model_server.plan.work import Workload

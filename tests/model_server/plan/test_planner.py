@@ -11,11 +11,11 @@ import pytest
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.plan import planner
-from model_server.plan.chips import CHIPS
 from model_server.plan.compiled import Measured, OutOfMemory
 from model_server.plan.hlo.traffic import HbmBytes, StepTraffic
 from model_server.plan.model_plan import ModelPlan
 from model_server.plan.planner import PlanRequest, make_plan, usual_context
+from model_server.plan.slices import CHIPS
 from model_server.plan.work import Workload
 from sax.errors import InvalidRequest, MemoryPlanError
 from tests.model_server.plan.measures import deployed, measured

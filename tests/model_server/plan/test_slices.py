@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from model_server.plan.chips import CHIPS
-from model_server.plan.slices import LENT, chips_of, parse_chip, parse_slice
+from model_server.plan.slices import CHIPS, LENT, chips_of, parse_chip, parse_slice
 from sax.errors import InvalidRequest
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from model_server.plan.chips import CHIPS
+from model_server.plan.slices import CHIPS
 from model_server.plan.speeds import DeviceWork, notes_of, roofline
 from model_server.plan.topology import topology_of
 from model_server.plan.work import Workload

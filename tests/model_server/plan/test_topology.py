@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from model_server.plan.chips import CHIPS
 from model_server.plan.compiled import read_refusal
-from model_server.plan.slices import LENT
+from model_server.plan.slices import CHIPS, LENT
 from model_server.plan.topology import topology_of
 from sax.errors import InvalidRequest, Unavailable
 from tests.model_server.tpu_compiler import needs_compiler

@@ -17,9 +17,9 @@ import pytest
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.models.weights.sharding import Layout, own_device
-from model_server.plan.chips import CHIPS
 from model_server.plan.precompile.making import Made, Maker, program_count
 from model_server.plan.precompile.subject import Subject, subject_of
+from model_server.plan.slices import CHIPS
 from model_server.programs.place import sets_at
 from model_server.programs.ready_programs import ReadyPrograms
 from model_server.programs.surroundings import keys_of
