@@ -65,6 +65,6 @@ class AdminConfig:
     def advertised_host(self) -> str:
         """The host of the address in location.proto."""
         if self.advertise:
-            told = self.advertise
-            return f"[{told}]" if ":" in told and not told.startswith("[") else told
+            host = self.advertise
+            return f"[{host}]" if ":" in host and not host.startswith("[") else host
         return socket.gethostbyname(socket.gethostname()) if self.host in _ANY else self.host

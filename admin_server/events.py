@@ -37,5 +37,5 @@ class CellEvents:
 
     def newest(self, limit: int, model_id: str = "") -> list[CellEvent]:
         """At most `limit`, newest first; of one model if named."""
-        matching = (h for h in reversed(self._kept) if not model_id or h.model_id == model_id)
-        return [happening for happening, _ in zip(matching, range(limit), strict=False)]
+        matching = (e for e in reversed(self._kept) if not model_id or e.model_id == model_id)
+        return [event for event, _ in zip(matching, range(limit), strict=False)]

@@ -50,7 +50,7 @@ class Machines:
             leads,
             clock,
             limit=self._config.kubernetes_limit,
-            happenings=cell.happenings,
+            events=cell.recent_events,
             timing=self._timing or _slow_enough(timing or Timing()),
         )
         loop = asyncio.create_task(provisioner.run())

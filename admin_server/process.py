@@ -52,7 +52,7 @@ _LOCATION_RETRY_S = 2.0
 class Running:
     """A running admin server."""
 
-    seat: AdminRole
+    role: AdminRole
     port: int
     status_port: int | None
     life: asyncio.Task[None]  # ends only if it fails
@@ -60,7 +60,7 @@ class Running:
     @property
     def cell(self) -> Cell:
         """The cell it leads. Raises NotLeading."""
-        return self.seat.require()
+        return self.role.require()
 
 
 class Clock:
@@ -83,11 +83,11 @@ async def running(
     """Run an admin server from its first role to its graceful stop. Raises SaxError."""
     clock = Clock()
     machines = _machines(config, provisioning)
-    seat = AdminRole(config.cell, StoreHealth(clock))
+    role = AdminRole(config.cell, StoreHealth(clock))
     store = open_store(config.fs_root, config.store_timeout_s)
     async with AsyncExitStack() as stack:
-        status_port = await _start_status_page(config, seat, clock, stack)
-        server = AdminServer(seat, config.security)
+        status_port = await _start_status_page(config, role, clock, stack)
+        server = AdminServer(role, config.security)
         tell_of_security(config)
         port = await server.start(config.host, config.port)
         stack.push_async_callback(server.stop, _GRACE_S)
@@ -95,19 +95,19 @@ async def running(
         stack.push_async_callback(_cancel, telling)
         address = f"{config.advertised_host}:{port}"
         leadership = Leadership(
-            seat,
+            role,
             store,
             address,
             clock,
-            _LedgerOpener(config, store, seat.health).open,
+            _LedgerOpener(config, store, role.health).open,
             _Led(config, address, clock, timing, machines).start,
             timing=lead or LeadTiming(beat_s=config.beat_s, patience_s=3 * config.beat_s),
         )
         life = asyncio.create_task(leadership.run())
         stack.push_async_callback(_cancel, life)
-        await _first_role(seat, life)
+        await _first_role(role, life)
         _log.info("admin server of %s listening on %s:%d", config.cell, config.host, port)
-        yield Running(seat, port, status_port, life)
+        yield Running(role, port, status_port, life)
 
 
 def _machines(config: AdminConfig, timing: ProvisioningTiming | None) -> Machines | None:
@@ -226,9 +226,9 @@ class _Led:
                 await asyncio.sleep(_LOCATION_RETRY_S)
 
 
-async def _first_role(seat: AdminRole, life: asyncio.Task[None]) -> None:
+async def _first_role(role: AdminRole, life: asyncio.Task[None]) -> None:
     """Wait until this server leads, follows, or waits for a failing store. Raises what ended it."""
-    settled = asyncio.create_task(seat.settled.wait())
+    settled = asyncio.create_task(role.settled.wait())
     await asyncio.wait({settled, life}, return_when=asyncio.FIRST_COMPLETED)
     await _cancel(settled)
     if life.done():
@@ -281,11 +281,11 @@ async def write_location(root: str, cell: CellId, address: str) -> None:
 
 
 async def _start_status_page(
-    config: AdminConfig, seat: AdminRole, clock: Clock, stack: AsyncExitStack
+    config: AdminConfig, role: AdminRole, clock: Clock, stack: AsyncExitStack
 ) -> int | None:
     if config.status_port == NO_STATUS_PAGE:
         return None
-    page = StatusServer(build_app(seat, clock), config.host, config.status_port)
+    page = StatusServer(build_app(role, clock), config.host, config.status_port)
     task = asyncio.create_task(page.run_until_stopped())
 
     async def stop() -> None:

@@ -94,8 +94,8 @@ def _place(given: Mapping[str, str]) -> str | None:
     named = _only(given, "GSBUCKET", "SAX_GCS_BUCKET", "SAX_DIR")
     places = {_spelled(name, value) for name, value in named.items()}
     if len(places) > 1:
-        told = " and ".join(f"{name}={value!r}" for name, value in named.items())
-        raise InvalidRequest(f"{told} name several places for one cell: set only one of them")
+        roots = " and ".join(f"{name}={value!r}" for name, value in named.items())
+        raise InvalidRequest(f"{roots} name several places for one cell: set only one of them")
     within = given.get("SAX_REPLICA_NAME", "").strip("/")
     return next((f"{place}/{within}" if within else place for place in places), None)
 
@@ -155,9 +155,9 @@ def main(arguments: Sequence[str]) -> int:
     except InvalidRequest as error:
         _say(error.text)
         return _WRONG
-    told = raise_memory_lock() if arguments[0] == MODEL else None
-    if told and importlib.util.find_spec("libtpu"):  # only TPU servers need it
-        _say(told)
+    warning = raise_memory_lock() if arguments[0] == MODEL else None
+    if warning and importlib.util.find_spec("libtpu"):  # only TPU servers need it
+        _say(warning)
     os.execve(sys.executable, [sys.executable, *argv], environ)
 
 

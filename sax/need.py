@@ -39,8 +39,8 @@ def to_text(need: Need) -> str:
 
 def from_text(text: str) -> Need | None:
     """Parse `to_text`; None for the format of another version."""
-    words = text.split()
-    if len(words) != 3 or not all(word.isascii() and word.isdigit() for word in words):
+    parts = text.split()
+    if len(parts) != 3 or not all(word.isascii() and word.isdigit() for word in parts):
         return None
-    devices, memory, weights = map(int, words)
+    devices, memory, weights = map(int, parts)
     return Need(devices=devices, memory=memory, weights=weights)

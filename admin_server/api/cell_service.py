@@ -20,14 +20,14 @@ Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
 class CellService(cell_pb2_grpc.CellServicer):
     """gRPC handlers; the cell does the work."""
 
-    def __init__(self, seat: AdminRole, access: Access = EVERYONE_MAY) -> None:
-        self._seat = seat
+    def __init__(self, role: AdminRole, access: Access = EVERYONE_MAY) -> None:
+        self._role = role
         self._access = access
 
     @property
     def _cell(self) -> Cell:
         """Raises NotLeading."""
-        return self._seat.require()
+        return self._role.require()
 
     async def Rollback(
         self, request: cell_pb2.RollbackRequest, context: Context
@@ -62,5 +62,5 @@ class CellService(cell_pb2_grpc.CellServicer):
         self, request: cell_pb2.DemandRequest, context: Context
     ) -> cell_pb2.DemandResponse:
         """A client reports requests held for lack of a replica."""
-        told = self._cell.demand(request.model_id, request.waiting, request.caller)
-        return cell_pb2.DemandResponse(starting=told.starting, reason=told.reason)
+        prospect = self._cell.demand(request.model_id, request.waiting, request.caller)
+        return cell_pb2.DemandResponse(starting=prospect.starting, reason=prospect.reason)

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 class CellCollector(Collector):
     """All `sax_admin_...` metrics of one admin server."""
 
-    def __init__(self, seat: AdminRole) -> None:
-        self._seat = seat
+    def __init__(self, role: AdminRole) -> None:
+        self._role = role
 
     def collect(self) -> Iterator[Metric]:
         """All metric families; a follower only reports that it does not lead."""
-        cell = self._seat.cell
+        cell = self._role.cell
         yield GaugeMetricFamily(
             "sax_admin_leading", "1 while this admin server leads the cell", float(bool(cell))
         )
@@ -141,8 +141,8 @@ class CellCollector(Collector):
         yield from (used, total, pending, rate)
 
 
-def registry_of(seat: AdminRole) -> CollectorRegistry:
+def registry_of(role: AdminRole) -> CollectorRegistry:
     """A registry for this admin server alone."""
     registry = CollectorRegistry()
-    registry.register(CellCollector(seat))
+    registry.register(CellCollector(role))
     return registry

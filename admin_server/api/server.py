@@ -75,15 +75,15 @@ Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
 class AdminService(admin_pb2_grpc.AdminServicer):
     """gRPC handlers; the cell does the work."""
 
-    def __init__(self, seat: AdminRole, access: Access = EVERYONE_MAY) -> None:
-        self._seat = seat
+    def __init__(self, role: AdminRole, access: Access = EVERYONE_MAY) -> None:
+        self._role = role
         self._access = access
         self._listing = CellListing(time.monotonic)
 
     @property
     def _cell(self) -> Cell:
         """Raises NotLeading."""
-        return self._seat.require()
+        return self._role.require()
 
     async def Publish(
         self, request: admin_pb2.PublishRequest, context: Context
@@ -190,25 +190,25 @@ def _encode_delta(delta: Delta) -> admin_pb2.WatchResult:
     )
 
 
-def _changes(seat: AdminRole) -> tuple[asyncio.Event, asyncio.Event]:
-    return seat.changed.next(), seat.health.changed.next()
+def _changes(role: AdminRole) -> tuple[asyncio.Event, asyncio.Event]:
+    return role.changed.next(), role.health.changed.next()
 
 
 class AdminServer:
     """The gRPC server of one cell, with health and reflection."""
 
-    def __init__(self, seat: AdminRole, security: Security = OPEN_TO_ALL) -> None:
+    def __init__(self, role: AdminRole, security: Security = OPEN_TO_ALL) -> None:
         """Raises InvalidRequest for unreadable tokens."""
         self._security = security
         interceptors = [ErrorInterceptor(security.authentication()), StrictInterceptor()]
         self._server = grpc.aio.server(interceptors=interceptors, options=_OPTIONS)
-        self._seat = seat
+        self._role = role
         self._health: Any = _HEALTH.aio.HealthServicer()
         access = Access(
-            enforced=security.authenticates, cell=str(seat.cell_id), admins=security.admins
+            enforced=security.authenticates, cell=str(role.cell_id), admins=security.admins
         )
-        _ADMIN_GRPC.add_AdminServicer_to_server(AdminService(seat, access), self._server)
-        _CELL_GRPC.add_CellServicer_to_server(CellService(seat, access), self._server)
+        _ADMIN_GRPC.add_AdminServicer_to_server(AdminService(role, access), self._server)
+        _CELL_GRPC.add_CellServicer_to_server(CellService(role, access), self._server)
         _HEALTH_GRPC.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(
             (SERVICE, cell_service.SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME),
@@ -232,13 +232,13 @@ class AdminServer:
 
     async def tell_health(self) -> None:
         """Update service health on changes of role or store, until cancelled."""
-        status, seat = health_pb2.HealthCheckResponse, self._seat
+        status, role = health_pb2.HealthCheckResponse, self._role
         while True:
-            changed = [asyncio.ensure_future(e.wait()) for e in _changes(seat)]
-            leading = status.SERVING if seat.cell is not None else status.NOT_SERVING
+            changed = [asyncio.ensure_future(e.wait()) for e in _changes(role)]
+            leading = status.SERVING if role.cell is not None else status.NOT_SERVING
             for service in (SERVICE, cell_service.SERVICE):
                 await self._health.set(service, leading)
-            await self._health.set(WRITES, status.NOT_SERVING if seat.health.failing else leading)
+            await self._health.set(WRITES, status.NOT_SERVING if role.health.failing else leading)
             try:
                 await asyncio.wait(changed, return_when=asyncio.FIRST_COMPLETED)
             finally:

@@ -29,7 +29,7 @@ from sax.types import (
 
 _REPLICAS_SHOWN = 20
 _SERVABLES_SHOWN = 20
-_HAPPENINGS_SHOWN = 20
+_RECENT_SHOWN = 20
 _EVENTS_SHOWN = 20
 _TOTALS = (
     *("models", "models_ready", "wanted_replicas", "ready_replicas"),
@@ -39,16 +39,16 @@ _TOTALS = (
 T = TypeVar("T")
 
 
-def describe(seat: AdminRole, now: float, view: StatusView) -> dict[str, Any]:
+def describe(role: AdminRole, now: float, view: StatusView) -> dict[str, Any]:
     """Everything the page shows; on a follower, only the role and the leader."""
-    role = {
-        "cell": str(seat.cell_id),
-        "leading": seat.cell is not None,
-        "leadership": seat.describe(),
-        "leader": seat.leader,
+    head = {
+        "cell": str(role.cell_id),
+        "leading": role.cell is not None,
+        "leadership": role.describe(),
+        "leader": role.leader,
         "now_s": now,
     }
-    return {**role, **(_cell(seat.cell, now, view) if seat.cell is not None else _NOTHING)}
+    return {**head, **(_cell(role.cell, now, view) if role.cell is not None else _NOTHING)}
 
 
 _NOTHING: dict[str, Any] = {
@@ -78,7 +78,7 @@ def _cell(cell: Cell, now: float, view: StatusView) -> dict[str, Any]:
         "events": [
             _event(event_of(entry)) for entry in islice(reversed(cell.ledger.recent), _EVENTS_SHOWN)
         ],
-        "happenings": [_happening(h) for h in cell.happenings.newest(_HAPPENINGS_SHOWN)],
+        "happenings": [_recent_event(e) for e in cell.recent_events.newest(_RECENT_SHOWN)],
     }
 
 
@@ -220,14 +220,14 @@ def _event(event: Event) -> dict[str, Any]:
     }
 
 
-def _happening(happening: CellEvent) -> dict[str, Any]:
+def _recent_event(event: CellEvent) -> dict[str, Any]:
     return {
-        "number": happening.number,
-        "at_s": happening.at_s,
-        "kind": happening.kind,
-        "text": happening.text,
-        "server": happening.server,
-        "model": happening.model_id,
+        "number": event.number,
+        "at_s": event.at_s,
+        "kind": event.kind,
+        "text": event.text,
+        "server": event.server,
+        "model": event.model_id,
     }
 
 

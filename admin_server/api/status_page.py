@@ -28,29 +28,29 @@ from sax.errors import InvalidRequest
 _FRESH = {"Cache-Control": "no-store"}
 
 
-def health_routes(seat: AdminRole, clock: Callable[[], float]) -> list[Route]:
+def health_routes(role: AdminRole, clock: Callable[[], float]) -> list[Route]:
     async def healthz(request: Request) -> Response:
-        return JSONResponse(describe_health(seat, clock()), headers=_FRESH)
+        return JSONResponse(describe_health(role, clock()), headers=_FRESH)
 
     async def readyz(request: Request) -> Response:
-        health = describe_health(seat, clock())
+        health = describe_health(role, clock())
         return JSONResponse(health, 200 if health["writes"] == "ok" else 503, headers=_FRESH)
 
     return [Route("/healthz", healthz), Route("/readyz", readyz)]
 
 
-def describe_health(seat: AdminRole, now: float) -> dict[str, Any]:
+def describe_health(role: AdminRole, now: float) -> dict[str, Any]:
     """Health as JSON: the role, whether reads and writes work, and why not."""
-    health, leading = seat.health, seat.cell is not None
-    told = {
+    health, leading = role.health, role.cell is not None
+    answer = {
         "status": "degraded" if health.failing else "ok",
-        "role": seat.describe(),
+        "role": role.describe(),
         "reads": "ok" if leading else "refused",
         "writes": "ok" if leading and not health.failing else "refused",
     }
     if health.since_s is None:
-        return told
-    return {**told, "reason": health.trouble, "for_s": round(max(0.0, now - health.since_s), 1)}
+        return answer
+    return {**answer, "reason": health.trouble, "for_s": round(max(0.0, now - health.since_s), 1)}
 
 
 _POLICY = (
@@ -65,9 +65,9 @@ _PAGE_HEADERS = {
 _JSON_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
-def build_app(seat: AdminRole, clock: Callable[[], float]) -> Starlette:
+def build_app(role: AdminRole, clock: Callable[[], float]) -> Starlette:
     page = resources.files(__package__ or "admin_server").joinpath("status_page.html").read_text()
-    registry = registry_of(seat)
+    registry = registry_of(role)
 
     async def index(request: Request) -> Response:
         return HTMLResponse(page, headers=_PAGE_HEADERS)
@@ -77,7 +77,7 @@ def build_app(seat: AdminRole, clock: Callable[[], float]) -> Starlette:
             view = parse_view(request.query_params)
         except InvalidRequest as exc:
             return JSONResponse({"error": exc.text, "param": exc.param}, 400, _JSON_HEADERS)
-        return JSONResponse(describe(seat, clock(), view), headers=_JSON_HEADERS)
+        return JSONResponse(describe(role, clock(), view), headers=_JSON_HEADERS)
 
     async def metrics(request: Request) -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
@@ -86,7 +86,7 @@ def build_app(seat: AdminRole, clock: Callable[[], float]) -> Starlette:
         routes=[
             Route("/", index),
             Route("/status.json", status),
-            *health_routes(seat, clock),
+            *health_routes(role, clock),
             Route("/metrics", metrics),
         ]
     )

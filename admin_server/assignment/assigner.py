@@ -39,7 +39,7 @@ class Settled:
 
     spec: ModelSpec
     addresses: Sequence[str]
-    told_bytes: int  # 0: unknown
+    reported_bytes: int  # 0: unknown
 
 
 def assign(
@@ -48,7 +48,7 @@ def assign(
     current: Mapping[str, Sequence[str]],
     failed: Mapping[str, frozenset[str]] | None = None,
     *,
-    told_bytes: Mapping[str, int] | None = None,
+    reported_bytes: Mapping[str, int] | None = None,
     settled: Iterable[Settled] = (),
     learned: Mapping[str, Need] | None = None,
     refused: Mapping[str, Mapping[str, Need]] | None = None,
@@ -56,13 +56,14 @@ def assign(
     """Choose servers for every spec.
 
     `current` names where each model is or is being loaded, best replica first: surplus replicas are
-    dropped from the end. `failed` names servers that could not load it: a last resort. `told_bytes`
-    is the memory of each model as servers reported it, if already known. `settled` are other models
-    that only occupy memory. `learned` is what a model needs according to servers that refused it
-    for lack of memory; `refused` names those servers by model, with the need on each.
+    dropped from the end. `failed` names servers that could not load it: a last resort.
+    `reported_bytes` is the memory of each model as servers reported it, if already known. `settled`
+    are other models that only occupy memory. `learned` is what a model needs according to servers
+    that refused it for lack of memory; `refused` names those servers by model, with the need on
+    each.
     """
-    told = _told(specs, servers) if told_bytes is None else told_bytes
-    filling = _Filling(specs, servers, failed or {}, Needs(told, learned), refused or {})
+    reported = _reported(specs, servers) if reported_bytes is None else reported_bytes
+    filling = _Filling(specs, servers, failed or {}, Needs(reported, learned), refused or {})
     filling.occupy(settled)
     filling.keep(current)
     filling.place()
@@ -75,14 +76,14 @@ def assign(
     )
 
 
-def _told(specs: Sequence[ModelSpec], servers: Sequence[JoinedServer]) -> dict[str, int]:
+def _reported(specs: Sequence[ModelSpec], servers: Sequence[JoinedServer]) -> dict[str, int]:
     """The memory of these versions as servers report it."""
     versions = {spec.model_id: ("", spec.version) for spec in specs}
-    told: dict[str, int] = {}
+    reported: dict[str, int] = {}
     for servable in (servable for server in servers for servable in server.servables):
         if servable.version in versions.get(servable.model_id, ()):
-            told[servable.model_id] = max(servable.memory, told.get(servable.model_id, 0))
-    return told
+            reported[servable.model_id] = max(servable.memory, reported.get(servable.model_id, 0))
+    return reported
 
 
 class _Filling:
@@ -114,21 +115,21 @@ class _Filling:
         for one in settled:
             for address in one.addresses:
                 kind = self.fleet.kind_at[address]
-                need = one.told_bytes or stated_bytes(one.spec, kind.devices)
-                kind.give(kind.rooms[address], one.spec.model_id, need)
+                need = one.reported_bytes or stated_bytes(one.spec, kind.devices)
+                kind.give(kind.nodes[address], one.spec.model_id, need)
 
     def keep(self, current: Mapping[str, Sequence[str]]) -> None:
         """Keep replicas where they are, starting with those already in memory."""
-        rooms = self.fleet.rooms
+        nodes = self.fleet.nodes
         rest: list[tuple[ModelSpec, list[Node]]] = []
         for spec in self._order:
-            there = [rooms[a] for a in current.get(spec.model_id, ()) if a in rooms]
-            loaded = [room for room in there if room.has_loaded(spec.model_id)]
+            there = [nodes[a] for a in current.get(spec.model_id, ()) if a in nodes]
+            loaded = [node for node in there if node.has_loaded(spec.model_id)]
             self._keep(spec, loaded, self._stated[spec.model_id])
             if len(loaded) < len(there):
-                rest.append((spec, [room for room in there if room not in loaded]))
+                rest.append((spec, [node for node in there if node not in loaded]))
         for spec, others in rest:
-            fitting = [room for room in others if room.fits(self._need(spec, room))]
+            fitting = [node for node in others if node.fits(self._need(spec, node))]
             self._keep(spec, fitting, self._demands[spec.model_id])
 
     def place(self) -> None:
@@ -153,22 +154,22 @@ class _Filling:
         demand, chosen = self._demands[spec.model_id], self.chosen[spec.model_id]
         return (why_short(spec, demand, self.fleet, self.needs, chosen),) * missing
 
-    def _keep(self, spec: ModelSpec, rooms: Sequence[Node], demand: ServerDemand) -> None:
+    def _keep(self, spec: ModelSpec, nodes: Sequence[Node], demand: ServerDemand) -> None:
         """Keep servers that still qualify, up to the wanted count."""
-        if not rooms:
+        if not nodes:
             return
         chosen, able = self.chosen[spec.model_id], self.fleet.able(demand)
         failed = self._failed.get(spec.model_id, _NOWHERE)
-        for room in rooms:
-            kind = self.fleet.kind_at[room.address]
-            if len(chosen) < spec.replicas and kind in able and room.address not in failed:
-                kind.give(room, spec.model_id, self._need(spec, room))
-                chosen.append(room.address)
+        for node in nodes:
+            kind = self.fleet.kind_at[node.address]
+            if len(chosen) < spec.replicas and kind in able and node.address not in failed:
+                kind.give(node, spec.model_id, self._need(spec, node))
+                chosen.append(node.address)
 
-    def _need(self, spec: ModelSpec, room: Node) -> int | None:
-        devices = self.fleet.kind_at[room.address].devices
-        if room.has_loaded(spec.model_id):
-            return self.needs.of_loaded(spec, room, devices)
+    def _need(self, spec: ModelSpec, node: Node) -> int | None:
+        devices = self.fleet.kind_at[node.address].devices
+        if node.has_loaded(spec.model_id):
+            return self.needs.of_loaded(spec, node, devices)
         return self.needs.of(spec, devices)
 
     def _place(self, spec: ModelSpec) -> bool:
@@ -180,16 +181,16 @@ class _Filling:
         best = best or _best(options, closed)
         if best is None:
             return False
-        kind, room, need = best
-        kind.give(room, spec.model_id, need)
-        chosen.append(room.address)
+        kind, node, need = best
+        kind.give(node, spec.model_id, need)
+        chosen.append(node.address)
         return True
 
     def _too_full(self, spec: ModelSpec) -> Iterator[str]:
         """Servers that refused the model and still lack the memory it needs there."""
         for address, need in self._refused[spec.model_id].items():
-            room = self.fleet.rooms.get(address)
-            if room is not None and not room.fits(need.memory):
+            node = self.fleet.nodes.get(address)
+            if node is not None and not node.fits(need.memory):
                 yield address
 
     def _options_of(self, spec: ModelSpec) -> list[tuple[NodeKind, int | None]]:

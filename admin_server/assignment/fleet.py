@@ -28,7 +28,7 @@ _KindKey = tuple[frozenset[str], frozenset[str], int, bool, frozenset[str]]
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One server. No reference to its kind: the garbage collector would get a cycle per room."""
+    """One server. No reference to its kind: the garbage collector would get a cycle per node."""
 
     server: JoinedServer
     tells_memory: bool
@@ -64,7 +64,7 @@ class NodeKind:
     devices: int  # 0: unknown
     tells_memory: bool
     reserved: frozenset[str] = frozenset()  # the only models allowed; empty: any
-    rooms: dict[str, Node] = field(default_factory=dict[str, "Node"])  # by address
+    nodes: dict[str, Node] = field(default_factory=dict[str, "Node"])  # by address
     looks: int = 0  # servers examined: the cost of a round
     # Sorted on first use: a round that places nothing sorts nothing.
     _emptiest: list[_Key] | None = None
@@ -80,38 +80,38 @@ class NodeKind:
         """
         if need is not None and self.tells_memory:
             if self._tightest is None:
-                self._tightest = sorted(map(_by_free, self.rooms.values()))
+                self._tightest = sorted(map(_by_free, self.nodes.values()))
             first = bisect_left(self._tightest, (need,))
             free, models, address = self._first(self._tightest, first, taken)
-            return ((0, free - need, models, address), self.rooms[address]) if address else None
+            return ((0, free - need, models, address), self.nodes[address]) if address else None
         if self._emptiest is None:
-            self._emptiest = sorted(map(_by_models, self.rooms.values()))
+            self._emptiest = sorted(map(_by_models, self.nodes.values()))
         models, minus_free, address = self._first(self._emptiest, 0, taken)
-        return ((1, models, minus_free, address), self.rooms[address]) if address else None
+        return ((1, models, minus_free, address), self.nodes[address]) if address else None
 
     def roomiest(self, taken: Collection[str]) -> Node | None:
         """The server with the most free bytes, except those taken."""
         if self._tightest is None:
-            self._tightest = sorted(map(_by_free, self.rooms.values()))
+            self._tightest = sorted(map(_by_free, self.nodes.values()))
         for _, _, address in reversed(self._tightest):
             self.looks += 1
             if address not in taken:
-                return self.rooms[address]
+                return self.nodes[address]
         return None
 
-    def give(self, room: Node, model_id: str, need: int | None) -> None:
+    def give(self, node: Node, model_id: str, need: int | None) -> None:
         """Place a replica on one of its servers."""
         if self._tightest is not None:
-            del self._tightest[bisect_left(self._tightest, _by_free(room))]
+            del self._tightest[bisect_left(self._tightest, _by_free(node))]
         if self._emptiest is not None:
-            del self._emptiest[bisect_left(self._emptiest, _by_models(room))]
-        room.models[model_id] = need or 0
+            del self._emptiest[bisect_left(self._emptiest, _by_models(node))]
+        node.models[model_id] = need or 0
         if self.tells_memory:
-            room.free -= need or 0
+            node.free -= need or 0
         if self._tightest is not None:
-            insort(self._tightest, _by_free(room))
+            insort(self._tightest, _by_free(node))
         if self._emptiest is not None:
-            insort(self._emptiest, _by_models(room))
+            insort(self._emptiest, _by_models(node))
 
     def _first(self, order: list[_Key], start: int, taken: Collection[str]) -> _Key:
         for index in range(start, len(order)):
@@ -121,12 +121,12 @@ class NodeKind:
         return (0, 0, "")
 
 
-def _by_free(room: Node) -> _Key:
-    return (room.free, len(room.models), room.address)
+def _by_free(node: Node) -> _Key:
+    return (node.free, len(node.models), node.address)
 
 
-def _by_models(room: Node) -> _Key:
-    return (len(room.models), -room.free, room.address)
+def _by_models(node: Node) -> _Key:
+    return (len(node.models), -node.free, node.address)
 
 
 class Fleet:
@@ -137,13 +137,13 @@ class Fleet:
         self._kinds = _NodeKinds(
             {d.path for d in demands}, {tag for d in demands for tag in d.tags}
         )
-        self.rooms: dict[str, Node] = {}
+        self.nodes: dict[str, Node] = {}
         self.kind_at: dict[str, NodeKind] = {}
         for server in sorted(servers, key=lambda server: server.info.address):
             kind = self._kinds.of(server)
-            room = Node(server, kind.tells_memory, server.info.memory_total)
-            self.rooms[room.address] = kind.rooms[room.address] = room
-            self.kind_at[room.address] = kind
+            node = Node(server, kind.tells_memory, server.info.memory_total)
+            self.nodes[node.address] = kind.nodes[node.address] = node
+            self.kind_at[node.address] = kind
         self._able: dict[ServerDemand, list[NodeKind]] = {}
         self._addresses: dict[ServerDemand, list[str]] = {}
         self._open: list[NodeKind] | None = None
@@ -192,7 +192,7 @@ class Fleet:
         """The servers that satisfy a demand, sorted."""
         demand = self._shared(demand)
         if demand not in self._addresses:
-            self._addresses[demand] = sorted(a for kind in self.able(demand) for a in kind.rooms)
+            self._addresses[demand] = sorted(a for kind in self.able(demand) for a in kind.nodes)
         return self._addresses[demand]
 
     def _shared(self, demand: ServerDemand) -> ServerDemand:
@@ -246,8 +246,10 @@ class Needs:
     weights as reported by servers that had too little memory.
     """
 
-    def __init__(self, told: Mapping[str, int], learned: Mapping[str, Need] | None = None) -> None:
-        self._told = told  # by model; 0 or absent: not reported
+    def __init__(
+        self, reported: Mapping[str, int], learned: Mapping[str, Need] | None = None
+    ) -> None:
+        self._reported = reported  # by model; 0 or absent: not reported
         self._learned = learned or {}
 
     def learned(self, spec: ModelSpec) -> Need | None:
@@ -256,14 +258,14 @@ class Needs:
 
     def of(self, spec: ModelSpec, devices: int) -> int | None:
         """Bytes of this version on a server with so many devices; None: unknown."""
-        if told := self._told.get(spec.model_id):
-            return told
+        if reported := self._reported.get(spec.model_id):
+            return reported
         learned = self._learned.get(spec.model_id)
         least = learned.weights if learned is not None else 0
         return max(stated_bytes(spec, devices) or 0, least) or None
 
-    def of_loaded(self, spec: ModelSpec, room: Node, devices: int) -> int | None:
+    def of_loaded(self, spec: ModelSpec, node: Node, devices: int) -> int | None:
         """Bytes of what a server has loaded of it, in any version."""
-        if spec.model_id in self._learned and (loaded := room.loaded_bytes(spec.model_id)):
+        if spec.model_id in self._learned and (loaded := node.loaded_bytes(spec.model_id)):
             return loaded
-        return self._told.get(spec.model_id) or stated_bytes(spec, devices)
+        return self._reported.get(spec.model_id) or stated_bytes(spec, devices)

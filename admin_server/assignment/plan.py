@@ -121,7 +121,7 @@ def _done(
             demand, addresses = demand_of(spec), sorted(model.held)
             servers = [seen.servers[address] for address in addresses]
             if all(s.answered and demand.met_by_server(s.joined.info) for s in servers):
-                settled = Settled(spec, addresses, model.told_bytes(spec))
+                settled = Settled(spec, addresses, model.reported_bytes(spec))
                 done[spec.model_id] = SettledModel(settled, model, report_ready(spec, addresses))
     return done
 
@@ -146,7 +146,7 @@ def _assign(
             for spec in specs
             if (failed := _failed(spec, seen.model(spec.model_id), now))
         },
-        told_bytes={s.model_id: seen.model(s.model_id).told_bytes(s) for s in specs},
+        reported_bytes={s.model_id: seen.model(s.model_id).reported_bytes(s) for s in specs},
         settled=[one.settled for one in done.values()],
         learned={s.model_id: need for s in specs if (need := seen.need(s)) is not None},
         refused={

@@ -106,10 +106,10 @@ def _missing(spec: ModelSpec, intent: Intent, seen: Seen) -> list[ReplicaStatus]
     missing = max(0, spec.replicas - len(assigned))
     awaited = intent.awaited.get(spec.model_id)
     reasons = [awaited.reason(seen)] * awaited.replicas if awaited is not None else []
-    told = _what_else(seen) if missing > len(reasons) else ""
+    advice = _what_else(seen) if missing > len(reasons) else ""
     for reason in intent.assignment.reasons[spec.model_id][: missing - len(reasons)]:
-        alone = told and seen.servers and not seen.has_answers
-        reasons.append(told if alone else "; ".join(filter(None, [reason, told])))
+        alone = advice and seen.servers and not seen.has_answers
+        reasons.append(advice if alone else "; ".join(filter(None, [reason, advice])))
     return [ReplicaStatus("", ServableStatus.NONE, reason) for reason in reasons[:missing]]
 
 

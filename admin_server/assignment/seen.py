@@ -115,10 +115,10 @@ class SeenModel:
         """The replicas that clients may use."""
         return [address for address in self.held if self.is_ready(address)]
 
-    def told_bytes(self, spec: ModelSpec) -> int:
+    def reported_bytes(self, spec: ModelSpec) -> int:
         """Bytes of the published version as servers that loaded it report; 0: none did."""
-        told = [s.memory for s in self.held.values() if is_current(s, spec)]
-        return max(told, default=0)
+        reported = [s.memory for s in self.held.values() if is_current(s, spec)]
+        return max(reported, default=0)
 
     def is_at_rest(self, spec: ModelSpec) -> bool:
         """True if all existing replicas are ready and current, with nothing under way or wrong."""
@@ -201,13 +201,13 @@ class Seen:
     def silent(self) -> Sequence[str]:
         """Joined servers that have not answered yet, as text."""
         silent = [a for a, server in sorted(self.servers.items()) if not server.answered]
-        told = [
+        named = [
             f"{address} has joined but has not answered yet"
             f"{f' ({trouble})' if (trouble := self.servers[address].trouble) else ''}"
             for address in silent[:_NAMED]
         ]
-        more = len(silent) - len(told)
-        return [*told, f"and so have {count(more, 'other server')}"] if more else told
+        more = len(silent) - len(named)
+        return [*named, f"and so have {count(more, 'other server')}"] if more else named
 
     @cached_property
     def has_answers(self) -> bool:

@@ -19,7 +19,7 @@ def why_short(
     spec: ModelSpec, demand: ServerDemand, fleet: Fleet, needs: Needs, chosen: Collection[str]
 ) -> str:
     """Why the model has no server beyond those chosen."""
-    if not fleet.rooms:
+    if not fleet.nodes:
         return "no model server has joined this cell"
     on_path = [kind for kind in fleet.open_to(spec.model_id) if demand.path in kind.paths]
     if not on_path and fleet.is_served(demand.path):
@@ -40,20 +40,20 @@ def why_short(
         if need is not None and need.devices >= demand.devices:
             return _too_small(demand, need, with_tags)
         return _no_devices(demand, with_tags)
-    if len(chosen) == sum(len(kind.rooms) for kind in able):
+    if len(chosen) == sum(len(kind.nodes) for kind in able):
         return _no_more_servers(spec, demand, len(chosen))
     return _no_memory(spec, able, chosen, needs)
 
 
 def _no_tags(spec: ModelSpec, demand: ServerDemand, kinds: list[NodeKind]) -> str:
     nearest = max(
-        kinds, key=lambda kind: (len(kind.tags), -len(kind.rooms), next(iter(kind.rooms)))
+        kinds, key=lambda kind: (len(kind.tags), -len(kind.nodes), next(iter(kind.nodes)))
     )
-    nearby = next(iter(nearest.rooms))
+    nearby = next(iter(nearest.nodes))
     missing = [tag for tag in demand.tags if tag not in nearest.tags]
     tags = f"the tag{'s' if len(demand.tags) > 1 else ''} {', '.join(demand.tags)}"
     if len(missing) == len(demand.tags):
-        tagged = sorted({t for k in kinds for r in k.rooms.values() for t in r.server.info.tags})
+        tagged = sorted({t for k in kinds for r in k.nodes.values() for t in r.server.info.tags})
         have = f"have the tags {listing(tagged)}" if tagged else "have no tags"
         return f"no server has {tags}; those that serve {spec.model_path} {have}"
     return f"no server has {tags}; the nearest, {nearby}, lacks {', '.join(missing)}"
@@ -61,7 +61,7 @@ def _no_tags(spec: ModelSpec, demand: ServerDemand, kinds: list[NodeKind]) -> st
 
 def _no_devices(demand: ServerDemand, kinds: list[NodeKind]) -> str:
     largest = max(kind.devices for kind in kinds)
-    silent = sum(len(kind.rooms) for kind in kinds if not kind.devices)
+    silent = sum(len(kind.nodes) for kind in kinds if not kind.devices)
     tagged = f" with the tags {', '.join(demand.tags)}" if demand.tags else ""
     reason = f"needs {count(demand.devices, 'device')} in one slice; "
     if not largest:
@@ -72,7 +72,7 @@ def _no_devices(demand: ServerDemand, kinds: list[NodeKind]) -> str:
 
 def _too_small(demand: ServerDemand, need: Need, kinds: list[NodeKind]) -> str:
     """No server has the devices that a server which refused the model reported as needed."""
-    servers = [room.server.info for kind in kinds for room in kind.rooms.values()]
+    servers = [node.server.info for kind in kinds for node in kind.nodes.values()]
     largest = max(servers, key=lambda info: (devices_of(info), info.memory_total))
     silent = sum(not devices_of(info) for info in servers)
     tagged = f" with the tags {', '.join(demand.tags)}" if demand.tags else ""
@@ -106,8 +106,8 @@ def _no_more_servers(spec: ModelSpec, demand: ServerDemand, able: int) -> str:
 
 
 def _no_memory(spec: ModelSpec, able: list[NodeKind], chosen: Collection[str], needs: Needs) -> str:
-    rooms = [(room, kind) for kind in able if (room := kind.roomiest(chosen)) is not None]
-    best, kind = max(rooms, key=lambda pair: (pair[0].free, pair[0].address))
+    nodes = [(node, kind) for kind in able if (node := kind.roomiest(chosen)) is not None]
+    best, kind = max(nodes, key=lambda pair: (pair[0].free, pair[0].address))
     learned = needs.learned(spec) or Need()
     need = max(needs.of(spec, kind.devices) or 0, learned.memory)
     return (
@@ -117,7 +117,7 @@ def _no_memory(spec: ModelSpec, able: list[NodeKind], chosen: Collection[str], n
     )
 
 
-def _beside(room: Node) -> str:
+def _beside(node: Node) -> str:
     """The models on the server, largest first."""
-    order = sorted(room.models, key=lambda model_id: (-room.models[model_id], model_id))
+    order = sorted(node.models, key=lambda model_id: (-node.models[model_id], model_id))
     return f" beside {listing(order)}" if order else ""

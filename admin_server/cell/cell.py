@@ -86,7 +86,7 @@ class Cell:
         timing = timing or Timing()
         self.ledger = ledger
         self.id = uuid.uuid4().hex  # a client that knows another id starts from the full set
-        self.happenings = CellEvents(clock)
+        self.recent_events = CellEvents(clock)
         self._clock = clock
         self._notice = ChangeSignal()
         self._plan = CellActions((), {})
@@ -108,7 +108,7 @@ class Cell:
             on_refused=ledger.deposed.set,
             timing=timing,
             jitter=jitter or random.Random(),
-            happenings=self.happenings,
+            events=self.recent_events,
         )
         self.reconciler.restore(servers)
 
@@ -272,15 +272,17 @@ class Cell:
         Raises InvalidRequest and its subclasses, ModelNotFound.
         """
         spec = self.ledger.state.find(model_id)
-        self.scaler.tell(spec, caller, waiting, self._clock())
+        self.scaler.report(spec, caller, waiting, self._clock())
         wanted = self.scaler.wanted(spec)
         if waiting and not wanted:
             self.reconciler.wake()
-        told = prospect(spec, wanted, self._plan.models.get(model_id))
-        if told.starting or self.provisioner is None or spec.autoscaling is None:
-            return told
+        outlook = prospect(spec, wanted, self._plan.models.get(model_id))
+        if outlook.starting or self.provisioner is None or spec.autoscaling is None:
+            return outlook
         notes = self.provisioner.notes(model_id)
-        return Prospect(self.provisioner.is_coming(model_id), "; ".join([told.reason, *notes[:1]]))
+        return Prospect(
+            self.provisioner.is_coming(model_id), "; ".join([outlook.reason, *notes[:1]])
+        )
 
     def held(self) -> dict[str, int]:
         """By model, requests waiting at clients for lack of a replica."""

@@ -36,7 +36,7 @@ class HeldRequests:
     def __init__(self) -> None:
         self._told: dict[str, dict[str, _CallerReport]] = {}
 
-    def tell(self, model_id: str, caller: str, waiting: int, now: float) -> None:
+    def report(self, model_id: str, caller: str, waiting: int, now: float) -> None:
         """Replace the caller's last report. Raises InvalidRequest naming the field."""
         if not 0 < len(caller) <= _LONGEST_CALLER:
             raise InvalidRequest(
@@ -62,7 +62,7 @@ class HeldRequests:
             del callers[next(iter(callers))]
         if not callers:
             del self._told[model_id]
-        return sum(told.waiting for told in callers.values())
+        return sum(each.waiting for each in callers.values())
 
     def all_held(self, now: float) -> dict[str, int]:
         """Held requests of every model that has any."""

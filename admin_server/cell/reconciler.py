@@ -58,7 +58,7 @@ class Reconciler:
         on_refused: Callable[[], object],
         timing: Timing,
         jitter: random.Random,
-        happenings: CellEvents | None = None,
+        events: CellEvents | None = None,
     ) -> None:
         self._modelets = modelets
         self._wanted = wanted
@@ -67,7 +67,7 @@ class Reconciler:
         self._clock = clock
         self._on_refused = on_refused
         self._timing = timing
-        self._happenings = happenings or CellEvents(clock)
+        self._events = events or CellEvents(clock)
         self._servers = Servers(silence_s=timing.silence_s, jitter=jitter)
         # A cell that already has models waits for their servers before moving anything.
         self._acts_at_s = clock() + (timing.settle_s if wanted().models else 0.0)
@@ -85,7 +85,7 @@ class Reconciler:
         new = self._servers.join(info, self._clock())
         if new:
             _log.info("model server %s joined (incarnation %s)", info.address, info.incarnation)
-            self._happenings.note("joined", f"{info.address} joined", server=info.address)
+            self._events.note("joined", f"{info.address} joined", server=info.address)
             self._drop_calls(info.address)
         self._start_poll(info.address)
         self.wake()
@@ -131,7 +131,7 @@ class Reconciler:
         now = self._clock()
         for address in self._servers.prune(now):
             _log.warning("model server %s fell silent and was dropped", address)
-            self._happenings.note("dropped", f"{address} fell silent", server=address)
+            self._events.note("dropped", f"{address} fell silent", server=address)
             self._forget(address)
         wanted = self._wanted()
         self._servers.forget_failures(wanted)
@@ -183,7 +183,7 @@ class Reconciler:
             kind, text = "unloaded", f"{model_id} was unloaded from {address}: {action.why}"
         else:
             kind, text = "acls-changed", f"{address} enforces the new ACLs of {model_id}"
-        self._happenings.note(kind, text, server=address, model_id=model_id)
+        self._events.note(kind, text, server=address, model_id=model_id)
 
     async def _poll(self, address: str) -> None:
         while True:
@@ -208,7 +208,7 @@ class Reconciler:
             return
         if self._servers.saw(address, status, asked_at_s, self._clock()):
             _log.info("model server %s was restarted: %s", address, status.incarnation)
-            self._happenings.note("restarted", f"{address} was restarted", server=address)
+            self._events.note("restarted", f"{address} was restarted", server=address)
             self._drop_calls(address)
 
     def _note_refusal(self, exc: SaxError) -> None:

@@ -86,10 +86,10 @@ class Scaler:
             self._counts, self._scaled = counts, _with_counts(state, counts)
         return self._scaled
 
-    def tell(self, spec: ModelSpec, caller: str, waiting: int, now: float) -> None:
+    def report(self, spec: ModelSpec, caller: str, waiting: int, now: float) -> None:
         """A caller reports held requests. Raises InvalidRequest naming the field."""
         heard = waiting if spec.autoscaling else min(waiting, 0)  # other models do not scale
-        self.demand.tell(spec.model_id, caller, heard, now)
+        self.demand.report(spec.model_id, caller, heard, now)
         self._looked_at_s = -math.inf
 
     def wanted(self, spec: ModelSpec) -> int:

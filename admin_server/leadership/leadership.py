@@ -18,7 +18,13 @@ from dataclasses import dataclass
 import msgspec
 
 from admin_server.cell.cell import Cell
-from admin_server.leadership.lease import LeaderBeat, Lease, Life, decode_roster, encode_roster
+from admin_server.leadership.lease import (
+    LeaderBeat,
+    Lease,
+    Life,
+    decode_membership,
+    encode_membership,
+)
 from admin_server.leadership.process_mark import is_gone, own_mark
 from admin_server.leadership.role import AdminRole
 from admin_server.ledger.ledger import Ledger
@@ -54,7 +60,7 @@ class Leadership:
 
     def __init__(
         self,
-        seat: AdminRole,
+        role: AdminRole,
         store: ObjectStore,
         address: str,
         clock: Callable[[], float],
@@ -65,15 +71,15 @@ class Leadership:
     ) -> None:
         self.admin = uuid.uuid4().hex
         self._mark = own_mark()
-        self._seat = seat
+        self._role = role
         self._address = address
         self._clock = clock
         self._start_cell = start_cell
         self._open_ledger = open_ledger
         self._timing = timing
         self._lease = Lease(timing.patience_s)
-        self._beats = Series(store, seat.cell_id, "beats")
-        self._rosters = Series(store, seat.cell_id, "roster")
+        self._beats = Series(store, role.cell_id, "beats")
+        self._memberships = Series(store, role.cell_id, "roster")
 
     async def run(self) -> None:
         """Follow and lead until cancelled. Raises CorruptLog, and whatever ends a led cell."""
@@ -81,17 +87,17 @@ class Leadership:
             try:
                 ledger = await self._follow_until_vacant()
                 term = await ledger.take_lead(self.admin, self._address, self._clock())
-                servers = await self._read_roster()
+                servers = await self._read_membership()
             except NotLeading as exc:  # another server was faster
-                self._seat.wait(exc.text)
+                self._role.wait(exc.text)
                 continue
             except (StoreUnavailable, AdminUnavailable) as exc:
                 # A record of ours that landed after all is followed like anyone else's.
-                self._seat.health.failed(exc.text)
-                self._seat.wait(exc.text)
+                self._role.health.failed(exc.text)
+                self._role.wait(exc.text)
                 await asyncio.sleep(self._timing.look_s)
                 continue
-            _log.warning("this admin server leads %s from record %d", self._seat.cell_id, term)
+            _log.warning("this admin server leads %s from record %d", self._role.cell_id, term)
             await self._lead(ledger, term, servers)
 
     # Following
@@ -105,8 +111,8 @@ class Leadership:
                 await ledger.follow()
                 if await self._look(ledger):
                     return ledger
-            self._seat.health.succeeded()
-            self._seat.follow(self._lease.leader)
+            self._role.health.succeeded()
+            self._role.follow(self._lease.leader)
             await asyncio.sleep(self._timing.look_s)
 
     async def _look(self, ledger: Ledger) -> bool:
@@ -124,28 +130,28 @@ class Leadership:
 
     async def _lead(self, ledger: Ledger, term: int, servers: Sequence[ServerInfo]) -> None:
         async with self._start_cell(ledger, term, servers) as cell:
-            self._seat.take(cell, term, self._address)
+            self._role.take(cell, term, self._address)
             try:
                 await self._beat_until_deposed(ledger, cell, term)
             finally:
-                self._seat.wait("it has just stepped down")
+                self._role.wait("it has just stepped down")
                 await ledger.close()
                 if not ledger.deposed.is_set():
                     await self._resign(ledger, term)
-        _log.warning("another admin server leads %s now; this one follows", self._seat.cell_id)
+        _log.warning("another admin server leads %s now; this one follows", self._role.cell_id)
 
     async def _beat_until_deposed(self, ledger: Ledger, cell: Cell, term: int) -> None:
         kept: bytes | None = None
         while not ledger.deposed.is_set():
             try:
                 await self._beat(ledger, term)
-                roster = encode_roster(cell.infos())
-                if roster != kept:
-                    await self._rosters.write(term, roster)
-                    kept = roster
-                self._seat.health.succeeded()
+                membership = encode_membership(cell.infos())
+                if membership != kept:
+                    await self._memberships.write(term, membership)
+                    kept = membership
+                self._role.health.succeeded()
             except StoreUnavailable as exc:
-                self._seat.health.failed(exc.text)
+                self._role.health.failed(exc.text)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._timing.beat_s):
                     await ledger.deposed.wait()
@@ -166,13 +172,13 @@ class Leadership:
         beat = LeaderBeat(self.admin, self._address, ledger.sequence, self._mark, resigned)
         return msgspec.json.encode(beat)
 
-    async def _read_roster(self) -> Sequence[ServerInfo]:
-        newest = await self._rosters.newest()
+    async def _read_membership(self) -> Sequence[ServerInfo]:
+        newest = await self._memberships.newest()
         try:
-            return decode_roster(newest[1]) if newest else ()
+            return decode_membership(newest[1]) if newest else ()
         except msgspec.DecodeError as exc:
             _log.error(
-                "the stored list of model servers of %s is invalid (%s)", self._seat.cell_id, exc
+                "the stored list of model servers of %s is invalid (%s)", self._role.cell_id, exc
             )
             return ()
 

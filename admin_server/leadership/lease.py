@@ -22,7 +22,7 @@ class ServerMembership(msgspec.Struct, frozen=True):
     servers: list[tuple[ServerInfo, int]]  # without model paths, and their index in `paths`
 
 
-def encode_roster(infos: Sequence[ServerInfo]) -> bytes:
+def encode_membership(infos: Sequence[ServerInfo]) -> bytes:
     numbers: dict[tuple[str, ...], int] = {}
     servers = [
         (replace(info, model_paths=()), numbers.setdefault(info.model_paths, len(numbers)))
@@ -31,10 +31,10 @@ def encode_roster(infos: Sequence[ServerInfo]) -> bytes:
     return msgspec.json.encode(ServerMembership(list(numbers), servers))
 
 
-def decode_roster(data: bytes) -> list[ServerInfo]:
-    """Raises msgspec.DecodeError for anything but a roster."""
-    roster = msgspec.json.decode(data, type=ServerMembership)
-    return [replace(info, model_paths=roster.paths[number]) for info, number in roster.servers]
+def decode_membership(data: bytes) -> list[ServerInfo]:
+    """Raises msgspec.DecodeError for anything else."""
+    stored = msgspec.json.decode(data, type=ServerMembership)
+    return [replace(info, model_paths=stored.paths[number]) for info, number in stored.servers]
 
 
 class LeaderBeat(msgspec.Struct, frozen=True):

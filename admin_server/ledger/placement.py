@@ -139,10 +139,10 @@ _UNREADABLE: tuple[str, ...] = ("(unreadable constraints)",)  # a tag that no se
 def _tags(text: str) -> Iterable[str]:
     """The tags in a JSON string."""
     try:
-        words = msgspec.json.decode(text, type=str)
+        tags = msgspec.json.decode(text, type=str)
     except msgspec.DecodeError:
         return _UNREADABLE
-    return tuple(word.strip() for word in words.split(",") if word.strip())
+    return tuple(word.strip() for word in tags.split(",") if word.strip())
 
 
 def _bytes(text: str) -> float | None:

@@ -161,8 +161,8 @@ def _describe(situation: Situation, present: Present) -> str:
     servers = situation.sets.get(present.name, NO_SERVERS)
     if not servers.addresses:
         return present.describe(situation.now)
-    told = "has just joined" if servers.unheard else "has joined but was not chosen"
-    return f"{present.title} exists; its server {', '.join(servers.addresses)} {told}"
+    state = "has just joined" if servers.unheard else "has joined but was not chosen"
+    return f"{present.title} exists; its server {', '.join(servers.addresses)} {state}"
 
 
 def _is_outgrown(
@@ -237,17 +237,17 @@ def _creates(
         for model_id, model in models.items()
         for number in range(model.missing)
     )
-    room = max(0, situation.limit - len(situation.present))
+    left = max(0, situation.limit - len(situation.present))
     names = {present.name for present in situation.present} | set(situation.taken)
     creates: list[Create] = []
-    for _, model_id in wanted[:room]:
+    for _, model_id in wanted[:left]:
         model = models[model_id]
         assert model.template is not None
         name = _free_name(model.template, model_id, names)
         names.add(name)
         creates.append(Create(model_id, name, model.template))
         model.notes.append(f"{model.template.kind.kind} {name} is about to be created")
-    for _, model_id in wanted[room:]:
+    for _, model_id in wanted[left:]:
         there = count(len(situation.present), "object")
         models[model_id].notes.append(
             f"no more machines are requested: {there} of this cell "

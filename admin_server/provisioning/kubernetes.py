@@ -122,8 +122,8 @@ class Kubernetes:
         except self._refusals as exc:
             raise _trouble(exc.status.code, f"{exc.status.message or exc}", what) from exc
         except self._failures as exc:
-            words = str(exc) or type(exc).__name__
-            raise ClusterTrouble(f"Kubernetes does not answer ({what}: {words})") from exc
+            reason = str(exc) or type(exc).__name__
+            raise ClusterTrouble(f"Kubernetes does not answer ({what}: {reason})") from exc
         except msgspec.DecodeError as exc:
             raise ClusterTrouble(f"Kubernetes gave an invalid answer ({what}: {exc})") from exc
 

@@ -31,12 +31,12 @@ async def look(cluster: Cluster, cell: CellId, needed: Collection[ObjectKind]) -
 
 async def _with_pods(cluster: Cluster, found: Sequence[Present]) -> list[Present]:
     """Add what the pods of unready objects report, if we may see them."""
-    told: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     waiting = [present for present in found if present.state == "waiting" and not present.held_up]
     for present in waiting[:_LOOKED_INTO]:
         try:
             pods = await cluster.objects(PODS, labels_of_pods(present.kind, present.name))
         except NotServed:
             break  # optional: we need no right to list pods
-        told[present.uid] = describe_pods(pods, present.pods)
-    return [replace(present, pods_told=told.get(present.uid, "")) for present in found]
+        descriptions[present.uid] = describe_pods(pods, present.pods)
+    return [replace(present, pods_text=descriptions.get(present.uid, "")) for present in found]

@@ -21,9 +21,9 @@ def labels_of_pods(kind: ObjectKind, name: str) -> dict[str, str]:
 def describe_pods(pods: Sequence[Body], wanted: int) -> str:
     """3 of 8 pods are ready: 0/12 nodes are available."""
     ready = sum(_holds(pod, "Ready") for pod in pods)
-    told = f"{ready} of {max(wanted, len(pods))} pods are ready"
-    why = next((words for pod in pods for words in _troubles(pod)), "")
-    return f"{told}: {why[:_LONGEST]}" if why else told
+    state = f"{ready} of {max(wanted, len(pods))} pods are ready"
+    why = next((trouble for pod in pods for trouble in _troubles(pod)), "")
+    return f"{state}: {why[:_LONGEST]}" if why else state
 
 
 def _holds(pod: Body, kind: str) -> bool:

@@ -40,7 +40,7 @@ class Present:
     failure: str = ""  # why it will never become ready
     held_up: str = ""  # why it has not started
     pods: int = 0  # wanted number of pods
-    pods_told: str = ""  # state of the pods, as text
+    pods_text: str = ""  # state of the pods, as text
 
     @property
     def title(self) -> str:
@@ -61,8 +61,8 @@ class Present:
         age = f"was created {_duration(now - self.made_at_s)} ago"
         if self.held_up:
             return f"{self.title} {age} and {self.held_up}"
-        told = "all its pods are ready" if self.ready else "its pods are not all ready"
-        return f"{self.title} {age}; {self.pods_told or told}"
+        pods = "all its pods are ready" if self.ready else "its pods are not all ready"
+        return f"{self.title} {age}; {self.pods_text or pods}"
 
 
 def read_present(kind: ObjectKind, body: Body, cell: CellId) -> Present | None:
@@ -98,8 +98,8 @@ def _is_ready(kind: ObjectKind, body: Body) -> bool:
     spec, status = part(body, "spec"), part(body, "status")
     if kind is not JOBSET:
         return int(status.get("readyReplicas") or 0) >= int(spec.get("replicas") or 1)
-    told = parts(status, "replicatedJobsStatus")
-    ready = {str(job.get("name")): int(job.get("ready") or 0) for job in told}
+    jobs = parts(status, "replicatedJobsStatus")
+    ready = {str(job.get("name")): int(job.get("ready") or 0) for job in jobs}
     jobs = parts(spec, "replicatedJobs")
     return bool(jobs) and all(
         ready.get(str(job.get("name")), 0) >= int(job.get("replicas") or 1) for job in jobs

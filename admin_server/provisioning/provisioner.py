@@ -61,7 +61,7 @@ class Provisioner:
         clock: Callable[[], float],
         *,
         limit: int,
-        happenings: CellEvents,
+        events: CellEvents,
         timing: ProvisioningTiming | None = None,
         jitter: random.Random | None = None,
     ) -> None:
@@ -73,7 +73,7 @@ class Provisioner:
         self._leads = leads
         self._clock = clock
         self._limit = limit
-        self._happenings = happenings
+        self._events = events
         self._timing = timing or ProvisioningTiming()
         self._setbacks = Setbacks(jitter or random.Random(), self._timing.retry_s)
         self._steadiness = Steadiness(self._timing.create_s, self._timing.delete_s)
@@ -278,16 +278,16 @@ class Provisioner:
     def _set_back(self, model_id: str, reason: str) -> None:
         self._setbacks.note(model_id, reason, self._clock())
         _log.warning("%s", reason)
-        self._happenings.note("kubernetes-failed", reason, model_id=model_id)
+        self._events.note("kubernetes-failed", reason, model_id=model_id)
 
     def _happen(self, kind: str, text: str, model_id: str) -> None:
         _log.info("%s", text)
-        self._happenings.note(kind, text, model_id=model_id)
+        self._events.note(kind, text, model_id=model_id)
 
     def _tell_trouble(self, text: str) -> None:
         if text and not self.trouble:
             _log.error("%s", text)
-            self._happenings.note("kubernetes-failed", text)
+            self._events.note("kubernetes-failed", text)
         elif self.trouble and not text:
             _log.info("Kubernetes answers again")
         self.trouble = text

@@ -32,8 +32,8 @@ def choose_template(
         unfit[template.name] = why
     if not unfit:
         return "there is no template of model servers in the --kubernetes folder"
-    told = listing([f"{name} {why}" for name, why in unfit.items()])
-    return f"no --kubernetes template fits: {told}"
+    reasons = listing([f"{name} {why}" for name, why in unfit.items()])
+    return f"no --kubernetes template fits: {reasons}"
 
 
 def _why_not(spec: ModelSpec, need: Need | None, template: Template) -> str:

@@ -216,14 +216,14 @@ def _longest_name(kind: ObjectKind, body: Body) -> int:
     spec = part(body, "spec")
     if kind is not JOBSET:
         return _LONGEST_LEADER_WORKER_SET
-    room = LONGEST
+    longest = LONGEST
     for job in parts(spec, "replicatedJobs"):
         last_job = _count(job.get("replicas")) - 1
         host = f"-{job['name']}-{last_job}-{_hosts_of(_job(job)) - 1}"
-        room = min(room, LONGEST - len(f"{host}-xxxxx"))
+        longest = min(longest, LONGEST - len(f"{host}-xxxxx"))
         if spec.get("coordinator"):  # one label is HOST.NAME, where HOST starts with NAME
-            room = min(room, (LONGEST - len(f"{host}.")) // 2)
-    return room
+            longest = min(longest, (LONGEST - len(f"{host}.")) // 2)
+    return longest
 
 
 def _job(job: Body) -> dict[str, Any]:

@@ -241,10 +241,10 @@ async def _get(store: ObjectStore, cell: CellId, kind: str, number: int) -> byte
 
 
 async def _get_all(store: ObjectStore, cell: CellId, numbers: Sequence[int]) -> list[bytes]:
-    room = asyncio.Semaphore(_READS_AT_ONCE)
+    slots = asyncio.Semaphore(_READS_AT_ONCE)
 
     async def get(number: int) -> bytes:
-        async with room:
+        async with slots:
             return await _get(store, cell, "records", number)
 
     return await asyncio.gather(*map(get, numbers))

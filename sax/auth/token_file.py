@@ -92,8 +92,8 @@ def parse_tokens(text: str, source: str) -> Mapping[bytes, Principal]:
 
 
 def _parse_line(line: str, where: str) -> tuple[bytes, Principal]:
-    words = line.split()
-    if len(words) != 2 or not _HASH.fullmatch(words[1]):
+    fields = line.split()
+    if len(fields) != 2 or not _HASH.fullmatch(fields[1]):
         # Do not quote the line: it may hold a token that was put here by mistake.
         raise InvalidRequest(
             f"{where}: not a line of NAME SHA256HEX, with 64 lower-case hex digits after the "
@@ -101,7 +101,7 @@ def _parse_line(line: str, where: str) -> tuple[bytes, Principal]:
             param="tokens",
         )
     try:
-        return bytes.fromhex(words[1]), Principal(check_name(words[0], "tokens"))
+        return bytes.fromhex(fields[1]), Principal(check_name(fields[0], "tokens"))
     except InvalidRequest as exc:
         raise InvalidRequest(f"{where}: {exc.text}", param="tokens") from exc
 

@@ -198,8 +198,8 @@ async def test_a_follower_leads_at_once_when_the_leader_resigns(config):
     async with running(config, FAST, patient) as first:
         await first.cell.publish(spec())
         stack, second = await enter(running(config, FAST, patient))
-        assert second.seat.cell is None
-    await eventually(lambda: second.seat.cell is not None)
+        assert second.role.cell is None
+    await eventually(lambda: second.role.cell is not None)
     assert set(second.cell.ledger.state.models) == {"/sax/test/m"}
     await stack.aclose()
 
@@ -214,9 +214,9 @@ async def test_a_paused_leader_is_deposed_and_follows_when_it_wakes(tmp_path, co
     config = replace(config, fs_root=str(tmp_path))
     async with serving(tmp_path, "--beat_s", "0.2") as (old, channel):
         async with running(config, FAST, QUICK) as new:
-            assert new.seat.cell is None
+            assert new.role.cell is None
             old.send_signal(signal.SIGSTOP)
-            await eventually(lambda: new.seat.cell is not None)
+            await eventually(lambda: new.role.cell is not None)
             await new.cell.publish(spec())
             old.send_signal(signal.SIGCONT)
             error = await refusal_of(channel, "/sax/test/n")
@@ -228,7 +228,7 @@ async def test_a_paused_leader_is_deposed_and_follows_when_it_wakes(tmp_path, co
 
 
 async def test_a_new_leader_asks_the_servers_that_the_old_one_knew(config):
-    """No server joins the second admin: it finds the loaded model by the roster."""
+    """No server joins the second admin: it finds the loaded model by the stored membership."""
     modelet = await FakeModelet().start()
     async with running(config, FAST, QUICK) as first:
         await modelet.join(first.port)
@@ -259,7 +259,7 @@ async def test_a_location_that_cannot_be_written_yet_is_written_later(
     root = tmp_path / "root"
     root.write_text("in the way")
     async with running(replace(config, sax_root=str(root)), FAST) as admin:
-        assert admin.seat.cell is not None
+        assert admin.role.cell is not None
         root.unlink()
         await eventually(lambda: (root / "sax/test/location.proto").is_file())
         assert admin_address(str(root)) == f"127.0.0.1:{admin.port}"

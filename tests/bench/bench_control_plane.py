@@ -260,7 +260,7 @@ async def _stalls(stalls: list[float]) -> None:
 
 
 def seat_of(cell: Cell) -> AdminRole:
-    """The seat of an admin server that leads this cell."""
-    seat = AdminRole(CellId.parse("/sax/test"), StoreHealth(time.time))
-    seat.take(cell, 1, "10.0.0.1:1")
-    return seat
+    """The role of an admin server that leads this cell."""
+    role = AdminRole(CellId.parse("/sax/test"), StoreHealth(time.time))
+    role.take(cell, 1, "10.0.0.1:1")
+    return role

@@ -84,11 +84,11 @@ class Admin:
 
     def __init__(self, name: str, store: ObjectStore, fleet: FakeFleet) -> None:
         self.clock = Clock()
-        self.seat = AdminRole(CELL, StoreHealth(self.clock))
+        self.role = AdminRole(CELL, StoreHealth(self.clock))
         self.store = Severed(store)
         self._fleet = fleet
         leadership = Leadership(
-            self.seat,
+            self.role,
             self.store,
             name,
             self.clock,
@@ -100,7 +100,7 @@ class Admin:
         self.life = asyncio.create_task(leadership.run())
 
     async def _open(self) -> Ledger:
-        return await Ledger.open(self.store, CELL, snapshot_every=1000, health=self.seat.health)
+        return await Ledger.open(self.store, CELL, snapshot_every=1000, health=self.role.health)
 
     @asynccontextmanager
     async def _lead(
@@ -154,8 +154,8 @@ async def _measure(servers: int, models: int) -> Figures:
     fleet = FakeFleet(server_infos(servers), load_s=0.05)
     store = open_store("memory://")
     first = Admin("10.0.1.1:10000", store, fleet)
-    await _until(lambda: first.seat.cell is not None)
-    cell = first.seat.require()
+    await _until(lambda: first.role.cell is not None)
+    cell = first.role.require()
     for spec in specs:
         await cell.publish(spec)
     for info in fleet.infos.values():
@@ -168,9 +168,9 @@ async def _measure(servers: int, models: int) -> Figures:
     loads = fleet.loads
     died_s = time.perf_counter()
     first.die()
-    await _until(lambda: second.seat.cell is not None)
+    await _until(lambda: second.role.cell is not None)
     leads_s = time.perf_counter() - died_s
-    cell = second.seat.require()
+    cell = second.role.require()
     await cell.publish(_another())
     changed_s = time.perf_counter() - died_s
     await _until(lambda: _all_ready(cell, specs))

@@ -37,17 +37,17 @@ class Admin:
         self._servers = servers
         self._luck = luck
         self._life: asyncio.Task[None] | None = None
-        self.seat = AdminRole(CELL, StoreHealth(now))
+        self.role = AdminRole(CELL, StoreHealth(now))
         self.errors: list[BaseException] = []
 
     def start(self) -> None:
         """Run the real leadership over a fresh connection to the store."""
-        self.seat = AdminRole(CELL, StoreHealth(now))
+        self.role = AdminRole(CELL, StoreHealth(now))
         self.view = View(self._bucket, self._luck)
         self.way = asyncio.Event()
         self.way.set()
         leadership = Leadership(
-            self.seat, self.view, self.name, now, self._open, self._lead, timing=LEAD
+            self.role, self.view, self.name, now, self._open, self._lead, timing=LEAD
         )
         self._life = asyncio.ensure_future(leadership.run())
 
@@ -58,7 +58,7 @@ class Admin:
         asyncio.get_running_loop().call_later(self._luck.uniform(0, 8), self.view.heal)
         if self._life is not None:
             self._life.cancel()
-        self.seat = AdminRole(CELL, StoreHealth(now))
+        self.role = AdminRole(CELL, StoreHealth(now))
 
     def pause(self) -> None:
         """SIGSTOP, as the world sees it: nothing comes from it or goes to it."""
@@ -82,17 +82,17 @@ class Admin:
     async def call(self) -> AsyncGenerator[Cell]:
         """The cell as a client's call reaches it. Raises NotLeading, AdminUnavailable."""
         await asyncio.sleep(0.002)
-        seat = self.seat
+        role = self.role
         if not self.alive:
             raise AdminUnavailable(f"{self.name} refuses the connection")
         await self.way.wait()
-        yield seat.require()
+        yield role.require()
         await self.way.wait()
-        if seat is not self.seat:
+        if role is not self.role:
             raise AdminUnavailable(f"{self.name} died before it answered")
 
     async def _open(self) -> Ledger:
-        return await Ledger.open(self.view, CELL, snapshot_every=3, health=self.seat.health)
+        return await Ledger.open(self.view, CELL, snapshot_every=3, health=self.role.health)
 
     @asynccontextmanager
     async def _lead(

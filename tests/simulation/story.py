@@ -112,7 +112,7 @@ class _Story:
 
     def _leaders(self) -> list[Cell]:
         """Whoever believes to lead and can be reached."""
-        cells = [admin.seat.cell for admin in self.admins if admin.way.is_set()]
+        cells = [admin.role.cell for admin in self.admins if admin.way.is_set()]
         return [cell for cell in cells if cell is not None]
 
     # Trouble

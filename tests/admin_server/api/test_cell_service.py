@@ -139,7 +139,7 @@ async def test_events_are_told_by_page_and_by_model_even_of_one_that_is_gone(stu
 
 async def test_an_event_names_who_made_the_call(admin):
     """The edge says who calls; here it is this test's own task."""
-    admin_service, cell_service = AdminService(admin.seat), CellService(admin.seat)
+    admin_service, cell_service = AdminService(admin.role), CellService(admin.role)
     acl.enter_call(acl.Principal("ann"))
     await admin_service.Publish(admin_pb2.PublishRequest(model=model()), None)
     acl.enter_call(acl.Principal("bob"))
@@ -168,19 +168,19 @@ async def test_the_service_is_healthy_and_described(admin):
 async def test_what_happened_to_servers_is_remembered(admin, stub, start_modelet):
     modelet = await start_modelet()
     await publish(stub)
-    happenings = admin.cell.happenings
-    await eventually(lambda: {h.kind for h in happenings.newest(10)} >= {"joined", "ready"})
-    (ready,) = [h for h in happenings.newest(10) if h.kind == "ready"]
+    recent = admin.cell.recent_events
+    await eventually(lambda: {e.kind for e in recent.newest(10)} >= {"joined", "ready"})
+    (ready,) = [e for e in recent.newest(10) if e.kind == "ready"]
     assert (ready.server, ready.model_id) == (modelet.address, M)
     await modelet.stop()
-    await eventually(lambda: happenings.newest(1)[0].kind == "dropped")
+    await eventually(lambda: recent.newest(1)[0].kind == "dropped")
 
 
 async def test_a_load_that_fails_is_remembered_with_its_reason(admin, stub, start_modelet):
     modelet = await start_modelet()
     modelet.failing = "tensor missing"
     await publish(stub)
-    failed = admin.cell.happenings
+    failed = admin.cell.recent_events
     await eventually(lambda: any(h.kind == "load-failed" for h in failed.newest(50)))
     told = next(h for h in failed.newest(50) if h.kind == "load-failed")
     assert "tensor missing" in told.text

@@ -71,7 +71,7 @@ async def test_events_are_told_the_newest_first_with_who_and_what(admin, http):
 async def test_what_happened_is_told_beside_the_records(admin, http, start_modelet):
     modelet = await start_modelet()
     await admin.cell.publish(spec())
-    await eventually(lambda: len(admin.cell.happenings.newest(9)) == 2)
+    await eventually(lambda: len(admin.cell.recent_events.newest(9)) == 2)
     told = (await http.get("/status.json")).json()["happenings"]
     assert [one["kind"] for one in told] == ["ready", "joined"]
     assert told[0]["text"] == f"{M} is ready on {modelet.address}"
@@ -147,7 +147,7 @@ async def test_a_question_that_makes_no_sense_is_refused_by_name(http, query, pa
 async def test_autoscaling_and_leadership_are_told(admin, config):
     scaling = Autoscaling(min_replicas=0, max_replicas=4)
     await admin.cell.publish(spec(autoscaling=scaling, placement=Placement(tags=("big",))))
-    told = describe(admin.seat, 0.0, StatusView())
+    told = describe(admin.role, 0.0, StatusView())
     assert told["leadership"] == "leads /sax/test since record 1"
     assert told["models"][0]["autoscaling"]["max_replicas"] == 4
     assert told["models"][0]["placement"]["tags"] == ["big"]

@@ -21,8 +21,8 @@ def report(*replicas: ReplicaStatus, ready: frozenset[str] = frozenset()) -> Mod
 
 def test_what_callers_hold_is_added_up() -> None:
     demand = HeldRequests()
-    demand.tell(M, "a", 2, 0.0)
-    demand.tell(M, "b", 3, 1.0)
+    demand.report(M, "a", 2, 0.0)
+    demand.report(M, "b", 3, 1.0)
     assert demand.held(M, 1.0) == 5
     assert demand.held("/sax/test/other", 1.0) == 0
     assert demand.all_held(1.0) == {M: 5}
@@ -30,25 +30,25 @@ def test_what_callers_hold_is_added_up() -> None:
 
 def test_what_a_caller_says_replaces_what_it_said_before() -> None:
     demand = HeldRequests()
-    demand.tell(M, "a", 2, 0.0)
-    demand.tell(M, "a", 1, 0.5)
+    demand.report(M, "a", 2, 0.0)
+    demand.report(M, "a", 1, 0.5)
     assert demand.held(M, 1.0) == 1
-    demand.tell(M, "a", 0, 1.0)
+    demand.report(M, "a", 0, 1.0)
     assert demand.held(M, 1.0) == 0
 
 
 def test_a_silent_caller_is_forgotten_and_the_others_are_not() -> None:
     demand = HeldRequests()
-    demand.tell(M, "a", 2, 0.0)
-    demand.tell(M, "b", 3, 1.0)
-    demand.tell(M, "a", 2, 2.0)
+    demand.report(M, "a", 2, 0.0)
+    demand.report(M, "b", 3, 1.0)
+    demand.report(M, "a", 2, 2.0)
     assert demand.held(M, 1.0 + SILENCE_S) == 2
     assert demand.held(M, 2.0 + SILENCE_S) == 0
 
 
 def test_a_model_that_is_gone_is_forgotten() -> None:
     demand = HeldRequests()
-    demand.tell(M, "a", 2, 0.0)
+    demand.report(M, "a", 2, 0.0)
     demand.forget(M)
     assert demand.held(M, 0.0) == 0
 
@@ -59,7 +59,7 @@ def test_a_model_that_is_gone_is_forgotten() -> None:
 )
 def test_nonsense_is_refused_by_field(caller: str, waiting: int, param: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:
-        HeldRequests().tell(M, caller, waiting, 0.0)
+        HeldRequests().report(M, caller, waiting, 0.0)
     assert refusal.value.param == param
 
 

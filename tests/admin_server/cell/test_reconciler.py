@@ -203,7 +203,7 @@ async def test_new_access_control_lists_reach_a_loaded_replica_without_a_reload(
     assert {call for call, _ in modelet.calls} == {"load", "acls"}
     await admin.cell.unpublish(M)
     await eventually(lambda: ("unload", M) in modelet.calls)
-    assert modelet.terms == {admin.seat.term}  # none of it would be obeyed from a deposed leader
+    assert modelet.terms == {admin.role.term}  # none of it would be obeyed from a deposed leader
 
 
 def put_acls(admin, acls) -> None:

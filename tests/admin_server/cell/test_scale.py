@@ -227,9 +227,9 @@ async def steps_of_telling(size: int) -> int:
     plan = plan_actions(rounds.wanted, seen, rounds.now)
     count = steps(lambda: cell._on_plan(plan, seen))
     assert all(model.ready_replicas for model in cell.models())
-    seat = AdminRole(CellId("test"), StoreHealth(lambda: rounds.now))
-    seat.take(cell, 1, "10.0.0.1:1")
-    count += steps(lambda: describe(seat, rounds.now, StatusView()))
+    role = AdminRole(CellId("test"), StoreHealth(lambda: rounds.now))
+    role.take(cell, 1, "10.0.0.1:1")
+    count += steps(lambda: describe(role, rounds.now, StatusView()))
     return count + steps(lambda: CellListing(lambda: rounds.now).answer(cell, ""))
 
 

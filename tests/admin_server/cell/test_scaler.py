@@ -105,7 +105,7 @@ def test_a_new_leader_hears_held_requests_at_once() -> None:
     state = cell(spec(autoscaling=BOUNDS))
     scaler = Scaler(TIMING, [M], adopts_until_s=10.0)
     assert count(scaler, state, seen(), 1.0) == 0
-    scaler.tell(state.models[M], "gateway", 1, 1.5)
+    scaler.report(state.models[M], "gateway", 1, 1.5)
     assert count(scaler, state, seen(), 2.0) == 1
 
 
@@ -142,11 +142,11 @@ def test_rounds_that_follow_each_other_fast_look_once_but_demand_is_heard_at_onc
     state, scaler = cell(spec(autoscaling=BOUNDS, replicas=0)), Scaler(TIMING)
     first = scaler.scaled(state, seen(), 1.0)
     assert scaler.scaled(state, seen(held(running=1)), 1.1) is first
-    scaler.tell(state.models[M], "gateway", 1, 1.15)
+    scaler.report(state.models[M], "gateway", 1, 1.15)
     assert count(scaler, state, seen(), 1.2) == 1
 
 
 def test_what_is_held_for_another_kind_of_model_is_not_kept() -> None:
     scaler = Scaler(TIMING)
-    scaler.tell(spec(PLAIN), "gateway", 7, 1.0)
+    scaler.report(spec(PLAIN), "gateway", 7, 1.0)
     assert scaler.demand.all_held(1.0) == {}

@@ -360,7 +360,7 @@ async def test_figures_tell_of_objects_and_failures(kube_config, api, controller
                 if f'sax_admin_kubernetes_objects{{model="{M}",state="ready"}} 1.0' in text:
                     break
         assert "sax_admin_kubernetes_failing 0.0" in text
-        kinds = [happening.kind for happening in admin.cell.happenings.newest(50)]
+        kinds = [event.kind for event in admin.cell.recent_events.newest(50)]
         assert "asked-for" in kinds
 
 
@@ -432,7 +432,7 @@ async def test_who_does_not_lead_any_more_changes_nothing(kube_config, api):
     provisioner = Provisioner(
         *(CellId("test"), cluster, folder, lambda: outlook, leads, time.time),
         limit=9,
-        happenings=CellEvents(time.time),
+        events=CellEvents(time.time),
         timing=replace(QUICK, settle_s=0),
     )
     await provisioner.run()  # it ends by itself

@@ -25,9 +25,9 @@ def test_trouble_is_told_with_its_last_reason_and_since_its_first():
 
 
 def test_an_admin_that_follows_is_well_and_refuses_everything():
-    seat = AdminRole(CellId("test"), StoreHealth(lambda: 5.0))
-    seat.follow("10.0.0.1:1")
-    assert describe_health(seat, 5.0) == {
+    role = AdminRole(CellId("test"), StoreHealth(lambda: 5.0))
+    role.follow("10.0.0.1:1")
+    assert describe_health(role, 5.0) == {
         "status": "ok",
         "role": "follows the admin server of /sax/test at 10.0.0.1:1",
         "reads": "refused",

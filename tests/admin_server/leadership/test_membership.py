@@ -1,9 +1,9 @@
-"""The roster: whatever servers there are, the next leader reads them as they were."""
+"""The membership: whatever servers there are, the next leader reads them as they were."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admin_server.leadership.lease import decode_roster, encode_roster
+from admin_server.leadership.lease import decode_membership, encode_membership
 from sax.types import ServerInfo
 
 INFOS = st.builds(
@@ -19,10 +19,10 @@ INFOS = st.builds(
 
 @given(st.lists(INFOS, max_size=8))
 def test_a_roster_is_read_as_it_was_written(infos):
-    assert decode_roster(encode_roster(infos)) == infos
+    assert decode_membership(encode_membership(infos)) == infos
 
 
 def test_paths_that_servers_share_are_written_once():
     paths = tuple(f"saxml.server.pax.lm.params.{n}" for n in range(66))
     infos = [ServerInfo(address=f"10.0.0.1:{n}", model_paths=paths) for n in range(1, 1001)]
-    assert encode_roster(infos).count(paths[0].encode()) == 1
+    assert encode_membership(infos).count(paths[0].encode()) == 1
