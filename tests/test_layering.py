@@ -6,6 +6,7 @@ package imports go down its ladder of rooms, and in no folder do they run in a c
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 import pytest
@@ -210,3 +211,14 @@ def test_a_climbing_import_is_named_with_both_rooms() -> None:
         "model_server/engine/engine.py imports model_server/serving/handler.py: "
         "model_server/serving stands above model_server/engine in model_server"
     )
+
+
+def test_no_class_name_stands_for_two_things() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in house.sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name.lstrip("_"), []).append(path.name)
+    twice = {name: files for name, files in homes.items() if len(files) > 1}
+    # Both are names that users hold: Saxml's handle on a custom model, and the model itself.
+    assert twice.keys() <= {"CustomModel"}, twice
