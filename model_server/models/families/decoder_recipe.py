@@ -115,14 +115,14 @@ def plain_attention(prefix: str, shape: AttentionShape, form: WeightForm) -> Att
     return Attention(shape, AttentionSources.hugging_face(f"{prefix}.self_attn"), form)
 
 
-def gated_ffw(keys: ConfigKeys, activation: Any = None) -> BuildFfw:
+def gated_ffw(keys: ConfigKeys, activation: Any = None, *, biased: bool = False) -> BuildFfw:
     """Builder of the config's gated feed-forward; `activation` overrides the config's."""
     embed, ffw = keys.whole("hidden_size"), keys.whole("intermediate_size")
     found = activation_of(activation or keys.get("hidden_act", "silu"))
 
     def build(prefix: str, form: WeightForm) -> GatedFeedForward:
         return GatedFeedForward.hugging_face(
-            embed, ffw, f"{prefix}.mlp", activation=found, form=form
+            embed, ffw, f"{prefix}.mlp", activation=found, form=form, biased=biased
         )
 
     return build
