@@ -104,7 +104,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterNeeds:
-    """What the cluster should support."""
+    """Features the cluster should support."""
 
     there: TpuSlice | None = None  # None: what the deployed pods ask for
     replicas: int = 1

@@ -38,7 +38,7 @@ _SERVER_FLAGS = ("slots", "page_size", "max_context", "kv_cache_bytes", "memory_
 
 
 class Emit(StrEnum):
-    """What to print in place of the table."""
+    """Output printed in place of the table."""
 
     KUBERNETES = "kubernetes"
 
@@ -158,7 +158,7 @@ def _config(options: Mapping[str, Any]) -> ModelServerConfig:
 
 @dataclass(frozen=True, slots=True)
 class PlanOutputs:
-    """Where a plan goes: stdout as a table, JSON or Kubernetes values, and files."""
+    """Destinations of a plan: stdout as a table, JSON or Kubernetes values, and files."""
 
     as_json: bool
     emit: Emit | None

@@ -35,7 +35,7 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What the supervisor remembers about one child."""
+    """The supervisor's memory of one child."""
 
     failures: int = 0  # consecutive deaths, each after less than steady_s
     answered: bool = False  # has worked at least once
