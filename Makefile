@@ -52,9 +52,12 @@ demo: install model
 
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=25
 
+# One process more than cores: many of these tests wait for a process or a timer.
+MORE_WORKERS := $(if $(filter auto,$(WORKERS)),-n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1))
+
 # Minutes: every unit, one golden case per family and one test of each kind of end-to-end path.
 test: dev model minilm
-	$(PYTEST) --maxprocesses 4 -m "not extended and not slow" $(PYTEST_FLAGS)
+	$(PYTEST) $(MORE_WORKERS) --maxprocesses 4 -m "not extended and not slow" $(PYTEST_FLAGS)
 
 # The rest of what CI runs: whole cells, stores, variants of every family and kernel.
 test-all: dev model minilm azurite

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,22 @@ class KernelRefusal(ValueError):
     """Raised when a kernel does not support the given shapes; the text says what to change."""
 
 
+class NewTokens(NamedTuple):
+    """Vectors of the flat batch in one layer."""
+
+    q: jax.Array  # f32[T, H, Q]
+    k: jax.Array  # f32[T, K, Q]
+    v: jax.Array | None  # f32[T, K, W]; None: the keys double as values
+
+
+class Scores(NamedTuple):
+    """Arithmetic of one layer's scores; keyword arguments of every kernel that reads pages."""
+
+    scale: float
+    softcap: float | None
+    window: int | None  # tokens each query sees, itself included; None: all
+
+
 class Kernel(Protocol):
     """Paged attention for one platform, and its page layout. Hashable: part of programs."""
 
@@ -27,16 +43,7 @@ class Kernel(Protocol):
     def shapes(self) -> Shapes: ...
 
     def attend(
-        self,
-        batch: PagedBatch,
-        layer: LayerPages,
-        q: jax.Array,  # f32[T, H, Q]
-        k: jax.Array,  # f32[T, K, Q]
-        v: jax.Array | None,  # f32[T, K, W]
-        *,
-        scale: float,
-        softcap: float | None,
-        window: int | None,
+        self, batch: PagedBatch, layer: LayerPages, new: NewTokens, scores: Scores
     ) -> tuple[jax.Array, LayerPages]:
         """As `PagedBatch.attend`."""
         ...
@@ -63,9 +70,9 @@ class PagedBatch:
     def attend(
         self,
         layer: LayerPages,
-        q: jax.Array,  # f32[T, H, Q]
-        k: jax.Array,  # f32[T, K, Q]
-        v: jax.Array | None,  # f32[T, K, W]; None: the keys double as values
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array | None,
         *,
         scale: float,
         softcap: float | None = None,
@@ -73,9 +80,9 @@ class PagedBatch:
     ) -> tuple[jax.Array, LayerPages]:
         """Write the new keys and values, then attend to the cached ones. Returns f32[T, H, W].
 
-        window: tokens each query sees, itself included; None: all.
+        Arguments are those of `NewTokens` and `Scores`.
         """
-        return self.kernel.attend(self, layer, q, k, v, scale=scale, softcap=softcap, window=window)
+        return self.kernel.attend(self, layer, NewTokens(q, k, v), Scores(scale, softcap, window))
 
 
 # q f32[N, C, H, Q], the layer's pages, tables i32[N, S/G], limits i32[N, C] -> f32[N, C, H, W];
@@ -94,19 +101,10 @@ class WriteThenRead:
         return key_major_shapes
 
     def attend(
-        self,
-        batch: PagedBatch,
-        layer: LayerPages,
-        q: jax.Array,
-        k: jax.Array,
-        v: jax.Array | None,
-        *,
-        scale: float,
-        softcap: float | None,
-        window: int | None,
+        self, batch: PagedBatch, layer: LayerPages, new: NewTokens, scores: Scores
     ) -> tuple[jax.Array, LayerPages]:
         """As `PagedBatch.attend`, decode rows first, then prompt blocks."""
-        split = batch.split
+        (q, k, v), split = new, batch.split
         if split is not None:
             k, v = jax.tree.map(split.gathered, (k, v))
         layer = write(layer, k, v, batch.pages, batch.offsets)
@@ -115,9 +113,7 @@ class WriteThenRead:
         def run(queries: jax.Array, tables: jax.Array, limits: jax.Array) -> jax.Array:
             if split is not None:
                 queries, tables, limits = map(split.queries, (queries, tables, limits))
-            attended = self.read(
-                queries, layer, tables, limits, scale=scale, softcap=softcap, window=window
-            )
+            attended = self.read(queries, layer, tables, limits, **scores._asdict())
             return attended.reshape(-1, q.shape[1], attended.shape[-1])
 
         parts = [run(q[:decodes, None], batch.decode_tables, batch.decode_limits)]

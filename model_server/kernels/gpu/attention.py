@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from model_server.kernels.gpu.flash import paged_attention
-from model_server.kernels.paged import KernelRefusal, PagedBatch
+from model_server.kernels.paged import KernelRefusal, NewTokens, PagedBatch, Scores
 from model_server.kernels.pages import CacheShape, LayerPages, Shapes, page_arrays, stored
 from model_server.kernels.sequence_sharding import SequenceSharding
 
@@ -71,19 +71,11 @@ class GpuAttention:
         return token_major_shapes
 
     def attend(
-        self,
-        batch: PagedBatch,
-        layer: LayerPages,
-        q: jax.Array,
-        k: jax.Array,
-        v: jax.Array | None,
-        *,
-        scale: float,
-        softcap: float | None,
-        window: int | None,
+        self, batch: PagedBatch, layer: LayerPages, new: NewTokens, scores: Scores
     ) -> tuple[jax.Array, LayerPages]:
         """As `PagedBatch.attend`. Raises KernelRefusal if head and page shardings conflict."""
         self._check(layer)
+        q, k, v = new
         parts = _parts(batch, q)
         row_axes = [self._row_axis(batch.split, queries.shape[0]) for queries, _, _ in parts]
         heads = PartitionSpec(None, self.pages)
@@ -91,9 +83,7 @@ class GpuAttention:
         lies = jax.tree.map(lambda _: heads, (layer, k, v))
         places = [PartitionSpec(rows, None, self.heads) for rows in row_axes]
         tables = [PartitionSpec(rows) for rows in row_axes]
-        read = partial(
-            paged_attention, scale=scale, softcap=softcap, window=window, interpret=self.interpret
-        )
+        read = partial(paged_attention, **scores._asdict(), interpret=self.interpret)
         on_mesh = jax.shard_map(
             partial(_written_and_read, read),
             mesh=self.mesh,

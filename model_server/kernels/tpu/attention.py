@@ -13,7 +13,7 @@ import jax
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
-from model_server.kernels.paged import KernelRefusal, PagedBatch
+from model_server.kernels.paged import KernelRefusal, NewTokens, PagedBatch, Scores
 from model_server.kernels.pages import LayerPages, Shapes
 from model_server.kernels.tpu import program
 from model_server.kernels.tpu.pages import tpu_shapes
@@ -33,30 +33,20 @@ class TpuAttention:
         return tpu_shapes
 
     def attend(
-        self,
-        batch: PagedBatch,
-        layer: LayerPages,
-        q: jax.Array,  # f32[T, H, Q]
-        k: jax.Array,  # f32[T, K, Q]
-        v: jax.Array | None,  # f32[T, K, W]
-        *,
-        scale: float,
-        softcap: float | None,
-        window: int | None,
+        self, batch: PagedBatch, layer: LayerPages, new: NewTokens, scores: Scores
     ) -> tuple[jax.Array, LayerPages]:
         """As `PagedBatch.attend`. Raises KernelRefusal if head and page shardings conflict."""
-        if self.heads != self.pages and k.shape[1] > 1:
+        kv_heads = new.k.shape[1]
+        if self.heads != self.pages and kv_heads > 1:
             raise KernelRefusal(
-                f"query heads are sharded over {self.heads} and {k.shape[1]} KV heads over "
+                f"query heads are sharded over {self.heads} and {kv_heads} KV heads over "
                 f"{self.pages}: only heads that share one KV head can be sharded alone"
             )
         if batch.split is not None:
-            q, k, v = jax.tree.map(batch.split.gathered, (q, k, v))
+            new = jax.tree.map(batch.split.gathered, new)
 
         def local(*inputs: Any) -> tuple[jax.Array, LayerPages]:
-            return program.attend(
-                *inputs, scale=scale, softcap=softcap, window=window, interpret=self.interpret
-            )
+            return program.attend(*inputs, **scores._asdict(), interpret=self.interpret)
 
         queries = PartitionSpec(None, self.heads)
         tokens = pages = PartitionSpec(None, self.pages)
@@ -66,4 +56,4 @@ class TpuAttention:
             in_specs=(PartitionSpec(), pages, queries, tokens, tokens),
             out_specs=(queries, pages),
             check_vma=False,
-        )(batch, layer, q, k, v)
+        )(batch, layer, *new)
