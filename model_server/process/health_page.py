@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 STUCK_S = 60.0  # no correct callback takes this long: loads and compiles run on other threads
 _TICK_S = 1.0
+_CLOSE_S = 0.1  # how soon its thread sees that the page is closed
 
 
 class LoopWatch:
@@ -116,7 +117,9 @@ class HealthPage:
             server = make_server(host.strip("[]"), port, self._answer, kind, _Quiet)
         except OSError as exc:
             raise OSError(f"cannot listen on {host}:{port} (--metrics_port): {exc}") from exc
-        thread = threading.Thread(target=server.serve_forever, name="health", daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, args=(_CLOSE_S,), name="health", daemon=True
+        )
         self._http = (server, thread)
         thread.start()
 

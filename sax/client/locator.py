@@ -222,8 +222,8 @@ class Locator:
         """Return the usable addresses. Holds the request for a first one: briefly, or for as long
         as the admin says that one is starting. Raises QueueFull, DeadlineExceeded, ModelNotReady.
         """
-        now = asyncio.get_running_loop().time
-        give_up_at = now() + attempts.wait_s
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + attempts.wait_s
         usable = await follower.usable(min(_GLANCE_S, attempts.wait_s))
         if usable:
             return usable
@@ -231,7 +231,7 @@ class Locator:
         with queue.held():
             while not usable:
                 coming = may_hold and queue.starting
-                left_s = (attempts.ends_at if coming else give_up_at) - now()
+                left_s = (attempts.ends_at if coming else give_up_at) - loop.time()
                 if left_s <= 0:
                     break
                 usable = await follower.usable(min(left_s, _LOOK_S))

@@ -15,14 +15,17 @@ import pytest
 
 from http_gateway.app import create_app
 from http_gateway.config import GatewayConfig
-from sax.client import AsyncClient
+from sax.client import AsyncClient, holding
 from sax.client.attempts import RetryLimits
 from sax.types import Autoscaling, ModelSpec, PublishedModel, ReplicaStatus, ServableStatus
 from tests.sax.fake_admin import FakeAdmin
 from tests.sax.fake_replica import FakeReplica
+from tests.skipped_time import skip
 
 MODEL = "/sax/test/counter"
 COMING = "loading: reading weights 1 of 2"
+BEYOND_S = 6.0  # the client's patience, and less than the deadline and an answer of the admin
+DEADLINE_S = 8.0
 BOUNDS = Autoscaling(min_replicas=0, max_replicas=1)
 ASK = {"model": MODEL, "prompt": "go", "max_tokens": 2}
 
@@ -42,10 +45,13 @@ async def admin() -> AsyncIterator[FakeAdmin]:
 
 
 @pytest.fixture
-async def http(admin: FakeAdmin) -> AsyncIterator[httpx.AsyncClient]:
-    patience = RetryLimits(ready_s=0.5, most_held=2)
+async def http(
+    admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[httpx.AsyncClient]:
+    monkeypatch.setattr(holding, "_REPORT_S", 0.05)
+    patience = RetryLimits(ready_s=5, most_held=2)
     async with AsyncClient(admin.address, patience=patience) as client:
-        app = create_app(client, GatewayConfig(request_timeout_s=3))
+        app = create_app(client, GatewayConfig(request_timeout_s=DEADLINE_S))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
             yield http
@@ -59,11 +65,6 @@ async def replica() -> AsyncIterator[FakeReplica]:
     await replica.stop()
 
 
-async def waiting(admin: FakeAdmin, count: int) -> None:
-    while not admin.demands or admin.demands[-1].waiting != count:  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
-
-
 def ask(http: httpx.AsyncClient, **changes: object) -> asyncio.Task[httpx.Response]:
     return asyncio.create_task(http.post("/v1/completions", json={**ASK, **changes}))
 
@@ -72,8 +73,9 @@ async def test_a_request_for_a_model_at_zero_is_held_until_it_is_answered(
     admin: FakeAdmin, http: httpx.AsyncClient, replica: FakeReplica
 ) -> None:
     whole, stream = ask(http), ask(http, stream=True)
-    await waiting(admin, 2)
-    await asyncio.sleep(0.7)
+    await admin.heard(2)
+    skip(BEYOND_S)
+    await admin.heard(2)
     assert not whole.done()
     admin.ready(MODEL, replica.address)
     answer = await whole
@@ -87,7 +89,7 @@ async def test_beyond_the_bound_it_is_429_and_when_to_come_back(
     admin: FakeAdmin, http: httpx.AsyncClient, replica: FakeReplica
 ) -> None:
     held = [ask(http), ask(http)]
-    await waiting(admin, 2)
+    await admin.heard(2)
     refused = await ask(http)
     assert refused.status_code == 429
     assert int(refused.headers["retry-after"]) >= 1
@@ -99,10 +101,12 @@ async def test_a_load_that_fails_is_503_with_the_reason(
     admin: FakeAdmin, http: httpx.AsyncClient
 ) -> None:
     held = ask(http)
-    await waiting(admin, 1)
+    await admin.heard(1)
     status = ReplicaStatus("a:1", ServableStatus.FAILED, "load failed: truncated")
     admin.models[MODEL] = replace(admin.models[MODEL], replicas=(status,), wanted=1)
     admin.starting = ""
+    await admin.heard(1)
+    skip(BEYOND_S)
     answer = await held
     assert answer.status_code == 503
     assert "load failed: truncated" in answer.json()["error"]["message"]
@@ -111,7 +115,10 @@ async def test_a_load_that_fails_is_503_with_the_reason(
 async def test_the_gateways_own_deadline_ends_it_with_504(
     admin: FakeAdmin, http: httpx.AsyncClient
 ) -> None:
-    answer = await ask(http)
+    held = ask(http)
+    await admin.heard(1)
+    skip(DEADLINE_S)
+    answer = await held
     assert answer.status_code == 504
     assert COMING in answer.json()["error"]["message"]
 
@@ -120,6 +127,6 @@ async def test_a_client_that_goes_away_is_not_counted_any_more(
     admin: FakeAdmin, http: httpx.AsyncClient
 ) -> None:
     held = ask(http)
-    await waiting(admin, 1)
+    await admin.heard(1)
     held.cancel()
-    await waiting(admin, 0)
+    await admin.heard(0)

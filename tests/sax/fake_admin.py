@@ -69,6 +69,16 @@ class FakeAdmin(admin_pb2_grpc.AdminServicer, cell_pb2_grpc.CellServicer):
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
+    async def heard(self, waiting: int) -> None:
+        """Return once the client has told that so many wait, and has taken in the answer."""
+        if not waiting:
+            while not self.demands or self.demands[-1].waiting:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            return
+        told = len(self.demands)  # two more: it took in the first answer before it told again
+        while [each.waiting for each in self.demands[told:]][-2:] != [waiting] * 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
     def _begin(self, method: str) -> None:
         self.calls.append(method)
         if self.fail:

@@ -26,6 +26,8 @@ from tests.model_server.engine.fake_runner import GREEDY, next_token
 from tests.model_server.engine.fake_traffic import FakeTraffic
 from tests.model_server.multihost.hosts_here import LIMITS, SPEC, FakeShare, HostsHere
 
+pytestmark = pytest.mark.usefixtures("quick_hosts")
+
 
 def load(hosts: HostsHere) -> tuple[Lockstep, FakeShare]:
     """A model on every host, and the primary's share of it."""
@@ -197,6 +199,10 @@ def test_a_silent_host_is_lost_and_whoever_waits_hears_of_it() -> None:
     with HostsHere(3, timeout_s=6.0) as hosts:  # other hosts may be slow on a busy machine
         lockstep, _ = load(hosts)
         hosts.secondaries[2]._answers.send = lambda answer: None  # type: ignore[method-assign]
+        heartbeat = hosts.primary._heartbeat
+        assert heartbeat is not None
+        long_ago_s = time.monotonic() - 6
+        threading.Timer(0.2, heartbeat.heard, (2, 0, long_ago_s)).start()
         with pytest.raises(ReplicaLost, match=r"host 2 \(node-2\) .* no heartbeat"):
             lockstep.call("note", "k", words="anyone?")
 

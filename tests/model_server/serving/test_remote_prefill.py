@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from model_server.disaggregation import mirror
 from model_server.disaggregation.handoff import encode_ask
 from model_server.disaggregation.prefill_server import PrefillServer
 from model_server.engine.sequence import EngineRequest
@@ -23,6 +25,11 @@ from tests.model_server.fake_server import MODEL, Served, Stream, error_of, serv
 PROMPT = "it was a bright cold day in April, and the clocks were striking thirteen; " * 2
 PAGES = -(-len(PROMPT) // LIMITS.page_size)
 assert len(PROMPT) >= worthwhile(LIMITS)
+
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror, "_PERIOD_S", 0.05)
 
 
 @asynccontextmanager
@@ -239,12 +246,15 @@ async def test_prompts_go_to_servers_by_turns() -> None:
 
 
 async def test_a_full_queue_is_told_before_the_prompt_goes_anywhere() -> None:
-    async with both(prefill={"delay_s": 0.2}) as (ours, _):
+    gate = threading.Semaphore(0)
+    async with both(prefill={"gate": gate}) as (ours, _):
         stream = Stream(ours)
         most = LIMITS.slots + LIMITS.queue
         for id in range(1, most + 2):
             await stream.ask(id, PROMPT, max_tokens=2)
-        await stream.until_over(*range(1, most + 2))
+        await stream.until_over(most + 1)
+        gate.release(10_000)
+        await stream.until_over(*range(1, most + 1))
         assert isinstance(stream.failures[most + 1], QueueFull)
         assert len(stream.failures) == 1
         assert all(stream.tokens(id) == answer_to(PROMPT, 2) for id in range(1, most + 1))

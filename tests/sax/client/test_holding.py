@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from sax.client import AsyncClient
+from sax.client import AsyncClient, holding
 from sax.client.attempts import RetryLimits, Route
 from sax.errors import (
     AdminUnavailable,
@@ -24,14 +25,22 @@ from sax.types import GenerateRequest, ReplicaStatus, SamplingParams, ServableSt
 from tests.sax.conftest import MODEL
 from tests.sax.fake_admin import FakeAdmin
 from tests.sax.fake_replica import FakeReplica
+from tests.skipped_time import skip
 
 COMING = "loading: reading weights 1 of 2"
+READY_S = 5.0
+BEYOND_S = 6.0  # and less than an answer of the admin counts
+
+
+@pytest.fixture(autouse=True)
+def _tells_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding, "_REPORT_S", 0.05)
 
 
 @pytest.fixture
 async def hasty(admin: FakeAdmin) -> AsyncIterator[AsyncClient]:
     """A client that waits a moment for a replica, and longer only if one is coming."""
-    client = AsyncClient(admin.address, patience=RetryLimits(ready_s=0.5, most_held=3))
+    client = AsyncClient(admin.address, patience=RetryLimits(ready_s=READY_S, most_held=3))
     yield client
     await client.close()
 
@@ -44,10 +53,12 @@ async def text(client: AsyncClient, timeout_s: float | None = None) -> str:
     return " ".join([chunk.text async for chunk in client.generate(ask(), timeout_s)])
 
 
-async def waiting(admin: FakeAdmin, count: int) -> None:
-    """Return once the admin has just heard that so many wait."""
-    while not admin.demands or admin.demands[-1].waiting != count:  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
+async def beyond_patience(admin: FakeAdmin, call: Coroutine[Any, Any, object]) -> None:
+    """Await a call that is held, and let its patience pass."""
+    task = asyncio.create_task(call)
+    await admin.heard(1)
+    skip(BEYOND_S)
+    await task
 
 
 async def test_while_a_replica_is_coming_a_request_is_held_and_then_answered(
@@ -55,14 +66,15 @@ async def test_while_a_replica_is_coming_a_request_is_held_and_then_answered(
 ) -> None:
     admin.starting = COMING
     answer = asyncio.create_task(text(hasty))
-    await waiting(admin, 1)
-    await asyncio.sleep(1.5)  # far beyond its patience, and the admin hears of it again
+    await admin.heard(1)
+    skip(BEYOND_S)
+    await admin.heard(1)
     assert not answer.done()
     assert [each.model_id for each in admin.demands] == [MODEL] * len(admin.demands)
     assert len(admin.demands) > 1
     admin.ready(MODEL, replica.address)
     assert await answer == "0 1"
-    await waiting(admin, 0)
+    await admin.heard(0)
 
 
 async def test_all_kinds_of_calls_are_held(
@@ -71,8 +83,9 @@ async def test_all_kinds_of_calls_are_held(
     admin.starting = COMING
     score = asyncio.create_task(hasty.score(MODEL, "a", ["bc"]))
     vectors = asyncio.create_task(hasty.embed(MODEL, ["abc"]))
-    await waiting(admin, 2)
-    await asyncio.sleep(0.7)
+    await admin.heard(2)
+    skip(BEYOND_S)
+    await admin.heard(2)
     admin.ready(MODEL, replica.address)
     assert await score == [-2.0]
     assert await vectors == [[3.0, 0.5]]
@@ -97,7 +110,7 @@ async def test_no_replica_is_coming_and_the_request_is_refused_with_the_reason(
     status = ReplicaStatus("a:1", ServableStatus.FAILED, "load failed: truncated")
     admin.models[MODEL] = replace(admin.models[MODEL], replicas=(status,))
     with pytest.raises(ModelNotReady, match="load failed: truncated"):
-        await text(hasty)
+        await beyond_patience(admin, text(hasty))
 
 
 async def test_a_load_that_fails_ends_the_holding_with_the_reason(
@@ -105,12 +118,15 @@ async def test_a_load_that_fails_ends_the_holding_with_the_reason(
 ) -> None:
     admin.starting = COMING
     answer = asyncio.create_task(text(hasty))
-    await waiting(admin, 1)
-    await asyncio.sleep(0.7)
+    await admin.heard(1)
+    skip(BEYOND_S)
+    await admin.heard(1)
     assert not answer.done()
     status = ReplicaStatus("a:1", ServableStatus.FAILED, "load failed: truncated")
     admin.models[MODEL] = replace(admin.models[MODEL], replicas=(status,))
     admin.starting = ""
+    await admin.heard(1)
+    skip(BEYOND_S)
     with pytest.raises(ModelNotReady, match="load failed: truncated"):
         await answer
 
@@ -122,14 +138,14 @@ async def test_what_the_admin_told_is_the_reason_though_a_new_try_is_under_way(
     status = ReplicaStatus("a:1", ServableStatus.LOADING, COMING)
     admin.models[MODEL] = replace(admin.models[MODEL], replicas=(status,))
     with pytest.raises(ModelNotReady, match="load failed: truncated") as refusal:
-        await text(hasty)
+        await beyond_patience(admin, text(hasty))
     assert refusal.value.retry_after_s
 
 
 async def test_an_unpublish_ends_the_holding(admin: FakeAdmin, hasty: AsyncClient) -> None:
     admin.starting = COMING
     answer = asyncio.create_task(text(hasty))
-    await waiting(admin, 1)
+    await admin.heard(1)
     del admin.models[MODEL]
     admin.announce()
     with pytest.raises(ModelNotFound):
@@ -141,19 +157,19 @@ async def test_the_deadline_ends_the_holding_and_tells_what_it_waited_for(
 ) -> None:
     admin.starting = COMING
     with pytest.raises(DeadlineExceeded, match=COMING):
-        await text(hasty, timeout_s=0.8)
+        await beyond_patience(admin, text(hasty, timeout_s=BEYOND_S))
 
 
 async def test_a_caller_that_goes_away_is_not_counted(admin: FakeAdmin, hasty: AsyncClient) -> None:
     admin.starting = COMING
     held = [asyncio.create_task(text(hasty)) for _ in range(2)]
-    await waiting(admin, 2)
+    await admin.heard(2)
     held[0].cancel()
-    await waiting(admin, 1)
+    await admin.heard(1)
     held[1].cancel()
-    await waiting(admin, 0)
+    await admin.heard(0)
     told = len(admin.demands)
-    await asyncio.sleep(1.2)
+    await asyncio.sleep(0.3)
     assert len(admin.demands) == told  # nobody waits: there is nothing to tell
 
 
@@ -162,7 +178,7 @@ async def test_beyond_the_bound_the_caller_is_told_when_to_come_back(
 ) -> None:
     admin.starting = COMING
     held = [asyncio.create_task(text(hasty)) for _ in range(3)]
-    await waiting(admin, 3)
+    await admin.heard(3)
     with pytest.raises(QueueFull, match="3 requests are already waiting") as refusal:
         await text(hasty)
     assert refusal.value.retry_after_s
@@ -172,18 +188,21 @@ async def test_beyond_the_bound_the_caller_is_told_when_to_come_back(
 
 async def test_an_admin_of_before_hears_nothing_and_nothing_breaks() -> None:
     admin, replica = FakeAdmin(hears_demand=False), FakeReplica()
-    async with AsyncClient(await admin.start(), patience=RetryLimits(ready_s=1.5)) as client:
+    async with AsyncClient(await admin.start(), patience=RetryLimits(ready_s=READY_S)) as client:
         await client.publish(MODEL, "counter", "None")
         answer = asyncio.create_task(text(client))
         await asyncio.sleep(0.3)
         admin.ready(MODEL, await replica.start())
         assert await answer == "0 1"
         admin.ready(MODEL)
-        while True:  # until the watch has heard of it
-            try:
-                await text(client)
-            except ModelNotReady:
-                break
+        answered = True
+        while answered:  # until the watch has heard of it
+            answer = asyncio.create_task(text(client))
+            await asyncio.wait([answer], timeout=0.2)
+            skip(READY_S)
+            (end,) = await asyncio.gather(answer, return_exceptions=True)
+            answered = end == "0 1"
+        assert isinstance(end, ModelNotReady)
     await replica.stop()
     await admin.stop()
 
@@ -193,7 +212,7 @@ async def test_an_admin_that_stumbles_is_told_again(
 ) -> None:
     admin.starting = COMING
     answer = asyncio.create_task(text(hasty))
-    await waiting(admin, 1)
+    await admin.heard(1)
     admin.fail = [AdminUnavailable("another one leads")]
     while admin.fail:  # noqa: ASYNC110 - the fake's calls have no event
         await asyncio.sleep(0.005)
@@ -204,23 +223,24 @@ async def test_an_admin_that_stumbles_is_told_again(
 
 async def test_fail_fast_is_not_held(admin: FakeAdmin, hasty: AsyncClient) -> None:
     admin.starting = COMING
+    call = hasty.score(MODEL, "a", ["bc"], route=Route(fail_fast=True))
     with pytest.raises(ModelNotReady):
-        await hasty.score(MODEL, "a", ["bc"], route=Route(fail_fast=True))
+        await beyond_patience(admin, call)
 
 
 async def test_a_patience_that_does_not_hold_is_over_as_ever(admin: FakeAdmin) -> None:
     admin.starting = COMING
-    patience = RetryLimits(ready_s=0.3, holds=False)
+    patience = RetryLimits(ready_s=READY_S, holds=False)
     async with AsyncClient(admin.address, patience=patience) as client:
         with pytest.raises(ModelNotReady):
-            await text(client)
+            await beyond_patience(admin, text(client))
 
 
 async def test_closing_the_client_ends_held_requests(admin: FakeAdmin) -> None:
     admin.starting = COMING
     client = AsyncClient(admin.address)
     answer = asyncio.create_task(text(client))
-    await waiting(admin, 1)
+    await admin.heard(1)
     await client.close()
     with pytest.raises(Cancelled):
         await answer
@@ -231,11 +251,12 @@ async def test_a_request_that_was_held_for_long_still_has_all_its_attempts(
 ) -> None:
     """The watch may be a moment ahead of the server."""
     admin.starting = COMING
-    patience = RetryLimits(ready_s=0.5, attempts_s=0.6)
+    patience = RetryLimits(ready_s=READY_S, attempts_s=READY_S)
     async with AsyncClient(admin.address, patience=patience) as client:
         answer = asyncio.create_task(text(client))
-        await waiting(admin, 1)
-        await asyncio.sleep(0.8)
+        await admin.heard(1)
+        skip(BEYOND_S)
+        await admin.heard(1)
         replica.fail = [NotLoaded("about to be")]
         admin.ready(MODEL, replica.address)
         assert await answer == "0 1"
@@ -259,7 +280,7 @@ async def test_a_replica_known_from_an_earlier_admin_alone_is_given_up_when_it_i
         await replica.stop()
     replica.fail = [fault] if fault else []
     answer = asyncio.create_task(text(hasty))
-    await waiting(second, 1)
+    await second.heard(1)
     back = FakeReplica()
     second.ready(MODEL, await back.start())
     assert await answer == "0 1"

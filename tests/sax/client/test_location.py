@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from obstore.store import from_url
 
+from sax.client import location
 from sax.client.location import LOCATION, admin_address, find_admin, location_folder
 from sax.errors import AdminUnavailable, InvalidRequest
 from sax.proto import admin_pb2
@@ -172,8 +173,9 @@ async def test_who_gives_up_does_not_end_the_look_of_others(
 
 
 async def test_an_admin_that_moved_is_found_and_a_bucket_that_fails_changes_nothing(
-    proxy: FaultProxy, moto_place: Place
+    proxy: FaultProxy, moto_place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(location, "_FRESH_S", 0.2)
     root = moto_place.fresh().url
     await put_through(root, "10.0.0.1:1")
     assert await find_admin(root, cell="test") == "10.0.0.1:1"
