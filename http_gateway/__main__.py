@@ -43,7 +43,6 @@ example:
 
 
 def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
-    """Parse the command line; exit with status 2 and a usage text when a flag is wrong."""
     default = GatewayConfig()
     parser = argparse.ArgumentParser(
         prog="http_gateway",

@@ -168,7 +168,6 @@ def _generation_1(problem: Problem) -> Response:
 
 
 def answer(path: str, error: Exception, generation: int) -> Response:
-    """Return the reply to a failed request, in the format of the path's API family."""
     problem = describe(error)
     if path == "/v1" or path.startswith("/v1/"):
         return openai_response(problem)

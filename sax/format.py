@@ -35,5 +35,4 @@ def clock_time(seconds: float) -> str:
 
 
 def describe_paths(paths: Iterable[str]) -> str:
-    """List model paths."""
     return listing(sorted(set(paths))) or "no path at all"

@@ -22,7 +22,6 @@ _Trouble = tuple[str, str, str]  # level, what, kind of remedy
 
 
 def findings(snapshot: Snapshot, wanted: ClusterNeeds) -> Iterator[Finding]:
-    """Report pods with problems, grouped by problem."""
     if not snapshot.knows("pods"):
         return
     by_trouble: dict[_Trouble, list[str]] = defaultdict(list)

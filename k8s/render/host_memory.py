@@ -35,5 +35,4 @@ def memory_request(there: TpuSlice, planned: Planned | None) -> int:
 
 
 def quantity(size: int) -> str:
-    """Format bytes as a Kubernetes quantity: 32Gi."""
     return f"{size // _GIB}Gi"

@@ -38,7 +38,6 @@ class Authentication:
 
     @property
     def on(self) -> bool:
-        """True if callers must authenticate."""
         return self._tokens is not None or self._certificates
 
     def enter(self, path: str, context: Context) -> None:

@@ -65,7 +65,6 @@ class Credentials:
 
     @property
     def given(self) -> bool:
-        """True if there is a token or certificate to present."""
         return bool(self.token or self.token_file or self.tls_cert)
 
     def current_token(self) -> str:

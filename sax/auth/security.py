@@ -66,12 +66,10 @@ class Security:
 
     @property
     def authenticates(self) -> bool:
-        """True if callers must authenticate."""
         return bool(self.tokens or self.tls_ca)
 
     @property
     def admins(self) -> Acl:
-        """Principals allowed to change state on this server."""
         return parse_acl(self.admin_acl, "admin_acl")
 
     def authentication(self) -> Authentication:

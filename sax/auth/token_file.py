@@ -107,7 +107,6 @@ def _parse_line(line: str, where: str) -> tuple[bytes, Principal]:
 
 
 def new_token() -> str:
-    """Generate a random token; keep it secret."""
     return _PREFIX + secrets.token_urlsafe(_BYTES)
 
 

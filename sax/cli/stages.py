@@ -87,7 +87,6 @@ def reason(published: PublishedModel) -> str:
 
 
 def failure(published: PublishedModel) -> str | None:
-    """Return why a replica failed to load; None if none has."""
     for replica in published.replicas:
         if replica.status is ServableStatus.FAILED:
             return replica.reason or "it failed to load and gave no reason"

@@ -46,7 +46,6 @@ class Attempts:
 
     @property
     def wait_s(self) -> float:
-        """Seconds to wait for a first ready replica."""
         left_s = self.left_s
         return self.patience.ready_s if left_s is None else min(left_s, self.patience.ready_s)
 

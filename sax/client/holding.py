@@ -84,7 +84,6 @@ class HeldQueue:
             self._count -= 1
 
     async def close(self) -> None:
-        """Stop reporting."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -129,7 +128,6 @@ class Holding:
         self._queues: dict[str, HeldQueue] = {}
 
     def queue(self, model_id: str) -> HeldQueue:
-        """Return the model's queue, creating it if needed."""
         if model_id not in self._queues:
             self._queues[model_id] = HeldQueue(
                 self._source,

@@ -164,7 +164,6 @@ class _CellBucket:
         return self._known
 
     def _read(self) -> dict[str, bytes]:
-        """Return the location files by cell."""
         import obstore
 
         located: dict[str, bytes] = {}

@@ -128,7 +128,6 @@ class OperatorCalls:
         return [codec.decode_published(model) for model in reply.published_models]
 
     async def servers(self, cell: str | None = None, *, timeout_s: float | None = None) -> Servers:
-        """List the model servers that joined a cell."""
         reply = await self._list(_cell(cell), timeout_s)
         return [codec.decode_joined(server) for server in reply.servers]
 

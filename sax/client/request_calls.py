@@ -173,8 +173,6 @@ class RequestCalls:
         timeout_s: float | None,
         route: Route = ANY_ROUTE,
     ) -> Reply:
-        """Make a unary call on a ready replica."""
-
         async def ask(replica: ModelServerConnection, left_s: float | None) -> Reply:
             return await replica.call(method.path, request, method.reply, left_s)
 

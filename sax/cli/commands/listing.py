@@ -125,7 +125,6 @@ def model_row(model: PublishedModel) -> tuple[str, ...]:
 
 
 def details(model: PublishedModel) -> list[tuple[str, str]]:
-    """Return the lines of `sax ls MODEL` as (name, value)."""
     spec = model.spec
     lines = [
         ("model", spec.model_id),

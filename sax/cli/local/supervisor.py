@@ -62,7 +62,6 @@ class Supervisor:
         self._records[name] = Record(self._records[name].failures, answered=True)
 
     def pid(self, name: str) -> int | None:
-        """Return the process id of a child; None while it is down."""
         for gang in self._gangs:
             for child in gang.children:
                 if child.name == name:

@@ -215,7 +215,6 @@ def check_security(plan: CellPlan) -> None:
 
 
 def announcement(plan: CellPlan) -> str:
-    """Return the addresses and folders to show to the user."""
     places = [
         ("gateway", f"{plan.gateway_url}   OpenAI clients: {plan.gateway_url}/v1"),
         ("admin server", f"{plan.admin_address}   status: http://127.0.0.1:{plan.status_port}/"),
