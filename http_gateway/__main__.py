@@ -105,7 +105,7 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
 
 
 class GatewayServer(uvicorn.Server):
-    """uvicorn server that does not raise a handled signal again, so that the exit code is 0."""
+    """uvicorn server that does not re-raise a handled signal, so that the exit code is 0."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:

@@ -143,7 +143,7 @@ def openai_response(problem: Problem) -> Response:
 
 
 def saxml_response(problem: Problem, generation: int) -> Response:
-    """Format for Saxml. Generation 1 uses 400 for all but 401 and 403, which it never had."""
+    """Format for Saxml. Generation 1 uses 400 except for 401 and 403, which it did not have."""
     if generation == 1:
         return _generation_1(problem)
     detail = _details(problem) if problem.fields else problem.text

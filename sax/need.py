@@ -1,6 +1,6 @@
 """Resources that a server must have to load a model that another server refused.
 
-A server reports them in its error and status, so that nobody has to parse the message.
+A server reports them in its error and status, so that no client has to parse the message.
 """
 
 from __future__ import annotations

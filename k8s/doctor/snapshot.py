@@ -83,7 +83,6 @@ class Snapshot:
 
     @property
     def our_pods(self) -> list[Object]:
-        """Pods of sax that are not being deleted."""
         return [
             pod
             for pod in self.of("pods")

@@ -1,7 +1,7 @@
 """Authenticates the callers of a server, by bearer token or client certificate.
 
 A valid token takes precedence over the connection's certificate (a gateway calls for many users);
-an invalid token is refused whatever the certificate says.
+an invalid token is refused even with a valid certificate.
 """
 
 from __future__ import annotations

@@ -134,8 +134,7 @@ def own_account() -> Context:
 
 
 def told_to_user(error: SaxError) -> SaxError:
-    """Translate an error about our own credentials for the user whose request hit it: that we are
-    refused does not mean that the user is."""
+    """Reword a refusal of our own credentials: the user whose request hit it may have access."""
     if _user.get() is None or not isinstance(error, Unauthenticated | PermissionDenied):
         return error
     return AdminUnavailable(

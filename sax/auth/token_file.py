@@ -2,7 +2,7 @@
 
 A line is `NAME SHA256HEX`: a token with this hash authenticates NAME. Lines that start with # are
 comments. A name may have several lines, so that a token can be rotated without a gap. The file
-holds hashes only, so reading it does not let anyone call.
+holds hashes only, so reading it grants no access.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ class TokenFile:
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """Return a value that changes with the file; None if there is no file."""
     try:
         found = path.stat()
     except OSError:

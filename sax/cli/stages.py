@@ -71,7 +71,6 @@ def phase(replica: ReplicaStatus) -> str:
 
 
 def summary(published: PublishedModel) -> str:
-    """Return the state of the first replica that is not ready, or "ready"."""
     if not published.wanted_replicas:
         return "scaled to zero" if published.spec.autoscaling else "no replicas wanted"
     waiting = [stage for stage in replica_stages(published) if stage.phase != "ready"]

@@ -60,7 +60,7 @@ class Attempts:
         return left
 
     def failed(self, address: str, error: SaxError) -> None:
-        """Record a failure that another replica may not have; raise any other, and the last one."""
+        """Record a failure that other replicas may not share; raise any other, and the last one."""
         self.tried.add(address)
         self.failures += 1
         self.last = error

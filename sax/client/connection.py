@@ -57,7 +57,6 @@ class ModelServerConnection:
 
     @property
     def outstanding(self) -> int:
-        """Number of requests in progress, streamed or unary."""
         return len(self._inboxes) + self._calls
 
     @property

@@ -20,7 +20,7 @@ _PAUSE_S = 0.05
 
 
 class HistoryCalls:
-    """Needs an admin."""
+    """Mixin: version and event calls, all on the admin."""
 
     _admin: Admin
 

@@ -18,7 +18,7 @@ from sax.proto import cell_pb2
 logger = logging.getLogger(__name__)
 
 _REPORT_S = 1.0
-_TRUSTED_S = 10.0  # how long the admin's last answer counts while the admin is away
+_TRUSTED_S = 10.0  # how long the admin's last answer stays valid while the admin is unreachable
 _RETRY_AFTER_S = 2.0
 
 

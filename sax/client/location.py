@@ -135,7 +135,7 @@ class _CellBucket:
     def _run(self, looking: Future[str]) -> None:
         try:
             found, error = self._find(), None
-        except BaseException as exc:  # whatever it is, waiters must see it
+        except BaseException as exc:  # waiters must see any error
             found, error = "", exc
         self._looked_at = time.monotonic()
         if error is None:

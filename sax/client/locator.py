@@ -2,7 +2,7 @@
 
 Follows the ready replicas of every requested model, picks the least loaded one, and tries another
 if it is lost or full before its first token. The admin is never on the request path: while it is
-away, the last known replicas are used.
+down, the last known replicas are used.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ Servers = list[JoinedServer]
 
 
 class OperatorCalls:
-    """Needs an admin."""
+    """Mixin: operators' calls, all on the admin."""
 
     _admin: Admin
 

@@ -33,7 +33,7 @@ _SAXML_STREAM = _Method("/sax.server.lm.LMService/GenerateStream", lm_pb2.Genera
 
 
 class RequestCalls:
-    """Needs a locator."""
+    """Mixin: requests to replicas that the locator picks."""
 
     _locator: Locator
 

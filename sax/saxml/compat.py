@@ -142,7 +142,6 @@ class LanguageModel:
         self._route = route
 
     def Generate(self, text: str, options: ModelOptions | None = None) -> list[tuple[str, float]]:
-        """Return each sample with its score."""
         options = options or ModelOptions()
         return _client(self._model_id).saxml_generate(
             self._model_id, text, options.extra_inputs, options.timeout_s, route=self._route
@@ -185,7 +184,6 @@ class LanguageModel:
         )
 
     def Gradient(self, prefix: str, suffix: str, options: ModelOptions | None = None) -> NoReturn:
-        """Not served yet."""
         raise _unserved("LM().Gradient")
 
 

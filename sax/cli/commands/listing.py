@@ -145,7 +145,6 @@ def details(model: PublishedModel) -> list[tuple[str, str]]:
 
 
 def bounds(autoscaling: Autoscaling | None) -> str:
-    """Format as "0 to 4 replicas, for a queue of 2 each"."""
     if autoscaling is None:
         return ""
     least, most = autoscaling.min_replicas, autoscaling.max_replicas

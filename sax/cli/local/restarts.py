@@ -102,7 +102,6 @@ def describe_death(exit: Exit) -> str:
 
 
 def describe_exit(code: int) -> str:
-    """Format an exit status: "exit code 3" or "killed by SIGKILL"."""
     if code >= 0:
         return f"exit code {code}"
     try:

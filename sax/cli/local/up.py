@@ -132,9 +132,10 @@ def cell_plan(
 
 
 def runs_a_cell(command: Callable[..., Work]) -> Callable[..., None]:
-    """Make a command of a function from a CellPlan, and its own arguments, to the cell's work.
+    """Turn a function that takes a CellPlan and arguments of its own into a command.
 
-    The command takes those arguments and the options of `cell_plan`.
+    The command takes the options of `cell_plan` and those arguments; the cell runs the returned
+    work.
     """
     shared = inspect.signature(cell_plan, eval_str=True).parameters
     _, *own = inspect.signature(command, eval_str=True).parameters.values()
