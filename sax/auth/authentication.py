@@ -54,11 +54,7 @@ class Authentication:
         enter_call(principal)
 
     def enter_message(self, token: str, sender: Principal) -> None:
-        """Set the caller of one request on a stream, by its own token or else as the stream's
-        sender.
-
-        Raises Unauthenticated.
-        """
+        """Set a stream request's caller: its token's, else the sender. Raises Unauthenticated."""
         if not self.on:
             return
         principal = self.of_token(token) if token else sender

@@ -132,10 +132,9 @@ def cell_plan(
 
 
 def runs_a_cell(command: Callable[..., Work]) -> Callable[..., None]:
-    """Turn a function that takes a CellPlan and arguments of its own into a command.
+    """Turn a function of a CellPlan and its own arguments into a command that runs a cell.
 
-    The command takes the options of `cell_plan` and those arguments; the cell runs the returned
-    work.
+    The command takes those arguments and the options of `cell_plan`.
     """
     shared = inspect.signature(cell_plan, eval_str=True).parameters
     _, *own = inspect.signature(command, eval_str=True).parameters.values()
@@ -196,10 +195,7 @@ def up(
 
 
 def check_security(plan: CellPlan) -> None:
-    """Warn about an open gateway.
-
-    Raises InvalidRequest if the cell's own processes lack a token for each other.
-    """
+    """Warn about an open gateway. Raises InvalidRequest if the cell's own processes lack a token."""
     if warning := open_warning(
         plan.host,
         closed=plan.tokens is not None,
