@@ -43,7 +43,6 @@ class Auth:
             await self._app(scope, receive, send)
 
     def _caller(self, path: str, token: str) -> Principal:
-        """Return the token's principal. Raises Unauthenticated."""
         if not token:
             if path in PROBES:
                 return ANYONE

@@ -19,7 +19,6 @@ def human_bytes(number: int, digits: int = 2) -> str:
 
 
 def listing(items: Collection[str]) -> str:
-    """The first few items, and how many more there are."""
     more = len(items) - _NAMED
     return ", ".join([*islice(items, _NAMED), *([f"and {more} more"] if more > 0 else [])])
 

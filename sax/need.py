@@ -22,7 +22,6 @@ class Need:
         return -(-self.memory // self.devices) if self.devices else 0
 
     def joined(self, other: Need | None) -> Need:
-        """Combine into a need that satisfies both."""
         if other is None:
             return self
         return Need(
@@ -33,7 +32,6 @@ class Need:
 
 
 def to_text(need: Need) -> str:
-    """Format for an error's metadata."""
     return f"{need.devices} {need.memory} {need.weights}"
 
 

@@ -55,7 +55,6 @@ def _troubles(pod: Object) -> Iterator[_Trouble]:
 
 
 def _story(status: Object) -> Iterator[_Trouble]:
-    """Report why a container is waiting, ended or was restarted."""
     ended = _ended(status)
     waiting = text(status, "state", "waiting", "reason")
     restarts = number(status, "restartCount")

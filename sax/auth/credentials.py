@@ -168,7 +168,6 @@ def _read_token(path: str, stamp: tuple[int, int, int]) -> str:
 
 
 def _checked(token: str, param: str) -> str:
-    """Return a token that fits a header: printable ASCII without spaces."""
     if not (token.isascii() and token.isprintable() and " " not in token):
         raise InvalidRequest(
             f"{param} holds no token: it must be one line without spaces", param=param

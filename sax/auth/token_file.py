@@ -34,7 +34,6 @@ class TokenFile:
         self._principals = _read(self._path)
 
     def find(self, token: str) -> Principal | None:
-        """Return the token's principal according to the current file, or None."""
         self._refresh()
         # Looked up by hash, which a caller cannot steer: timing reveals nothing about tokens.
         return self._principals.get(hash_token(token))

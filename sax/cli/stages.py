@@ -78,7 +78,6 @@ def summary(published: PublishedModel) -> str:
 
 
 def reason(published: PublishedModel) -> str:
-    """Return the admin's reasons why replicas are not ready; empty when all are."""
     reasons = (replica.reason for replica in published.replicas)
     if not published.wanted_replicas:
         return published.scaling_reason

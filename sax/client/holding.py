@@ -59,7 +59,6 @@ class HeldQueue:
 
     @property
     def refusal(self) -> str:
-        """The admin's recent reason why no replica is starting, or ""."""
         return self.reason if self._fresh and not self._starting else ""
 
     @property

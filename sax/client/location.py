@@ -59,7 +59,6 @@ def location_folder(cell: str) -> str:
 
 
 def _look(root: str | None, cell: str | None) -> str | Future[str]:
-    """Return the address, or a future for a bucket."""
     if address := os.environ.get(ADDRESS_VARIABLE):
         return check_addresses(address, ADDRESS_VARIABLE)
     root = root or os.environ.get(ROOT_VARIABLE)

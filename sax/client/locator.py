@@ -179,7 +179,6 @@ class Locator:
     def _failed(
         self, model_id: str, replica: ModelServerConnection, attempts: Attempts, error: SaxError
     ) -> None:
-        """Record a failed attempt; raise if it was the last one."""
         follower = self._followers.get(model_id)
         if follower is not None and isinstance(error, NotLoaded | ReplicaLost):
             follower.doubt(replica.address)

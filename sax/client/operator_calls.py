@@ -183,7 +183,6 @@ class OperatorCalls:
         return await self._admin.read("List", request, admin_pb2.ListResponse, timeout_s)
 
     async def _explain(self, model_id: str) -> SaxError:
-        """Return the error that says why no replica can take a request."""
         try:
             return not_ready(await self.list(model_id))
         except SaxError as error:

@@ -166,7 +166,6 @@ class LanguageModel:
     def Score(
         self, prefix: str, suffix: Sequence[str], options: ModelOptions | None = None
     ) -> list[float]:
-        """Return the log-probability of each suffix."""
         options = options or ModelOptions()
         return _client(self._model_id).score(
             self._model_id,
