@@ -195,7 +195,7 @@ def up(
 
 
 def check_security(plan: CellPlan) -> None:
-    """Warn about an open gateway. Raises InvalidRequest if its own processes lack a token."""
+    """Warn about an open gateway. Raises InvalidRequest if the cell's processes lack a token."""
     if warning := open_warning(
         plan.host,
         closed=plan.tokens is not None,
