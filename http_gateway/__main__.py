@@ -43,7 +43,6 @@ example:
 
 
 def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
-    """Parse the command line; exit with status 2 and a usage text when a flag is wrong."""
     default = GatewayConfig()
     parser = argparse.ArgumentParser(
         prog="http_gateway",
@@ -106,7 +105,7 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
 
 
 class GatewayServer(uvicorn.Server):
-    """uvicorn server that does not raise a handled signal again, so that the exit code is 0."""
+    """uvicorn server that does not re-raise a handled signal, so that the exit code is 0."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:

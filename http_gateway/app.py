@@ -32,7 +32,6 @@ def create_app(
     config: GatewayConfig,
     authentication: Authentication = NO_AUTHENTICATION,
 ) -> FastAPI:
-    """Return an ASGI app that serves one cell."""
     metrics, catalog = GatewayMetrics(), Catalog(client)
     generation = config.saxml_generation
     backend = Backend(client=client, catalog=catalog, config=config, metrics=metrics)

@@ -1,7 +1,7 @@
 """Authentication: reads the token of every HTTP request and forwards it to the cell.
 
 With a token file every request except a probe needs a valid token. Either way, calls to the cell
-carry the user's token and never the gateway's own, so that nobody gains rights by going through
+carry the user's token and never the gateway's own, so that no user gains rights by going through
 the gateway. Pure ASGI.
 """
 
@@ -16,7 +16,7 @@ from sax.auth.authentication import Authentication
 from sax.auth.credentials import acting_as, bearer_token
 from sax.errors import Unauthenticated
 
-PROBES = ("/healthz", "/readyz")  # need no token; without one they do not name models
+PROBES = ("/healthz", "/readyz")  # need no token; without one the reply names no models
 
 _LONGEST = 4096
 
@@ -43,7 +43,6 @@ class Auth:
             await self._app(scope, receive, send)
 
     def _caller(self, path: str, token: str) -> Principal:
-        """Return the token's principal. Raises Unauthenticated."""
         if not token:
             if path in PROBES:
                 return ANYONE

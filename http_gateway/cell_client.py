@@ -74,6 +74,4 @@ class CellClient(Protocol):
 
     async def embed_counted(
         self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
-    ) -> Embedded:
-        """Return one vector per input, and the number of prompt tokens."""
-        ...
+    ) -> Embedded: ...

@@ -69,7 +69,7 @@ class RequestEnvelope:
 
 
 def route_name(scope: Scope) -> str:
-    """Return the route's template, which keeps label values few; "other" if none matched."""
+    """Return the route's template, to bound metric label values; "other" if none matched."""
     return getattr(scope.get("route"), "path", "other")
 
 

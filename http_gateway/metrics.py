@@ -57,5 +57,4 @@ class GatewayMetrics:
         )
 
     def expose(self) -> bytes:
-        """Return the metrics in Prometheus text format."""
         return generate_latest(self.registry)

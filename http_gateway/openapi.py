@@ -32,7 +32,6 @@ def _inline(node: object, definitions: Mapping[str, object]) -> object:
 
 
 def query_of(model: type[BaseModel]) -> dict[str, Any]:
-    """Return `openapi_extra` for a route with this query string."""
     schema = model.model_json_schema()
     required = schema.get("required", [])
     return {

@@ -88,7 +88,6 @@ def _would_answer(model: PublishedModel) -> bool:
 
 
 def _reasons(model: PublishedModel) -> list[str]:
-    """One line per replica on why it is not ready."""
     if not model.replicas:
         return [f"{model.wanted_replicas} replicas wanted, none assigned yet"]
     return [

@@ -143,7 +143,7 @@ def openai_response(problem: Problem) -> Response:
 
 
 def saxml_response(problem: Problem, generation: int) -> Response:
-    """Format for Saxml. Generation 1 uses 400 for all but 401 and 403, which it never had."""
+    """Format for Saxml. Generation 1 uses 400 except for 401 and 403, which it did not have."""
     if generation == 1:
         return _generation_1(problem)
     detail = _details(problem) if problem.fields else problem.text
@@ -168,7 +168,6 @@ def _generation_1(problem: Problem) -> Response:
 
 
 def answer(path: str, error: Exception, generation: int) -> Response:
-    """Return the reply to a failed request, in the format of the path's API family."""
     problem = describe(error)
     if path == "/v1" or path.startswith("/v1/"):
         return openai_response(problem)

@@ -43,13 +43,11 @@ DONE = event(b"[DONE]")
 
 
 async def disconnected(receive: Receive) -> None:
-    """Return when the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def stop(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks and wait for their clean-up."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

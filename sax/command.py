@@ -1,7 +1,7 @@
 """Parts that the commands of `sax` share, in whichever package a command lives.
 
-Commands outside `sax.cli` are found through the entry-point group `sax.commands`, so that their
-packages need not be imported here and may be installed without what the commands compute with.
+Commands outside `sax.cli` are found through the entry-point group `sax.commands`, so their packages
+are not imported here, and the libraries that they compute with need not be installed.
 """
 
 from __future__ import annotations
@@ -71,14 +71,12 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def check_installed(ctx: typer.Context) -> None:
-    """Exit with a message and status 2 if the model server is not installed."""
     if told := missing_model_server(f"`{ctx.command_path}`"):
         say(f"sax: {told}")
         raise typer.Exit(WRONG)
 
 
 def fail(error: Exception, status: int) -> NoReturn:
-    """Exit with the error's text as one line on stderr."""
     say(f"sax: {error}")
     raise typer.Exit(status) from None
 
@@ -86,7 +84,7 @@ def fail(error: Exception, status: int) -> NoReturn:
 def run_alone(
     command: Callable[..., None], name: str, arguments: Sequence[str] | None = None
 ) -> int:
-    """Run a command as a program of its own (`python -m ...`) and return its exit status."""
+    """Run a command as its own program (`python -m ...`) and return its exit status."""
     app = typer.Typer(**PLAIN)
     app.command()(command)
     try:

@@ -90,7 +90,6 @@ def _only(values: Mapping[str, str], *names: str) -> dict[str, str]:
 
 
 def _place(given: Mapping[str, str]) -> str | None:
-    """Return the cell's bucket or folder, or None if not set. Raises InvalidRequest."""
     named = _only(given, "GSBUCKET", "SAX_GCS_BUCKET", "SAX_DIR")
     places = {_spelled(name, value) for name, value in named.items()}
     if len(places) > 1:

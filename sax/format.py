@@ -19,7 +19,6 @@ def human_bytes(number: int, digits: int = 2) -> str:
 
 
 def listing(items: Collection[str]) -> str:
-    """The first few items, and how many more there are."""
     more = len(items) - _NAMED
     return ", ".join([*islice(items, _NAMED), *([f"and {more} more"] if more > 0 else [])])
 
@@ -35,5 +34,4 @@ def clock_time(seconds: float) -> str:
 
 
 def describe_paths(paths: Iterable[str]) -> str:
-    """List model paths."""
     return listing(sorted(set(paths))) or "no path at all"

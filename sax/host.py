@@ -30,8 +30,7 @@ def machine_memory(cgroup: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return `asyncio.Runner`'s loop factory: uvloop's, which is faster, if installed; else
-    None."""
+    """Return uvloop's factory, which is faster, for `asyncio.Runner`; None if not installed."""
     try:
         import uvloop
     except ImportError:

@@ -1,6 +1,6 @@
 """Resources that a server must have to load a model that another server refused.
 
-A server reports them in its error and status, so that nobody has to parse the message.
+A server reports them in its error and status, so that no client has to parse the message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ class Need:
         return -(-self.memory // self.devices) if self.devices else 0
 
     def joined(self, other: Need | None) -> Need:
-        """Combine into a need that satisfies both."""
         if other is None:
             return self
         return Need(
@@ -33,7 +32,6 @@ class Need:
 
 
 def to_text(need: Need) -> str:
-    """Format for an error's metadata."""
     return f"{need.devices} {need.memory} {need.weights}"
 
 

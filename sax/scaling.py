@@ -42,7 +42,7 @@ class ScalingChange:
         )
 
 
-# "off": the number of replicas in the spec, whatever the load.
+# "off": the spec's number of replicas, regardless of load.
 Scaling = Autoscaling | ScalingChange | Literal["off"]
 
 
@@ -58,7 +58,6 @@ def settle(said: Scaling | None, old: Autoscaling | None, replicas: int) -> Auto
 def named(
     min_replicas: int | None, max_replicas: int | None, target_queue: float | None
 ) -> ScalingChange | None:
-    """Return a change of the given bounds; None if none is given."""
     if min_replicas is None and max_replicas is None and target_queue is None:
         return None
     return ScalingChange(

@@ -48,7 +48,6 @@ class Machine:
         return self.memory - math.ceil(kept * _GIB)
 
     def makes(self, chips: int) -> bool:
-        """Return True if slices of `chips` chips can consist of this machine type."""
         return chips == self.chips or (
             self.chips == _PER_HOST and chips > _PER_HOST and chips % _PER_HOST == 0
         )

@@ -30,10 +30,7 @@ _NO_OP: dict[str, tuple[object, ...]] = {
 
 
 def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
-    """Convert messages. Errors name the part at fault, as in messages[2].role.
-
-    Raises InvalidRequest or UnsupportedParameter.
-    """
+    """Raises InvalidRequest or UnsupportedParameter naming the part, as in messages[2].role."""
     return tuple(_to_message(turn, f"messages[{i}].") for i, turn in enumerate(messages))
 
 

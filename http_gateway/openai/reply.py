@@ -58,8 +58,6 @@ class Transcript:
 
 
 class Counted(Protocol):
-    """A choice with token counts."""
-
     @property
     def prompt_tokens(self) -> int: ...
 
@@ -160,7 +158,6 @@ class CompletionEvents(Events):
 
 
 def stream_end(head: Head, kind: str, counts: dict[str, int] | None) -> bytes:
-    """Encode the usage event, if requested, and [DONE]."""
     if counts is None:
         return DONE
     return event(_encode({**head.fields(kind), "choices": [], "usage": counts})) + DONE

@@ -151,7 +151,6 @@ class OpenAiRoutes:
         )
 
     def _feeds(self, job: Job) -> list[Feed[TokenChunk]]:
-        """Return one unstarted call to the cell per generate request."""
         timeout_s = self._backend.config.request_timeout_s
         return [
             partial(self._backend.client.generate_to, r, timeout_s=timeout_s) for r in job.requests

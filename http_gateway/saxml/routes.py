@@ -149,7 +149,6 @@ def _shortage(model: PublishedModel) -> dict[str, object]:
 
 
 def pretty(content: object) -> Response:
-    """Format JSON as generation 2 does."""
     text = json.dumps(content, indent=4, ensure_ascii=False)
     return Response(text, media_type="application/json")
 

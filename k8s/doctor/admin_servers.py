@@ -12,7 +12,6 @@ _ABOUT = "admin server"
 
 
 def findings(snapshot: Snapshot, wanted: ClusterNeeds) -> Iterator[Finding]:
-    """Report the leader, whether it can write its state, and its models."""
     where = f"kubectl -n {snapshot.namespace}"
     if snapshot.admin is None:
         if snapshot.admin_trouble:

@@ -13,7 +13,6 @@ _LEAST = (1, 30)  # for the sleep before a gateway stops
 
 
 def findings(snapshot: Snapshot, wanted: ClusterNeeds) -> Iterator[Finding]:
-    """Report the server's version and each list that could not be read."""
     found = re.match(r"v?(\d+)\.(\d+)", snapshot.version)
     least = ".".join(map(str, _LEAST))
     if found and (int(found[1]), int(found[2])) < _LEAST:

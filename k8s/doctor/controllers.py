@@ -84,7 +84,6 @@ ADDITIONS = {
 
 
 def findings(snapshot: Snapshot, wanted: ClusterNeeds) -> Iterator[Finding]:
-    """Check each kind that is asked for or in use."""
     for use in _in_use(snapshot, wanted):
         addition = ADDITIONS[use]
         missing = _definition(addition, snapshot)

@@ -28,6 +28,5 @@ def worst(findings: Iterable[Finding]) -> str:
 
 
 def some(names: Sequence[str]) -> str:
-    """Format the first three names and the number of others."""
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

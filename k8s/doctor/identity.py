@@ -18,7 +18,6 @@ _PLACEHOLDERS = ("BUCKET_NAME", "PROJECT_ID", "SAX_GSA", "PROJECT_NUMBER")
 
 
 def findings(snapshot: Snapshot, wanted: ClusterNeeds) -> Iterator[Finding]:
-    """Check the ServiceAccount, the bucket and the nodes."""
     if snapshot.knows("serviceaccounts"):
         yield _account(snapshot)
     bucket: Object = {}

@@ -36,7 +36,6 @@ def findings(snapshot: Snapshot, wanted: ClusterNeeds) -> Iterator[Finding]:
 
 
 def _images(snapshot: Snapshot) -> dict[str, list[str]]:
-    """Return each image with the names of the objects that use it."""
     found: dict[str, list[str]] = defaultdict(list)
     for kind in ("deployments", "jobsets", "leaderworkersets"):
         for thing in snapshot.of(kind):

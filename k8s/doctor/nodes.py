@@ -121,7 +121,6 @@ def _by_trouble(nodes: Sequence[Object], there: TpuSlice) -> Mapping[str, list[s
 
 
 def _troubles(node: Object, there: TpuSlice) -> list[str]:
-    """Return why no sax pod would start on a node."""
     found: list[str] = []
     if not holds(node, "Ready"):
         found.append("not ready")

@@ -22,7 +22,6 @@ _Trouble = tuple[str, str, str]  # level, what, kind of remedy
 
 
 def findings(snapshot: Snapshot, wanted: ClusterNeeds) -> Iterator[Finding]:
-    """Report pods with problems, grouped by problem."""
     if not snapshot.knows("pods"):
         return
     by_trouble: dict[_Trouble, list[str]] = defaultdict(list)
@@ -56,7 +55,6 @@ def _troubles(pod: Object) -> Iterator[_Trouble]:
 
 
 def _story(status: Object) -> Iterator[_Trouble]:
-    """Report why a container is waiting, ended or was restarted."""
     ended = _ended(status)
     waiting = text(status, "state", "waiting", "reason")
     restarts = number(status, "restartCount")

@@ -37,7 +37,6 @@ _REASONS = {"FailedScheduling", "FailedCreate", "FailedScaleUp", "NotTriggerScal
 
 
 def findings(snapshot: Snapshot, wanted: ClusterNeeds) -> Iterator[Finding]:
-    """Check the namespace's quotas, and its events for signs of missing capacity."""
     for quota in snapshot.of("resourcequotas"):
         yield from _of_quota(quota, snapshot, wanted)
     if not snapshot.knows("events"):

@@ -83,7 +83,6 @@ class Snapshot:
 
     @property
     def our_pods(self) -> list[Object]:
-        """Pods of sax that are not being deleted."""
         return [
             pod
             for pod in self.of("pods")
@@ -97,7 +96,6 @@ class Snapshot:
 
     @property
     def is_deployed(self) -> bool:
-        """True if any object of sax exists in the namespace."""
         kinds = ("deployments", "jobsets", "leaderworkersets", "pods")
         return any(is_ours(thing) for kind in kinds for thing in self.of(kind))
 
@@ -112,5 +110,4 @@ class ClusterNeeds:
 
 
 def is_ours(thing: Object) -> bool:
-    """Return True if the labels say that the object belongs to sax."""
     return label(thing, "app.kubernetes.io/part-of") == "sax" or label(thing, "app") in OUR_APPS

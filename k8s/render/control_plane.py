@@ -34,7 +34,6 @@ def control_plane_of(packaged: Iterable[Object], order: Order) -> list[Object]:
 
 
 def put_in(namespace: str, objects: Iterable[Object]) -> None:
-    """Set the namespace of each object, and of the service accounts it refers to."""
     for each in objects:
         each["metadata"]["namespace"] = namespace
         for subject in each.get("subjects", ()):

@@ -11,7 +11,6 @@ Object = dict[str, Any]
 
 
 def part(thing: Object, *path: str) -> Object:
-    """Return the object at a path; {} if there is none."""
     found = _at(thing, path)
     return cast("Object", found) if isinstance(found, dict) else {}
 
@@ -29,13 +28,11 @@ def text(thing: Object, *path: str) -> str:
 
 
 def number(thing: Object, *path: str) -> int:
-    """Return the integer at a path; 0 if there is none."""
     found = text(thing, *path)
     return int(found) if found.lstrip("-").isdecimal() else 0
 
 
 def is_set(thing: Object, *path: str) -> bool:
-    """Return True if the value at a path is truthy."""
     return bool(_at(thing, path))
 
 
@@ -48,7 +45,6 @@ def label(thing: Object, key: str) -> str:
 
 
 def condition(thing: Object, kind: str) -> Object:
-    """Return a condition of the status by type; {} if it was never set."""
     found = parts(thing, "status", "conditions")
     none: Object = {}
     return next((each for each in found if text(each, "type") == kind), none)

@@ -23,7 +23,7 @@ def memory_request(there: TpuSlice, planned: Planned | None) -> int:
     Every TPU machine has more memory than its chips, so this fits. The request never exceeds what
     a node can give after its own reservation and its agents; otherwise the pod would wait forever
     for a larger node. There is no limit: a machine serves one pod alone (which has all the chips),
-    and killing it while memory is free helps nobody.
+    and there is no reason to kill it while memory is free.
 
     Without a plan the size of the weights is unknown, and the request is a moderate constant.
     """
@@ -35,5 +35,4 @@ def memory_request(there: TpuSlice, planned: Planned | None) -> int:
 
 
 def quantity(size: int) -> str:
-    """Format bytes as a Kubernetes quantity: 32Gi."""
     return f"{size // _GIB}Gi"

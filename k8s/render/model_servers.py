@@ -29,7 +29,6 @@ _MOST_CPUS = 0.5  # largest share of a machine's CPUs to request
 
 
 def model_servers(order: Order, placed: SlicePlacement, model_id: ModelId) -> list[Object]:
-    """Render one JobSet per replica, one JobSet for all replicas, or a LeaderWorkerSet."""
     packaged = model_server_set()
     sets = [_jobset(packaged, name, order, placed, model_id) for name in order.set_names]
     if order.kind == "leaderworkerset":

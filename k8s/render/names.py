@@ -28,10 +28,7 @@ def check_label(text: str, what: str, param: str | None = None) -> str:
 
 
 def check_service(text: str, what: str, param: str | None = None) -> str:
-    """Return the name of a future Service unchanged: it must start with a letter.
-
-    Raises InvalidName.
-    """
+    """Return a Service name unchanged: it must start with a letter. Raises InvalidName."""
     check_label(text, what, param)
     if _SERVICE.fullmatch(text):
         return text

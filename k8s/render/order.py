@@ -82,7 +82,6 @@ class Order:
 
     @property
     def set_names(self) -> list[str]:
-        """Names of the JobSets, or of the one JobSet or LeaderWorkerSet."""
         if self.kind != "jobset":
             return [self.name]
         return [f"{self.name}-{index}" for index in range(self.replicas)]

@@ -19,7 +19,6 @@ _UNDERSTOOD = {"apiVersion", "kind", "resources"}
 
 
 def control_plane() -> list[Object]:
-    """Load admin servers, gateways, and the objects both need."""
     return list(objects_in(files("k8s").joinpath("control")))
 
 

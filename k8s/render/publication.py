@@ -52,7 +52,6 @@ class PublishCommand:
 
 
 def publication_of(order: Order, planned: Planned | None) -> PublishCommand:
-    """Return the publication of an order's model on its servers."""
     is_registered = _is_registered(order, planned)
     model_id = model_id_of(order)
     path = order.model_path or (planned.path if planned else None)

@@ -15,7 +15,6 @@ _UNITS = {
 
 
 def parse_quantity(text: str) -> float | None:
-    """Return the number; None if the text is not a quantity."""
     found = _NUMBER.fullmatch(text.strip())
     if found is None:
         return None

@@ -41,7 +41,6 @@ class Rendered:
         return self.heading + _dump(self.objects)
 
     def as_files(self) -> dict[str, str]:
-        """Return the files of a kustomize folder by name."""
         parts = {CONTROL_FILE: self.control, SERVERS_FILE: self.servers}
         files = {name: self.heading + _dump(part) for name, part in parts.items() if part}
         listing = {

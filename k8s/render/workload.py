@@ -14,7 +14,6 @@ def template_of(thing: Object) -> Object:
 
 
 def pod_of(thing: Object) -> Object:
-    """Return the spec of its pods, or of the pod itself."""
     return part(template_of(thing), "spec") or part(thing, "spec")
 
 

@@ -23,7 +23,6 @@ class Principal:
 
     @property
     def known(self) -> bool:
-        """True if the caller authenticated."""
         return bool(self.name)
 
 
@@ -38,7 +37,6 @@ def caller() -> Principal:
 
 
 def enter_call(principal: Principal) -> None:
-    """Set the principal of the call that this task answers."""
     _current.set(principal)
 
 

@@ -1,7 +1,7 @@
 """Authenticates the callers of a server, by bearer token or client certificate.
 
 A valid token takes precedence over the connection's certificate (a gateway calls for many users);
-an invalid token is refused whatever the certificate says.
+an invalid token is refused even with a valid certificate.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ class Authentication:
 
     @property
     def on(self) -> bool:
-        """True if callers must authenticate."""
         return self._tokens is not None or self._certificates
 
     def enter(self, path: str, context: Context) -> None:
@@ -55,11 +54,7 @@ class Authentication:
         enter_call(principal)
 
     def enter_message(self, token: str, sender: Principal) -> None:
-        """Set the caller of one request on a stream, by its own token or else as the stream's
-        sender.
-
-        Raises Unauthenticated.
-        """
+        """Set a stream request's caller: its token's, else the sender. Raises Unauthenticated."""
         if not self.on:
             return
         principal = self.of_token(token) if token else sender

@@ -65,7 +65,6 @@ class Credentials:
 
     @property
     def given(self) -> bool:
-        """True if there is a token or certificate to present."""
         return bool(self.token or self.token_file or self.tls_cert)
 
     def current_token(self) -> str:
@@ -135,8 +134,7 @@ def own_account() -> Context:
 
 
 def told_to_user(error: SaxError) -> SaxError:
-    """Translate an error about our own credentials for the user whose request hit it: that we are
-    refused does not mean that the user is."""
+    """Reword a refusal of our own credentials: the user whose request hit it may have access."""
     if _user.get() is None or not isinstance(error, Unauthenticated | PermissionDenied):
         return error
     return AdminUnavailable(
@@ -170,7 +168,6 @@ def _read_token(path: str, stamp: tuple[int, int, int]) -> str:
 
 
 def _checked(token: str, param: str) -> str:
-    """Return a token that fits a header: printable ASCII without spaces."""
     if not (token.isascii() and token.isprintable() and " " not in token):
         raise InvalidRequest(
             f"{param} holds no token: it must be one line without spaces", param=param

@@ -66,12 +66,10 @@ class Security:
 
     @property
     def authenticates(self) -> bool:
-        """True if callers must authenticate."""
         return bool(self.tokens or self.tls_ca)
 
     @property
     def admins(self) -> Acl:
-        """Principals allowed to change state on this server."""
         return parse_acl(self.admin_acl, "admin_acl")
 
     def authentication(self) -> Authentication:
@@ -80,10 +78,7 @@ class Security:
         return Authentication(tokens, certificates=bool(self.tls_ca))
 
     def listen(self, server: grpc.aio.Server, address: str) -> int:
-        """Add a port to the server.
-
-        Raises RuntimeError if it is taken, InvalidRequest for unusable certificate files.
-        """
+        """Raises RuntimeError for a taken port, InvalidRequest for unusable certificate files."""
         if not self.tls_cert:
             return server.add_insecure_port(address)
         pair = (read_pem(self.tls_key, "tls_key"), read_pem(self.tls_cert, "tls_cert"))

@@ -2,7 +2,7 @@
 
 A line is `NAME SHA256HEX`: a token with this hash authenticates NAME. Lines that start with # are
 comments. A name may have several lines, so that a token can be rotated without a gap. The file
-holds hashes only, so reading it does not let anyone call.
+holds hashes only, so reading it grants no access.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ class TokenFile:
         self._principals = _read(self._path)
 
     def find(self, token: str) -> Principal | None:
-        """Return the token's principal according to the current file, or None."""
         self._refresh()
         # Looked up by hash, which a caller cannot steer: timing reveals nothing about tokens.
         return self._principals.get(hash_token(token))
@@ -54,7 +53,6 @@ class TokenFile:
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """Return a value that changes with the file; None if there is no file."""
     try:
         found = path.stat()
     except OSError:
@@ -107,7 +105,6 @@ def _parse_line(line: str, where: str) -> tuple[bytes, Principal]:
 
 
 def new_token() -> str:
-    """Generate a random token; keep it secret."""
     return _PREFIX + secrets.token_urlsafe(_BYTES)
 
 

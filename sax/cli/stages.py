@@ -71,7 +71,6 @@ def phase(replica: ReplicaStatus) -> str:
 
 
 def summary(published: PublishedModel) -> str:
-    """Return the state of the first replica that is not ready, or "ready"."""
     if not published.wanted_replicas:
         return "scaled to zero" if published.spec.autoscaling else "no replicas wanted"
     waiting = [stage for stage in replica_stages(published) if stage.phase != "ready"]
@@ -79,7 +78,6 @@ def summary(published: PublishedModel) -> str:
 
 
 def reason(published: PublishedModel) -> str:
-    """Return the admin's reasons why replicas are not ready; empty when all are."""
     reasons = (replica.reason for replica in published.replicas)
     if not published.wanted_replicas:
         return published.scaling_reason
@@ -87,7 +85,6 @@ def reason(published: PublishedModel) -> str:
 
 
 def failure(published: PublishedModel) -> str | None:
-    """Return why a replica failed to load; None if none has."""
     for replica in published.replicas:
         if replica.status is ServableStatus.FAILED:
             return replica.reason or "it failed to load and gave no reason"

@@ -46,7 +46,6 @@ class Attempts:
 
     @property
     def wait_s(self) -> float:
-        """Seconds to wait for a first ready replica."""
         left_s = self.left_s
         return self.patience.ready_s if left_s is None else min(left_s, self.patience.ready_s)
 
@@ -61,7 +60,7 @@ class Attempts:
         return left
 
     def failed(self, address: str, error: SaxError) -> None:
-        """Record a failure that another replica may not have; raise any other, and the last one."""
+        """Record a failure that other replicas may not share; raise any other, and the last one."""
         self.tried.add(address)
         self.failures += 1
         self.last = error

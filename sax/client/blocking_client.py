@@ -1,10 +1,10 @@
 """Blocking portal to `AsyncClient`, which runs in an event loop on a thread of its own.
 
-A call is written once, in AsyncClient: here its name takes over signature, docstring and result.
+Each call is written once, in AsyncClient; its signature, docstring and result carry over.
 """
 
 # pyright: reportPrivateUsage=false
-# The two functions that make Client's methods stand before the class.
+# The two functions that make Client's methods come before the class.
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ class Client:
     def __init__(
         self, admin: str | None = None, *, patience: RetryLimits | None = None, preferred: str = ""
     ) -> None:
-        """Takes what AsyncClient takes."""
         self._client = AsyncClient(admin, patience=patience, preferred=preferred)
         self._thread = LoopThread("sax-client")
         atexit.register(self.close)

@@ -57,7 +57,6 @@ class ModelServerConnection:
 
     @property
     def outstanding(self) -> int:
-        """Number of requests in progress, streamed or unary."""
         return len(self._inboxes) + self._calls
 
     @property
@@ -163,7 +162,6 @@ class ModelServerConnection:
             raise codec.decode_failure(last)
 
     def _send(self, message: tokens_pb2.ToServer) -> None:
-        """Send a message, opening a stream if there is none."""
         if self._outgoing is None:
             self._outgoing = asyncio.Queue()
             self._reader = asyncio.create_task(
@@ -172,7 +170,6 @@ class ModelServerConnection:
         self._outgoing.put_nowait(message)
 
     def _cancel(self, number: int) -> None:
-        """Cancel the request on the server unless it has finished."""
         if self._inboxes.pop(number, None) is not None and self._outgoing is not None:
             self._outgoing.put_nowait(
                 tokens_pb2.ToServer(cancel=tokens_pb2.Cancel(id=number)),

@@ -38,7 +38,6 @@ class Follower:
 
     @property
     def addresses(self) -> frozenset[str]:
-        """Addresses that requests may use now."""
         return self.watched.ready or self.watched.former - self._doubted
 
     def doubt(self, address: str) -> None:

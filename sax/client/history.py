@@ -20,7 +20,7 @@ _PAUSE_S = 0.05
 
 
 class HistoryCalls:
-    """Needs an admin."""
+    """Mixin: version and event calls, all on the admin."""
 
     _admin: Admin
 
@@ -71,8 +71,7 @@ class HistoryCalls:
 
 
 async def merging(merge_and_write: Callable[[], Awaitable[None]]) -> None:
-    """Read, merge and write; retry when another client wrote in between, so that both changes
-    apply.
+    """Read, merge and write; retry if another client wrote in between, so that both changes apply.
 
     Raises StaleRevision when other clients win every time.
     """

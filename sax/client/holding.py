@@ -18,7 +18,7 @@ from sax.proto import cell_pb2
 logger = logging.getLogger(__name__)
 
 _REPORT_S = 1.0
-_TRUSTED_S = 10.0  # how long the admin's last answer counts while the admin is away
+_TRUSTED_S = 10.0  # how long the admin's last answer stays valid while the admin is unreachable
 _RETRY_AFTER_S = 2.0
 
 
@@ -59,7 +59,6 @@ class HeldQueue:
 
     @property
     def refusal(self) -> str:
-        """The admin's recent reason why no replica is starting, or ""."""
         return self.reason if self._fresh and not self._starting else ""
 
     @property
@@ -84,7 +83,6 @@ class HeldQueue:
             self._count -= 1
 
     async def close(self) -> None:
-        """Stop reporting."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -129,7 +127,6 @@ class Holding:
         self._queues: dict[str, HeldQueue] = {}
 
     def queue(self, model_id: str) -> HeldQueue:
-        """Return the model's queue, creating it if needed."""
         if model_id not in self._queues:
             self._queues[model_id] = HeldQueue(
                 self._source,

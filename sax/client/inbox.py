@@ -24,7 +24,6 @@ class Mailbox(Protocol):
 
 
 def is_last(chunk: tokens_pb2.Chunk) -> bool:
-    """Return True for the final chunk of a request."""
     return bool(chunk.finish_reason) or chunk.HasField("failure")
 
 

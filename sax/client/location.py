@@ -59,7 +59,6 @@ def location_folder(cell: str) -> str:
 
 
 def _look(root: str | None, cell: str | None) -> str | Future[str]:
-    """Return the address, or a future for a bucket."""
     if address := os.environ.get(ADDRESS_VARIABLE):
         return check_addresses(address, ADDRESS_VARIABLE)
     root = root or os.environ.get(ROOT_VARIABLE)
@@ -135,7 +134,7 @@ class _CellBucket:
     def _run(self, looking: Future[str]) -> None:
         try:
             found, error = self._find(), None
-        except BaseException as exc:  # whatever it is, waiters must see it
+        except BaseException as exc:  # waiters must see any error
             found, error = "", exc
         self._looked_at = time.monotonic()
         if error is None:
@@ -164,7 +163,6 @@ class _CellBucket:
         return self._known
 
     def _read(self) -> dict[str, bytes]:
-        """Return the location files by cell."""
         import obstore
 
         located: dict[str, bytes] = {}

@@ -2,7 +2,7 @@
 
 Follows the ready replicas of every requested model, picks the least loaded one, and tries another
 if it is lost or full before its first token. The admin is never on the request path: while it is
-away, the last known replicas are used.
+down, the last known replicas are used.
 """
 
 from __future__ import annotations
@@ -179,7 +179,6 @@ class Locator:
     def _failed(
         self, model_id: str, replica: ModelServerConnection, attempts: Attempts, error: SaxError
     ) -> None:
-        """Record a failed attempt; raise if it was the last one."""
         follower = self._followers.get(model_id)
         if follower is not None and isinstance(error, NotLoaded | ReplicaLost):
             follower.doubt(replica.address)

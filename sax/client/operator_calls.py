@@ -25,7 +25,7 @@ Servers = list[JoinedServer]
 
 
 class OperatorCalls:
-    """Needs an admin."""
+    """Mixin: operators' calls, all on the admin."""
 
     _admin: Admin
 
@@ -128,7 +128,6 @@ class OperatorCalls:
         return [codec.decode_published(model) for model in reply.published_models]
 
     async def servers(self, cell: str | None = None, *, timeout_s: float | None = None) -> Servers:
-        """List the model servers that joined a cell."""
         reply = await self._list(_cell(cell), timeout_s)
         return [codec.decode_joined(server) for server in reply.servers]
 
@@ -184,7 +183,6 @@ class OperatorCalls:
         return await self._admin.read("List", request, admin_pb2.ListResponse, timeout_s)
 
     async def _explain(self, model_id: str) -> SaxError:
-        """Return the error that says why no replica can take a request."""
         try:
             return not_ready(await self.list(model_id))
         except SaxError as error:

@@ -9,12 +9,10 @@ RETRY_AFTER_S = 2.0  # roughly how often progress changes while a model loads
 
 
 def not_ready(model: PublishedModel) -> ModelNotReady:
-    """Return the error for a request that found no ready replica."""
     return not_ready_because(model.spec.model_id, why_not(model))
 
 
 def not_ready_because(model_id: str, why: str) -> ModelNotReady:
-    """Return the same error for a known reason."""
     return ModelNotReady(
         f"{model_id} is published, but no replica is ready: {why}", retry_after_s=RETRY_AFTER_S
     )

@@ -33,7 +33,7 @@ _SAXML_STREAM = _Method("/sax.server.lm.LMService/GenerateStream", lm_pb2.Genera
 
 
 class RequestCalls:
-    """Needs a locator."""
+    """Mixin: requests to replicas that the locator picks."""
 
     _locator: Locator
 
@@ -173,8 +173,6 @@ class RequestCalls:
         timeout_s: float | None,
         route: Route = ANY_ROUTE,
     ) -> Reply:
-        """Make a unary call on a ready replica."""
-
         async def ask(replica: ModelServerConnection, left_s: float | None) -> Reply:
             return await replica.call(method.path, request, method.reply, left_s)
 

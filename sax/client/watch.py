@@ -131,7 +131,7 @@ async def follow(
         answered, failures = True, 0
         yield watched, events
         if not events:
-            # Do not poll in a tight loop an admin that answers without changes.
+            # Do not poll in a tight loop when the admin answers without changes.
             await asyncio.sleep(pause_s(1))
 
 

@@ -60,7 +60,6 @@ def Publish(
 
 
 def Unpublish(id: str, options: AdminOptions | None = None) -> None:
-    """Unpublish a model."""
     _client(id).unpublish(id, timeout_s=_timeout_s(options))
 
 
@@ -88,7 +87,6 @@ def List(id: str, options: AdminOptions | None = None) -> tuple[str, str, int]:
 
 
 def ListDetail(id: str, options: AdminOptions | None = None) -> ModelDetail:
-    """Return the details of a published model."""
     model = _client(id).list(id, timeout_s=_timeout_s(options))
     return ModelDetail(
         model=model.spec.model_path,
@@ -100,7 +98,6 @@ def ListDetail(id: str, options: AdminOptions | None = None) -> ModelDetail:
 
 
 def ListAll(id: str, options: AdminOptions | None = None) -> list[str]:
-    """List the ids of a cell's models."""
     models = _client(id).list_all(id, timeout_s=_timeout_s(options))
     return [model.spec.model_id for model in models]
 
@@ -145,7 +142,6 @@ class LanguageModel:
         self._route = route
 
     def Generate(self, text: str, options: ModelOptions | None = None) -> list[tuple[str, float]]:
-        """Return each sample with its score."""
         options = options or ModelOptions()
         return _client(self._model_id).saxml_generate(
             self._model_id, text, options.extra_inputs, options.timeout_s, route=self._route
@@ -170,7 +166,6 @@ class LanguageModel:
     def Score(
         self, prefix: str, suffix: Sequence[str], options: ModelOptions | None = None
     ) -> list[float]:
-        """Return the log-probability of each suffix."""
         options = options or ModelOptions()
         return _client(self._model_id).score(
             self._model_id,
@@ -182,14 +177,12 @@ class LanguageModel:
         )
 
     def Embed(self, text: str, options: ModelOptions | None = None) -> list[float]:
-        """Return the vector of a text."""
         options = options or ModelOptions()
         return _client(self._model_id).saxml_embed(
             self._model_id, text, options.extra_inputs, options.timeout_s, route=self._route
         )
 
     def Gradient(self, prefix: str, suffix: str, options: ModelOptions | None = None) -> NoReturn:
-        """Not served yet."""
         raise _unserved("LM().Gradient")
 
 
@@ -220,7 +213,6 @@ class Model:
         self._route = (options or Options()).route()
 
     def LM(self) -> LanguageModel:
-        """Return its text methods."""
         return LanguageModel(self._model_id, self._route)
 
     def VM(self) -> NoReturn:
@@ -236,12 +228,10 @@ class Model:
         raise _unserved("MM()")
 
     def CM(self) -> CustomModel:
-        """Return its custom methods."""
         return CustomModel(self._model_id, self._route)
 
 
 def _client(name: str) -> Client:
-    """Return the client for the cell of a cell or model name."""
     cell = (CellId if name.count("/") == 2 else ModelId).parse(name).cell
     return _client_at(admin_address(cell=cell))
 

@@ -56,11 +56,9 @@ class ModelOptions:
         self._set(key, float(value), float)
 
     def SetExtraInputTensor(self, key: str, value: Sequence[float]) -> None:
-        """Set a list of numbers."""
         self._set(key, tuple(value), tuple)
 
     def SetExtraInputString(self, key: str, value: str) -> None:
-        """Set a text."""
         self._set(key, value, str)
 
     def GetExtraInput(self, key: str) -> float:
@@ -79,11 +77,9 @@ class ModelOptions:
         return self._timeout
 
     def ToProto(self) -> common_pb2.ExtraInputs:
-        """Encode the extra inputs."""
         return encode_extra_inputs(self._inputs)
 
     def ToDebugString(self) -> str:
-        """Format the extra inputs as text."""
         return str(self.ToProto())
 
     @property

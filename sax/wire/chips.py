@@ -32,7 +32,6 @@ def encode_chip(text: str) -> ModelServer.ChipType:
 
 
 def decode_chip(number: int) -> str:
-    """Return the text of a chip type; "unknown" for an unknown number."""
     return _CHIP_TEXTS.get(number, UNKNOWN)
 
 
@@ -43,5 +42,4 @@ def encode_topology(text: str) -> ModelServer.ChipTopology:
 
 
 def decode_topology(number: int) -> str:
-    """Return the text of a topology; "unknown" for an unknown number."""
     return _TOPOLOGY_TEXTS.get(number, UNKNOWN)

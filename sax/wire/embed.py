@@ -27,7 +27,6 @@ def encode_embed(model_id: str, inputs: Sequence[EmbedInput]) -> tokens_pb2.Embe
 
 
 def decode_embed(msg: tokens_pb2.EmbedRequest) -> tuple[str, list[EmbedInput]]:
-    """Return the model id and the inputs."""
     inputs: list[EmbedInput] = [
         tuple(part.tokens.ids) if part.HasField("tokens") else part.text for part in msg.inputs
     ]

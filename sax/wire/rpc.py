@@ -56,7 +56,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
     # Each channel owns its connection, so it does not inherit another channel's backoff.
     ("grpc.use_local_subchannel_pool", 1),
-    # Servers of a cell connect directly, whatever http_proxy says.
+    # Servers of a cell connect directly and ignore http_proxy.
     ("grpc.enable_http_proxy", 0),
 )
 # Without the last two, gRPC disconnects clients for their keepalive pings.

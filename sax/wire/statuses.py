@@ -20,7 +20,6 @@ def encode_state(status: ServableStatus) -> common_pb2.ModelStatus:
 
 
 def decode_state(number: int) -> ServableStatus:
-    """Decode a status; NONE for an unknown number."""
     return _STATUSES.get(number, ServableStatus.NONE)
 
 

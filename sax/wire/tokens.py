@@ -51,7 +51,6 @@ def encode_tokenize(model_id: str, prompt: str | tuple[Message, ...]) -> tokens_
 
 
 def decode_tokenize(msg: tokens_pb2.TokenizeRequest) -> tuple[str, str | tuple[Message, ...]]:
-    """Return the model id and the text or chat."""
     chat = msg.WhichOneof("prompt") == "chat"
     return msg.model_key, _decode_chat(msg.chat) if chat else msg.text
 

@@ -158,10 +158,7 @@ def _after(client: Client, model: str, last: int) -> list[Event]:
 
 
 def whole_version(client: Client, model: str, begun: str) -> str:
-    """Complete the prefix of a version; return it unchanged if no version matches.
-
-    Raises InvalidRequest if several match.
-    """
+    """Complete a version prefix; unchanged if none matches. Raises InvalidRequest if several do."""
     if not _BEGUN.fullmatch(begun):
         return begun
     whole = [one.version for one in client.versions(model) if one.version.startswith(begun)]

@@ -125,7 +125,6 @@ def model_row(model: PublishedModel) -> tuple[str, ...]:
 
 
 def details(model: PublishedModel) -> list[tuple[str, str]]:
-    """Return the lines of `sax ls MODEL` as (name, value)."""
     spec = model.spec
     lines = [
         ("model", spec.model_id),
@@ -146,7 +145,6 @@ def details(model: PublishedModel) -> list[tuple[str, str]]:
 
 
 def bounds(autoscaling: Autoscaling | None) -> str:
-    """Format as "0 to 4 replicas, for a queue of 2 each"."""
     if autoscaling is None:
         return ""
     least, most = autoscaling.min_replicas, autoscaling.max_replicas

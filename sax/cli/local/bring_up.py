@@ -42,7 +42,6 @@ class Voice:
 
     @asynccontextmanager
     async def display(self) -> AsyncGenerator[Display]:
-        """Show bars for as long as this is open."""
         with open_display() as display:
             self._display = display
             try:

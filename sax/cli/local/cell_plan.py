@@ -88,7 +88,6 @@ class CellPlan:
 
     @property
     def model_servers(self) -> tuple[ServerPlan, ...]:
-        """The model servers; each is one process, or a gang with one process per host."""
         return plan_servers(
             servers=self.servers,
             hosts=self.hosts,

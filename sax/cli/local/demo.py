@@ -51,7 +51,6 @@ def demo(
 
 
 def what_next(plan: CellPlan, wanted: Publication) -> str:
-    """Return curl commands to try: Saxml's tutorial, then OpenAI's API."""
     json_header = '--header "Content-type: application/json"'
     if plan.tokens is not None:
         json_header += ' --header "Authorization: Bearer $SAX_TOKEN"'

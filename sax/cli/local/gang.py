@@ -48,7 +48,6 @@ class Gang:
         return any(map(_runs, self._processes))
 
     def pid(self, child: Child) -> int | None:
-        """Return the process id of a child; None while it is down."""
         for known, process in zip(self.children, self._processes, strict=False):
             if known is child and _runs(process):
                 return process.pid

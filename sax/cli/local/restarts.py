@@ -93,7 +93,6 @@ def delay(failures: int, policy: RestartPolicy) -> float:
 
 
 def describe_death(exit: Exit) -> str:
-    """Describe how a process of a gang ended: "died (exit code 3)"."""
     if exit.killed:
         return "stopped answering (the others left it, so it was killed)"
     if exit.code == GANG_LOST_EXIT:
@@ -102,7 +101,6 @@ def describe_death(exit: Exit) -> str:
 
 
 def describe_exit(code: int) -> str:
-    """Format an exit status: "exit code 3" or "killed by SIGKILL"."""
     if code >= 0:
         return f"exit code {code}"
     try:

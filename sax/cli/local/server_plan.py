@@ -39,7 +39,6 @@ class ServerPlan:
 
     @property
     def meeting_point(self) -> str:
-        """Address at which the hosts of a gang meet."""
         return f"127.0.0.1:{self.group_port}"
 
     @property

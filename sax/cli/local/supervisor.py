@@ -43,7 +43,7 @@ class Supervisor:
         self._say = say
         self._policy = policy or RestartPolicy()
         # Every child's standard input is the read end. This process is the only writer, so all
-        # children notice its death, whatever the cause (see sax.cli.local.leash).
+        # children notice however it dies (see sax.cli.local.leash).
         self._leash, self._leash_writer = os.pipe()
         self._gangs = [
             Gang(tuple(members), self._leash, patience or StopTimeouts())
@@ -62,7 +62,6 @@ class Supervisor:
         self._records[name] = Record(self._records[name].failures, answered=True)
 
     def pid(self, name: str) -> int | None:
-        """Return the process id of a child; None while it is down."""
         for gang in self._gangs:
             for child in gang.children:
                 if child.name == name:

@@ -132,7 +132,7 @@ def cell_plan(
 
 
 def runs_a_cell(command: Callable[..., Work]) -> Callable[..., None]:
-    """Make a command of a function from a CellPlan, and its own arguments, to the cell's work.
+    """Turn a function of a CellPlan and its own arguments into a command that runs a cell.
 
     The command takes those arguments and the options of `cell_plan`.
     """
@@ -195,10 +195,7 @@ def up(
 
 
 def check_security(plan: CellPlan) -> None:
-    """Warn about an open gateway.
-
-    Raises InvalidRequest if the cell's own processes lack a token for each other.
-    """
+    """Warn about an open gateway. Raises InvalidRequest if the cell's processes lack a token."""
     if warning := open_warning(
         plan.host,
         closed=plan.tokens is not None,
@@ -215,7 +212,6 @@ def check_security(plan: CellPlan) -> None:
 
 
 def announcement(plan: CellPlan) -> str:
-    """Return the addresses and folders to show to the user."""
     places = [
         ("gateway", f"{plan.gateway_url}   OpenAI clients: {plan.gateway_url}/v1"),
         ("admin server", f"{plan.admin_address}   status: http://127.0.0.1:{plan.status_port}/"),
