@@ -50,8 +50,6 @@ _LOCATION_RETRY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A running admin server."""
-
     role: AdminRole
     port: int
     status_port: int | None
@@ -120,7 +118,7 @@ def _machines(config: AdminConfig, timing: ProvisioningTiming | None) -> Machine
 
 
 async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
-    """Run until told to stop. Raises whatever ended the leadership or the reconciler."""
+    """Run until `stop` is set. Raises whatever ended the leadership or the reconciler."""
     async with running(config) as admin:
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({stopping, admin.life}, return_when=asyncio.FIRST_COMPLETED)
@@ -236,7 +234,7 @@ async def _first_role(role: AdminRole, life: asyncio.Task[None]) -> None:
 
 
 def tell_of_security(config: AdminConfig) -> None:
-    """Warn of what is open, and of model servers that will refuse this admin server."""
+    """Warn about open access, and about model servers that will refuse this admin server."""
     closed = config.security.authenticates
     if warning := open_warning(
         config.host,
@@ -260,7 +258,7 @@ def tell_of_security(config: AdminConfig) -> None:
 
 
 def tell_of_lists(config: AdminConfig, models: Iterable[ModelSpec]) -> None:
-    """Warn of models whose access control lists are not enforced."""
+    """Warn about models whose access control lists are not enforced."""
     guarded = [spec.model_id for spec in models if any(spec.acls.values())]
     if guarded and not config.security.authenticates:
         _log.warning(

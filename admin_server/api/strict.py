@@ -1,4 +1,4 @@
-"""Strict requests: bytes that do not parse and unknown fields are refused by name.
+"""Strict requests: refuse bytes that do not parse, and unknown fields by name.
 
 A field unknown to this admin server would otherwise be dropped silently, and a newer client would
 believe it was honoured.

@@ -41,7 +41,6 @@ class ScalingLoad:
 
     @property
     def some(self) -> bool:
-        """True while requests are queued, running or held."""
         return bool(self.queued or self.running or self.held)
 
 

@@ -76,12 +76,10 @@ class Failures:
             self._by_model[model_id].pop(address, None)
 
     def forget(self, address: str) -> None:
-        """Drop everything known of the server."""
         for failures in self._by_model.values():
             failures.pop(address, None)
 
     def keep_wanted(self, wanted: CellState) -> None:
-        """Drop failures of models or versions that are no longer wanted."""
         kept = {
             model_id: {
                 address: failure
@@ -135,10 +133,8 @@ class AclPushes:
         self._by_address[address] = kept
 
     def forget(self, address: str) -> None:
-        """Drop everything known of the server."""
         self._by_address.pop(address, None)
 
 
 def backoff_s(count: int, jitter: float) -> float:
-    """Seconds to wait after the count-th failure."""
     return min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2 ** min(count - 1, 16)) * jitter

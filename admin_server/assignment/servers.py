@@ -55,8 +55,6 @@ class _ServerRecord:
 
 
 class Servers:
-    """The joined servers, and what each was last seen to hold."""
-
     def __init__(self, *, silence_s: float, jitter: random.Random) -> None:
         self._silence_s = silence_s
         self._servers: dict[str, _ServerRecord] = {}
@@ -168,7 +166,6 @@ class Servers:
         self._failures.keep_wanted(wanted)
 
     def view(self) -> Seen:
-        """Everything, for the planner."""
         pending, failures, pushes = self._pending(), self._failures.all(), self._pushes.all()
         return Seen(
             servers={address: _seen(server) for address, server in self._servers.items()},
@@ -222,7 +219,6 @@ class Servers:
 
 
 def known_paths(infos: Iterable[ServerInfo]) -> list[str]:
-    """Every model path that some server serves."""
     # Deduplicate tuples first: a thousand servers share a few.
     return sorted(set(chain.from_iterable({info.model_paths for info in infos})))
 

@@ -1,7 +1,7 @@
 """Templates of model servers: manifests of a JobSet or LeaderWorkerSet with one replica each.
 
-Parses from a manifest what its servers will have (hosts, devices, tags), and renders from a
-template and a model the object that serves it.
+Parses from a manifest what its servers will have (hosts, devices, tags), and renders the object
+that serves a model.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ class Template:
     hash: str
 
     def is_for(self, model_id: str) -> bool:
-        """True if its patterns admit this model."""
         return not self.patterns or any(fnmatchcase(model_id, each) for each in self.patterns)
 
 
@@ -197,7 +196,6 @@ def _check_replicas(kind: ObjectKind, body: Body) -> None:
 
 
 def pods_of(kind: ObjectKind, body: Body) -> Iterator[Pods]:
-    """The pods that an object will have."""
     spec = part(body, "spec")
     if kind is JOBSET:
         for job in parts(spec, "replicatedJobs"):
