@@ -57,12 +57,11 @@ class Running:
 
     @property
     def cell(self) -> Cell:
-        """The cell it leads. Raises NotLeading."""
         return self.role.require()
 
 
 class Clock:
-    """Seconds since the epoch, never jumping: setting a clock makes no server look silent."""
+    """Seconds since the epoch that never jump: setting the clock makes no server look silent."""
 
     def __init__(self) -> None:
         self._offset = time.time() - time.monotonic()

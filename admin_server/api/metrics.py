@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 class CellCollector(Collector):
-    """All `sax_admin_...` metrics of one admin server."""
-
     def __init__(self, role: AdminRole) -> None:
         self._role = role
 
@@ -141,7 +139,6 @@ class CellCollector(Collector):
 
 
 def registry_of(role: AdminRole) -> CollectorRegistry:
-    """A registry for this admin server alone."""
     registry = CollectorRegistry()
     registry.register(CellCollector(role))
     return registry

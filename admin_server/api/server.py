@@ -73,8 +73,6 @@ Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
 
 
 class AdminService(admin_pb2_grpc.AdminServicer):
-    """gRPC handlers; the cell does the work."""
-
     def __init__(self, role: AdminRole, access: Access = EVERYONE_MAY) -> None:
         self._role = role
         self._access = access

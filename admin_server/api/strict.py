@@ -83,7 +83,6 @@ def _checking(method: Callable[[Any, Any], Awaitable[Any]], *, known_only: bool)
 
 
 def check_known(message: Message) -> None:
-    """Raises InvalidRequest naming the first unknown field."""
     for path in unknown_fields(message):
         raise InvalidRequest(
             f"{message.DESCRIPTOR.name} has no field {path}; it may come from a newer client than "

@@ -229,7 +229,6 @@ class _NodeKinds:
         return kind
 
     def with_path(self, path: str, model_id: str) -> Iterator[NodeKind]:
-        """Kinds that serve the bare path and are not reserved for other models."""
         yield from self._by_path.get(path, ())
         yield from (kind for kind in self.reserved.get(model_id, ()) if path in kind.paths)
 
@@ -251,7 +250,7 @@ class Needs:
         return self._learned.get(spec.model_id)
 
     def of(self, spec: ModelSpec, devices: int) -> int | None:
-        """Bytes of this version on a server with so many devices; None: unknown."""
+        """Bytes of this version on a server with this many devices; None: unknown."""
         if reported := self._reported.get(spec.model_id):
             return reported
         learned = self._learned.get(spec.model_id)
@@ -259,7 +258,7 @@ class Needs:
         return max(stated_bytes(spec, devices) or 0, least) or None
 
     def of_loaded(self, spec: ModelSpec, node: Node, devices: int) -> int | None:
-        """Bytes of what a server has loaded of it, in any version."""
+        """Bytes of the copy that a server has loaded, in any version."""
         if spec.model_id in self._learned and (loaded := node.loaded_bytes(spec.model_id)):
             return loaded
         return self._reported.get(spec.model_id) or stated_bytes(spec, devices)

@@ -147,7 +147,6 @@ class SeenModel:
         return {address: need for address, need in needs.items() if need is not None}
 
     def has_stale_acls(self, address: str, spec: ModelSpec) -> bool:
-        """True if the model is loaded there with ACLs other than its spec's."""
         servable = self.held.get(address)
         if servable is None or servable.status is not ServableStatus.LOADED:
             return False
@@ -254,5 +253,4 @@ def is_current(servable: ServableInfo, spec: ModelSpec) -> bool:
 
 
 def waits(failure: Failure | None, now: float) -> bool:
-    """True while the next try of a failed load is still to come."""
     return failure is not None and not failure.retrying and now < failure.next_try_s

@@ -113,7 +113,7 @@ class Cell:
         self.reconciler.restore(servers)
 
     def dismiss(self) -> None:
-        """Another server leads this cell now: wake all waiters, whose calls then raise NotLeading."""
+        """Another server leads this cell now: wake all waiters, so that they raise NotLeading."""
         self._dismissed = True
         self._notice.post_all()
 

@@ -151,7 +151,7 @@ class Ledger:
         self._compact_if_due()
 
     async def _make(self, make: Callable[[CellState], Record | None]) -> Record | None:
-        """Call `make`; if it gives no record, only trust that on the newest state.
+        """Call `make`; trust a refusal, or no record, only on the newest state.
 
         A record needs no such check: the log refuses records made from an old state.
         """

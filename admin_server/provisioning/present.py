@@ -54,7 +54,6 @@ class Present:
         return "ready" if self.ready else "waiting"
 
     def describe(self, now: float) -> str:
-        """The note for a replica that waits for it."""
         age = f"was created {_duration(now - self.made_at_s)} ago"
         if self.held_up:
             return f"{self.title} {age} and {self.held_up}"

@@ -1,4 +1,4 @@
-"""Delay actions until they have been right for a while: a brief absence must not rent machines.
+"""Delay actions until they have been right for a while, so that a brief absence rents no machines.
 
 Tracks since when each action has been decided on.
 """

@@ -45,8 +45,6 @@ _LONGEST_LEADER_WORKER_SET = 50
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A parsed and checked template."""
-
     name: str
     kind: ObjectKind
     devices: int  # of one replica, over all hosts
@@ -97,7 +95,6 @@ def parse_template(text: str, file: str) -> Template:
 
 
 def object_for(template: Template, model_id: str, name: str, cell: CellId) -> dict[str, Any]:
-    """The object that serves one replica of this model."""
     body = copy.deepcopy(dict(template.body))
     metadata = body["metadata"]
     metadata["name"] = name
