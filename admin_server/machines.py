@@ -60,5 +60,5 @@ class Machines:
 
 
 def _slow_enough(timing: Timing) -> ProvisioningTiming:
-    """Delete nothing before servers had time to find a new leader, or to be missed."""
+    """Delete nothing before servers had time to find a new leader, or to be dropped as silent."""
     return ProvisioningTiming(settle_s=timing.settle_s + timing.silence_s)

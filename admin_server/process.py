@@ -213,7 +213,7 @@ class _Led:
         )
 
     async def _tell_location(self) -> None:
-        """Retry until written: clients that look there would ask the previous leader for ever."""
+        """Retry until written: clients that look there would keep asking the previous leader."""
         root = self._config.sax_root
         while root is not None:
             try:

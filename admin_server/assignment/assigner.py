@@ -108,7 +108,6 @@ class _Filling:
         self.chosen: dict[str, list[str]] = {spec.model_id: [] for spec in specs}
 
     def occupy(self, settled: Iterable[Settled]) -> None:
-        """Reserve the memory of models that need no decision."""
         for one in settled:
             for address in one.addresses:
                 kind = self.fleet.kind_at[address]

@@ -64,7 +64,6 @@ class Failures:
             del failures[next(iter(failures))]
 
     def retry(self, place: Place) -> None:
-        """Mark the next try as under way."""
         address, model_id = place
         failures = self._by_model.get(model_id, {})
         if address in failures:
@@ -112,7 +111,7 @@ class AclPushes:
         }
 
     def sent(self, place: Place, acls: Mapping[str, str], error: str | None, now: float) -> None:
-        """Record that the server accepted or refused them; not resent before a while has passed."""
+        """Record that the server accepted or refused them; they are not resent for a while."""
         address, model_id = place
         pushes = self._by_address.setdefault(address, {})
         known = pushes.get(model_id)

@@ -79,7 +79,6 @@ def report(spec: ModelSpec, intent: Intent, seen: Seen, now: float) -> ModelRepo
 
 
 def report_ready(spec: ModelSpec, addresses: Sequence[str]) -> ModelReport:
-    """Describe a model that needs nothing."""
     replicas = tuple([ReplicaStatus(address, ServableStatus.LOADED) for address in addresses])
     return ModelReport(spec.version, replicas, frozenset(addresses), len(replicas))
 

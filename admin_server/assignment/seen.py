@@ -157,7 +157,6 @@ class SeenModel:
         return _filled(in_force) != _filled(spec.acls)
 
     def push_waits(self, address: str, spec: ModelSpec, now: float) -> bool:
-        """True if sending these ACLs failed and it is too early to retry."""
         push = self.pushes.get(address)
         return push is not None and push.acls == spec.acls and now < push.next_try_s
 

@@ -139,7 +139,6 @@ class Servers:
         return silent
 
     def begin(self, action: Action) -> None:
-        """Record that an action's RPC started."""
         self._servers[action.address].under_way.append(_UnderWay(action))
         if isinstance(action, LoadAction):
             self._failures.retry((action.address, action.model_id))
@@ -162,7 +161,6 @@ class Servers:
         self.changes += 1
 
     def forget_failures(self, wanted: CellState) -> None:
-        """Drop failed loads that are no longer wanted."""
         self._failures.keep_wanted(wanted)
 
     def view(self) -> Seen:
@@ -204,7 +202,7 @@ class Servers:
         return any(u.action.model_id == model_id for u in under_way)
 
     def _sharing(self, info: ServerInfo) -> ServerInfo:
-        """Reuse the tuple of paths of other servers: the paths are many and alike."""
+        """Reuse the path tuple of another server: paths are many, and mostly the same."""
         if len(self._paths) > len(self._servers) + 1:
             self._paths = {s.info.model_paths: s.info.model_paths for s in self._servers.values()}
         paths = self._paths.setdefault(info.model_paths, info.model_paths)

@@ -327,7 +327,6 @@ class Cell:
             self._notice.post_all()
 
     def _is_found(self, model_id: str) -> bool:
-        """True if all replicas of the model are ready."""
         spec = self.ledger.state.models.get(model_id)
         if spec is None:
             return True

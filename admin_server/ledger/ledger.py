@@ -138,7 +138,6 @@ class Ledger:
         await asyncio.shield(asyncio.ensure_future(self._commit(make)))
 
     async def close(self) -> None:
-        """Wait for writes in progress."""
         async with self._one_change:
             if self._compaction is not None:
                 await asyncio.wait([self._compaction])

@@ -49,7 +49,7 @@ class ServerDemand:
 
 
 def demand_of(spec: ModelSpec, need: Need | None = None) -> ServerDemand:
-    """The demand of a spec and of what servers said it needs.
+    """The demand stated by the spec, raised by the need that servers reported.
 
     Total: a record in the log was checked when it was made.
     """

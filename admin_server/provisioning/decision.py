@@ -176,7 +176,6 @@ def _staying(objects: Sequence[Present]) -> list[Present]:
 
 
 def _is_free(situation: Situation, present: Present) -> bool:
-    """True if no server of it has joined, or those that have are idle."""
     servers = situation.sets.get(present.name, NO_SERVERS)
     return not servers.addresses or servers.idle
 

@@ -60,7 +60,7 @@ def connect(namespace: str | None, timeout_s: float = _TIMEOUT_S) -> Kubernetes:
 
 
 class Kubernetes:
-    """A `Cluster` of one namespace. Every call is one request, and raises ClusterTrouble."""
+    """A `Cluster` of one namespace. No call retries, and every call raises ClusterTrouble."""
 
     def __init__(
         self, client: Any, refusals: type[ApiError], failures: tuple[type[Exception], ...]

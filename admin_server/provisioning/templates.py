@@ -234,7 +234,6 @@ def _hosts_of(job: Body) -> int:
 
 
 def _count(value: Any) -> int:
-    """A number of pods; omitted means 1."""
     number = 1 if value is None else int(value)
     if number < 1:
         raise _Wrong(f"asks for {number} pods somewhere: use 1 or more")

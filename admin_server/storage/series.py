@@ -1,4 +1,4 @@
-"""Objects of which only the newest counts: a leader's beats and its list of servers.
+"""Objects where only the newest counts: a leader's beats and its list of servers.
 
     sax/<cell>/<kind>/<term>/<number>
 
