@@ -75,7 +75,6 @@ async def _serve(config: AdminConfig) -> None:
 
 
 def parse(arguments: list[str]) -> AdminConfig:
-    """Parse the flags; exits with a message if they are invalid."""
     parser = _parser()
     flags = parser.parse_args(arguments)
     try:

@@ -1,4 +1,4 @@
-"""Wait for a change of a name without missing one."""
+"""Wait for changes of named things without missing one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ class ChangeSignal:
         self.woken = 0  # names posted while someone may have been waiting
 
     def next(self, name: str = "") -> asyncio.Event:
-        """The event of the name's next change."""
         if name not in self._events:
             self._events[name] = asyncio.Event()
         return self._events[name]
 
     def post(self, names: Iterable[str] = ("",)) -> None:
-        """Wake the waiters of these names."""
         for name in names:
             event = self._events.pop(name, None)
             if event is not None:
@@ -31,5 +29,4 @@ class ChangeSignal:
                 event.set()
 
     def post_all(self) -> None:
-        """Wake all waiters."""
         self.post(list(self._events))

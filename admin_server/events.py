@@ -23,15 +23,12 @@ class CellEvent:
 
 
 class CellEvents:
-    """The most recent ones."""
-
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._kept: deque[CellEvent] = deque(maxlen=_KEPT)
         self._number = 0
 
     def note(self, kind: str, text: str, *, server: str = "", model_id: str = "") -> None:
-        """Record one that happened now."""
         self._number += 1
         self._kept.append(CellEvent(self._number, self._clock(), kind, text, server, model_id))
 

@@ -18,8 +18,6 @@ from admin_server.provisioning.template_folder import TemplateFolder
 
 
 class Machines:
-    """Provisioning of one process."""
-
     def __init__(self, config: AdminConfig, timing: ProvisioningTiming | None = None) -> None:
         """Raises InvalidRequest for bad templates, no cluster, or a missing client package."""
         from admin_server.provisioning.kubernetes import connect
@@ -35,7 +33,6 @@ class Machines:
     async def serving(
         self, cell: Cell, clock: Callable[[], float], timing: Timing | None
     ) -> AsyncGenerator[None]:
-        """Run a provisioner for this cell."""
         cluster = self._connect(self._config.kubernetes_namespace)
 
         async def leads() -> bool:
@@ -63,5 +60,5 @@ class Machines:
 
 
 def _slow_enough(timing: Timing) -> ProvisioningTiming:
-    """Delete nothing before servers had time to find a new leader, or to be missed."""
+    """Delete nothing before servers had time to find a new leader, or to be dropped as silent."""
     return ProvisioningTiming(settle_s=timing.settle_s + timing.silence_s)

@@ -50,8 +50,6 @@ _LOCATION_RETRY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A running admin server."""
-
     role: AdminRole
     port: int
     status_port: int | None
@@ -59,12 +57,11 @@ class Running:
 
     @property
     def cell(self) -> Cell:
-        """The cell it leads. Raises NotLeading."""
         return self.role.require()
 
 
 class Clock:
-    """Seconds since the epoch, never jumping: setting a clock makes no server look silent."""
+    """Seconds since the epoch that never jump: setting the clock makes no server look silent."""
 
     def __init__(self) -> None:
         self._offset = time.time() - time.monotonic()
@@ -120,7 +117,7 @@ def _machines(config: AdminConfig, timing: ProvisioningTiming | None) -> Machine
 
 
 async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
-    """Run until told to stop. Raises whatever ended the leadership or the reconciler."""
+    """Run until `stop` is set. Raises whatever ended the leadership or the reconciler."""
     async with running(config) as admin:
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({stopping, admin.life}, return_when=asyncio.FIRST_COMPLETED)
@@ -216,7 +213,7 @@ class _Led:
         )
 
     async def _tell_location(self) -> None:
-        """Retry until written: clients that look there would ask the previous leader for ever."""
+        """Retry until written: clients that look there would keep asking the previous leader."""
         root = self._config.sax_root
         while root is not None:
             try:
@@ -236,7 +233,7 @@ async def _first_role(role: AdminRole, life: asyncio.Task[None]) -> None:
 
 
 def tell_of_security(config: AdminConfig) -> None:
-    """Warn of what is open, and of model servers that will refuse this admin server."""
+    """Warn about open access, and about model servers that will refuse this admin server."""
     closed = config.security.authenticates
     if warning := open_warning(
         config.host,
@@ -260,7 +257,7 @@ def tell_of_security(config: AdminConfig) -> None:
 
 
 def tell_of_lists(config: AdminConfig, models: Iterable[ModelSpec]) -> None:
-    """Warn of models whose access control lists are not enforced."""
+    """Warn about models whose access control lists are not enforced."""
     guarded = [spec.model_id for spec in models if any(spec.acls.values())]
     if guarded and not config.security.authenticates:
         _log.warning(

@@ -19,7 +19,6 @@ class Access:
     admins: Acl = NOBODY  # allowed everything
 
     def check_cell(self, principal: Principal, doing: str) -> None:
-        """Raises PermissionDenied unless the principal may change the cell, e.g. publish."""
         if self.enforced and not self.admins.allows(principal):
             raise PermissionDenied(
                 f"{_who(principal)} may not {doing} in {self.cell}; allowed: {self.admins} "
@@ -27,10 +26,7 @@ class Access:
             )
 
     def check_model(self, principal: Principal, spec: ModelSpec | None, doing: str) -> None:
-        """Raises PermissionDenied unless the principal may change the model.
-
-        None, a model that does not exist, passes: the caller reports that.
-        """
+        """A model that does not exist (None) passes: the caller reports that."""
         if not self.enforced or spec is None or self.admins.allows(principal):
             return
         owners = parse_acl(spec.admin_acl, "admin_acl")
@@ -41,7 +37,6 @@ class Access:
             )
 
     def check_enforceable(self, spec: ModelSpec) -> None:
-        """Raises UnsupportedParameter for ACLs that would not be enforced."""
         if self.enforced or not (spec.admin_acl or any(spec.acls.values())):
             return
         param = "admin_acl" if spec.admin_acl else "acls"

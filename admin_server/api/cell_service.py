@@ -18,21 +18,17 @@ Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
 
 
 class CellService(cell_pb2_grpc.CellServicer):
-    """gRPC handlers; the cell does the work."""
-
     def __init__(self, role: AdminRole, access: Access = EVERYONE_MAY) -> None:
         self._role = role
         self._access = access
 
     @property
     def _cell(self) -> Cell:
-        """Raises NotLeading."""
         return self._role.require()
 
     async def Rollback(
         self, request: cell_pb2.RollbackRequest, context: Context
     ) -> cell_pb2.RollbackResponse:
-        """Durable before it is acknowledged."""
         spec = self._cell.ledger.state.models.get(request.model_id)
         self._access.check_model(caller(), spec, "roll back")
         if len(request.uuid) not in (0, _UUID_BYTES):
@@ -47,20 +43,17 @@ class CellService(cell_pb2_grpc.CellServicer):
     async def Versions(
         self, request: cell_pb2.VersionsRequest, context: Context
     ) -> cell_pb2.VersionsResponse:
-        """Newest first."""
         versions = self._cell.versions(request.model_id)
         return cell_pb2.VersionsResponse(versions=map(codec.encode_version, versions))
 
     async def Events(
         self, request: cell_pb2.EventsRequest, context: Context
     ) -> cell_pb2.EventsResponse:
-        """Newest first."""
         events = await self._cell.events(request.model_id, request.before, request.limit)
         return cell_pb2.EventsResponse(events=map(codec.encode_event, events))
 
     async def Demand(
         self, request: cell_pb2.DemandRequest, context: Context
     ) -> cell_pb2.DemandResponse:
-        """A client reports requests held for lack of a replica."""
         prospect = self._cell.demand(request.model_id, request.waiting, request.caller)
         return cell_pb2.DemandResponse(starting=prospect.starting, reason=prospect.reason)

@@ -19,13 +19,11 @@ if TYPE_CHECKING:
 
 
 class CellCollector(Collector):
-    """All `sax_admin_...` metrics of one admin server."""
-
     def __init__(self, role: AdminRole) -> None:
         self._role = role
 
     def collect(self) -> Iterator[Metric]:
-        """All metric families; a follower only reports that it does not lead."""
+        """A follower only reports that it does not lead."""
         cell = self._role.cell
         yield GaugeMetricFamily(
             "sax_admin_leading", "1 while this admin server leads the cell", float(bool(cell))
@@ -38,7 +36,6 @@ class CellCollector(Collector):
                 yield from self._objects(cell.provisioner)
 
     def _objects(self, provisioner: Provisioner) -> Iterator[Metric]:
-        """Objects requested from Kubernetes."""
         objects = GaugeMetricFamily(
             "sax_admin_kubernetes_objects",
             "JobSets and LeaderWorkerSets by model and state",
@@ -142,7 +139,6 @@ class CellCollector(Collector):
 
 
 def registry_of(role: AdminRole) -> CollectorRegistry:
-    """A registry for this admin server alone."""
     registry = CollectorRegistry()
     registry.register(CellCollector(role))
     return registry

@@ -30,7 +30,7 @@ _FRESH_S = 0.25
 
 
 class CellListing:
-    """The last response and the state it was built from."""
+    """Cache of the last List response, with the state it was built from."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -73,8 +73,6 @@ Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
 
 
 class AdminService(admin_pb2_grpc.AdminServicer):
-    """gRPC handlers; the cell does the work."""
-
     def __init__(self, role: AdminRole, access: Access = EVERYONE_MAY) -> None:
         self._role = role
         self._access = access
@@ -82,13 +80,11 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     @property
     def _cell(self) -> Cell:
-        """Raises NotLeading."""
         return self._role.require()
 
     async def Publish(
         self, request: admin_pb2.PublishRequest, context: Context
     ) -> admin_pb2.PublishResponse:
-        """Durable before it is acknowledged."""
         spec = codec.decode_spec(request.model)
         self._access.check_cell(caller(), "publish models")
         self._access.check_enforceable(spec)
@@ -98,7 +94,6 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     async def Update(
         self, request: admin_pb2.UpdateRequest, context: Context
     ) -> admin_pb2.UpdateResponse:
-        """Durable before it is acknowledged."""
         spec = codec.decode_spec(request.model)
         self._check_model(spec.model_id, "update")
         self._access.check_enforceable(spec)
@@ -108,7 +103,6 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     async def Unpublish(
         self, request: admin_pb2.UnpublishRequest, context: Context
     ) -> admin_pb2.UnpublishResponse:
-        """Durable before it is acknowledged."""
         self._check_model(request.model_id, "unpublish")
         await self._cell.unpublish(request.model_id, by=caller().name)
         return admin_pb2.UnpublishResponse()
@@ -116,7 +110,6 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     async def List(
         self, request: admin_pb2.ListRequest, context: Context
     ) -> admin_pb2.ListResponse:
-        """A model, or the whole cell with its servers."""
         if request.model_id.count("/") <= _SLASHES_OF_A_CELL:
             return self._listing.answer(self._cell, request.model_id)
         model = self._cell.find(request.model_id)
@@ -159,7 +152,6 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     async def Join(
         self, request: admin_pb2.JoinRequest, context: Context
     ) -> admin_pb2.JoinResponse:
-        """A model server joins or sends a heartbeat."""
         self._access.check_cell(caller(), "join model servers")
         self._cell.join(codec.decode_join(request))
         return admin_pb2.JoinResponse()

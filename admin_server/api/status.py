@@ -117,7 +117,7 @@ def _server_words(server: JoinedServer) -> str:
 
 def _model(model: PublishedModel) -> dict[str, Any]:
     spec = model.spec
-    # Replicas that are not ready first: those are what people look for.
+    # Replicas that are not ready first: people look for those.
     replicas = sorted(model.replicas, key=lambda r: r.status is ServableStatus.LOADED)
     return {
         "model": spec.model_id,

@@ -40,7 +40,6 @@ def health_routes(role: AdminRole, clock: Callable[[], float]) -> list[Route]:
 
 
 def describe_health(role: AdminRole, now: float) -> dict[str, Any]:
-    """Health as JSON: the role, whether reads and writes work, and why not."""
     health, leading = role.health, role.cell is not None
     answer = {
         "status": "degraded" if health.failing else "ok",

@@ -13,8 +13,6 @@ _MOST = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusView:
-    """The part of the lists to show."""
-
     models: str = ""  # only models whose name, path, checkpoint or state contain this
     models_from: int = 0
     servers: str = ""  # only servers whose address, chips, tags or models contain this
@@ -26,7 +24,7 @@ _NUMBERS = {"models_from": 10**9, "servers_from": 10**9, "limit": _MOST}
 
 
 def parse_view(query: Mapping[str, str]) -> StatusView:
-    """Parse a query string. Raises InvalidRequest naming the field at fault."""
+    """Raises InvalidRequest naming the field at fault."""
     values: dict[str, Any] = {}
     for name, text in query.items():
         if name in ("models", "servers"):

@@ -1,4 +1,4 @@
-"""Strict requests: bytes that do not parse and unknown fields are refused by name.
+"""Strict requests: refuse bytes that do not parse, and unknown fields by name.
 
 A field unknown to this admin server would otherwise be dropped silently, and a newer client would
 believe it was honoured.
@@ -83,7 +83,6 @@ def _checking(method: Callable[[Any, Any], Awaitable[Any]], *, known_only: bool)
 
 
 def check_known(message: Message) -> None:
-    """Raises InvalidRequest naming the first unknown field."""
     for path in unknown_fields(message):
         raise InvalidRequest(
             f"{message.DESCRIPTOR.name} has no field {path}; it may come from a newer client than "

@@ -25,8 +25,6 @@ _NOWHERE: frozenset[str] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Servers for each model, and the reason for each missing replica."""
-
     addresses: Mapping[str, tuple[str, ...]]  # by model, kept servers first
     reasons: Mapping[str, tuple[str, ...]]  # by model, one for each missing replica
     needs: Needs
@@ -77,7 +75,6 @@ def assign(
 
 
 def _reported(specs: Sequence[ModelSpec], servers: Sequence[JoinedServer]) -> dict[str, int]:
-    """The memory of these versions as servers report it."""
     versions = {spec.model_id: ("", spec.version) for spec in specs}
     reported: dict[str, int] = {}
     for servable in (servable for server in servers for servable in server.servables):
@@ -111,7 +108,6 @@ class _Filling:
         self.chosen: dict[str, list[str]] = {spec.model_id: [] for spec in specs}
 
     def occupy(self, settled: Iterable[Settled]) -> None:
-        """Reserve the memory of models that need no decision."""
         for one in settled:
             for address in one.addresses:
                 kind = self.fleet.kind_at[address]
@@ -147,7 +143,6 @@ class _Filling:
                     short.setdefault(have + 1, []).append(spec)
 
     def reasons(self, spec: ModelSpec) -> tuple[str, ...]:
-        """One reason for each replica without a server."""
         missing = spec.replicas - len(self.chosen[spec.model_id])
         if missing <= 0:
             return ()
@@ -206,7 +201,6 @@ class _Filling:
 def _best(
     options: Sequence[tuple[NodeKind, int | None]], taken: Collection[str]
 ) -> tuple[NodeKind, Node, int | None] | None:
-    """The best server over all kinds, except those taken."""
     winner: tuple[NodeKind, Node, int | None] | None = None
     least: tuple[bool, tuple[int, int, int, str]] | None = None
     for kind, need in options:

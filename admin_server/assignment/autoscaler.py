@@ -31,8 +31,6 @@ class ScalingTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingLoad:
-    """Current load of one model."""
-
     ready: int = 0  # replicas that the next three figures are summed over
     queued: int = 0  # requests waiting for a slot
     running: int = 0
@@ -41,7 +39,6 @@ class ScalingLoad:
 
     @property
     def some(self) -> bool:
-        """True while requests are queued, running or held."""
         return bool(self.queued or self.running or self.held)
 
 
@@ -68,7 +65,6 @@ class Scaling:
 
 
 def start(bounds: Autoscaling, replicas: int, cause: str, now: float) -> Scaling:
-    """The first decision: `replicas`, clamped to the bounds."""
     wanted = _clamp(bounds, replicas)
     return Scaling(wanted=wanted, cause=f"{cause}: {wanted} wanted", at_s=now)
 
@@ -150,7 +146,7 @@ def _moved(seen: Scaling, wanted: int, cause: str, traffic: ScalingLoad) -> Scal
 
 
 def _would_do(bounds: Autoscaling, traffic: ScalingLoad, peak: float, replicas: int) -> bool:
-    """True if so many replicas keep the queue short; what they cannot run counts as queued."""
+    """True if this many replicas keep the queue short, counting what they cannot run as queued."""
     serving = min(replicas, traffic.ready)
     if not serving:
         return not traffic.some

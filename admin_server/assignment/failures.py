@@ -64,7 +64,6 @@ class Failures:
             del failures[next(iter(failures))]
 
     def retry(self, place: Place) -> None:
-        """Mark the next try as under way."""
         address, model_id = place
         failures = self._by_model.get(model_id, {})
         if address in failures:
@@ -76,12 +75,10 @@ class Failures:
             self._by_model[model_id].pop(address, None)
 
     def forget(self, address: str) -> None:
-        """Drop everything known of the server."""
         for failures in self._by_model.values():
             failures.pop(address, None)
 
     def keep_wanted(self, wanted: CellState) -> None:
-        """Drop failures of models or versions that are no longer wanted."""
         kept = {
             model_id: {
                 address: failure
@@ -114,7 +111,7 @@ class AclPushes:
         }
 
     def sent(self, place: Place, acls: Mapping[str, str], error: str | None, now: float) -> None:
-        """Record that the server accepted or refused them; not resent before a while has passed."""
+        """Record that the server accepted or refused them; they are not resent for a while."""
         address, model_id = place
         pushes = self._by_address.setdefault(address, {})
         known = pushes.get(model_id)
@@ -135,10 +132,8 @@ class AclPushes:
         self._by_address[address] = kept
 
     def forget(self, address: str) -> None:
-        """Drop everything known of the server."""
         self._by_address.pop(address, None)
 
 
 def backoff_s(count: int, jitter: float) -> float:
-    """Seconds to wait after the count-th failure."""
     return min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2 ** min(count - 1, 16)) * jitter

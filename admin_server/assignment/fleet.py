@@ -40,11 +40,10 @@ class Node:
         return self.server.info.address
 
     def fits(self, need: int | None) -> bool:
-        """True if so many bytes fit, as far as is known."""
+        """True if the need fits, as far as both are known."""
         return need is None or not self.tells_memory or need <= self.free
 
     def has_loaded(self, model_id: str) -> bool:
-        """True if the model is in memory now, in any version."""
         return self.loaded_bytes(model_id) is not None
 
     def loaded_bytes(self, model_id: str) -> int | None:
@@ -90,7 +89,6 @@ class NodeKind:
         return ((1, models, minus_free, address), self.nodes[address]) if address else None
 
     def roomiest(self, taken: Collection[str]) -> Node | None:
-        """The server with the most free bytes, except those taken."""
         if self._tightest is None:
             self._tightest = sorted(map(_by_free, self.nodes.values()))
         for _, _, address in reversed(self._tightest):
@@ -164,7 +162,6 @@ class Fleet:
 
     @property
     def looks(self) -> int:
-        """Servers examined so far."""
         return sum(kind.looks for kind in self._kinds.by_key.values())
 
     @property
@@ -172,13 +169,11 @@ class Fleet:
         return max((kind.devices for kind in self.kinds), default=0)
 
     def open_to(self, model_id: str) -> Sequence[NodeKind]:
-        """The kinds not reserved for other models."""
         if self._open is None:
             self._open = [kind for kind in self.kinds if not kind.reserved]
         return [*self._open, *self._kinds.reserved.get(model_id, ())]
 
     def able(self, demand: ServerDemand) -> list[NodeKind]:
-        """The kinds that satisfy a demand."""
         demand = self._shared(demand)
         if demand not in self._able:
             self._able[demand] = [
@@ -234,7 +229,6 @@ class _NodeKinds:
         return kind
 
     def with_path(self, path: str, model_id: str) -> Iterator[NodeKind]:
-        """Kinds that serve the bare path and are not reserved for other models."""
         yield from self._by_path.get(path, ())
         yield from (kind for kind in self.reserved.get(model_id, ()) if path in kind.paths)
 
@@ -253,11 +247,10 @@ class Needs:
         self._learned = learned or {}
 
     def learned(self, spec: ModelSpec) -> Need | None:
-        """The need reported by servers that had too little memory."""
         return self._learned.get(spec.model_id)
 
     def of(self, spec: ModelSpec, devices: int) -> int | None:
-        """Bytes of this version on a server with so many devices; None: unknown."""
+        """Bytes of this version on a server with this many devices; None: unknown."""
         if reported := self._reported.get(spec.model_id):
             return reported
         learned = self._learned.get(spec.model_id)
@@ -265,7 +258,7 @@ class Needs:
         return max(stated_bytes(spec, devices) or 0, least) or None
 
     def of_loaded(self, spec: ModelSpec, node: Node, devices: int) -> int | None:
-        """Bytes of what a server has loaded of it, in any version."""
+        """Bytes of the copy that a server has loaded, in any version."""
         if spec.model_id in self._learned and (loaded := node.loaded_bytes(spec.model_id)):
             return loaded
         return self._reported.get(spec.model_id) or stated_bytes(spec, devices)

@@ -56,7 +56,6 @@ class ModelIndex:
         failures: Mapping[Place, Failure],
         pushes: Mapping[Place, AclPush],
     ) -> Mapping[str, SeenModel]:
-        """Every known model, with actions under way and failures."""
         busy = by_model({}, pending, failures, pushes)
         for model_id in self._changed | self._busy | busy.keys():
             held = self._held.get(model_id)

@@ -1,4 +1,4 @@
-"""The planner: what to do so that seen becomes wanted, as one pure function.
+"""The planner: how to get from the seen state to the wanted one, as one pure function.
 
 From the published specs and what is seen of the servers it makes a plan: loads, unloads, ACL
 updates, and a report on each model.
@@ -158,7 +158,7 @@ def _assign(
 
 
 def _to_place(spec: ModelSpec, model: SeenModel, awaited: Mapping[str, Awaited]) -> ModelSpec:
-    """The spec with as many replicas as need a server for now."""
+    """The spec with only the replicas that need a server now."""
     if spec.model_id in awaited:
         return replace(spec, replicas=spec.replicas - awaited[spec.model_id].replicas)
     # A lone replica of an older version keeps serving until its successor is ready.
@@ -278,7 +278,6 @@ def _in_the_way(
 
 
 def _pushes(specs: Sequence[ModelSpec], seen: Seen, now: float) -> list[UpdateAcls]:
-    """ACL updates for loaded replicas whose ACLs differ from their spec's."""
     pushes: list[UpdateAcls] = []
     for spec in specs:
         model = seen.model(spec.model_id)

@@ -23,8 +23,6 @@ from sax.types import ModelSpec, Progress, ReplicaStatus, ServableStatus
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """The state of one model."""
-
     version: str  # the published version it describes
     replicas: tuple[ReplicaStatus, ...]
     ready: frozenset[str]  # addresses that clients may use
@@ -39,7 +37,6 @@ class Awaited:
     servers: Sequence[str]
 
     def reason(self, seen: Seen) -> str:
-        """The text for replicas that wait for these servers."""
         one = len(self.servers) == 1
         trouble = seen.servers[self.servers[0]].trouble if one else ""
         return (
@@ -59,7 +56,6 @@ class Intent:
 
     @cached_property
     def leaving_models(self) -> frozenset[str]:
-        """Models that lose a replica now."""
         return frozenset(model_id for _, model_id in self.leaving)
 
 
@@ -83,7 +79,6 @@ def report(spec: ModelSpec, intent: Intent, seen: Seen, now: float) -> ModelRepo
 
 
 def report_ready(spec: ModelSpec, addresses: Sequence[str]) -> ModelReport:
-    """Describe a model that needs nothing."""
     replicas = tuple([ReplicaStatus(address, ServableStatus.LOADED) for address in addresses])
     return ModelReport(spec.version, replicas, frozenset(addresses), len(replicas))
 
@@ -127,7 +122,6 @@ def _replica(
     now: float,
     outdated: str,
 ) -> ReplicaStatus:
-    """One assigned replica, with the reason why it is not ready."""
     place = (address, spec.model_id)
     servable, failure = model.held.get(address), model.failure(address, spec)
     status = servable.status if servable else ServableStatus.NONE

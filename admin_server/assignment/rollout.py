@@ -51,7 +51,7 @@ def unloads(
 
 
 def _held(model: SeenModel) -> Iterable[str]:
-    """Every server that has something of the model to unload."""
+    """Servers that hold or are loading the model and are not unloading it already."""
     held = [address for address, servable in model.held.items() if servable.status in HELD]
     if not model.pending:
         return held

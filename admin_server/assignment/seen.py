@@ -76,8 +76,6 @@ class AclPush:
 
 @dataclass(frozen=True, slots=True)
 class SeenServer:
-    """A joined server as last seen."""
-
     joined: JoinedServer
     answered: bool = True  # True once GetStatus succeeded since it joined
     trouble: str = ""  # why it does not answer now
@@ -94,14 +92,12 @@ class SeenModel:
     pushes: dict[str, AclPush] = field(default_factory=dict[str, AclPush])
 
     def load(self, address: str) -> LoadAction | None:
-        """The load under way there."""
         for action in self.pending.get(address, ()):
             if isinstance(action, LoadAction):
                 return action
         return None
 
     def is_leaving(self, address: str) -> bool:
-        """True while an unload is under way there."""
         actions = self.pending.get(address)
         return actions is not None and any(isinstance(action, UnloadAction) for action in actions)
 
@@ -112,7 +108,6 @@ class SeenModel:
         return loaded and not self.is_leaving(address)
 
     def ready(self) -> list[str]:
-        """The replicas that clients may use."""
         return [address for address in self.held if self.is_ready(address)]
 
     def reported_bytes(self, spec: ModelSpec) -> int:
@@ -152,7 +147,6 @@ class SeenModel:
         return {address: need for address, need in needs.items() if need is not None}
 
     def has_stale_acls(self, address: str, spec: ModelSpec) -> bool:
-        """True if the model is loaded there with ACLs other than its spec's."""
         servable = self.held.get(address)
         if servable is None or servable.status is not ServableStatus.LOADED:
             return False
@@ -163,7 +157,6 @@ class SeenModel:
         return _filled(in_force) != _filled(spec.acls)
 
     def push_waits(self, address: str, spec: ModelSpec, now: float) -> bool:
-        """True if sending these ACLs failed and it is too early to retry."""
         push = self.pushes.get(address)
         return push is not None and push.acls == spec.acls and now < push.next_try_s
 
@@ -211,7 +204,6 @@ class Seen:
 
     @cached_property
     def has_answers(self) -> bool:
-        """True if any server has answered."""
         return any(server.answered for server in self.servers.values())
 
     @cached_property
@@ -240,7 +232,6 @@ def by_model(
     failures: Mapping[Place, Failure],
     pushes: Mapping[Place, AclPush],
 ) -> dict[str, SeenModel]:
-    """Regroup by model."""
     models: dict[str, SeenModel] = defaultdict(SeenModel)
     for address, server in servers.items():
         for servable in server.joined.servables:
@@ -261,5 +252,4 @@ def is_current(servable: ServableInfo, spec: ModelSpec) -> bool:
 
 
 def waits(failure: Failure | None, now: float) -> bool:
-    """True while the next try of a failed load is still to come."""
     return failure is not None and not failure.retrying and now < failure.next_try_s

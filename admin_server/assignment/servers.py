@@ -55,8 +55,6 @@ class _ServerRecord:
 
 
 class Servers:
-    """The joined servers, and what each was last seen to hold."""
-
     def __init__(self, *, silence_s: float, jitter: random.Random) -> None:
         self._silence_s = silence_s
         self._servers: dict[str, _ServerRecord] = {}
@@ -141,7 +139,6 @@ class Servers:
         return silent
 
     def begin(self, action: Action) -> None:
-        """Record that an action's RPC started."""
         self._servers[action.address].under_way.append(_UnderWay(action))
         if isinstance(action, LoadAction):
             self._failures.retry((action.address, action.model_id))
@@ -164,11 +161,9 @@ class Servers:
         self.changes += 1
 
     def forget_failures(self, wanted: CellState) -> None:
-        """Drop failed loads that are no longer wanted."""
         self._failures.keep_wanted(wanted)
 
     def view(self) -> Seen:
-        """Everything, for the planner."""
         pending, failures, pushes = self._pending(), self._failures.all(), self._pushes.all()
         return Seen(
             servers={address: _seen(server) for address, server in self._servers.items()},
@@ -207,7 +202,7 @@ class Servers:
         return any(u.action.model_id == model_id for u in under_way)
 
     def _sharing(self, info: ServerInfo) -> ServerInfo:
-        """Reuse the tuple of paths of other servers: the paths are many and alike."""
+        """Reuse the path tuple of another server: paths are many, and mostly the same."""
         if len(self._paths) > len(self._servers) + 1:
             self._paths = {s.info.model_paths: s.info.model_paths for s in self._servers.values()}
         paths = self._paths.setdefault(info.model_paths, info.model_paths)
@@ -222,7 +217,6 @@ class Servers:
 
 
 def known_paths(infos: Iterable[ServerInfo]) -> list[str]:
-    """Every model path that some server serves."""
     # Deduplicate tuples first: a thousand servers share a few.
     return sorted(set(chain.from_iterable({info.model_paths for info in infos})))
 

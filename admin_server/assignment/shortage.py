@@ -118,6 +118,5 @@ def _no_memory(spec: ModelSpec, able: list[NodeKind], chosen: Collection[str], n
 
 
 def _beside(node: Node) -> str:
-    """The models on the server, largest first."""
     order = sorted(node.models, key=lambda model_id: (-node.models[model_id], model_id))
     return f" beside {listing(order)}" if order else ""

@@ -113,11 +113,11 @@ class Cell:
         self.reconciler.restore(servers)
 
     def dismiss(self) -> None:
-        """Another server leads this cell: wake everyone waiting here with that news."""
+        """Another server leads this cell now: wake all waiters, so that they raise NotLeading."""
         self._dismissed = True
         self._notice.post_all()
 
-    # Operators change; durable on return. `by` is the caller's name, for the audit log
+    # Changes by operators: durable on return. `by` is the caller's name, for the audit log
 
     async def publish(self, spec: ModelSpec, *, by: str = "") -> None:
         """Raises InvalidRequest or a subclass, ModelExists, ModelPathNotFound, AdminUnavailable."""
@@ -158,7 +158,7 @@ class Cell:
         at_s = self._clock()
         await self._commit(lambda state: unpublish_record(state, model_id, at_s=at_s, by=by))
 
-    # Operators read
+    # Reads by operators
 
     def versions(self, model_id: str) -> tuple[Version, ...]:
         """Versions the model can go back to, newest first. Raises InvalidName, ModelNotFound."""
@@ -175,7 +175,7 @@ class Cell:
         entries = await self.ledger.entries(before, check_page(before, limit), model_id)
         return [event_of(entry) for entry in entries]
 
-    # Servers report
+    # Reports by servers
 
     def join(self, info: ServerInfo) -> None:
         """A server joins or sends a heartbeat. Raises InvalidRequest for impossible values."""
@@ -185,7 +185,7 @@ class Cell:
         check_server(info)
         self.reconciler.join(info)
 
-    # Clients read
+    # Reads by clients
 
     def find(self, model_id: str) -> PublishedModel:
         """One model and its replicas. Raises InvalidName, ModelNotFound."""
@@ -193,15 +193,12 @@ class Cell:
         return self._describe(spec)
 
     def models(self) -> list[PublishedModel]:
-        """All models, by name."""
         return [self._describe(spec) for _, spec in sorted(self.ledger.state.models.items())]
 
     def infos(self) -> tuple[ServerInfo, ...]:
-        """Every joined server's own description, by address."""
         return self.reconciler.infos()
 
     def servers(self) -> list[JoinedServer]:
-        """All joined servers, by address."""
         return [server.joined for _, server in sorted(self._seen.servers.items())]
 
     def troubles(self) -> dict[str, str]:
@@ -289,7 +286,6 @@ class Cell:
         return self.scaler.demand.all_held(self._clock())
 
     def outlook(self) -> Outlook:
-        """The wanted, planned and seen state now."""
         return Outlook(self.ledger.state, self._plan, self._seen)
 
     # Internals
@@ -331,11 +327,10 @@ class Cell:
             self._notice.post_all()
 
     def _is_found(self, model_id: str) -> bool:
-        """True if all replicas of the model are ready."""
         spec = self.ledger.state.models.get(model_id)
         if spec is None:
             return True
-        # An autoscaled model may have none, which is only certain after the settle time.
+        # An autoscaled model may rightly have none, but that is only certain after the settle time.
         least = 1 if spec.autoscaling else 0
         return self._ready(spec) >= max(self.scaler.wanted(spec), least)
 
@@ -355,6 +350,5 @@ class Cell:
         return PublishedModel(spec, replicas, self._methods(spec.model_id), wanted, why)
 
     def _methods(self, model_id: str) -> tuple[str, ...]:
-        """Methods of the model, as reported by servers that have loaded it."""
         held = self._seen.model(model_id).held.values()
         return tuple(sorted({name for servable in held for name in servable.methods}))

@@ -1,4 +1,4 @@
-"""Requests held by callers until a replica is ready, and what those callers are told.
+"""Requests held by callers until a replica is ready, and whether they should keep waiting.
 
 A caller reports about once a second; its last report counts until it has been silent for a while.
 """
@@ -53,7 +53,6 @@ class HeldRequests:
             self._told.setdefault(model_id, {})[caller] = _CallerReport(waiting, now)
 
     def held(self, model_id: str, now: float) -> int:
-        """Requests of a model waiting now, over all callers."""
         callers = self._told.get(model_id)
         if not callers:
             return 0
@@ -65,7 +64,6 @@ class HeldRequests:
         return sum(each.waiting for each in callers.values())
 
     def all_held(self, now: float) -> dict[str, int]:
-        """Held requests of every model that has any."""
         return {model_id: self.held(model_id, now) for model_id in list(self._told)}
 
     def forget(self, model_id: str) -> None:
@@ -73,7 +71,6 @@ class HeldRequests:
 
 
 def prospect(spec: ModelSpec, wanted: int, report: ModelReport | None) -> Prospect:
-    """Tell a caller that holds requests of this model whether to keep waiting."""
     if spec.autoscaling is None:
         return Prospect(False, "")
     if report is None or not report.replicas or wanted == 0:
@@ -87,5 +84,4 @@ def prospect(spec: ModelSpec, wanted: int, report: ModelReport | None) -> Prospe
 
 
 def _is_coming(replica: ReplicaStatus) -> bool:
-    """True if a server is assigned and has not failed."""
     return bool(replica.address) and replica.status is not ServableStatus.FAILED

@@ -29,17 +29,13 @@ _POLLS_PER_TRAFFIC = 10
 class Modelets(Protocol):
     """Calls the reconciler makes to model servers. All but `close` raise SaxError."""
 
-    async def status(self, address: str) -> ServerStatus:
-        """The models the server holds."""
-        ...
+    async def status(self, address: str) -> ServerStatus: ...
 
     async def carry_out(self, action: Action) -> None:
         """Return once the model is loaded, unloaded or has its new ACLs."""
         ...
 
-    async def close(self, address: str) -> None:
-        """Close the connection."""
-        ...
+    async def close(self, address: str) -> None: ...
 
 
 class GrpcModelets:

@@ -1,4 +1,4 @@
-"""The reconciler: the loop that makes seen equal wanted.
+"""The reconciler: the loop that brings the servers to the wanted state.
 
 Polls every joined server for its status about once a second, drops silent ones, and carries out the
 planner's actions.
@@ -102,7 +102,6 @@ class Reconciler:
         self.wake()
 
     def infos(self) -> tuple[ServerInfo, ...]:
-        """Every joined server's own description."""
         return self._servers.infos()
 
     def wake(self) -> None:
@@ -221,7 +220,6 @@ class Reconciler:
             task.cancel()
 
     def _forget(self, address: str) -> None:
-        """Stop polling a server that left."""
         self._drop_calls(address)
         poll = self._polls.pop(address, None)
         if poll is not None:

@@ -93,7 +93,6 @@ class Scaler:
         self._looked_at_s = -math.inf
 
     def wanted(self, spec: ModelSpec) -> int:
-        """Replicas wanted now."""
         if spec.autoscaling is None:
             return spec.replicas
         known = self._known.get(spec.model_id)
@@ -135,7 +134,6 @@ class Scaler:
         return sums
 
     def _look(self, spec: ModelSpec, found: _Sum, now: float) -> None:
-        """Decide for one model."""
         bounds, known = spec.autoscaling, self._known.get(spec.model_id)
         assert bounds is not None
         traffic = ScalingLoad(

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One value added or removed."""
-
     value: str
     added: bool
 

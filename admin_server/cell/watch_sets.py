@@ -37,8 +37,6 @@ class Recovery:
 
 
 class WatchSets:
-    """A watch set per model."""
-
     def __init__(self) -> None:
         self._sets: dict[str, WatchSet] = {}
         self._shown: dict[str, frozenset[str]] = {}  # by model, the servers in its set
@@ -71,7 +69,6 @@ class WatchSets:
         return changed
 
     def keep(self, published: Container[str]) -> None:
-        """Drop the models that are not published."""
         for model_id in [model_id for model_id in self._sets if model_id not in published]:
             self._next_base = max(self._next_base, self._sets.pop(model_id).seqno + 1)
             self._shown.pop(model_id, None)

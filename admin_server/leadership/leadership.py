@@ -2,7 +2,7 @@
 
 It follows the log until the leader falls silent, writes the next record to claim the lead, and then
 beats until another server has written after it. Any number of admin servers may run: the log lets
-only one through. What leading entails is passed in.
+only one through. The caller passes in what to do while leading.
 """
 
 from __future__ import annotations

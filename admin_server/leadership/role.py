@@ -48,7 +48,6 @@ class AdminRole:
         return self.cell
 
     def describe(self) -> str:
-        """The role as text."""
         if self.cell is not None:
             return f"leads {self.cell_id} since record {self.term}"
         if self.leader:

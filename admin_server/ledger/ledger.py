@@ -138,7 +138,6 @@ class Ledger:
         await asyncio.shield(asyncio.ensure_future(self._commit(make)))
 
     async def close(self) -> None:
-        """Wait for writes in progress."""
         async with self._one_change:
             if self._compaction is not None:
                 await asyncio.wait([self._compaction])
@@ -151,7 +150,7 @@ class Ledger:
         self._compact_if_due()
 
     async def _make(self, make: Callable[[CellState], Record | None]) -> Record | None:
-        """Call `make`; if it gives no record, only trust that on the newest state.
+        """Call `make`; trust a refusal, or no record, only on the newest state.
 
         A record needs no such check: the log refuses records made from an old state.
         """

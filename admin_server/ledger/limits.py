@@ -15,7 +15,6 @@ from sax.types import Autoscaling, ModelSpec, Placement, ServerInfo
 
 
 def check_autoscaling(autoscaling: Autoscaling | None) -> None:
-    """Raises InvalidRequest naming the field at fault."""
     if autoscaling is None:
         return
     least, most = autoscaling.min_replicas, autoscaling.max_replicas
@@ -74,7 +73,6 @@ def check_limits(spec: ModelSpec) -> None:
 
 
 def check_server(info: ServerInfo) -> None:
-    """Raises InvalidRequest if a server reports impossible figures about itself."""
     if not 0 <= info.devices <= _MOST_DEVICES:
         raise InvalidRequest(f"a server cannot have {info.devices} devices", param="devices")
     if info.memory_total < 0:

@@ -1,9 +1,9 @@
 """Requirements of a model on the server that holds it.
 
-Read from the spec (its path, its `placement`, and the overrides by which Saxml's operators say the
-same: `constraints` for tags; `ram` and `ram<devices>` for bytes per device), and from what servers
-that were too small for it reported. Those overrides are for this admin server alone: no model
-server gets them.
+Read from the spec (its path, its `placement`, and the overrides in which Saxml's operators state
+the same: `constraints` for tags; `ram` and `ram<devices>` for bytes per device), and from what
+servers that were too small for it reported. Those overrides are for this admin server alone: no
+model server gets them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ServerDemand:
 
 
 def demand_of(spec: ModelSpec, need: Need | None = None) -> ServerDemand:
-    """The demand of a spec and of what servers said it needs.
+    """The demand stated by the spec, raised by the need that servers reported.
 
     Total: a record in the log was checked when it was made.
     """

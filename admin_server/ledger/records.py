@@ -27,8 +27,6 @@ class Update(msgspec.Struct, frozen=True, tag="update"):
 
 
 class Rollback(msgspec.Struct, frozen=True, tag="rollback"):
-    """Returns a published model to an earlier version."""
-
     model_id: str
     version: str
     at_s: float
@@ -37,8 +35,6 @@ class Rollback(msgspec.Struct, frozen=True, tag="rollback"):
 
 
 class Unpublish(msgspec.Struct, frozen=True, tag="unpublish"):
-    """A model was unpublished."""
-
     model_id: str
     at_s: float
     by: str = ""

@@ -64,7 +64,7 @@ def apply(state: CellState, record: Record, sequence: int) -> CellState:
 def publish_record(
     state: CellState, spec: ModelSpec, *, version: str, at_s: float, by: str = ""
 ) -> Publish:
-    """Make the record of a publish. Raises InvalidRequest and its subclasses, or ModelExists."""
+    """Raises InvalidRequest and its subclasses, or ModelExists."""
     check_model_id(state, spec.model_id)
     names.check_model_path(spec.model_path)
     _check_settings(spec)
@@ -125,7 +125,7 @@ def rollback_record(
 
 
 def unpublish_record(state: CellState, model_id: str, *, at_s: float, by: str = "") -> Unpublish:
-    """Make the record of an unpublish. Raises InvalidName, NotFound, ModelNotFound."""
+    """Raises InvalidName, NotFound, ModelNotFound."""
     spec = state.find(model_id)
     return Unpublish(spec.model_id, at_s, by, f"was {describe_publish(spec)}")
 

@@ -1,6 +1,6 @@
 """The versions of one model, oldest first, as a tuple of values. Pure.
 
-A version names one checkpoint with one set of overrides, for ever.
+A version names one checkpoint with one set of overrides, forever.
 """
 
 from __future__ import annotations

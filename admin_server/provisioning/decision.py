@@ -1,8 +1,8 @@
 """Decides which Kubernetes objects to create and delete, as one pure function.
 
-An object is the machines of one replica, for one model alone. One is created for each replica that
-no joined server can take and for which none is on its way yet, and deleted once its server holds
-nothing and nothing is missing. No state is stored: it is read from the cluster.
+An object holds the machines of one replica, for one model alone. One is created for each replica
+that no joined server can take and for which none is on its way yet, and deleted once its server
+holds nothing and nothing is missing. No state is stored: it is read from the cluster.
 """
 
 from __future__ import annotations
@@ -77,8 +77,6 @@ class Decision:
 
 @dataclass(slots=True)
 class _ModelDecision:
-    """The decision for one model."""
-
     short: int
     well: list[Present]  # on their way, or useful
     failed: list[Present]
@@ -178,7 +176,6 @@ def _staying(objects: Sequence[Present]) -> list[Present]:
 
 
 def _is_free(situation: Situation, present: Present) -> bool:
-    """True if no server of it has joined, or those that have are idle."""
     servers = situation.sets.get(present.name, NO_SERVERS)
     return not servers.addresses or servers.idle
 

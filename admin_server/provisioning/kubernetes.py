@@ -60,12 +60,12 @@ def connect(namespace: str | None, timeout_s: float = _TIMEOUT_S) -> Kubernetes:
 
 
 class Kubernetes:
-    """One namespace. Every call is one request, and raises ClusterTrouble."""
+    """A `Cluster` of one namespace. No call retries, and every call raises ClusterTrouble."""
 
     def __init__(
         self, client: Any, refusals: type[ApiError], failures: tuple[type[Exception], ...]
     ) -> None:
-        """`refusals` is raised by lightkube for a Status, `failures` without an answer."""
+        """lightkube raises `refusals` for a Status, `failures` if there is no answer."""
         self._client = client
         self._refusals = refusals
         self._failures = failures
@@ -75,7 +75,6 @@ class Kubernetes:
         return self._client.namespace
 
     async def objects(self, kind: ObjectKind, labels: Mapping[str, str]) -> Sequence[Body]:
-        """All objects with these labels. Also raises NotServed."""
         selector = ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
         params = {"labelSelector": selector, "limit": str(_CHUNK)}
         items: list[Body] = []
@@ -89,14 +88,12 @@ class Kubernetes:
             params["continue"] = str(following)
 
     async def create(self, kind: ObjectKind, body: Body) -> Body:
-        """Returns the object as created. Also raises NameTaken, Refused."""
         request = self._client.prepare_request("list", _resource(kind))
         request.method, request.data = "POST", body
         request.params["fieldManager"] = "sax-admin-server"
         return await self._send(request, f"create {kind.kind} {body['metadata']['name']}")
 
     async def delete(self, kind: ObjectKind, name: str, uid: str) -> None:
-        """Delete this very object and its dependents; no error if already gone."""
         request = self._client.prepare_request("delete", _resource(kind), name=name)
         request.data = {
             "kind": "DeleteOptions",

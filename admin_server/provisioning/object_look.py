@@ -37,6 +37,6 @@ async def _with_pods(cluster: Cluster, found: Sequence[Present]) -> list[Present
         try:
             pods = await cluster.objects(PODS, labels_of_pods(present.kind, present.name))
         except NotServed:
-            break  # optional: we need no right to list pods
+            break  # optional: we may lack the right to list pods
         descriptions[present.uid] = describe_pods(pods, present.pods)
     return [replace(present, pods_text=descriptions.get(present.uid, "")) for present in found]

@@ -25,8 +25,6 @@ from sax.names import CellId, ModelId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """An object created by this cell."""
-
     kind: ObjectKind
     name: str
     uid: str
@@ -44,7 +42,6 @@ class Present:
 
     @property
     def title(self) -> str:
-        """The name used in reasons."""
         return f"{self.kind.kind} {self.name}"
 
     @property
@@ -57,7 +54,6 @@ class Present:
         return "ready" if self.ready else "waiting"
 
     def describe(self, now: float) -> str:
-        """The note for a replica that waits for it."""
         age = f"was created {_duration(now - self.made_at_s)} ago"
         if self.held_up:
             return f"{self.title} {age} and {self.held_up}"

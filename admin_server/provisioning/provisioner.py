@@ -95,7 +95,6 @@ class Provisioner:
     # Interface
 
     def hear(self, plan: CellActions) -> None:
-        """Take a new plan."""
         lost = {m: at for m, at in self._lost_at_s.items() if m in plan.short}
         for model_id in plan.short:
             if _placed(self._heard, model_id) > _placed(plan, model_id):
@@ -119,7 +118,6 @@ class Provisioner:
         return model_id in (decision.there if self.trouble else decision.coming)
 
     def counts(self) -> Counter[tuple[str, str]]:
-        """Number of objects by model and state."""
         return Counter((present.model_id, present.state) for present in self._present.values())
 
     # The loop
@@ -294,6 +292,5 @@ class Provisioner:
 
 
 def _placed(plan: CellActions, model_id: str) -> int:
-    """Number of replicas that have a server."""
     report = plan.models.get(model_id)
     return sum(bool(replica.address) for replica in report.replicas) if report is not None else 0

@@ -20,8 +20,6 @@ class Setback:
 
 
 class Setbacks:
-    """Setbacks by model."""
-
     def __init__(self, jitter: random.Random, first_retry_s: float = _FIRST_RETRY_S) -> None:
         self._jitter = jitter
         self._first_retry_s = first_retry_s
@@ -44,5 +42,4 @@ class Setbacks:
         self._by_model.pop(model_id, None)
 
     def keep(self, models: Collection[str]) -> None:
-        """Drop all other models."""
         self._by_model = {m: s for m, s in self._by_model.items() if m in models}

@@ -1,4 +1,4 @@
-"""Delay actions until they have been right for a while: a brief absence must not rent machines.
+"""Delay actions until they have been right for a while, so that a brief absence rents no machines.
 
 Tracks since when each action has been decided on.
 """
@@ -29,7 +29,7 @@ class Steadiness:
         return [action for action in actions if self._due_at_s[_key(action)] <= now]
 
     def next_due_s(self, now: float) -> float:
-        """Seconds until the next of the others is due."""
+        """Seconds until the next action falls due; infinite if none is waiting."""
         return min((at for at in self._due_at_s.values() if at > now), default=math.inf) - now
 
     def _wait_s(self, action: Create | Delete) -> float:

@@ -41,7 +41,6 @@ class TemplateFolder:
         return True
 
     def _look(self) -> _Mark:
-        """A fingerprint of the files."""
         try:
             stats = [(path.name, path.stat()) for path in self._files()]
         except OSError as exc:

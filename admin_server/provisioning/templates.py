@@ -1,7 +1,7 @@
 """Templates of model servers: manifests of a JobSet or LeaderWorkerSet with one replica each.
 
-Parses from a manifest what its servers will have (hosts, devices, tags), and renders from a
-template and a model the object that serves it.
+Parses from a manifest what its servers will have (hosts, devices, tags), and renders the object
+that serves a model.
 """
 
 from __future__ import annotations
@@ -45,8 +45,6 @@ _LONGEST_LEADER_WORKER_SET = 50
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A parsed and checked template."""
-
     name: str
     kind: ObjectKind
     devices: int  # of one replica, over all hosts
@@ -58,7 +56,6 @@ class Template:
     hash: str
 
     def is_for(self, model_id: str) -> bool:
-        """True if its patterns admit this model."""
         return not self.patterns or any(fnmatchcase(model_id, each) for each in self.patterns)
 
 
@@ -98,7 +95,6 @@ def parse_template(text: str, file: str) -> Template:
 
 
 def object_for(template: Template, model_id: str, name: str, cell: CellId) -> dict[str, Any]:
-    """The object that serves one replica of this model."""
     body = copy.deepcopy(dict(template.body))
     metadata = body["metadata"]
     metadata["name"] = name
@@ -197,7 +193,6 @@ def _check_replicas(kind: ObjectKind, body: Body) -> None:
 
 
 def pods_of(kind: ObjectKind, body: Body) -> Iterator[Pods]:
-    """The pods that an object will have."""
     spec = part(body, "spec")
     if kind is JOBSET:
         for job in parts(spec, "replicatedJobs"):
@@ -239,7 +234,6 @@ def _hosts_of(job: Body) -> int:
 
 
 def _count(value: Any) -> int:
-    """A number of pods; omitted means 1."""
     number = 1 if value is None else int(value)
     if number < 1:
         raise _Wrong(f"asks for {number} pods somewhere: use 1 or more")

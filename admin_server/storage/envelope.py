@@ -55,7 +55,6 @@ def numbers_of(names: Sequence[str]) -> list[int]:
 
 
 def wrap(cell: CellId, kind: str, number: int, writer: str, text: bytes) -> bytes:
-    """Build the object of this name around a JSON text."""
     checksum = _checksum(cell, kind, number, writer, text)
     body = RecordEnvelope(_FORMAT, str(cell), kind, number, writer, checksum, msgspec.Raw(text))
     return msgspec.json.encode(body)

@@ -25,9 +25,9 @@ from admin_server.storage.store_threads import StoreThreads
 from sax.errors import InvalidRequest, Unavailable
 
 _log = logging.getLogger(__name__)
-# Shorter than a client's deadline for a change, so that it hears why the change was refused.
+# Shorter than a client's deadline for a change, so that the client learns why it was refused.
 TIMEOUT_S = 8.0
-# Reading a log takes 16 at once. Only calls that never return bring it to this limit.
+# Reading a log makes 16 at once; only calls that never return can reach this limit.
 _CALLS_AT_ONCE = 64
 _REMOTE = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "https")
 

@@ -49,8 +49,6 @@ class LateRecord(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LogContents:
-    """Contents of the log as read."""
-
     snapshot: bytes | None
     records: tuple[tuple[int, bytes], ...]  # those after the snapshot, in order
 
@@ -204,7 +202,6 @@ class RecordLog:
 
     @property
     def unarchived(self) -> list[tuple[int, bytes]]:
-        """Records not yet in an archive, in order."""
         return sorted(self._unarchived.items())
 
     async def archives(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""Objects of which only the newest counts: a leader's beats and its list of servers.
+"""Objects where only the newest counts: a leader's beats and its list of servers.
 
     sax/<cell>/<kind>/<term>/<number>
 
@@ -67,7 +67,6 @@ class Series:
         return None
 
     async def _places(self) -> list[Position]:
-        """Positions of all objects, sorted."""
         names = await self._store.names(folder_of(self._cell, self._kind))
         places = [_place(name) for name in names]
         for name, place in zip(names, places, strict=True):
