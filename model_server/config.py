@@ -26,10 +26,7 @@ def drained_status(environ: Mapping[str, str]) -> int:
 
 
 def advertised_host(host: str, told: str = "") -> str:
-    """Return the host to advertise for a server that listens on `host`.
-
-    `told` wins if given; a wildcard address becomes this machine's own.
-    """
+    """Return `told` if given, else `host`; a wildcard becomes this machine's own address."""
     if told:
         return f"[{told}]" if ":" in told and not told.startswith("[") else told
     if host not in ("0.0.0.0", "::", "[::]"):

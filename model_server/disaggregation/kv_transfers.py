@@ -59,7 +59,6 @@ class KvTransfers:
         self._closed = False
 
     def addresses(self) -> Sequence[str]:
-        """Return the address of this host's shards."""
         return (self._server.address,)
 
     # Out
@@ -153,7 +152,7 @@ class KvTransfers:
             self.drop(key)
 
     def _forget(self, key: int, shapes: list[jax.ShapeDtypeStruct]) -> None:
-        """Make the transfer server forget deleted arrays: it does so when they are pulled."""
+        """Make the transfer server forget deleted arrays, which happens when they are pulled."""
         self._server.pull(self._server.address, key, shapes)
 
     def _await(self, parts: list[jax.Array], address: str, deadline_s: float) -> None:

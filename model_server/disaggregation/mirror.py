@@ -48,7 +48,6 @@ class PrefillMirror:
         self._answers: bool | None = None  # None: not polled yet
 
     async def run(self) -> None:
-        """Run until cancelled."""
         try:
             while True:
                 await self._look()
@@ -147,7 +146,7 @@ class PrefillMirror:
 
 
 def _digest(spec: ModelSpec) -> str:
-    """Digest a spec; a change is sent as a new Load, which loads nothing for new access lists."""
+    """Digest a spec. A change is sent as a new Load; one that only changes ACLs reloads nothing."""
     return f"{source_of(spec)} {sorted(spec.acls.items())}"
 
 

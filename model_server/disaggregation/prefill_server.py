@@ -1,6 +1,6 @@
 """Client of one prefill server: whether it is usable now, and requests to it.
 
-Runs on the event loop. Its `Keeper` polls the server.
+Runs on the event loop. Its `PrefillMirror` polls the server.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class PrefillServer:
     async def ask(
         self, model_id: str, contract: Contract, engine_request: EngineRequest, key: int
     ) -> KvHandoff:
-        """Have a prompt computed. On SaxError, which it raises, backs off for a while."""
+        """Have a prompt computed. On a SaxError, back off for a while and re-raise."""
         self.asked += 1
         try:
             handoff = await self._unless_lost(
@@ -78,7 +78,7 @@ class PrefillServer:
         return handoff
 
     async def release(self, key: int) -> None:
-        """Release pages that are not needed (any more). If that fails they expire there."""
+        """Release pages. If that fails they expire there."""
         request = prefill_pb2.ReleaseRequest(key=key)
         try:
             await rpc.call(
@@ -111,7 +111,6 @@ class PrefillServer:
             )
 
     def trust(self, model_id: str) -> None:
-        """Reset the backoff after pages arrived."""
         before = self._trust.pop(model_id, None)
         if before is not None:
             logger.info("%s prefills %s again", self._named, model_id)

@@ -106,7 +106,6 @@ class Scheduler:
         return True
 
     def cancel_all(self) -> list[int]:
-        """Drop every live sequence; return their ids."""
         return [id for id in list(self._live) if self.cancel(id)]
 
     def schedule(self) -> Step | None:
@@ -310,7 +309,6 @@ class Scheduler:
         self.finished += 1
 
     def _remove(self, sequence: Sequence) -> None:
-        """Forget a live sequence, running or waiting."""
         del self._live[sequence.id]
         if sequence.slot >= 0:
             self._release(sequence)

@@ -32,7 +32,6 @@ class LoadCompiles:
             self._seconds.setdefault(name, []).append(seconds)
 
     def count(self, name: str) -> int:
-        """Programs compiled for this function."""
         return len(self._seconds.get(name, ()))
 
     def __str__(self) -> str:
@@ -65,7 +64,6 @@ class CompileWatch:
             self._loading.reset(mark)
 
     def stop(self) -> None:
-        """Stop listening."""
         jax.monitoring.unregister_event_duration_listener(self._listen)
 
     def _listen(self, event: str, duration_secs: float, **about: Any) -> None:

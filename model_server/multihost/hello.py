@@ -1,7 +1,7 @@
 """Messages that the hosts of a replica exchange when they meet, and the checks on them.
 
 A host is checked against the primary and against the hosts already present. A refusal names the
-host, what is wrong and what would be right.
+host, what is wrong and what is expected.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
 
 
 class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
-    missing: str  # in words
+    missing: str  # formatted for messages
 
 
 class Refusal(msgspec.Struct, frozen=True, tag="refusal"):

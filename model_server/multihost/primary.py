@@ -43,10 +43,7 @@ OnLeaving = Callable[[str], None]
 
 
 class Primary:
-    """Bring it up, use it, close it.
-
-    Publishers of commands that run programs on devices must hold `order`.
-    """
+    """Publishers of commands that run programs on devices must hold `order`."""
 
     def __init__(
         self,

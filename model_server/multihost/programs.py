@@ -62,7 +62,6 @@ class KeptPrograms:
         self._salt = salt
 
     def compiled(self, name: str, lower: Lower) -> Any:
-        """Return the program, compiled now or earlier."""
         return self.found(lower())[0]
 
     def pass_on(self, name: str, body: bytes) -> None:

@@ -23,7 +23,7 @@ _SMALLEST_CONTEXT = 256
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Bytes that one device must hold at least, and may hold."""
+    """Bytes that one device must hold at least, and bytes that it may hold."""
 
     placed: PlacedModel
     least: int  # weights, workspace, and one whole sequence

@@ -51,7 +51,6 @@ class Roofline:
 
 
 def roofline(load: DeviceWork, chip: Chip) -> Roofline:
-    """Return the times of one step on one device of this chip."""
     return Roofline(
         computing=load.flops / chip.device_flops,
         reading=load.bytes / chip.device_hbm_rate,
@@ -162,7 +161,7 @@ class Speeds:
 
 
 def notes_of(work: Workload, topology: Topology) -> list[str]:
-    """Return warnings about a plan that fits, most of them of what makes it slower."""
+    """Return warnings about a plan that fits, mostly about what makes it slower."""
     notes = (_unlent(topology), _unused(work, topology), _whole_heads(work))
     return [note for note in notes if note]
 

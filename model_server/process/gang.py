@@ -1,7 +1,7 @@
 """Run `python -m model_server` as one of several hosts that form a replica.
 
 The primary becomes a model server whose loader reaches all hosts; a secondary performs its
-commands. Exit status: as `end_status` says after a drain, 2 when turned away by the primary, 75
+commands. Exit status: as `drained_status` says after a drain, 2 when turned away by the primary, 75
 when the replica lost a host and must be restarted as a whole.
 """
 

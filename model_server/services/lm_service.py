@@ -35,8 +35,6 @@ async def start_samples(connection: TokenStream, request: GenerateRequest, count
 
 
 class Samples:
-    """Collects the samples of one request."""
-
     def __init__(self, count: int) -> None:
         self.all = [Sample() for _ in range(count)]
 

@@ -101,7 +101,6 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         return modelet_pb2.UnloadResponse()
 
     async def GetStatus(self, request: Any, context: Any) -> Status:
-        """Return the status of every model on this server."""
         self._fencing.check(request.term)
         infos = self._servables.infos()
         if not request.include_failure_reasons:

@@ -101,7 +101,7 @@ class Admission:
             self._idle.set()
 
     def refused(self, exc: BaseException) -> None:
-        """Count a rejection, if that is what this error is."""
+        """Count the error if it is a rejection."""
         if isinstance(exc, (QueueFull, ShuttingDown)):
             self.rejections.add(time.monotonic())
 

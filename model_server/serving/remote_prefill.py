@@ -171,7 +171,7 @@ class _RemoteRequest:
         self._kept = True
 
     async def _ticket(self) -> KvHandoff | None:
-        """Return the ticket, or None for local prefill."""
+        """Return the handoff, or None for local prefill."""
         model_id = self._running.servable.model_id
         self._asked = True
         try:

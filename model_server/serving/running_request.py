@@ -50,7 +50,6 @@ class RunningRequest:
         self._stats.begin()
 
     def expect(self, answer: Detokenizer) -> None:
-        """Set the detokenizer for the tokens to come."""
         self._answer = answer
 
     def submit(self, engine_request: EngineRequest) -> None:

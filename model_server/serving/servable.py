@@ -102,7 +102,6 @@ class Servable(Protocol):
 
 
 def make_servable(model_id: str, loaded: AnyLoaded) -> Servable:
-    """Create the servable for this kind of loaded model."""
     if isinstance(loaded, Loaded):
         return LmServable(model_id, loaded)
     if isinstance(loaded, LoadedCustom):

@@ -28,7 +28,6 @@ class StagePlace:
 
     @property
     def members(self) -> range:
-        """The hosts of this host's stage."""
         return range(self.stage * self.per_stage, (self.stage + 1) * self.per_stage)
 
     @property
