@@ -81,7 +81,6 @@ class KvTransfers:
     # In
 
     def reserve(self, key: int, pages: int) -> bool:
-        """Reserve memory for pages to be fetched; False if there is too little."""
         with self._lock:
             self._reap()
             if self._closed or key in self._incoming or not self._room.take(pages):
@@ -128,7 +127,6 @@ class KvTransfers:
     # Both
 
     def drop(self, key: int) -> None:
-        """Free pages fetched or exported under the key; a late fetch gets an error."""
         with self._lock:
             coming = self._incoming.pop(key, None)
             if coming is not None and not coming.fetching:

@@ -68,7 +68,6 @@ class PrefillMirror:
             logger.exception("polling a prefill server failed")
 
     def _follow(self, held: Mapping[str, ServableInfo]) -> None:
-        """Start the loads and unloads that lead from `held` to wanted."""
         loaded = (i.model_id for i in held.values() if i.status is ServableStatus.LOADED)
         self._server.holds = frozenset(loaded)
         wanted = dict(self._wanted())

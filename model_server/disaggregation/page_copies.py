@@ -72,7 +72,6 @@ class PageCopies:
 
     @property
     def count(self) -> int:
-        """Number of programs that `compile` makes."""
         return len(self._sizes) * (self.gives + self.takes) + self.takes
 
     def warm(self, layers: Any, last_tokens: jax.Array) -> tuple[Any, jax.Array]:

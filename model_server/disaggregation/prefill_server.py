@@ -51,12 +51,10 @@ class PrefillServer:
         await self.channel.close()
 
     def usable(self, model_id: str) -> bool:
-        """Return True if the server has the model and is not backed off."""
         trust = self._trust.get(model_id)
         return model_id in self.holds and (trust is None or time.monotonic() >= trust.usable_at_s)
 
     def lose(self) -> None:
-        """Mark the server as lost and fail everyone who waits for it."""
         self.holds = frozenset()
         self._lost.set_result(None)
         self._lost = asyncio.get_running_loop().create_future()

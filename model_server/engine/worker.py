@@ -1,4 +1,4 @@
-"""One thread that runs jobs in the order in which they came."""
+"""One thread that runs jobs in the order of arrival."""
 
 from __future__ import annotations
 

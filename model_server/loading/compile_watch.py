@@ -35,7 +35,6 @@ class LoadCompiles:
         return len(self._seconds.get(name, ()))
 
     def __str__(self) -> str:
-        """Functions and compile times, the slowest first."""
         took = sorted(self._seconds.items(), key=lambda item: sum(item[1]), reverse=True)
         parts = [f"{len(each)} of {name} in {sum(each):.1f} s" for name, each in took]
         return ", ".join(parts) or "nothing"

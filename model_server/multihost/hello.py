@@ -35,7 +35,7 @@ _ALIKE = (
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """A host's introduction to the primary: identity, versions, machine and flags."""
 
-    count: int  # of hosts in the replica, as this host was told
+    count: int  # hosts in the replica, according to this host
     ordinal: int
     name: str
     nonce: str  # of this process
@@ -45,7 +45,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
-    """All hosts are present: the addresses to continue with."""
+    """Sent once all hosts are present: the addresses to continue with."""
 
     host: str  # of the primary, as the secondaries reach it
     coordinator: int  # port of jax's coordination service

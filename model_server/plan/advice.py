@@ -74,7 +74,6 @@ def smallest_slice(
     chips: list[str],
     least_chips: int = 1,
 ) -> tuple[Topology, Attempt] | None:
-    """Return the first slice of these chips that fits by arithmetic."""
     return next(fitting_slices(model, recipe, config, chips, least_chips), None)
 
 

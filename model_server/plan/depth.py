@@ -119,7 +119,6 @@ def only_layers(
 
 
 def growth_of(few: Measured, more: Measured, depths: Depths) -> Growth:
-    """Return the memory that a layer adds to a program, from one bucket at two depths."""
     layers = depths.more - depths.few
 
     def slope(name: str) -> float:

@@ -120,7 +120,7 @@ def _registered(text: str) -> str | None:
 
 
 def _config_alone(place: Path) -> Path | None:
-    """Return a config.json that stands without weights."""
+    """Return a config.json that has no weights beside it."""
     if place.suffix == ".json" and place.is_file():
         return place
     config = place / "config.json"

@@ -97,7 +97,6 @@ class Speeds:
         return [self._bucket(each, context) for each in self._measured.values()]
 
     def decoding(self, context: int) -> Iterator[Decoding]:
-        """Yield the speed of every batch that the slots allow."""
         limits = self._deployment.limits
         for bucket in (each for each in self._deployment.buckets if not each.blocks):
             if bucket.decodes > limits.slots and bucket.decodes > 2:
@@ -122,7 +121,6 @@ class Speeds:
             yield self._first_token(prompt)
 
     def _first_token(self, prompt: int) -> FirstToken:
-        """Sum the steps of a prompt that runs alone."""
         limits = self._deployment.limits
         block, most = limits.prefill_block, limits.max_prefill_blocks or 1
         done, steps, seconds = 0, 0, 0.0

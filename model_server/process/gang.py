@@ -94,7 +94,6 @@ def follow(membership: Membership, config: ModelServerConfig) -> tuple[Secondary
 
 
 def serve_together(group: Membership, config: ModelServerConfig, page: HealthPage) -> NoReturn:
-    """Serve as one of several hosts until the end of the process."""
     logger.info("host %d of %d (%s)", group.ordinal, group.count, group.source)
     for name in [name for name in os.environ if name.startswith("MEGASCALE_")]:
         logger.info("ignoring %s: a replica is one slice", name)

@@ -19,8 +19,6 @@ from sax.wire.codec import refuse_extra_inputs, sampling_from_extra_inputs
 
 @dataclass(slots=True)
 class Sample:
-    """One sample so far."""
-
     text: str = ""
     piece: str = ""  # text from the last `add`
     score: float = 0.0

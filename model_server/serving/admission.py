@@ -140,7 +140,6 @@ class Admission:
 
 
 def refusal(servable: Servable, method: str) -> InvalidRequest:
-    """Return the error for a method that the model does not serve."""
     return InvalidRequest(
         f"{servable.model_id} is {servable.kind} and does not serve {method}; it serves "
         f"{', '.join(servable.methods)}",

@@ -59,7 +59,6 @@ def transition(status: ServableStatus, event: StatusEvent) -> ServableStatus:
 
 
 def holds_memory(status: ServableStatus) -> bool:
-    """Return True if a model in this status may hold device memory."""
     return status in (_LOADING, _LOADED, _UNLOADING)
 
 

@@ -129,7 +129,7 @@ class Servables:
         return tuple(_info(entry) for entry in self._entries.values())
 
     def lose(self, error: ReplicaLost) -> None:
-        """Fail everyone who waits for tokens or a load: a host of this replica is lost."""
+        """Fail everyone waiting for tokens or a load: a host of this replica is lost."""
         self._closing = True
         for entry in self._entries.values():
             if not entry.settled.done():
@@ -196,7 +196,6 @@ class Servables:
             self._entries.pop(entry.model_id, None)
 
     async def _fulfil(self, entry: _WantedServable, wish: ModelSpec | None) -> SaxError | None:
-        """Load or unload; return the error if that fails."""
         await self._free(entry)
         if entry.status is ServableStatus.UNLOADING:
             self._step(entry, StatusEvent.UNLOADED)

@@ -149,7 +149,6 @@ class Computation:
         return found.arrays if found else ()
 
     def is_in_hbm(self, name: str) -> bool:
-        """Return True if any result of the instruction lies in HBM."""
         return any(array.in_hbm for array in self.made(name))
 
     def behind(self, name: str) -> Instruction | None:
