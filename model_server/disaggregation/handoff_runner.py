@@ -89,7 +89,7 @@ class HandoffRunner:
             self._runner.export_pages(key, self._pages(row, row.start + row.count))
             with self._lock:
                 wanted = self._exports.pop(row.sequence, None) is not None
-            if not wanted:  # cancelled meanwhile: nobody else drops what was offered just now
+            if not wanted:  # cancelled meanwhile: the offer just made must be dropped here
                 self._transfers.drop(key)
         return pending
 

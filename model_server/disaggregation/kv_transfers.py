@@ -74,7 +74,7 @@ class KvTransfers:
 
     @property
     def offered(self) -> int:
-        """Bytes on this host that wait to be fetched."""
+        """Bytes on this host waiting to be fetched."""
         with self._lock:
             return sum(part.nbytes for parts in self._offered.values() for part in parts)
 

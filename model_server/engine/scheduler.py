@@ -91,7 +91,6 @@ class Scheduler:
         return self._pool.used
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence; its id must be higher than all before it."""
         assert not self._live or sequence.id > next(reversed(self._live)), "ids must increase"
         self._live[sequence.id] = sequence
         self._waiting.append(sequence)

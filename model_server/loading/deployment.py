@@ -52,7 +52,6 @@ class PlacedModel:
 
     @cached_property
     def cache(self) -> CacheShape:
-        """Shape of one cached token."""
         return self.recipe.cache(self.layout.shards("heads"))
 
     @cached_property
@@ -130,7 +129,6 @@ class PlacedModel:
         return self.recipe.slots or config.slots
 
     def _context(self, config: ModelServerConfig) -> int:
-        """Longest sequence, prompt plus answer."""
         return min(self.recipe.max_context, config.max_context or self.recipe.max_context)
 
     def _wanted_pages(
@@ -186,7 +184,6 @@ class Deployment(PlacedModel):
         )
 
     def allocate_pages(self) -> tuple[LayerPages, ...]:
-        """Allocate the page pool on this process's devices."""
         limits, where = self.limits, self.layout.pages(self.cache.axis)
         shapes = self.kernel.shapes
         return allocate(self.cache, limits.pages, limits.page_size, self.kv_dtype, where, shapes)

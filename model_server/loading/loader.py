@@ -129,7 +129,6 @@ class ModelLoader:
             return runner
 
     def compiles_while_serving(self) -> int:
-        """Number of programs compiled outside loads so far."""
         return self.watch.while_serving
 
     def devices(self) -> Devices:

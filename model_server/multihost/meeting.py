@@ -81,7 +81,6 @@ class Reception:
 
     @property
     def machines(self) -> dict[int, str]:
-        """Machine id of each secondary, by ordinal."""
         return {ordinal: guest.hello.machine for ordinal, guest in self._present.items()}
 
     def _missing(self) -> list[int]:

@@ -176,7 +176,7 @@ class Primary:
         return f"host {ordinal} ({self.membership.names[ordinal]})"
 
     def lose(self, ordinal: int, why: str) -> None:
-        """Declare a host, and so the replica, lost, and wake all waiters. Later calls do nothing."""
+        """Declare a host, and so the replica, lost; wakes all waiters. Later calls do nothing."""
         with self._changed:
             if self.lost is not None or self._closing:
                 return

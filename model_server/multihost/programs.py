@@ -88,7 +88,6 @@ class SharedPrograms:
         self._send = send
 
     def compiled(self, name: str, lower: Lower) -> Any:
-        """Return the program, compiled now or earlier, and send it."""
         program, body = self._kept.found(lower())
         self._send(name, body)
         return program

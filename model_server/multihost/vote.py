@@ -68,7 +68,6 @@ class Shares:
             raise
 
     def transfers(self, runner: Lockstep, own: KvTransfers) -> GangTransfers:
-        """Return the page transfers on all hosts of a model that `load` returned."""
         return GangTransfers(own, self._hosts, runner.servable, runner.offers)
 
     def _count_votes(self, servable: int, report: Report) -> list[str]:

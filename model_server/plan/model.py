@@ -94,7 +94,6 @@ def known_models() -> dict[str, Path]:
 
 
 def known_names() -> list[str]:
-    """Return the names of the well-known models, e.g. meta-llama/Llama-3-70B."""
     return [_title(file) for file in known_models().values()]
 
 

@@ -185,7 +185,6 @@ def address_towards(host: str, port: int) -> str:
 
 
 def lose(reason: str) -> NoReturn:
-    """Exit so that the replica is restarted."""
     logger.error("%s", reason)
     end(LOST)
 

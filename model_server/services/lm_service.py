@@ -89,7 +89,6 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
         return lm_pb2.EmbedResponse(embedding=embedded.vectors[0])
 
     async def Gradient(self, request: Any, context: Any) -> lm_pb2.GradientResponse:
-        """Not served."""
         raise UnsupportedParameter(
             "Gradient is not served; LMService here has Generate, GenerateStream, Score and Embed"
         )

@@ -101,7 +101,6 @@ class Admission:
             self._idle.set()
 
     def refused(self, exc: BaseException) -> None:
-        """Count the error if it is a rejection."""
         if isinstance(exc, (QueueFull, ShuttingDown)):
             self.rejections.add(time.monotonic())
 

@@ -75,7 +75,7 @@ class RemotePrefill:
     def fetch(
         self, disaggregation: Disaggregation, key: int, handoff: KvHandoff
     ) -> asyncio.Future[None]:
-        """Fetch on a thread; continues even if nobody waits any more."""
+        """Fetch on a thread; continues even if the caller stops waiting."""
         wait_s = min(_FETCH_S, handoff.expires_s)
         fetch = disaggregation.transfers.fetch
         loop = asyncio.get_running_loop()

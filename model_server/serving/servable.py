@@ -52,7 +52,6 @@ _TABLE: dict[tuple[ServableStatus, StatusEvent], ServableStatus] = {
 
 
 def transition(status: ServableStatus, event: StatusEvent) -> ServableStatus:
-    """Return the status after the event; an impossible event is a bug."""
     after = _TABLE.get((status, event))
     assert after is not None, f"{event!r} cannot happen to a model that is {status}"
     return after

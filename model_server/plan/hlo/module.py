@@ -85,7 +85,6 @@ class Instruction:
 
     @cached_property
     def arrays(self) -> tuple[Array, ...]:
-        """Its results; several for a tuple."""
         return arrays_of(self.shape)
 
     @property
@@ -185,7 +184,6 @@ def parse(text: str) -> HloModule:
 
 
 def arrays_of(shape: str) -> tuple[Array, ...]:
-    """Return every array of a shape's text, those in tuples included."""
     return tuple(_array(*found) for found in _ARRAY.findall(shape))
 
 
