@@ -100,7 +100,6 @@ class RunningRequest:
             self.servable.cancelled += 1
 
     def receive(self, update: SequenceUpdate) -> None:
-        """Process the update of one step."""
         if self._over:
             return
         try:

@@ -58,7 +58,7 @@ class Servables:
         """Return once the model is LOADED; raise the reason if it fails.
 
         Loading a model that is loaded (or loading) joins that load; another version replaces it.
-        The load goes on if the caller goes away. ACLs apply at once.
+        The load continues if the caller goes away. ACLs apply at once.
         """
         acls = parse_acls(spec.acls)
         if self._closing:
