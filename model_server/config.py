@@ -19,17 +19,14 @@ _TERMINATED = 143  # a shell's status for SIGTERM
 def drained_status(environ: Mapping[str, str]) -> int:
     """Return 0, but 143 in a pod of a Job.
 
-    A Job counts a host that exits with 0 as done, so after a mere eviction from a node nobody would
-    restart its replica.
+    A Job counts a host that exits with 0 as done, and would not restart the replica after a mere
+    eviction from a node.
     """
     return _TERMINATED if environ.get("JOB_COMPLETION_INDEX", "").strip() else 0
 
 
 def advertised_host(host: str, told: str = "") -> str:
-    """Return the host to advertise for a server that listens on `host`.
-
-    `told` wins if given; a wildcard address becomes this machine's own.
-    """
+    """Return `told` if given, else `host`; a wildcard becomes this machine's own address."""
     if told:
         return f"[{told}]" if ":" in told and not told.startswith("[") else told
     if host not in ("0.0.0.0", "::", "[::]"):
@@ -105,12 +102,10 @@ class ModelServerConfig:
 
     @property
     def gives_pages(self) -> bool:
-        """True if this server prefills for other servers."""
         return self.prefill
 
     @property
     def takes_pages(self) -> bool:
-        """True if other servers prefill for this one."""
         return bool(self.prefill_servers)
 
     @property

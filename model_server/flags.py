@@ -29,7 +29,6 @@ SIGTERM or Ctrl-C drains: new requests are refused, running ones get --drain_sec
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser for every flag; defaults come from ModelServerConfig."""
     default = ModelServerConfig()
     parser = argparse.ArgumentParser(
         "python -m model_server",

@@ -22,8 +22,6 @@ class TransferTotals:
 
 
 class Disaggregation:
-    """Disaggregated prefill of one model."""
-
     def __init__(
         self,
         contract: Contract,

@@ -1,4 +1,4 @@
-"""Convert prefill requests and tickets to and from protobuf messages."""
+"""Convert prefill requests and KV handoffs to and from protobuf messages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def decode_contract(message: prefill_pb2.Contract) -> Contract:
 
 
 def decode_ask(message: prefill_pb2.PrefillRequest) -> EngineRequest:
-    """Decode to a request for one token, any token."""
+    """Decode to a request for one token, without stop ids."""
     return EngineRequest(
         prompt=tuple(message.tokens),
         sampling=Sampling(

@@ -1,9 +1,8 @@
-"""Moves a sequence's pages at its first step here, or at the end of its prompt.
+"""Imports a sequence's pages before its first step here, or exports them when its prompt is done.
 
-Wraps the runner of an engine; the engine and its steps do not know of it. Which sequences came from
-another server, or are computed for one, is kept here by sequence id, and the steps tell when their
-pages are due: a row whose sequence is to be imported is its first, and a row that ends the prompt
-of one to be exported yields a token.
+Wraps an engine's runner; the engine and its steps are unaware of it. Sequences that came from
+another server, or are computed for one, are recorded here by id. The first row of a sequence to be
+imported triggers the import; the row that ends a prompt, which yields a token, the export.
 """
 
 from __future__ import annotations
@@ -55,9 +54,9 @@ class HandoffRunner:
         return self._runner.closed
 
     def expect_import(self, sequence: int, key: int, token: int) -> None:
-        """Before its first row, fill the sequence's pages with those fetched under the key.
+        """Fill the sequence's pages with those fetched under the key before its first row.
 
-        To be called before any step can have the sequence, as `expect_export`.
+        As for `expect_export`, call this before any step can contain the sequence.
         """
         with self._lock:
             self._imports[sequence] = _Import(key, token)
@@ -90,7 +89,7 @@ class HandoffRunner:
             self._runner.export_pages(key, self._pages(row, row.start + row.count))
             with self._lock:
                 wanted = self._exports.pop(row.sequence, None) is not None
-            if not wanted:  # cancelled meanwhile: nobody else drops what was offered just now
+            if not wanted:  # cancelled meanwhile: the offer just made must be dropped here
                 self._transfers.drop(key)
         return pending
 
@@ -115,5 +114,4 @@ class HandoffRunner:
             ]
 
     def _pages(self, row: Row, positions: int) -> tuple[int, ...]:
-        """Return the pages that hold this many positions of the row's sequence."""
         return tuple(self._tables[row.slot][: -(-positions // self.limits.page_size)])

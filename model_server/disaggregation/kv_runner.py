@@ -59,7 +59,6 @@ class KvRunner:
         return self._runner.launch(step)
 
     def import_pages(self, key: int, pages: Sequence[int], slot: int, token: int) -> None:
-        """Copy the pages fetched under the key into the pool; `token` becomes the slot's last."""
         held, blocks = self._runner, self.transfers.take(key)
         held.pages = self._copies.write(held.pages, blocks, pages)
         held.last_tokens = self._copies.put_token(held.last_tokens, slot, token)

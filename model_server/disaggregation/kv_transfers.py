@@ -59,7 +59,6 @@ class KvTransfers:
         self._closed = False
 
     def addresses(self) -> Sequence[str]:
-        """Return the address of this host's shards."""
         return (self._server.address,)
 
     # Out
@@ -75,14 +74,13 @@ class KvTransfers:
 
     @property
     def offered(self) -> int:
-        """Bytes on this host that wait to be fetched."""
+        """Bytes on this host waiting to be fetched."""
         with self._lock:
             return sum(part.nbytes for parts in self._offered.values() for part in parts)
 
     # In
 
     def reserve(self, key: int, pages: int) -> bool:
-        """Reserve memory for pages to be fetched; False if there is too little."""
         with self._lock:
             self._reap()
             if self._closed or key in self._incoming or not self._room.take(pages):
@@ -129,7 +127,6 @@ class KvTransfers:
     # Both
 
     def drop(self, key: int) -> None:
-        """Free pages fetched or exported under the key; a late fetch gets an error."""
         with self._lock:
             coming = self._incoming.pop(key, None)
             if coming is not None and not coming.fetching:
@@ -153,7 +150,7 @@ class KvTransfers:
             self.drop(key)
 
     def _forget(self, key: int, shapes: list[jax.ShapeDtypeStruct]) -> None:
-        """Make the transfer server forget deleted arrays: it does so when they are pulled."""
+        """Make the transfer server forget deleted arrays, which happens when they are pulled."""
         self._server.pull(self._server.address, key, shapes)
 
     def _await(self, parts: list[jax.Array], address: str, deadline_s: float) -> None:

@@ -48,7 +48,6 @@ class PrefillMirror:
         self._answers: bool | None = None  # None: not polled yet
 
     async def run(self) -> None:
-        """Run until cancelled."""
         try:
             while True:
                 await self._look()
@@ -69,7 +68,6 @@ class PrefillMirror:
             logger.exception("polling a prefill server failed")
 
     def _follow(self, held: Mapping[str, ServableInfo]) -> None:
-        """Start the loads and unloads that lead from `held` to wanted."""
         loaded = (i.model_id for i in held.values() if i.status is ServableStatus.LOADED)
         self._server.holds = frozenset(loaded)
         wanted = dict(self._wanted())
@@ -147,7 +145,7 @@ class PrefillMirror:
 
 
 def _digest(spec: ModelSpec) -> str:
-    """Digest a spec; a change is sent as a new Load, which loads nothing for new access lists."""
+    """Digest a spec. A change is sent as a new Load; one that only changes ACLs reloads nothing."""
     return f"{source_of(spec)} {sorted(spec.acls.items())}"
 
 

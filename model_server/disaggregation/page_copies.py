@@ -29,8 +29,6 @@ def block_sizes(count: int) -> list[int]:
 
 
 def block_shape(layers: Sequence[Any], size: int) -> Block:
-    """Return shapes and shardings of a block of this many pages."""
-
     def stacked(leaf: Any) -> jax.ShapeDtypeStruct:
         shape = (len(layers), size, *leaf.shape[1:])
         return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=_stacked(leaf.sharding))
@@ -60,7 +58,6 @@ class PageCopies:
         self._put: Any = None
 
     def compile(self, programs: Programs = COMPILED_HERE) -> None:
-        """Compile the programs for its directions."""
         for size in self._sizes:
             if self.gives:
                 self._reads[size] = programs.compiled(
@@ -75,7 +72,6 @@ class PageCopies:
 
     @property
     def count(self) -> int:
-        """Number of programs that `compile` makes."""
         return len(self._sizes) * (self.gives + self.takes) + self.takes
 
     def warm(self, layers: Any, last_tokens: jax.Array) -> tuple[Any, jax.Array]:
@@ -104,7 +100,6 @@ class PageCopies:
         return put.lower(self._last_tokens, self._vector((2,)))
 
     def read(self, layers: Any, pages: Sequence[int]) -> list[Block]:
-        """Return copies of these pages."""
         at, blocks = 0, []
         for size in block_sizes(len(pages)):
             blocks.append(self._reads[size](layers, _index(pages[at : at + size])))

@@ -1,6 +1,6 @@
 """Client of one prefill server: whether it is usable now, and requests to it.
 
-Runs on the event loop. Its `Keeper` polls the server.
+Runs on the event loop. Its `PrefillMirror` polls the server.
 """
 
 from __future__ import annotations
@@ -51,12 +51,10 @@ class PrefillServer:
         await self.channel.close()
 
     def usable(self, model_id: str) -> bool:
-        """Return True if the server has the model and is not backed off."""
         trust = self._trust.get(model_id)
         return model_id in self.holds and (trust is None or time.monotonic() >= trust.usable_at_s)
 
     def lose(self) -> None:
-        """Mark the server as lost and fail everyone who waits for it."""
         self.holds = frozenset()
         self._lost.set_result(None)
         self._lost = asyncio.get_running_loop().create_future()
@@ -64,7 +62,7 @@ class PrefillServer:
     async def ask(
         self, model_id: str, contract: Contract, engine_request: EngineRequest, key: int
     ) -> KvHandoff:
-        """Have a prompt computed. On SaxError, which it raises, backs off for a while."""
+        """Have a prompt computed. On a SaxError, back off for a while and re-raise."""
         self.asked += 1
         try:
             handoff = await self._unless_lost(
@@ -78,7 +76,7 @@ class PrefillServer:
         return handoff
 
     async def release(self, key: int) -> None:
-        """Release pages that are not needed (any more). If that fails they expire there."""
+        """Release pages. If that fails they expire there."""
         request = prefill_pb2.ReleaseRequest(key=key)
         try:
             await rpc.call(
@@ -111,7 +109,6 @@ class PrefillServer:
             )
 
     def trust(self, model_id: str) -> None:
-        """Reset the backoff after pages arrived."""
         before = self._trust.pop(model_id, None)
         if before is not None:
             logger.info("%s prefills %s again", self._named, model_id)

@@ -12,8 +12,6 @@ from sax.types import ModelSpec
 
 
 class PrefillServers:
-    """Start it, then stop it."""
-
     def __init__(
         self, addresses: Sequence[str], wanted: Callable[[], Mapping[str, ModelSpec]]
     ) -> None:
@@ -24,7 +22,6 @@ class PrefillServers:
         self._turn = 0
 
     def start(self) -> None:
-        """Connect to all servers and start their keepers."""
         self._servers = [PrefillServer(address) for address in self._addresses]
         self._keepers = [
             asyncio.create_task(PrefillMirror(server, self._wanted).run())

@@ -3,9 +3,9 @@
 Starts with the first model that takes part.
 
 Findings (jaxlib 0.10, CPU): deleting an offered array frees it at once, even in the middle of a
-pull, and whoever pulls it gets an error. A pull of a key that is not offered waits for ever, and so
-does one at an address where nobody listens. The timeouts of its own methods are checked only when
-something else happens. So offers are ended by deleting arrays, and pulls are polled.
+pull, and the puller gets an error. Pulling a key that is not offered, or from an address where
+nothing listens, waits forever. The timeouts of its own methods are checked only when something else
+happens. So offers are ended by deleting arrays, and pulls are polled.
 """
 
 from __future__ import annotations

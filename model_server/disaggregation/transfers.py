@@ -1,7 +1,6 @@
-"""Page transfers of one model: what serving asks for, whoever moves the pages.
+"""Interface for transferring one model's pages.
 
-`Transfers` separates serving from devices: the real one moves arrays, the one in tests is
-arithmetic.
+Separates serving from devices: the real one moves arrays, the one in tests is arithmetic.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ class PageAllowance:
         self.used = 0
 
     def take(self, count: int) -> bool:
-        """Take pages if that many are free; returns success."""
         if self.used + count > self.pages:
             return False
         self.used += count

@@ -107,8 +107,8 @@ def compiled_in_turn(
 ) -> Generator[tuple[Bucket, Any], None, None]:
     """Yield each bucket and its program, in the order of the buckets.
 
-    Compiles two at a time: tracing is Python and overlaps with compiling, which is not. Close the
-    generator to skip the rest.
+    Compiles two at a time, so that tracing, which is Python, overlaps with compiling, which is not.
+    Close the generator to skip the rest.
     """
 
     def timed(bucket: Bucket) -> Any:

@@ -84,7 +84,6 @@ class Engine:
 
     @property
     def failed(self) -> BaseException | None:
-        """The error that stopped the engine, or None."""
         return self._failure
 
     def reserve(self, engine_request: EngineRequest) -> None:
@@ -254,7 +253,6 @@ class Engine:
             self._deliver(updates)
 
     def _fail(self, failure: BaseException) -> None:
-        """Fail every live request and refuse new ones."""
         with self._changed:
             self._failure = failure
             lost = self._scheduler.cancel_all()

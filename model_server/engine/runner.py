@@ -133,7 +133,6 @@ class ModelRunner:
         return Launched(step, outputs, ranges, tops)
 
     def bucket(self, step: Step) -> Bucket:
-        """Return the compiled shape that this step is padded to."""
         decodes = sum(row.is_decode for row in step.rows)
         block = self.limits.prefill_block
         blocks = sum(-(-row.count // block) for row in step.rows if not row.is_decode)

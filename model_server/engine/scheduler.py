@@ -91,7 +91,6 @@ class Scheduler:
         return self._pool.used
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence; its id must be higher than all before it."""
         assert not self._live or sequence.id > next(reversed(self._live)), "ids must increase"
         self._live[sequence.id] = sequence
         self._waiting.append(sequence)
@@ -106,7 +105,6 @@ class Scheduler:
         return True
 
     def cancel_all(self) -> list[int]:
-        """Drop every live sequence; return their ids."""
         return [id for id in list(self._live) if self.cancel(id)]
 
     def schedule(self) -> Step | None:
@@ -310,7 +308,6 @@ class Scheduler:
         self.finished += 1
 
     def _remove(self, sequence: Sequence) -> None:
-        """Forget a live sequence, running or waiting."""
         del self._live[sequence.id]
         if sequence.slot >= 0:
             self._release(sequence)

@@ -92,7 +92,6 @@ class Sequence:
         return self.score_from - 1 + self.scores_launched
 
     def append(self, token: int) -> Finish | None:
-        """Add a committed token; return why it ends the sequence, if it does."""
         self.in_flight -= 1
         self.tokens.append(token)
         if token in self.stop_ids:

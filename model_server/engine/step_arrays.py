@@ -1,8 +1,8 @@
 """Packs a Step into one array of numbers, and names its parts for unpacking on the device.
 
-Everything the host tells the device about a step travels in a single i32 vector: one transfer for
-any bucket. Page tables and sampling settings are mirrored here, so that a Step carries only
-changes. No jax: the device side unpacks with the same `ColumnLayout`.
+The host sends everything about a step in a single i32 vector: one transfer for any bucket. Page
+tables and sampling settings are mirrored here, so that a Step carries only changes. No jax: the
+device side unpacks with the same `ColumnLayout`.
 """
 
 from __future__ import annotations
@@ -119,7 +119,6 @@ class StepArrays:
         return vector, [ranges[id(row)] for row in step.rows]
 
     def _apply(self, step: Step) -> None:
-        """Apply the step's changes to page tables and sampling settings."""
         for grant in step.grants:
             self._tables[grant.slot, grant.first : grant.first + len(grant.pages)] = grant.pages
         for change in step.samplings:

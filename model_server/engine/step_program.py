@@ -145,7 +145,6 @@ def shape_of(array: jax.Array) -> jax.ShapeDtypeStruct:
 
 
 def unpack(layout: ColumnLayout, vector: jax.Array) -> dict[str, jax.Array]:
-    """Return the named parts of a step's vector, on the device."""
     parts: dict[str, jax.Array] = {}
     for name, (offset, shape) in layout.parts.items():
         size = math.prod(shape)
@@ -161,7 +160,6 @@ def run_step(
     kernel: Kernel,
     split: SequenceSharding | None = None,
 ) -> tuple[Outputs, tuple[LayerPages, ...], jax.Array]:
-    """Trace one step: tokens in, tokens out, pages and last tokens replaced."""
     decodes = step["decode_slots"].shape[0]
     fed = last_tokens.at[step["decode_slots"]].get(mode="promise_in_bounds")
     tokens = jnp.concatenate([fed, step["tokens"][decodes:]])

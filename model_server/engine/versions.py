@@ -11,7 +11,7 @@ _ROOMS = ("sax", "model_server")
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that must match on every host; sax also by a digest of its sources."""
+    """Return the versions that must match on every host, with a digest of sax's sources."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -27,7 +27,7 @@ def versions() -> dict[str, str]:
 
 
 def source_digest(root: Path = _ROOT) -> str:
-    """Return a digest of the sources, which tells apart builds of one version."""
+    """Return a digest of the sources, to distinguish builds of one version."""
     digest = hashlib.sha256()
     for room in _ROOMS:
         for path in sorted((root / room).rglob("*.py")):

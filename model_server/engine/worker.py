@@ -1,4 +1,4 @@
-"""One thread that runs jobs in the order in which they came."""
+"""One thread that runs jobs in the order of arrival."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class Worker:
         return future
 
     def run(self, job: Callable[[], Result]) -> asyncio.Future[Result]:
-        """Queue a job from the event loop, which no exception of the job can end."""
+        """Queue a job from the event loop; no exception of the job can end the loop."""
         return asyncio.wrap_future(self.submit(_contained, job))
 
 
 def _work(jobs: _Jobs) -> None:
-    # Holds the queue alone, so that a worker that nobody holds is stopped.
+    # References only the queue, so that an unreferenced worker is stopped.
     while (next_job := jobs.get()) is not None:
         future, job = next_job
         if future.set_running_or_notify_cancel():

@@ -32,11 +32,9 @@ class LoadCompiles:
             self._seconds.setdefault(name, []).append(seconds)
 
     def count(self, name: str) -> int:
-        """Programs compiled for this function."""
         return len(self._seconds.get(name, ()))
 
     def __str__(self) -> str:
-        """Functions and compile times, the slowest first."""
         took = sorted(self._seconds.items(), key=lambda item: sum(item[1]), reverse=True)
         parts = [f"{len(each)} of {name} in {sum(each):.1f} s" for name, each in took]
         return ", ".join(parts) or "nothing"
@@ -65,7 +63,6 @@ class CompileWatch:
             self._loading.reset(mark)
 
     def stop(self) -> None:
-        """Stop listening."""
         jax.monitoring.unregister_event_duration_listener(self._listen)
 
     def _listen(self, event: str, duration_secs: float, **about: Any) -> None:

@@ -25,10 +25,7 @@ def load_custom(
     free: FreeMemory,
     report: Callable[[Progress], None],
 ) -> LoadedCustom:
-    """Load a custom model.
-
-    Raises InvalidRequest, LoadFailed, MemoryPlanError, and whatever the user's function raises.
-    """
+    """Raises InvalidRequest, LoadFailed, MemoryPlanError, and what the user's function raises."""
     checkpoint = None if spec.checkpoint == NO_CHECKPOINT else spec.checkpoint
     if checkpoint is None and model.needs_checkpoint:
         raise InvalidRequest(f"{model.path} needs a checkpoint, not None", param="checkpoint")

@@ -57,8 +57,6 @@ class CompiledProgram:
 
 
 class CompiledMethod:
-    """One compiled method and its state."""
-
     def __init__(
         self, name: str, method: CustomMethod, weights: Any, before_compile: Callable[[], None]
     ) -> None:
@@ -77,7 +75,6 @@ class CompiledMethod:
         self.workspace = max(map(_workspace, self._programs.values()))
 
     def answer(self, requests: Sequence[bytes]) -> list[bytes | SaxError]:
-        """Return an answer or an error for each request."""
         try:
             return [*self._answer_all(requests)]
         except BaseException as exc:  # even a SystemExit in user code fails one request only

@@ -52,12 +52,10 @@ class PlacedModel:
 
     @cached_property
     def cache(self) -> CacheShape:
-        """Shape of one cached token."""
         return self.recipe.cache(self.layout.shards("heads"))
 
     @cached_property
     def kv_dtype(self) -> jnp.dtype:
-        """Dtype of cached keys and values."""
         if self.recipe.kv_cache_dtype is not None:
             return jnp.dtype(self.recipe.kv_cache_dtype)
         # On a CPU bf16 products inside the page loop take a slow path; f32 runs at memory speed.
@@ -65,7 +63,6 @@ class PlacedModel:
 
     @cached_property
     def kernel(self) -> Kernel:
-        """Attention kernel for these devices."""
         heads, pages = map(self.layout.axis, (self.cache.query_axis, self.cache.axis))
         return kernel_for(self.layout.platform, self.layout.mesh, heads, pages, self.kv_dtype)
 
@@ -95,7 +92,7 @@ class PlacedModel:
         return logits + 4 * tokens * self.recipe.embed * 32 + 64 * 2**20
 
     def least_bytes(self, config: ModelServerConfig) -> int:
-        """Bytes that it takes to serve one whole sequence at a time."""
+        """Minimum bytes: enough to serve one whole sequence at a time."""
         per_sequence = -(-self._context(config) // config.page_size)
         pages = per_sequence + 1 + _handoff_pages(config, per_sequence)  # 1: the scratch page
         workspace = self.workspace(self._slots(config))
@@ -132,7 +129,6 @@ class PlacedModel:
         return self.recipe.slots or config.slots
 
     def _context(self, config: ModelServerConfig) -> int:
-        """Longest sequence, prompt plus answer."""
         return min(self.recipe.max_context, config.max_context or self.recipe.max_context)
 
     def _wanted_pages(
@@ -156,18 +152,16 @@ class Deployment(PlacedModel):
 
     @property
     def total_bytes(self) -> int:
-        """Bytes on all devices, those of the other stages included."""
+        """Bytes on all devices, including other stages."""
         stages = self.stage.count if self.stage else 1
         return self.memory.total * self.layout.mesh.size * stages
 
     @cached_property
     def buckets(self) -> tuple[Bucket, ...]:
-        """Every step shape to compile at load."""
         return closed_set(self.limits.slots, PREFILL_BLOCKS)
 
     @cached_property
     def pool_shapes(self) -> tuple[LayerPages, ...]:
-        """Shapes, dtypes and shardings of the page pool, per layer."""
         limits, sharding = self.limits, self.layout.pages(self.cache.axis)
         one = self.kernel.shapes(self.cache, limits.pages, limits.page_size, self.kv_dtype)
 
@@ -178,7 +172,6 @@ class Deployment(PlacedModel):
 
     @cached_property
     def program(self) -> StepProgram:
-        """Step program; lowers every bucket."""
         return StepProgram(
             self.blueprint,
             leaf_shapes(self.blueprint, self.layout),
@@ -191,13 +184,11 @@ class Deployment(PlacedModel):
         )
 
     def allocate_pages(self) -> tuple[LayerPages, ...]:
-        """Allocate the page pool on this process's devices."""
         limits, where = self.limits, self.layout.pages(self.cache.axis)
         shapes = self.kernel.shapes
         return allocate(self.cache, limits.pages, limits.page_size, self.kv_dtype, where, shapes)
 
     def with_pages(self, pages: int) -> Self:
-        """Return the deployment with another number of pages."""
         limits = structs.replace(self.limits, pages=pages)
         return replace(self, limits=limits, memory=self.memory.with_pages(pages))
 

@@ -1,7 +1,7 @@
 """Loads an embedding model: settings, compiled buckets, memory plan, then weights.
 
-Compiling needs no weights and tells the size of a batch, so nothing is placed before the plan is
-known to fit.
+Compiling needs no weights and shows how much memory a batch takes, so nothing is placed before the
+plan is known to fit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ class SentenceTokenizer:
         self._settings = settings
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, including start and end tokens."""
         whole = self._settings.prefix + text
         return self._tokenizer.encode_framed(whole.lower() if self._settings.lower_case else whole)
 
@@ -82,7 +81,7 @@ def load_embedder(
 
 
 def context_of(recipe: EmbedRecipe, settings: SentenceSettings, config: ModelServerConfig) -> int:
-    """Return the tokens per input: as published, else the checkpoint's own; capped by positions."""
+    """Return the tokens per input: the recipe's, else the checkpoint's; capped by positions."""
     wanted = recipe.max_context or settings.max_length or recipe.own_context
     context = min(wanted, recipe.own_context, config.max_context or wanted)
     if context < 3:  # a start, one token, an end

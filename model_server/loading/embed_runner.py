@@ -74,7 +74,7 @@ class EmbedPrograms:
         self._compile(report)
 
     def _compile(self, report: Callable[[Progress], None]) -> None:
-        """Compile two at a time: tracing is Python and overlaps with compiling, which is not."""
+        """Compile two at a time, so that tracing (in Python) overlaps with compiling."""
         wanted = [(rows, length) for length, sizes in self.rows.items() for rows in sizes]
         report(Progress("compiling bucket", 0, len(wanted)))
         with ThreadPoolExecutor(_COMPILERS, thread_name_prefix="compile") as pool:

@@ -34,7 +34,6 @@ class LoadThread:
         self._cancelled = threading.Event()
 
     async def run(self) -> AnyLoaded | SaxError:
-        """Return what the loader returned, or the error that ended the load."""
         job = Worker.once(f"load {self._spec.model_id}", self._load)
         try:
             return await asyncio.shield(asyncio.wrap_future(job))
@@ -68,7 +67,7 @@ class LoadThread:
 
 
 def _free(job: Future[AnyLoaded | SaxError]) -> None:
-    """Close what was loaded for nobody."""
+    """Close a result that nobody waits for."""
     if isinstance(outcome := job.result(), AnyLoaded):
         outcome.runner.close()
 

@@ -40,9 +40,7 @@ class EmbedRunner(Protocol):
     """Computes the vectors of a batch. Not thread-safe: one thread calls it."""
 
     @property
-    def closed(self) -> bool:
-        """True once its memory is free."""
-        ...
+    def closed(self) -> bool: ...
 
     @property
     def batch(self) -> int:
@@ -84,13 +82,9 @@ class CustomRunner(Protocol):
     """Runs batches of a custom model's requests. Not thread-safe: one thread calls it."""
 
     @property
-    def closed(self) -> bool:
-        """True once its memory is free."""
-        ...
+    def closed(self) -> bool: ...
 
-    def answer(self, method: str, requests: Sequence[bytes]) -> Sequence[bytes | SaxError]:
-        """Return an answer or an error for each request."""
-        ...
+    def answer(self, method: str, requests: Sequence[bytes]) -> Sequence[bytes | SaxError]: ...
 
     def close(self) -> None: ...
 

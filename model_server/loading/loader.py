@@ -129,7 +129,6 @@ class ModelLoader:
             return runner
 
     def compiles_while_serving(self) -> int:
-        """Number of programs compiled outside loads so far."""
         return self.watch.while_serving
 
     def devices(self) -> Devices:
@@ -186,7 +185,6 @@ class ModelLoader:
         checkpoint: Checkpoint | None,
         limits: EngineLimits | None = None,
     ) -> LmLoad | StageLoad:
-        """Plan all layers, or only some if the model is a pipeline of stages."""
         how = (spec, recipe, checkpoint, self._config, self._in_use())
         if recipe.stages > 1:
             if self._config.programs:
@@ -198,7 +196,6 @@ class ModelLoader:
         return LmLoad(*how, self._transfer, limits)
 
     def _run(self, spec: ModelSpec, load: LmLoad | StageLoad, report: Report) -> HeldRunner:
-        """Build the model here, or on all hosts that it spans."""
         if self._hosts is not None and load.spans_hosts:
             return self._hosts.load(
                 spec, load.deployment.limits, lambda programs: load.build(programs, report), report
@@ -221,7 +218,6 @@ class ModelLoader:
     def _disaggregation(
         self, load: LmLoad | StageLoad, runner: HeldRunner
     ) -> Disaggregation | None:
-        """Return what disaggregated prefill needs, if this server takes part in it."""
         if isinstance(load, StageLoad):
             if self._config.takes_pages:
                 logger.warning("--prefill_servers is ignored for a model in stages")
@@ -235,7 +231,6 @@ class ModelLoader:
         return load.disaggregation(runner, load.traffic)
 
     def _free_memory(self) -> FreeMemory:
-        """Memory that is left for a model on one device."""
         return FreeMemory(device_limit(jax.local_devices(), self._config), self._in_use())
 
     def _keep(self, loaded: LoadedEmbedder | LoadedCustom) -> LoadedEmbedder | LoadedCustom:

@@ -27,7 +27,6 @@ class MemoryPlan:
     total: int  # bytes of weights, page pool and workspace
 
     def with_pages(self, pages: int) -> MemoryPlan:
-        """Return the plan of the same model with another number of pages."""
         kv = self.kv // (self.pages + 1) * (pages + 1)
         return MemoryPlan(pages=pages, kv=kv, total=self.total - self.kv + kv)
 

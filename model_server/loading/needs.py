@@ -1,6 +1,6 @@
 """Computes what a model needs of a server from shapes alone: on any machine, in about a second.
 
-Refusals carry it, so that the assigner can act on them. Allocates nothing.
+Refusals include it, so that the assigner can act on them. Allocates nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def check_devices(recipe: Recipe, checkpoint: Checkpoint | None, config: ModelSe
 def telling_need(
     recipe: Recipe, checkpoint: Checkpoint | None, config: ModelServerConfig
 ) -> Iterator[None]:
-    """Replace the need of one device in a MemoryPlanError by that of the whole model."""
+    """Replace the need of one device in a MemoryPlanError with that of the whole model."""
     try:
         yield
     except MemoryPlanError as exc:

@@ -40,7 +40,6 @@ class PackedReader:
         self._read: dict[tuple[tuple[int, int], ...], PackedBlocks] = {}
 
     def read(self, leaf: Leaf, region: Region) -> np.ndarray:
-        """Read a region of the values, scales or offsets."""
         columns, inner = self._columns(leaf.part, region[-1])
         blocks = self._once((*region[:-1], columns))
         return _part(blocks, leaf.part)[..., inner]

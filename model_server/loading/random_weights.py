@@ -30,7 +30,6 @@ _SPREADS = {"int8": 32.0, "int4": 2.3, "float8_e4m3fn": 1.0}
 def random_weights(
     declared: Sequence[Declaration], seed: int, report: Report, layout: Layout | None = None
 ) -> list[jax.Array]:
-    """Draw every declared weight on the devices of the layout."""
     over = layout or own_device()
 
     def draw_one(weight: Declaration) -> list[jax.Array]:

@@ -55,7 +55,6 @@ def fill(
     report: Report,
     together: Together,
 ) -> list[list[jax.Array]]:
-    """Return the arrays of each weight."""
     total = sum(weight.bytes for weight in declared)
     placed: list[list[jax.Array]] = []
     done = 0
@@ -191,7 +190,6 @@ def _few_and_small(declared: Sequence[Declaration], checkpoint: Checkpoint) -> T
 
 
 def _reader(weight: Declaration, checkpoint: Checkpoint) -> Callable[[Leaf, Region], np.ndarray]:
-    """Return a function that reads a region of one of the weight's arrays."""
     if weight.packing is not None:
         return PackedReader(weight, weight.packing, checkpoint).read
     return lambda leaf, region: weight.source.read(checkpoint, region, leaf.dtype)

@@ -29,7 +29,6 @@ def open_context() -> Context:
 
 
 def endpoint(host: str, port: int | str) -> str:
-    """Format host:port, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -87,7 +87,7 @@ def _workers(leader: str, size: int) -> tuple[str, ...]:
 
 
 def _job(environ: Mapping[str, str], host: str, count: int | None) -> ClusterFacts | None:
-    """Read an indexed Job, in a JobSet or alone: it numbers its pods but not how many there are."""
+    """Read an indexed Job, in a JobSet or alone: it numbers its pods but does not say how many."""
     ordinal = read_number(environ, "JOB_COMPLETION_INDEX")
     if ordinal is None or count is None or count == 1:
         return None

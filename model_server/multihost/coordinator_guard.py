@@ -1,8 +1,8 @@
 """Relay to jax's coordination service that stays up when the primary dies.
 
-jax kills a process at once when the coordination service, which lives in the primary's process,
-hangs up: before anyone could say which host is lost. So secondaries reach it through a local relay.
-When the primary is gone they hear nothing, and the replica's own heartbeat, which knows host names,
+jax kills a process as soon as the coordination service, which lives in the primary's process, hangs
+up, before anyone can say which host is lost. So secondaries reach it through a local relay. When
+the primary is gone they hear nothing, and the replica's own heartbeat, which knows host names,
 notices first.
 """
 

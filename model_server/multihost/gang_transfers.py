@@ -41,10 +41,7 @@ class GangTransfers:
         return True
 
     def fetch(self, key: int, addresses: Sequence[str], deadline_s: float) -> None:
-        """Fetch on every host.
-
-        Raises the error raised here, or ReplicaLost with the reason of a host where it failed.
-        """
+        """Fetch on every host. Raises the local error, or ReplicaLost with a host's reason."""
         pages = self._pages.pop(key, 0)
         self._hosts.publish(Fetch(self._servable, key, pages, tuple(addresses), deadline_s))
         failure: SaxError | None = None

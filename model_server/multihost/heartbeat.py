@@ -39,7 +39,7 @@ class Heartbeat:
         return min((host.done for host in self._hosts.values()), default=0)
 
     def lost(self, published: int, now_s: float) -> tuple[int, str] | None:
-        """Return a lost host and the reason; of several, the one silent for longest."""
+        """Return a lost host and the reason; if there are several, the one silent longest."""
         ordinal = min(self._hosts, key=lambda each: self._hosts[each].heard_at_s, default=None)
         if ordinal is not None:
             silence_s = now_s - self._hosts[ordinal].heard_at_s

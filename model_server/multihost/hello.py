@@ -1,7 +1,7 @@
 """Messages that the hosts of a replica exchange when they meet, and the checks on them.
 
 A host is checked against the primary and against the hosts already present. A refusal names the
-host, what is wrong and what would be right.
+host, what is wrong and what is expected.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ALIKE = (
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """A host's introduction to the primary: identity, versions, machine and flags."""
 
-    count: int  # of hosts in the replica, as this host was told
+    count: int  # hosts in the replica, according to this host
     ordinal: int
     name: str
     nonce: str  # of this process
@@ -45,7 +45,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
-    """All hosts are present: the addresses to continue with."""
+    """Sent once all hosts are present: the addresses to continue with."""
 
     host: str  # of the primary, as the secondaries reach it
     coordinator: int  # port of jax's coordination service
@@ -54,7 +54,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
 
 
 class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
-    missing: str  # in words
+    missing: str  # formatted for messages
 
 
 class Refusal(msgspec.Struct, frozen=True, tag="refusal"):

@@ -86,7 +86,7 @@ class Lockstep:
     def call(self, method: str, key: str, **arguments: Any) -> None:
         """Call a runner method on every host, this one included, and wait for all.
 
-        Raises the error raised here, or Unavailable with the reason of a host where it failed.
+        Raises the local error, or Unavailable with a failed host's reason.
         """
         arguments = {"key": key, **arguments}
         self._hosts.publish(Call(self.servable, method, arguments))

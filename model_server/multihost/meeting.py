@@ -77,12 +77,10 @@ class Reception:
 
     @property
     def missing(self) -> str:
-        """The missing hosts, formatted for messages."""
         return ", ".join(f"host {each} ({self._names[each]})" for each in self._missing())
 
     @property
     def machines(self) -> dict[int, str]:
-        """Machine id of each secondary, by ordinal."""
         return {ordinal: guest.hello.machine for ordinal, guest in self._present.items()}
 
     def _missing(self) -> list[int]:
@@ -108,7 +106,6 @@ class Reception:
             self._meet(route, greeting)
 
     def welcome(self, welcome: Welcome) -> None:
-        """Send every present host the addresses to continue with."""
         self._welcome = welcome
         for guest in self._present.values():
             self._send(guest.route, welcome)

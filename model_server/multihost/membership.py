@@ -1,4 +1,4 @@
-"""Read from flags and environment which hosts form this replica, and which of them this is.
+"""Determine from flags and environment which hosts form this replica, and which one this is.
 
 A replica is one slice: its hosts form one gang, and host 0 is the primary. The first of these
 sources wins; if two contradict each other, the error names both:

@@ -43,10 +43,7 @@ OnLeaving = Callable[[str], None]
 
 
 class Primary:
-    """Bring it up, use it, close it.
-
-    Publishers of commands that run programs on devices must hold `order`.
-    """
+    """Publishers of commands that run programs on devices must hold `order`."""
 
     def __init__(
         self,
@@ -179,7 +176,7 @@ class Primary:
         return f"host {ordinal} ({self.membership.names[ordinal]})"
 
     def lose(self, ordinal: int, why: str) -> None:
-        """Declare a host, and so the replica, lost; wakes up everyone who waits. Only once."""
+        """Declare a host, and so the replica, lost; wakes all waiters. Later calls do nothing."""
         with self._changed:
             if self.lost is not None or self._closing:
                 return

@@ -62,7 +62,6 @@ class KeptPrograms:
         self._salt = salt
 
     def compiled(self, name: str, lower: Lower) -> Any:
-        """Return the program, compiled now or earlier."""
         return self.found(lower())[0]
 
     def pass_on(self, name: str, body: bytes) -> None:
@@ -89,7 +88,6 @@ class SharedPrograms:
         self._send = send
 
     def compiled(self, name: str, lower: Lower) -> Any:
-        """Return the program, compiled now or earlier, and send it."""
         program, body = self._kept.found(lower())
         self._send(name, body)
         return program

@@ -89,8 +89,6 @@ class _HeldShare:
 
 
 class Secondary:
-    """Start it, run it, end it."""
-
     def __init__(self, ordinal: int, welcome: Welcome, timeout_s: float, primary_name: str) -> None:
         self._ordinal = ordinal
         self._primary_name = primary_name
@@ -108,7 +106,6 @@ class Secondary:
         self.on_loss: Callable[[str], None] = lambda reason: None
 
     def start(self) -> None:
-        """Start listening and sending heartbeats."""
         self._threads = [
             threading.Thread(target=work, name=name, daemon=True)
             for work, name in ((self._listen, "commands"), (self._beat, "beat"))

@@ -28,8 +28,6 @@ Build = Callable[[Programs], HeldRunner]  # this host's share
 
 
 class Shares:
-    """Loads of one primary."""
-
     def __init__(self, hosts: Primary, kept: KeptPrograms, *, alike: bool) -> None:
         """alike: all hosts have the same instruction set, so programs can be sent."""
         self._hosts = hosts
@@ -41,7 +39,7 @@ class Shares:
     def load(self, spec: ModelSpec, limits: EngineLimits, build: Build, report: Report) -> Lockstep:
         """Build on every host, collect the votes, run every bucket once.
 
-        build: makes this host's share. Raises LoadFailed and its kin.
+        build: makes this host's share. Raises LoadFailed or any SaxError that a host voted.
         """
         with self._counting:
             servable = next(self._numbers)
@@ -70,7 +68,6 @@ class Shares:
             raise
 
     def transfers(self, runner: Lockstep, own: KvTransfers) -> GangTransfers:
-        """Return the page transfers on all hosts of a model that `load` returned."""
         return GangTransfers(own, self._hosts, runner.servable, runner.offers)
 
     def _count_votes(self, servable: int, report: Report) -> list[str]:

@@ -23,7 +23,7 @@ _SMALLEST_CONTEXT = 256
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Bytes that one device must hold at least, and may hold."""
+    """Bytes that one device must hold at least, and bytes that it may hold."""
 
     placed: PlacedModel
     least: int  # weights, workspace, and one whole sequence
@@ -74,7 +74,6 @@ def smallest_slice(
     chips: list[str],
     least_chips: int = 1,
 ) -> tuple[Topology, Attempt] | None:
-    """Return the first slice of these chips that fits by arithmetic."""
     return next(fitting_slices(model, recipe, config, chips, least_chips), None)
 
 

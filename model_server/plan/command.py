@@ -166,7 +166,7 @@ class PlanOutputs:
     values: Path | None
 
     def check(self, topology: str | None) -> None:
-        """Fail on outputs that cannot be written before minutes are spent on compiling.
+        """Fail early on outputs that cannot be written: compiling takes minutes.
 
         topology: None if the plan chooses the slice.
         """

@@ -1,6 +1,7 @@
 """Compile a bucket for chips that are not present, and keep only the numbers.
 
-The only file of plans that compiles. The program itself is freed at once: several hundred MB.
+The only module of the planner that compiles. The program itself, several hundred MB, is freed at
+once.
 """
 
 from __future__ import annotations

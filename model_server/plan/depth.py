@@ -1,7 +1,7 @@
 """Estimate a deep model from a shallow one: layers of one kind cost the same.
 
-A step is an embedding, layers and a head. It is compiled with a few layers, and every further layer
-costs as much as those of them that stand between others. Compiles nothing itself.
+A step is an embedding, layers and a head. It is compiled with a few layers; every further layer is
+taken to cost as much as the inner ones of these. Compiles nothing itself.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def only_layers(
 
     An instruction belongs to the last layer among those whose weights and pages it depends on:
     whatever is computed between two layers belongs to the one before, and so does a head that has
-    no weights yet. layer_of: maps the op_name of an entry parameter to its layer; None: to none.
+    no weights yet. layer_of: maps the op_name of an entry parameter to its layer, or to None.
     """
     belongs = _layers(program.entry, layer_of)
 
@@ -119,7 +119,6 @@ def only_layers(
 
 
 def growth_of(few: Measured, more: Measured, depths: Depths) -> Growth:
-    """Return the memory that a layer adds to a program, from one bucket at two depths."""
     layers = depths.more - depths.few
 
     def slope(name: str) -> float:

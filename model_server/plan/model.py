@@ -94,7 +94,6 @@ def known_models() -> dict[str, Path]:
 
 
 def known_names() -> list[str]:
-    """Return the names of the well-known models, e.g. meta-llama/Llama-3-70B."""
     return [_title(file) for file in known_models().values()]
 
 
@@ -120,7 +119,7 @@ def _registered(text: str) -> str | None:
 
 
 def _config_alone(place: Path) -> Path | None:
-    """Return a config.json that stands without weights."""
+    """Return a config.json that has no weights beside it."""
     if place.suffix == ".json" and place.is_file():
         return place
     config = place / "config.json"

@@ -127,7 +127,7 @@ class ModelPlan:
     planning_seconds: float = 0.0
 
     def as_json(self) -> str:
-        """Return JSON; every speed stands under `predicted`."""
+        """Return JSON; every speed is under `predicted`."""
         made = asdict(self)
         made["predicted"] = {key: made.pop(key) for key in ("decoding", "first_token")}
         if self.memory is not None:

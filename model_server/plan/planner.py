@@ -277,7 +277,6 @@ class _Candidate:
 
 
 def memory_of(deployment: Deployment, limit: int, measured: Sequence[Measured]) -> Memory:
-    """Return the memory that the programs take, and the pages that fit beside them."""
     page = deployment.page_bytes(deployment.limits.page_size)
     code = sum(each.code for each in measured)
     most = max(measured, key=lambda each: each.arguments + each.temporaries + each.outputs)

@@ -51,7 +51,6 @@ class Roofline:
 
 
 def roofline(load: DeviceWork, chip: Chip) -> Roofline:
-    """Return the times of one step on one device of this chip."""
     return Roofline(
         computing=load.flops / chip.device_flops,
         reading=load.bytes / chip.device_hbm_rate,
@@ -98,7 +97,6 @@ class Speeds:
         return [self._bucket(each, context) for each in self._measured.values()]
 
     def decoding(self, context: int) -> Iterator[Decoding]:
-        """Yield the speed of every batch that the slots allow."""
         limits = self._deployment.limits
         for bucket in (each for each in self._deployment.buckets if not each.blocks):
             if bucket.decodes > limits.slots and bucket.decodes > 2:
@@ -123,7 +121,6 @@ class Speeds:
             yield self._first_token(prompt)
 
     def _first_token(self, prompt: int) -> FirstToken:
-        """Sum the steps of a prompt that runs alone."""
         limits = self._deployment.limits
         block, most = limits.prefill_block, limits.max_prefill_blocks or 1
         done, steps, seconds = 0, 0, 0.0
@@ -162,7 +159,7 @@ class Speeds:
 
 
 def notes_of(work: Workload, topology: Topology) -> list[str]:
-    """Return warnings about a plan that fits, most of them of what makes it slower."""
+    """Return warnings about a plan that fits, mostly about what makes it slower."""
     notes = (_unlent(topology), _unused(work, topology), _whole_heads(work))
     return [note for note in notes if note]
 

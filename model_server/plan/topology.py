@@ -56,7 +56,6 @@ class Topology:
         return self.chips // self.hosts
 
     def memory(self, config: ModelServerConfig) -> FreeMemory:
-        """Return the memory that one device has for models."""
         usable = self.chip.usable
         return FreeMemory(min(usable, config.memory_limit_bytes or usable), in_use=0)
 

@@ -123,7 +123,7 @@ class Workload:
         return held, multiplied * tokens
 
     def _is_looked_up(self, declared: Declaration) -> bool:
-        """True for tables of which a step reads single rows; a tied embedding is the head too."""
+        """True for tables from which a step reads single rows; a tied embedding is the head too."""
         if declared.path.startswith("positions"):
             return True
         has_head = any(other.path.startswith("head.") for other in self._declarations)
@@ -184,7 +184,7 @@ def expected_experts(experts: int, chosen: int, tokens: int) -> float:
 
 
 def _tokens_and_rows(bucket: Bucket, block: int) -> tuple[int, int]:
-    """Tokens of a step, and those of them whose logits are computed."""
+    """Tokens of a step, and how many of them need logits."""
     return bucket.tokens(block), bucket.decodes + (1 if bucket.blocks else 0)
 
 

@@ -1,7 +1,7 @@
 """Run `python -m model_server` as one of several hosts that form a replica.
 
 The primary becomes a model server whose loader reaches all hosts; a secondary performs its
-commands. Exit status: as `end_status` says after a drain, 2 when turned away by the primary, 75
+commands. Exit status: as `drained_status` says after a drain, 2 when turned away by the primary, 75
 when the replica lost a host and must be restarted as a whole.
 """
 
@@ -94,7 +94,6 @@ def follow(membership: Membership, config: ModelServerConfig) -> tuple[Secondary
 
 
 def serve_together(group: Membership, config: ModelServerConfig, page: HealthPage) -> NoReturn:
-    """Serve as one of several hosts until the end of the process."""
     logger.info("host %d of %d (%s)", group.ordinal, group.count, group.source)
     for name in [name for name in os.environ if name.startswith("MEGASCALE_")]:
         logger.info("ignoring %s: a replica is one slice", name)
@@ -186,7 +185,6 @@ def address_towards(host: str, port: int) -> str:
 
 
 def lose(reason: str) -> NoReturn:
-    """Exit so that the replica is restarted."""
     logger.error("%s", reason)
     end(LOST)
 

@@ -191,7 +191,6 @@ class ModelServer:
         await self._server.stop(_GRACE_S)
 
     def info(self) -> ServerInfo:
-        """Return what this server reports when it joins."""
         config = self._config
         wanted = re.compile(config.model_filter_regex)
         return ServerInfo(

@@ -22,7 +22,6 @@ _PORT = 8476  # coordinator port on host 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status."""
     flags = _parser().parse_args(arguments)
     try:
         group = membership(flags.hosts, flags.host_ordinal, os.environ, socket.gethostname())

@@ -56,7 +56,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Encode as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
 
 
@@ -72,7 +71,7 @@ def decode(body: bytes) -> Manifest:
 
 
 def shape_differences(made: EngineLimits, here: EngineLimits) -> list[str]:
-    """Describe which of the limits that shape programs differ; pages aside."""
+    """Describe differences in the limits that shape programs, other than pages."""
     names = [name for name in made.__struct_fields__ if name not in _OF_HOST]
     return [
         f"made for {name} {getattr(made, name)}, this server has {getattr(here, name)}"

@@ -1,7 +1,7 @@
 """Storage of sets of compiled programs: one folder per set, on disk or in a bucket.
 
 A set is its program files and a manifest with their digests, which is written last. Until then the
-manifest has another name, so that readers see only whole sets.
+manifest has another name, so that readers see only complete sets.
 """
 
 from __future__ import annotations

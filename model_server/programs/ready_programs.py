@@ -57,7 +57,7 @@ class ReadyPrograms:
         )
 
     def find(self, lowered: jax.stages.Lowered) -> tuple[Any, bytes] | None:
-        """Return the program of this text and its bytes. Raises nothing: compiling always works."""
+        """Return the program of this text and its bytes. Never raises: compiling always works."""
         entry = self._entries.get(digest_of_text(lowered))
         if entry is None:
             return None

@@ -1,4 +1,4 @@
-"""Keys of programs over a mesh, of local devices or of a remote slice."""
+"""Program keys for a mesh of local devices or of a remote slice."""
 
 from __future__ import annotations
 

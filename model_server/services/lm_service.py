@@ -19,8 +19,6 @@ from sax.wire.codec import refuse_extra_inputs, sampling_from_extra_inputs
 
 @dataclass(slots=True)
 class Sample:
-    """One sample so far."""
-
     text: str = ""
     piece: str = ""  # text from the last `add`
     score: float = 0.0
@@ -35,8 +33,6 @@ async def start_samples(connection: TokenStream, request: GenerateRequest, count
 
 
 class Samples:
-    """Collects the samples of one request."""
-
     def __init__(self, count: int) -> None:
         self.all = [Sample() for _ in range(count)]
 
@@ -93,7 +89,6 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
         return lm_pb2.EmbedResponse(embedding=embedded.vectors[0])
 
     async def Gradient(self, request: Any, context: Any) -> lm_pb2.GradientResponse:
-        """Not served."""
         raise UnsupportedParameter(
             "Gradient is not served; LMService here has Generate, GenerateStream, Score and Embed"
         )

@@ -101,7 +101,6 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         return modelet_pb2.UnloadResponse()
 
     async def GetStatus(self, request: Any, context: Any) -> Status:
-        """Return the status of every model on this server."""
         self._fencing.check(request.term)
         infos = self._servables.infos()
         if not request.include_failure_reasons:
@@ -120,14 +119,12 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         return reply
 
     async def Export(self, request: Any, context: Any) -> modelet_pb2.ExportResponse:
-        """Not served."""
         raise UnsupportedParameter(
             "Export is not supported: this server writes no TF SavedModel; "
             "`sax convert` writes a Hugging Face folder"
         )
 
     async def Save(self, request: Any, context: Any) -> modelet_pb2.SaveResponse:
-        """Not served."""
         raise UnsupportedParameter(
             "Save is not supported: a server does not change weights, so the checkpoint it was "
             "loaded from is still what it serves"

@@ -37,7 +37,6 @@ class PrefillService(prefill_pb2_grpc.PrefillServiceServicer):
         return encode_handoff(handoff)
 
     async def Release(self, request: Any, context: Any) -> prefill_pb2.ReleaseResponse:
-        """Free pages that were fetched or are not wanted."""
         self._check()
         self._prefiller.release(request.key)
         return prefill_pb2.ReleaseResponse()

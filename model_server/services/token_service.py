@@ -24,8 +24,6 @@ from sax.wire.codec import (
 
 
 class TokenService(tokens_pb2_grpc.TokenServiceServicer):
-    """Serves many requests per stream, with one message per engine step for all of them."""
-
     def __init__(
         self,
         handler: Handler,
@@ -55,12 +53,10 @@ class TokenService(tokens_pb2_grpc.TokenServiceServicer):
             self._connections.discard(connection)
 
     async def Tokenize(self, request: Any, context: Any) -> tokens_pb2.TokenizeResponse:
-        """Return the ids of a prompt, and the model's context."""
         ids, max_context = await self._handler.tokenize(*decode_tokenize(request))
         return tokens_pb2.TokenizeResponse(ids=ids, max_context=max_context)
 
     async def Embed(self, request: Any, context: Any) -> tokens_pb2.EmbedResponse:
-        """Return the vectors of all inputs of one request."""
         return encode_embedded(await self._embeddings.embed(*decode_embed(request)))
 
     def end(self) -> None:

@@ -101,7 +101,6 @@ class Admission:
             self._idle.set()
 
     def refused(self, exc: BaseException) -> None:
-        """Count a rejection, if that is what this error is."""
         if isinstance(exc, (QueueFull, ShuttingDown)):
             self.rejections.add(time.monotonic())
 
@@ -140,7 +139,6 @@ class Admission:
 
 
 def refusal(servable: Servable, method: str) -> InvalidRequest:
-    """Return the error for a method that the model does not serve."""
     return InvalidRequest(
         f"{servable.model_id} is {servable.kind} and does not serve {method}; it serves "
         f"{', '.join(servable.methods)}",

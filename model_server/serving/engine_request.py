@@ -87,7 +87,6 @@ def make_engine_request(
 
 
 def score_engine_request(prefix: Sequence[int], suffix: Sequence[int]) -> EngineRequest:
-    """Return the engine request that scores one suffix."""
     return EngineRequest(
         prompt=(*prefix, *suffix),
         sampling=Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0),

@@ -48,8 +48,8 @@ class Handler:
     async def start(self, request: GenerateRequest, method: str, sink: Sink) -> RunningRequest:
         """Check and submit a request; from then on `sink` receives its chunks.
 
-        Raises, and never calls `sink`, on InvalidRequest and its subclasses, PermissionDenied,
-        NotLoaded, QueueFull, ShuttingDown.
+        Raises InvalidRequest and its subclasses, PermissionDenied, NotLoaded, QueueFull or
+        ShuttingDown; `sink` is then never called.
         """
         running = self._begin(request.model_id, method, sink)
         try:

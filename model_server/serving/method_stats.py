@@ -25,8 +25,6 @@ class MethodSnapshot:
 
 
 class MethodStats:
-    """Request statistics of one method."""
-
     def __init__(self) -> None:
         self.pending = 0
         self.arrived = 0  # since start

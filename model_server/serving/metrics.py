@@ -135,7 +135,6 @@ class ModelServerMetrics:
         )
 
     def first_token(self, model_id: str, seconds: float) -> None:
-        """Record a request's time to first token."""
         self._first_token.labels(model_id).observe(seconds)
 
     def token_interval(self, model_id: str, seconds: float) -> None:

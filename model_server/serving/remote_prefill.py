@@ -75,7 +75,7 @@ class RemotePrefill:
     def fetch(
         self, disaggregation: Disaggregation, key: int, handoff: KvHandoff
     ) -> asyncio.Future[None]:
-        """Fetch on a thread; continues even if nobody waits any more."""
+        """Fetch on a thread; continues even if the caller stops waiting."""
         wait_s = min(_FETCH_S, handoff.expires_s)
         fetch = disaggregation.transfers.fetch
         loop = asyncio.get_running_loop()
@@ -171,7 +171,7 @@ class _RemoteRequest:
         self._kept = True
 
     async def _ticket(self) -> KvHandoff | None:
-        """Return the ticket, or None for local prefill."""
+        """Return the handoff, or None for local prefill."""
         model_id = self._running.servable.model_id
         self._asked = True
         try:

@@ -50,7 +50,6 @@ class RunningRequest:
         self._stats.begin()
 
     def expect(self, answer: Detokenizer) -> None:
-        """Set the detokenizer for the tokens to come."""
         self._answer = answer
 
     def submit(self, engine_request: EngineRequest) -> None:
@@ -101,7 +100,6 @@ class RunningRequest:
             self.servable.cancelled += 1
 
     def receive(self, update: SequenceUpdate) -> None:
-        """Process the update of one step."""
         if self._over:
             return
         try:

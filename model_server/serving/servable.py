@@ -52,14 +52,12 @@ _TABLE: dict[tuple[ServableStatus, StatusEvent], ServableStatus] = {
 
 
 def transition(status: ServableStatus, event: StatusEvent) -> ServableStatus:
-    """Return the status after the event; an impossible event is a bug."""
     after = _TABLE.get((status, event))
     assert after is not None, f"{event!r} cannot happen to a model that is {status}"
     return after
 
 
 def holds_memory(status: ServableStatus) -> bool:
-    """Return True if a model in this status may hold device memory."""
     return status in (_LOADING, _LOADED, _UNLOADING)
 
 
@@ -102,7 +100,6 @@ class Servable(Protocol):
 
 
 def make_servable(model_id: str, loaded: AnyLoaded) -> Servable:
-    """Create the servable for this kind of loaded model."""
     if isinstance(loaded, Loaded):
         return LmServable(model_id, loaded)
     if isinstance(loaded, LoadedCustom):

@@ -58,7 +58,7 @@ class Servables:
         """Return once the model is LOADED; raise the reason if it fails.
 
         Loading a model that is loaded (or loading) joins that load; another version replaces it.
-        The load goes on if the caller goes away. ACLs apply at once.
+        The load continues if the caller goes away. ACLs apply at once.
         """
         acls = parse_acls(spec.acls)
         if self._closing:
@@ -129,7 +129,7 @@ class Servables:
         return tuple(_info(entry) for entry in self._entries.values())
 
     def lose(self, error: ReplicaLost) -> None:
-        """Fail everyone who waits for tokens or a load: a host of this replica is lost."""
+        """Fail everyone waiting for tokens or a load: a host of this replica is lost."""
         self._closing = True
         for entry in self._entries.values():
             if not entry.settled.done():
@@ -196,7 +196,6 @@ class Servables:
             self._entries.pop(entry.model_id, None)
 
     async def _fulfil(self, entry: _WantedServable, wish: ModelSpec | None) -> SaxError | None:
-        """Load or unload; return the error if that fails."""
         await self._free(entry)
         if entry.status is ServableStatus.UNLOADING:
             self._step(entry, StatusEvent.UNLOADED)

@@ -1,7 +1,7 @@
-"""One host's pipeline stage in the form in which gangs load and run models.
+"""Adapts one host's pipeline stage to the interface through which gangs load and run models.
 
-Wraps `pipeline_loading`: limits come from the primary, link offers travel in the votes, buckets go
-by number.
+Wraps `pipeline_loading`: limits come from the primary, link offers travel in votes, buckets are
+numbered.
 """
 
 from __future__ import annotations

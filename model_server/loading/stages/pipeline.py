@@ -159,7 +159,7 @@ class PipelineRunner:
     def _passed_on(self, made: Any, rivals: bool) -> tuple[np.ndarray, ...]:
         if not self._stage.is_last:
             return (np.asarray(made),)
-        # Top logprobs are many times larger than the rest, and few requests ask for them.
+        # Top logprobs are many times larger than the rest, and few requests need them.
         wanted: Sequence[Any] = made if rivals else made[:1]
         return tuple(map(np.asarray, wanted))
 

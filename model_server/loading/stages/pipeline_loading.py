@@ -54,8 +54,8 @@ def plan_stage(
     """Plan one stage for this host's devices.
 
     decided: the primary's limits, which are checked here; None: this host decides, with as many
-    pages as the stage with the least memory fits, assuming that the devices of other stages are
-    like these. Raises MemoryPlanError, InvalidRequest.
+    pages as fit the stage with the least memory, assuming that other stages have devices like
+    these. Raises MemoryPlanError, InvalidRequest.
     """
     parts = recipe.cut()
     if decided:

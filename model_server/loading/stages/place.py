@@ -28,17 +28,15 @@ class StagePlace:
 
     @property
     def members(self) -> range:
-        """The hosts of this host's stage."""
         return range(self.stage * self.per_stage, (self.stage + 1) * self.per_stage)
 
     @property
     def next(self) -> int:
-        """The host that this one sends to."""
         return (self.ordinal + self.per_stage) % self.hosts
 
 
 def place_of(hosts: int, ordinal: int, stages: int) -> StagePlace:
-    """Raises InvalidRequest if the hosts do not divide into the stages."""
+    """Raises InvalidRequest if the hosts do not divide evenly into stages."""
     if hosts % stages:
         raise InvalidRequest(
             f"NUM_STAGES is {stages}, but this replica has {hosts} "

@@ -80,7 +80,6 @@ def _first_text(given: Any) -> str | None:
 
 
 def _fit(report: Report, checkpoint: Checkpoint) -> None:
-    """Compare the tensors with the model's declarations."""
     config = checkpoint.config
     recipe = make_recipe(_AUTO, config, {})
     if isinstance(recipe, Recipe):

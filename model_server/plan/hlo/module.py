@@ -1,7 +1,7 @@
 """Parse the text of a compiled program into computations, and count how often each runs.
 
-The text is that of `Compiled.as_text()` for a TPU: layouts tell how arrays are tiled and in which
-memory they lie.
+The text is that of `Compiled.as_text()` for a TPU: layouts give the tiling of each array and the
+memory it is in.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _HBM = 0  # default of a layout without S(..)
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """One array as it lies in memory."""
+    """One array as laid out in memory."""
 
     dtype: str  # bf16, s8, s4, pred
     dims: tuple[int, ...]
@@ -85,7 +85,6 @@ class Instruction:
 
     @cached_property
     def arrays(self) -> tuple[Array, ...]:
-        """Its results; several for a tuple."""
         return arrays_of(self.shape)
 
     @property
@@ -145,12 +144,10 @@ class Computation:
         return found
 
     def made(self, name: str) -> tuple[Array, ...]:
-        """Return the result arrays of an instruction of this computation."""
         found = self.by_name.get(name)
         return found.arrays if found else ()
 
     def is_in_hbm(self, name: str) -> bool:
-        """Return True if any result of the instruction lies in HBM."""
         return any(array.in_hbm for array in self.made(name))
 
     def behind(self, name: str) -> Instruction | None:
@@ -163,14 +160,11 @@ class Computation:
 
 @dataclass(frozen=True)
 class HloModule:
-    """A compiled module."""
-
     computations: Mapping[str, Computation]
     entry: Computation
     partitions: int  # number of devices
 
     def called(self, instruction: Instruction, attribute: str) -> Computation | None:
-        """Return the computation that an attribute names."""
         names = instruction.calls.get(attribute)
         return self.computations.get(names[0]) if names else None
 
@@ -190,7 +184,6 @@ def parse(text: str) -> HloModule:
 
 
 def arrays_of(shape: str) -> tuple[Array, ...]:
-    """Return every array of a shape's text, those in tuples included."""
     return tuple(_array(*found) for found in _ARRAY.findall(shape))
 
 

@@ -122,9 +122,9 @@ def traffic_of(program: HloModule) -> StepTraffic:
 def bytes_moved(program: HloModule) -> HbmBytes:
     """Count the bytes that one step reads from HBM and writes to it.
 
-    A fusion counts its inputs and results; of an array that it only slices or gathers from, the
-    part taken; of one that it updates in place, the part written. A Pallas kernel counts its arrays
-    except those updated in place: only the kernel knows how much of those it reads.
+    A fusion counts its inputs and results; for an array that it only slices or gathers from, the
+    part taken; for one that it updates in place, the part written. A Pallas kernel counts its
+    arrays except those updated in place: only the kernel knows how much of those it reads.
     """
     read = written = kernels = open_loops = 0
     for run in runs_of(program):
@@ -137,7 +137,6 @@ def bytes_moved(program: HloModule) -> HbmBytes:
 
 
 def collectives(program: HloModule) -> list[Collective]:
-    """Return every exchange between devices."""
     return [
         each
         for run in runs_of(program)

@@ -1,4 +1,4 @@
-"""Writes docs/plans.md (`make plans`): large models on slices, each really planned.
+"""Writes docs/plans.md (`make plans`): large models on slices, each actually planned.
 
     python -m model_server.plan.output.registry_page > docs/plans.md
 
@@ -80,7 +80,6 @@ CASES = (
 
 
 def page(cases: Iterable[Case] = CASES) -> str:
-    """Return the whole page as Markdown."""
     plans = [(case, _planned(case)) for case in cases]
     made = [(case, found) for case, found in plans if isinstance(found, ModelPlan)]
     filled = {

@@ -1,4 +1,4 @@
-"""Makes or lists sets of compiled programs and prints what happens."""
+"""Makes or lists sets of compiled programs and prints progress."""
 
 from __future__ import annotations
 

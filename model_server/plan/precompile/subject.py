@@ -33,7 +33,6 @@ class Subject:
 
     @property
     def copies(self) -> PageCopies:
-        """Programs that move pages for disaggregated prefill."""
         gives, takes = self.config.gives_pages, self.config.takes_pages
         most = self.deployment.limits.pages_per_sequence
         return PageCopies(self.deployment.program, most, gives=gives, takes=takes)
