@@ -91,7 +91,6 @@ def view_of(
 
 
 def without_prefixes(checkpoint: Checkpoint, prefixes: tuple[str, ...]) -> Checkpoint:
-    """Hide the tensors whose names start with one of `prefixes`."""
     return without(checkpoint, {n for n in checkpoint.names() if n.startswith(prefixes)})
 
 

@@ -27,34 +27,28 @@ class ConfigKeys:
         self.family = family
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the raw value, or `default` if absent or null."""
         value = self.all.get(key)
         return default if value is None else value
 
     def whole(self, key: str, default: int | None = None, *, least: int = 1) -> int:
-        """Return an integer of at least `least`. Raises CheckpointError."""
         value = self._wanted(key, default)
         if type(value) is not int or not least <= value <= _MOST:
             raise self._wrong(key, value, f"a whole number from {least} to {_MOST}")
         return value
 
     def whole_or_none(self, key: str) -> int | None:
-        """Return an integer of at least 1, or None if absent. Raises CheckpointError."""
         return None if self.get(key) is None else self.whole(key)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """Raises CheckpointError."""
         value = self._wanted(key, default)
         if type(value) not in (int, float):
             raise self._wrong(key, value, "a number")
         return float(value)
 
     def number_or_none(self, key: str) -> float | None:
-        """Raises CheckpointError."""
         return None if self.get(key) is None else self.number(key)
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """Raises CheckpointError."""
         value = self.get(key, default)
         if type(value) is not bool:
             raise self._wrong(key, value, "true or false")

@@ -96,7 +96,6 @@ _SERVED = {
 
 
 def page() -> str:
-    """Return the whole page as Markdown."""
     cases = golden_cases()
     paths = [find(path) for path in model_paths() if path.startswith(_SAXML)]
     classes = [entry for entry in paths if isinstance(entry, ModelClass)]
@@ -198,7 +197,6 @@ def parameters(path: str) -> int:
 
 
 def _overrides_table(classes: Sequence[ModelClass]) -> str:
-    """Table of every override key, with its default by kind of model."""
     defaults = [SERVING_DEFAULTS, EMBEDDER_DEFAULTS]
     keys = dict.fromkeys(key for found in (*defaults, *_values(classes)) for key in found)
     head = ("override", "families", "embedding models", "Saxml's classes", "meaning")

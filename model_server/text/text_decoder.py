@@ -56,6 +56,5 @@ class Utf8Decoder:
 
 
 def whole_text(decoder: IncrementalDecoder, ids: Iterable[int]) -> str:
-    """Decode all ids to text."""
     text = "".join(decoder.push(token_id) for token_id in ids)
     return text + decoder.flush()

@@ -134,7 +134,6 @@ class Matrix:
         return PackedBlocks(values, scales, offsets)
 
     def _raw(self, start: int, stop: int) -> np.ndarray:
-        """Return the bytes of some rows, u8[n]."""
         return self.file.read(self._offset(start), (stop - start) * self._row_nbytes, self._what)
 
     def _offset(self, row: int) -> int:

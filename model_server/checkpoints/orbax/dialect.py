@@ -82,7 +82,6 @@ def translate(
 
 
 def as_stored(path: str, shape: Shape) -> OrbaxView:
-    """Return a view of the whole array, its axes unchanged."""
     return OrbaxView(path, tuple((axis,) for axis in range(len(shape))))
 
 

@@ -30,7 +30,6 @@ class OrbaxView:
     paired: bool = False
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the view's shape, given the array's."""
         first, *rest = (math.prod(stored[axis] for axis in axes) for axes in self.dims)
         return (first if self.rows is None else min(first, self.rows), *rest)
 

@@ -116,8 +116,6 @@ class GpuProgram:
 
 
 class _RunningSoftmax(NamedTuple):
-    """Running softmax of some rows."""
-
     highest: jax.Array  # f32[rows]
     total: jax.Array  # f32[rows]
     output: list[jax.Array]  # f32[rows, span] for each span of W

@@ -136,8 +136,6 @@ class BertLayer(nnx.Module):
 
 
 class Bert(nnx.Module):
-    """Maps tokens to the last hidden states."""
-
     def __init__(self, config: BertConfig, form: WeightForm) -> None:
         prefix, size = f"{config.prefix}embeddings", config.embed
         names = (f"{prefix}.word_embeddings.weight",)

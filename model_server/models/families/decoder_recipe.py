@@ -101,7 +101,6 @@ def pre_norm_recipe(
 
 
 def norm_of(keys: ConfigKeys, name: str, *, plus_one: bool = False) -> RmsNorm:
-    """RMS norm over the model's width, stored under `name`."""
     return RmsNorm(
         keys.whole("hidden_size"),
         (f"{name}.weight",),

@@ -76,7 +76,6 @@ def _attention_shape(keys: ConfigKeys) -> AttentionShape:
 def biased_ffw(
     embed: int, ffw: int, names: tuple[str, str], activation: Activation, form: WeightForm
 ) -> FeedForward:
-    """Plain feed-forward with biases; its two projections are stored under `names`."""
     up, down = names
     return FeedForward(
         embed,

@@ -123,8 +123,6 @@ class ExpertDivision:
         return jax.lax.axis_index(self.experts) * count_of(held) if self.experts else 0
 
     def _specs(self, kernels: Kernels, embed: str | None = None) -> Kernels:
-        """Partition specs of the kernels."""
-
         def lying(kernel: Kernel, outputs: str | None, inputs: str | None) -> Any:
             def spec(array: jax.Array) -> PartitionSpec:
                 return PartitionSpec(self.experts, outputs, None if array.shape[2] == 1 else inputs)

@@ -52,10 +52,8 @@ def in_groups(
 
 
 def packed_of(kernel: Kernel) -> Packed:
-    """Convert to the form TPU kernels take."""
     return kernel.packed() if isinstance(kernel, Quantized) else Packed(kernel, None, None)
 
 
 def can_group(kernels: Kernels) -> bool:
-    """Does the grouped product support all of them?"""
     return all(fits(packed_of(kernel)) for kernel in kernels)

@@ -21,8 +21,6 @@ _UP_AXES, _DOWN_AXES = ("experts", "ffw", "embed"), ("experts", "embed", "ffw")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertSources:
-    """Checkpoint sources of each expert's projections."""
-
     gate: Sequence[Names]
     up: Sequence[Names]
     down: Sequence[Names]

@@ -34,8 +34,6 @@ def project(x: jax.Array, kernel: jax.Array | Quantized) -> jax.Array:
 
 
 class Linear(nnx.Module):
-    """A projection, biased if a bias source is given."""
-
     def __init__(
         self,
         outputs: int,

@@ -19,8 +19,6 @@ from sax.errors import CheckpointError
 
 
 class Routes(NamedTuple):
-    """The k experts of every token."""
-
     experts: jax.Array  # i32[T, k]
     weights: jax.Array  # f32[T, k]
 
@@ -101,7 +99,6 @@ class Router(nnx.Module):
         self.choice = choice
 
     def __call__(self, x: jax.Array) -> Routes:
-        """Maps f32[T, D] to the routes of each token."""
         scores = jnp.einsum("td,ed->te", x, self.kernel[...], precision="highest")
         return self.choice(scores, self.bias[...] if self.biased else None)
 

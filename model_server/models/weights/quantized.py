@@ -76,7 +76,6 @@ class Quantized:
     place: WeightPlacement = field(default=WeightPlacement(), metadata={"static": True})
 
     def dequantized(self) -> jax.Array:
-        """dtype[..., out, in]."""
         return _widen(unpacked(self.values), self.scales, self.offsets, self.dtype)
 
     def rows(self, index: jax.Array) -> jax.Array:

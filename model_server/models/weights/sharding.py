@@ -40,7 +40,6 @@ class Layout:
         return None if axis is None or self.mesh.shape[axis] == 1 else axis
 
     def shards(self, logical: str | None) -> int:
-        """Number of shards of dimensions with this logical axis."""
         axis = self.axis(logical)
         return 1 if axis is None else self.mesh.shape[axis]
 
@@ -138,7 +137,6 @@ def first_devices(devices: Sequence[Any], shape: Sequence[int]) -> list[Any]:
 
 
 def spans_hosts(layout: Layout) -> bool:
-    """Does the layout include devices of other hosts?"""
     assert isinstance(layout.mesh, Mesh), "an abstract mesh has no devices"
     return any(device.process_index != jax.process_index() for device in layout.mesh.devices.flat)
 

@@ -81,8 +81,6 @@ def _zeros(
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One array of a weight."""
-
     part: str  # values, scales or offsets if quantised, else ""
     shape: tuple[int, ...]
     dtype: Any

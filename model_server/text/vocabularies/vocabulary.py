@@ -52,7 +52,6 @@ class Vocabulary:
     adds_eos: bool = False  # for encoders; a prompt never ends with eos
 
     def serialized(self) -> str:
-        """Return the text of tokenizer.json."""
         before = self.bos if self.adds_bos else None
         after = self.eos if self.adds_eos else None
         return json.dumps(
