@@ -1,6 +1,6 @@
 """Presents an open checkpoint under other tensor names, or without some of its tensors.
 
-A view of a view is made from the open checkpoint again, so at most one view stands between a
+A view of a view starts again from the open checkpoint, so there is at most one view between a
 loader and the file.
 """
 

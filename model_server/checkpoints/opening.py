@@ -52,9 +52,9 @@ def _open_remote(url: str) -> Checkpoint:
 
 
 def _checked(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the text part. Raises CheckpointError for a layer count that cannot be true.
+    """Return the text part. Raises CheckpointError for an impossible layer count.
 
-    Building a model with billions of announced layers would never end.
+    Building a model with billions of claimed layers would never finish.
     """
     try:
         part = text_part_of(checkpoint)

@@ -13,7 +13,8 @@ _MOST = 2**24  # upper bound of any count: far above every model, so it catches 
 class ConfigKeys:
     """Values of one config.json. A null counts as absent, as Hugging Face writes it.
 
-    `defaults` apply to missing keys, not to null ones.
+    `defaults` apply to missing keys, not to null ones. All readers but `get` raise CheckpointError;
+    integers are at least 1 unless `least` says otherwise.
     """
 
     def __init__(

@@ -62,7 +62,7 @@ class _Matcher:
             self._border[end] = self._extend(self._border[end - 1], stop[end])
 
     def push(self, character: str) -> bool:
-        """Return True when the stop string is complete."""
+        """True once the stop string is complete."""
         self.length = self._extend(self.length, character)
         return self.length == len(self.stop)
 

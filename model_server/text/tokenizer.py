@@ -88,7 +88,7 @@ class HfTokenizer:
     ) -> None:
         """Start and end tokens are given by id or text; those not in the vocabulary are dropped.
 
-        `adds_bos` None asks the tokenizer's own post-processor. Raises CheckpointError.
+        `adds_bos` None: as the tokenizer's own post-processor does. Raises CheckpointError.
         """
         self.serialized = serialized
         self._start = parsed(serialized)
@@ -176,7 +176,7 @@ class HfTokenizer:
         return self._text_ids(tokenizer, self._charsmap.apply(text) if self._charsmap else text)
 
     def _text_ids(self, tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
-        """Encode without control tokens: text that the library takes for one is cut in two."""
+        """Encode without control tokens: text that the library would take for one is cut in two."""
         found = encoded(tokenizer, text)
         if self._never_text.isdisjoint(found.ids):
             return found.ids

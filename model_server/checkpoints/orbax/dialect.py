@@ -26,9 +26,9 @@ class Part:
     dims: tuple[tuple[int, ...], ...]  # per dimension the stored axes merged into it
     take: tuple[tuple[int, int], ...] = ()  # axis, index: fixes the axis at that index
     each: tuple[tuple[str, int], ...] = ()  # placeholder, axis: one tensor for every index
-    rows: int | None = None  # View.rows
+    rows: int | None = None  # OrbaxView.rows
     scale: float = 1.0
-    paired: bool = False  # View.paired
+    paired: bool = False  # OrbaxView.paired
 
     @property
     def rank(self) -> int:

@@ -1,6 +1,6 @@
 """Block sizes of the TPU kernel, computed from shapes alone.
 
-There are no tables of measurements: the constants below say what each size is for.
+Nothing is looked up in a table of measurements: each constant below says what it is for.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class ExpertDivision:
 
 
 def _uneven(kernel: Kernel, shards: int) -> bool:
-    """Would this many shards of the inputs be unequal, or split a block of scales?"""
+    """True if this many shards of the inputs would be unequal or split a block of scales."""
     arrays = [array for array in jax.tree.leaves(kernel) if array.shape[2] > 1]
     # A shard of a row must be whole bytes.
     units = [shards * 2 if array.dtype == jnp.int4 else shards for array in arrays]

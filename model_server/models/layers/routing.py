@@ -1,6 +1,7 @@
 """Expert routing: which experts each token uses, and their weights.
 
-Routers are small and decide by small differences, so they are float32 whatever the model's dtype.
+Routers are small and their choices hinge on small differences, so they are float32 whatever the
+model's dtype.
 """
 
 from __future__ import annotations
