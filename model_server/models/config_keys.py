@@ -102,5 +102,4 @@ def sliding_layers(keys: ConfigKeys, otherwise: Callable[[int], bool]) -> list[b
 def windows_of(
     keys: ConfigKeys, window: int | None, otherwise: Callable[[int], bool]
 ) -> list[int | None]:
-    """Window of every layer; None: full attention."""
     return [window if slides else None for slides in sliding_layers(keys, otherwise)]

@@ -162,7 +162,6 @@ def _family_row(
 
 
 def _link(module: ModuleType) -> str:
-    """Link to a module's file, relative to docs/."""
     assert module.__file__ is not None
     return f"../{Path(module.__file__).relative_to(ROOT).as_posix()}"
 

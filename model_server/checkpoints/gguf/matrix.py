@@ -57,7 +57,6 @@ class Matrix:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype that `read` returns."""
         return PLAIN.get(self.tensor.kind, np.dtype(np.float32))
 
     def read(

@@ -41,7 +41,6 @@ def read_rotary_heads(facts: Facts, config: Mapping[str, Any]) -> dict[str, Any]
 
 
 def rotary_heads_metadata(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Invert `read_rotary_heads`."""
     return heads_metadata(config) | rope_metadata(config)
 
 
@@ -141,7 +140,7 @@ def rope_type(scaling: Mapping[str, Any]) -> str:
 
 
 def rope_metadata(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata. Raises CheckpointError for a scaling that GGUF cannot express."""
+    """Raises CheckpointError for a scaling that GGUF cannot express."""
     theta, scaling = rope_of(config)
     return {"rope.freq_base": theta} | _scaling_metadata(scaling, config)
 

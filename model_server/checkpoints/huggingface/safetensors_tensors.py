@@ -121,7 +121,6 @@ class StoredTensors:
         return out
 
     def find(self, name: str) -> StoredTensor:
-        """Look up a tensor. Raises CheckpointError if there is none of that name."""
         try:
             return self._tensors[name]
         except KeyError:

@@ -110,7 +110,6 @@ def norm_of(keys: ConfigKeys, name: str, *, plus_one: bool = False) -> RmsNorm:
 
 
 def plain_attention(prefix: str, shape: AttentionShape, form: WeightForm) -> Attention:
-    """Attention with separate, unbiased projections."""
     return Attention(shape, AttentionSources.hugging_face(f"{prefix}.self_attn"), form)
 
 

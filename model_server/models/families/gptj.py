@@ -94,7 +94,6 @@ def _head(vocab: int, embed: int, form: WeightForm) -> Linear:
 
 
 def _rotated(keys: ConfigKeys, head_dim: int) -> int:
-    """Number of rotated dimensions per head. Raises CheckpointError."""
     rotated = keys.whole("rotary_dim")
     if rotated % 2 or rotated > head_dim:
         raise CheckpointError(

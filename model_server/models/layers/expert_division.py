@@ -119,7 +119,6 @@ class ExpertDivision:
         return each(x, routes, kernels)
 
     def _first(self, held: Kernels) -> jax.Array | int:
-        """Index of this device's first expert."""
         return jax.lax.axis_index(self.experts) * count_of(held) if self.experts else 0
 
     def _specs(self, kernels: Kernels, embed: str | None = None) -> Kernels:

@@ -29,8 +29,6 @@ class ExpertSources:
     def hugging_face(
         cls, prefix: str, count: int, *, gate: str, up: str, down: str
     ) -> ExpertSources:
-        """Sources with these projection names under `prefix` and the expert's number."""
-
         def of(part: str) -> list[Names]:
             return [(f"{prefix}.{expert}.{part}.weight",) for expert in range(count)]
 

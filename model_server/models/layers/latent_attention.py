@@ -109,7 +109,6 @@ class LatentAttention(nnx.Module):
 
 
 def _per_head(form: str, x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Multiply each head of x by its own matrix."""
     return jnp.einsum(form, x.astype(kernel.dtype), kernel, preferred_element_type=jnp.float32)
 
 

@@ -102,7 +102,6 @@ class Quantized:
         return wide * self.scales[:, 0][None]
 
     def packed(self) -> Packed:
-        """Convert to the form TPU kernels take: int4 as bytes."""
         return Packed(packed_nibbles(self.values), self.scales, self.offsets)
 
     def on_program(self) -> Quantized:

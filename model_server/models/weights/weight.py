@@ -88,7 +88,6 @@ class Leaf:
 
     @property
     def bits(self) -> int:
-        """Bits per number on the device."""
         return 4 if self.dtype == jnp.int4 else 8 * int(jnp.dtype(self.dtype).itemsize)
 
     @property

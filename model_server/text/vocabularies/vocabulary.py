@@ -120,7 +120,6 @@ def in_sequence(steps: Iterable[Mapping[str, Any]], key: str) -> Mapping[str, An
 
 
 def check_different(tokens: Iterable[str]) -> None:
-    """Raise CheckpointError if two tokens have the same text."""
     seen: set[str] = set()
     for token in tokens:
         if token in seen:

@@ -51,7 +51,6 @@ def _with_prefix(name: str) -> str:
 
 
 def _rotated(facts: Facts, size: int) -> int:
-    """Return how many of a head's `size` dimensions rotate."""
     rotated = facts.whole(_ROTATED, size)
     if rotated % 2 or rotated > size:
         raise CheckpointError(f"it cannot rotate {rotated} of {size} head dimensions")
