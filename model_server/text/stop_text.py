@@ -1,6 +1,6 @@
 """Stop strings: decides which text can be sent and when an answer ends.
 
-Pure. Text comes in pieces of any size; the result does not depend on how it is cut.
+Pure. Text arrives in pieces of any size; where they are cut does not matter.
 """
 
 from __future__ import annotations

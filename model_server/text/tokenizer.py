@@ -88,7 +88,7 @@ class HfTokenizer:
     ) -> None:
         """Start and end tokens are given by id or text; those not in the vocabulary are dropped.
 
-        `adds_bos` None: as the tokenizer's own post-processor does. Raises CheckpointError.
+        `adds_bos` None: as the post-processor does. Raises CheckpointError.
         """
         self.serialized = serialized
         self._start = parsed(serialized)

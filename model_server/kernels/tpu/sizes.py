@@ -109,7 +109,7 @@ def _group(problem: AttentionShapes) -> int:
 
 
 def _pages(problem: AttentionShapes) -> int:
-    """Whole `cleared_tokens`; also whole lanes of scores, unless the page size is too odd."""
+    """Whole `cleared_tokens`; also whole lanes of scores, unless the page size forbids it."""
     cleared, size = cleared_tokens(problem.page_size), problem.page_size
     even = math.lcm(size, LANES)
     unit = even if even <= FETCHED_TOKENS[1] else cleared

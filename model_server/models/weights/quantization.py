@@ -28,10 +28,7 @@ class Quantization(Protocol):
     def packing_of(
         self, source: WeightSource, shape: tuple[int, ...], *, table: bool
     ) -> Packing | None:
-        """Packing of one weight; None: unquantised.
-
-        table: rows are vocabulary entries.
-        """
+        """Packing of one weight; None: unquantised. table: rows are vocabulary entries."""
         ...
 
     def check(self, packings: Iterable[Packing]) -> None:

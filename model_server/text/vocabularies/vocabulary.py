@@ -101,7 +101,7 @@ def bpe_model(
 
 
 def merges_into(tokens: Sequence[str]) -> list[tuple[str, str]]:
-    """Return every pair of tokens that forms a token, in the order of the latter."""
+    """Return every pair of tokens that forms a token, in the order of the tokens formed."""
     known = set(tokens)
     return [
         (token[:cut], token[cut:])
