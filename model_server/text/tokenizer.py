@@ -164,7 +164,6 @@ class HfTokenizer:
         }
 
     def _stripped(self, text: str, before: ChatPiece | None, after: ChatPiece | None) -> str:
-        """Strip white space beside control tokens that swallow it."""
         if before and before.control and self._control[before.text].strips_right:
             text = text.lstrip()
         if after and after.control and self._control[after.text].strips_left:
@@ -235,7 +234,6 @@ class ByteTokenizer:
         return list(_utf8(text))
 
     def encode_chat(self, rendered: str) -> list[int]:
-        """Return the bytes of the text; there are no control tokens."""
         return self.encode(rendered)
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -45,7 +45,6 @@ def rotary_heads_metadata(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_rope(facts: Facts, rotated: int) -> dict[str, Any]:
-    """Return rope_theta and rope_scaling for heads with `rotated` rotary dimensions."""
     theta = facts.number("rope.freq_base", 10000.0)
     return {"rope_theta": theta, "rope_scaling": _read_scaling(facts, theta, rotated)}
 

@@ -87,7 +87,6 @@ class GpuProgram:
     def _with(
         self, found: _RunningSoftmax, tokens: _Tokens, queries: list[jax.Array], seen: jax.Array
     ) -> _RunningSoftmax:
-        """Update the running softmax with these tokens."""
         layer, keys = tokens.layer, tokens.columns(tokens.layer.keys)
         scores = jnp.where(seen, self._scores(tokens, queries, keys), MASKED)
         highest = jnp.maximum(found.highest, scores.max(1))
