@@ -12,7 +12,6 @@ _ALIGNMENT = 64  # bytes
 
 
 def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """Return an uninitialised array whose memory is aligned as XLA wants it."""
     kind = np.dtype(dtype)
     size = math.prod(shape) * kind.itemsize
     raw = np.empty(size + _ALIGNMENT, np.uint8)

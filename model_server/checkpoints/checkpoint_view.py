@@ -1,6 +1,6 @@
 """Presents an open checkpoint under other tensor names, or without some of its tensors.
 
-A view of a view is made from the open checkpoint again, so at most one view stands between a
+A view of a view starts again from the open checkpoint, so there is at most one view between a
 loader and the file.
 """
 
@@ -91,7 +91,6 @@ def view_of(
 
 
 def without_prefixes(checkpoint: Checkpoint, prefixes: tuple[str, ...]) -> Checkpoint:
-    """Hide the tensors whose names start with one of `prefixes`."""
     return without(checkpoint, {n for n in checkpoint.names() if n.startswith(prefixes)})
 
 

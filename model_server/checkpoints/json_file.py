@@ -20,7 +20,6 @@ def read_text(path: Path) -> str:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read bytes. Raises CheckpointError if the file cannot be read."""
     try:
         return path.read_bytes()
     except OSError as exc:

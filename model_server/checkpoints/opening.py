@@ -52,10 +52,7 @@ def _open_remote(url: str) -> Checkpoint:
 
 
 def _checked(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the text part. Raises CheckpointError for a layer count that cannot be true.
-
-    Building a model with billions of announced layers would never end.
-    """
+    """Return the text part. Raises CheckpointError for absurd layer counts: no build would end."""
     try:
         part = text_part_of(checkpoint)
         tensors = len(part.names())

@@ -32,7 +32,6 @@ class PackedBlocks:
     offsets: np.ndarray | None  # f32[out, in / block]
 
     def dequantized(self) -> np.ndarray:
-        """Return f32[out, in]."""
         rows, blocks = self.scales.shape
         values = self.values.astype(np.float32).reshape(rows, blocks, -1)
         wide = values * self.scales[..., None]

@@ -21,7 +21,6 @@ def explicit(region: Sequence[slice], shape: Sequence[int]) -> Region:
 
 
 def deliver(numbers: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-    """Return `numbers`, or `out` filled with them in its dtype."""
     if out is None:
         return numbers
     out[...] = numbers

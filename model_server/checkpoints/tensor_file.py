@@ -62,7 +62,6 @@ class TensorFile:
             raise CheckpointError(f"{self.path} cannot be read at byte {offset}: {exc}") from exc
 
     def truncated(self, needed: int, what: str, actual: int | None = None) -> CheckpointError:
-        """Return the error for a file that ends before `what` does."""
         size = self.size if actual is None else actual
         return CheckpointError(
             f"{self.path} is truncated: {what} ends at byte {needed}, the file has {size} bytes; "

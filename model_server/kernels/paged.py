@@ -17,7 +17,7 @@ from model_server.kernels.sequence_sharding import SequenceSharding
 
 
 class KernelRefusal(ValueError):
-    """Raised when a kernel does not support the given shapes; the text says what to change."""
+    """Raised when a kernel does not support the given shapes; the message says what to change."""
 
 
 class NewTokens(NamedTuple):

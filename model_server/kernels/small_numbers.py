@@ -58,7 +58,7 @@ class Form:
         return 0 if self.turned or self.blocks == 1 else -(-self.blocks // _LANES) * _LANES
 
     def lying(self, packed: Packed) -> Packed:
-        """The arrays in the order the kernel takes; nothing moves if XLA stores them so."""
+        """The arrays in the order the kernel takes; nothing moves if XLA stores them that way."""
 
         def turn(array: jax.Array | None, turned: bool) -> jax.Array | None:
             return jnp.swapaxes(array, 1, 2) if array is not None and turned else array
@@ -104,12 +104,12 @@ def _can_spread(block: int, turned: bool) -> bool:
 
 
 def fits(packed: Packed) -> bool:
-    """Can a TPU kernel multiply by it?"""
+    """True if a TPU kernel can multiply by it."""
     return form_of(packed) is not None
 
 
 def _is_turned(outputs: int, columns: int) -> bool:
-    """Does a TPU store this array as [columns, outputs]?"""
+    """True if a TPU stores this array as [columns, outputs]."""
 
     def room(rows: int, lanes: int) -> int:
         return -(-rows // _SUBLANES) * _SUBLANES * -(-lanes // _LANES) * _LANES

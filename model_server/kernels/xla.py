@@ -78,7 +78,7 @@ def paged_attention(
 
 
 def _gathered(layer: LayerPages, pages: jax.Array) -> LayerPages:
-    """One page of every sequence; int8 and float8 are widened here, where they are few."""
+    """One page of every sequence; int8 and float8 are widened here, while there are few numbers."""
     taken = jax.tree.map(lambda a: a.at[pages].get(mode="promise_in_bounds"), layer)
     if taken.keys.dtype not in HIGHEST:
         return taken
@@ -91,8 +91,8 @@ def _gathered(layer: LayerPages, pages: jax.Array) -> LayerPages:
 def _first_pages(limits: jax.Array, window: int | None, page_size: int) -> jax.Array | None:
     """i32[N]: first page of each sequence that any of its queries sees; None: page 0 of all.
 
-    A row may see nothing of that page; what it accumulates there is wiped by the decay at its first
-    page with a score.
+    A row may see nothing of that page; the decay at its first page with a score zeroes what it
+    accumulates there.
     """
     if window is None:
         return None

@@ -13,7 +13,8 @@ _MOST = 2**24  # upper bound of any count: far above every model, so it catches 
 class ConfigKeys:
     """Values of one config.json. A null counts as absent, as Hugging Face writes it.
 
-    `defaults` apply to missing keys, not to null ones.
+    `defaults` apply to missing keys, not to null ones. All readers but `get` raise CheckpointError;
+    integers are at least 1 unless `least` says otherwise.
     """
 
     def __init__(
@@ -27,34 +28,28 @@ class ConfigKeys:
         self.family = family
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the raw value, or `default` if absent or null."""
         value = self.all.get(key)
         return default if value is None else value
 
     def whole(self, key: str, default: int | None = None, *, least: int = 1) -> int:
-        """Return an integer of at least `least`. Raises CheckpointError."""
         value = self._wanted(key, default)
         if type(value) is not int or not least <= value <= _MOST:
             raise self._wrong(key, value, f"a whole number from {least} to {_MOST}")
         return value
 
     def whole_or_none(self, key: str) -> int | None:
-        """Return an integer of at least 1, or None if absent. Raises CheckpointError."""
         return None if self.get(key) is None else self.whole(key)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """Raises CheckpointError."""
         value = self._wanted(key, default)
         if type(value) not in (int, float):
             raise self._wrong(key, value, "a number")
         return float(value)
 
     def number_or_none(self, key: str) -> float | None:
-        """Raises CheckpointError."""
         return None if self.get(key) is None else self.number(key)
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """Raises CheckpointError."""
         value = self.get(key, default)
         if type(value) is not bool:
             raise self._wrong(key, value, "true or false")
@@ -107,5 +102,4 @@ def sliding_layers(keys: ConfigKeys, otherwise: Callable[[int], bool]) -> list[b
 def windows_of(
     keys: ConfigKeys, window: int | None, otherwise: Callable[[int], bool]
 ) -> list[int | None]:
-    """Window of every layer; None: full attention."""
     return [window if slides else None for slides in sliding_layers(keys, otherwise)]

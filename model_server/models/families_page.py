@@ -96,7 +96,6 @@ _SERVED = {
 
 
 def page() -> str:
-    """Return the whole page as Markdown."""
     cases = golden_cases()
     paths = [find(path) for path in model_paths() if path.startswith(_SAXML)]
     classes = [entry for entry in paths if isinstance(entry, ModelClass)]
@@ -163,7 +162,6 @@ def _family_row(
 
 
 def _link(module: ModuleType) -> str:
-    """Link to a module's file, relative to docs/."""
     assert module.__file__ is not None
     return f"../{Path(module.__file__).relative_to(ROOT).as_posix()}"
 
@@ -198,7 +196,6 @@ def parameters(path: str) -> int:
 
 
 def _overrides_table(classes: Sequence[ModelClass]) -> str:
-    """Table of every override key, with its default by kind of model."""
     defaults = [SERVING_DEFAULTS, EMBEDDER_DEFAULTS]
     keys = dict.fromkeys(key for found in (*defaults, *_values(classes)) for key in found)
     head = ("override", "families", "embedding models", "Saxml's classes", "meaning")

@@ -66,7 +66,7 @@ class Recipe:
     samples: int
     query_format: str | None  # chat, raw; None: chat if there is a template
     defaults: SamplingParams
-    # prefixes of checkpoint tensors that the model knowingly ignores
+    # prefixes of checkpoint tensors that the model deliberately ignores
     unused: tuple[str, ...] = ()
     stage: Stage | None = None  # None: the whole model
 
@@ -122,7 +122,7 @@ def _kept(module: nnx.Module, stage: Stage) -> nnx.Module:
 def head_cache(
     *, layers: int, heads: int, kv_heads: int, head_dim: int
 ) -> Callable[[int], CacheShape]:
-    """Cache shape of plain grouped-query attention (`models/attention.py`) on any mesh."""
+    """Cache shape of plain grouped-query attention (`layers/attention.py`) on any mesh."""
 
     def on(shards: int) -> CacheShape:
         split = split_heads(heads, kv_heads, shards)

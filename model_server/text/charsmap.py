@@ -85,7 +85,7 @@ class CharsMap:
         return found
 
     def _reaches(self, text: str) -> bool:
-        """Test if some rule starts with this text or with a prefix of it."""
+        """True if some rule starts with this text or with a prefix of it."""
         node = _offset(self._units[0])
         for byte in text.encode():
             node ^= byte

@@ -176,7 +176,7 @@ def _filtered(node: nodes.Expr, name: str) -> nodes.Filter:
 
 
 class _GenerationTag(Extension):
-    """Renders the body of `{% generation %}`, which only marks text that training learns from."""
+    """Renders the body of `{% generation %}`, which only marks the text to train on."""
 
     tags = {"generation"}
 

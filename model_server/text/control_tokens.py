@@ -18,8 +18,6 @@ MARK = "\ufdd0"
 
 
 class ChatPiece(NamedTuple):
-    """A piece of a rendered chat."""
-
     text: str
     control: bool
 
@@ -39,8 +37,6 @@ class ControlTokens:
         self._start = re.compile(f"[{MARK}{firsts}]")
 
     def guard(self, text: str) -> str:
-        """Return the text with an escape mark before every control token in it."""
-
         def marked(start: re.Match[str]) -> str:
             escape = start[0] == MARK or self._longest(text, start.start())
             return MARK + start[0] if escape else start[0]
@@ -48,7 +44,6 @@ class ControlTokens:
         return self._start.sub(marked, text)
 
     def split(self, rendered: str) -> Iterator[ChatPiece]:
-        """Yield control tokens and the plain text between them, in order, without marks."""
         plain: list[str] = []
         for text, control in self._parts(rendered):
             if not control:

@@ -1,6 +1,6 @@
 """Stop strings: decides which text can be sent and when an answer ends.
 
-Pure. Text comes in pieces of any size; the result does not depend on how it is cut.
+Pure. Text arrives in pieces of any size; where they are cut does not matter.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Matcher:
             self._border[end] = self._extend(self._border[end - 1], stop[end])
 
     def push(self, character: str) -> bool:
-        """Return True when the stop string is complete."""
+        """True once the stop string is complete."""
         self.length = self._extend(self.length, character)
         return self.length == len(self.stop)
 

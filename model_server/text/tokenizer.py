@@ -88,7 +88,7 @@ class HfTokenizer:
     ) -> None:
         """Start and end tokens are given by id or text; those not in the vocabulary are dropped.
 
-        `adds_bos` None asks the tokenizer's own post-processor. Raises CheckpointError.
+        `adds_bos` None: as the post-processor does. Raises CheckpointError.
         """
         self.serialized = serialized
         self._start = parsed(serialized)
@@ -164,7 +164,6 @@ class HfTokenizer:
         }
 
     def _stripped(self, text: str, before: ChatPiece | None, after: ChatPiece | None) -> str:
-        """Strip white space beside control tokens that swallow it."""
         if before and before.control and self._control[before.text].strips_right:
             text = text.lstrip()
         if after and after.control and self._control[after.text].strips_left:
@@ -176,7 +175,7 @@ class HfTokenizer:
         return self._text_ids(tokenizer, self._charsmap.apply(text) if self._charsmap else text)
 
     def _text_ids(self, tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
-        """Encode without control tokens: text that the library takes for one is cut in two."""
+        """Encode without control tokens: text that the library would take for one is cut in two."""
         found = encoded(tokenizer, text)
         if self._never_text.isdisjoint(found.ids):
             return found.ids
@@ -235,7 +234,6 @@ class ByteTokenizer:
         return list(_utf8(text))
 
     def encode_chat(self, rendered: str) -> list[int]:
-        """Return the bytes of the text; there are no control tokens."""
         return self.encode(rendered)
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -77,8 +77,8 @@ def unknown_id(tokenizer: tokenizers.Tokenizer) -> int | None:
 def without_first_space(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """Return the tokenizer for text that continues after a control token.
 
-    Some put a space before the first text of a sequence only; the library sees one text at a time
-    and would put it before each.
+    Some add a space only before the first text of a sequence; the library sees one text at a time
+    and would add it to each.
     """
     steps = part_of(tokenizer.pre_tokenizer)
     if steps is None or not _first_only(steps):

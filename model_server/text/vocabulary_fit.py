@@ -1,8 +1,8 @@
 """Checks that a tokenizer and a model fit together: every id needs a row of the embedding.
 
 A few control tokens without a row are normal (Gemma 3 has one for pictures): only prompts that
-contain them are refused. An ordinary token without a row means that the tokenizer is another
-model's.
+contain them are refused. An ordinary token without a row means that the tokenizer belongs to
+another model.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Maps one model family between GGUF and Hugging Face, undoing what llama.cpp's converter does.
 
 A family is a declaration (`GgufArchitecture`), used in both directions; the declarations are in
-`architectures`. Own tables because the gguf package's `TensorNameMap` only leads from Hugging Face
-names to GGUF's, with up to 38 for one tensor: for the way back the names would have to be listed as
-well, like row orders and which layers need a tensor. The tests compare them with its names.
+`architectures`. The gguf package's `TensorNameMap` only maps Hugging Face names (up to 38 for one
+tensor) to GGUF's: the way back would need a list of names as well, as do row orders and which
+layers need a tensor. The tests compare these tables with its names.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class GgufArchitecture:
         return self._from_plain_hf(self.usual(hf_name))
 
     def drops(self, hf_name: str, config: Config) -> bool:
-        """Return True if a GGUF file of this configuration leaves the tensor out."""
+        """True if a GGUF file of this configuration leaves the tensor out."""
         hf_name = self.usual(hf_name)
         layer = re.match(re.escape(self.layers) + r"\.(\d+)\.", hf_name)
         spare = self.spare_layers and layer and int(layer[1]) >= config[self.layer_count]
@@ -193,5 +193,5 @@ def _with_part(stem: str) -> str:
 
 
 def optional(config: Config, layer: int) -> bool:
-    """`Place.needed` for tensors that only some models of a family have."""
+    """`TensorPlace.needed` for tensors that only some models of a family have."""
     return False

@@ -70,7 +70,6 @@ class GgufCheckpoint:
     def read(
         self, name: str, region: Region | None = None, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """Read a tensor or a region of it, dequantised, in Hugging Face's layout."""
         view = self._find(name)
         return view.read(explicit(region or (), view.shape), out)
 

@@ -31,7 +31,6 @@ _NOT_COMPUTED = (
 
 
 def architecture_of(header: GgufHeader) -> GgufArchitecture:
-    """Return the architecture of a file. Raises CheckpointError if it is not declared here."""
     name = header.metadata.get("general.architecture")
     if not isinstance(name, str) or name not in ARCHITECTURES:
         known = ", ".join(sorted(ARCHITECTURES))

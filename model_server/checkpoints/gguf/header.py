@@ -41,8 +41,6 @@ _NUMBERS = {
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """Location and storage of one tensor."""
-
     name: str
     shape: tuple[int, ...]  # slowest axis first, as in numpy
     kind: GGMLQuantizationType

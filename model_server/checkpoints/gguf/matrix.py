@@ -57,7 +57,6 @@ class Matrix:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype that `read` returns."""
         return PLAIN.get(self.tensor.kind, np.dtype(np.float32))
 
     def read(
@@ -134,7 +133,6 @@ class Matrix:
         return PackedBlocks(values, scales, offsets)
 
     def _raw(self, start: int, stop: int) -> np.ndarray:
-        """Return the bytes of some rows, u8[n]."""
         return self.file.read(self._offset(start), (stop - start) * self._row_nbytes, self._what)
 
     def _offset(self, row: int) -> int:

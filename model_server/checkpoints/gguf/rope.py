@@ -41,12 +41,10 @@ def read_rotary_heads(facts: Facts, config: Mapping[str, Any]) -> dict[str, Any]
 
 
 def rotary_heads_metadata(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Invert `read_rotary_heads`."""
     return heads_metadata(config) | rope_metadata(config)
 
 
 def read_rope(facts: Facts, rotated: int) -> dict[str, Any]:
-    """Return rope_theta and rope_scaling for heads with `rotated` rotary dimensions."""
     theta = facts.number("rope.freq_base", 10000.0)
     return {"rope_theta": theta, "rope_scaling": _read_scaling(facts, theta, rotated)}
 
@@ -141,7 +139,7 @@ def rope_type(scaling: Mapping[str, Any]) -> str:
 
 
 def rope_metadata(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata. Raises CheckpointError for a scaling that GGUF cannot express."""
+    """Raises CheckpointError for a scaling that GGUF cannot express."""
     theta, scaling = rope_of(config)
     return {"rope.freq_base": theta} | _scaling_metadata(scaling, config)
 

@@ -57,7 +57,7 @@ def _named(architecture: GgufArchitecture, gguf_name: str) -> Named:
 def _check_complete(
     found: Mapping[str, Named], architecture: GgufArchitecture, config: Config
 ) -> None:
-    """Raise CheckpointError unless every announced layer has all its weights, and no others."""
+    """Raise CheckpointError unless every declared layer has all its weights, and no others."""
     layers = config[architecture.layer_count]
     if missing := [name for name in architecture.needed(config) if name not in found]:
         given = architecture.from_gguf(missing[0])

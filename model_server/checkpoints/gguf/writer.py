@@ -45,8 +45,6 @@ _FLOAT32 = ("position_embd.weight", "token_types.weight", "ffn_gate_inp.weight")
 
 @dataclass(frozen=True, slots=True)
 class _TensorToWrite:
-    """A tensor to write."""
-
     gguf_name: str
     names: tuple[str, ...]  # Hugging Face names; several for stacked experts, in order
     place: TensorPlace

@@ -50,8 +50,6 @@ _CUTTINGS: MappingProxyType[str, Cutting] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings from the JSON files beside a vocabulary."""
-
     tokenizer: dict[str, Any]  # tokenizer_config.json
     model: dict[str, Any]  # config.json
     added: tuple[AddedToken, ...]

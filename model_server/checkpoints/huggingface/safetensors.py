@@ -84,7 +84,6 @@ class SafetensorsCheckpoint:
     def read(
         self, name: str, region: Region | None = None, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """Read a tensor or a region of it; only the region's rows are read from disk."""
         packed = self._packed.get(name)
         if packed is None:
             self.dtype(name)  # raises for integer tensors

@@ -37,8 +37,6 @@ def raise_error(error: CheckpointError) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Location and storage of one tensor."""
-
     file: TensorFile
     shape: tuple[int, ...]
     dtype: str  # the format's name: F32, BF16, I64, ...

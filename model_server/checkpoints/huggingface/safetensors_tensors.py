@@ -57,7 +57,7 @@ class _RowReader:
         return max(1, _BAND // max(self._nbytes, 1))
 
     def lies_as(self, out: np.ndarray) -> bool:
-        """Return True if the file's bytes can be read straight into `out`."""
+        """True if the file's bytes can be read straight into `out`."""
         return out.dtype == self.dtype and out.flags.c_contiguous
 
     def read(self, rows: slice) -> np.ndarray:
@@ -121,7 +121,6 @@ class StoredTensors:
         return out
 
     def find(self, name: str) -> StoredTensor:
-        """Look up a tensor. Raises CheckpointError if there is none of that name."""
         try:
             return self._tensors[name]
         except KeyError:

@@ -1,6 +1,6 @@
 """Opens an Orbax checkpoint (OCDBT or a folder per array) on this machine or in a bucket.
 
-config.json and the tokenizer files lie beside the arrays, as in a Hugging Face folder. The tree
+config.json and the tokenizer files are beside the arrays, as in a Hugging Face folder. The tree
 may be in any of `DIALECTS`; tensors are returned under Hugging Face names and in its layouts.
 """
 

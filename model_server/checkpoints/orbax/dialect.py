@@ -26,9 +26,9 @@ class Part:
     dims: tuple[tuple[int, ...], ...]  # per dimension the stored axes merged into it
     take: tuple[tuple[int, int], ...] = ()  # axis, index: fixes the axis at that index
     each: tuple[tuple[str, int], ...] = ()  # placeholder, axis: one tensor for every index
-    rows: int | None = None  # View.rows
+    rows: int | None = None  # OrbaxView.rows
     scale: float = 1.0
-    paired: bool = False  # View.paired
+    paired: bool = False  # OrbaxView.paired
 
     @property
     def rank(self) -> int:
@@ -82,7 +82,6 @@ def translate(
 
 
 def as_stored(path: str, shape: Shape) -> OrbaxView:
-    """Return a view of the whole array, its axes unchanged."""
     return OrbaxView(path, tuple((axis,) for axis in range(len(shape))))
 
 

@@ -91,7 +91,7 @@ class Folder:
             raise CheckpointError(f"{self.url}/{name} cannot be written: {reason(exc)}") from exc
 
     def remove(self, name: str) -> None:
-        """Remove a file; a missing one is no error."""
+        """Remove a file, if it exists."""
         try:
             self._files().write(name, None).result()
         except (ValueError, OSError) as exc:

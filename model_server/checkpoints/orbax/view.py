@@ -1,7 +1,7 @@
 """Presents part of a stored array as a Hugging Face tensor, with its axes reordered.
 
 JAX models keep heads and layers as separate axes; Hugging Face merges heads into matrices and has
-one tensor per layer. A view reads any region from no more of the array than the region needs.
+one tensor per layer. Reading a region reads no more of the array than it needs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ class OrbaxView:
     paired: bool = False
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the view's shape, given the array's."""
         first, *rest = (math.prod(stored[axis] for axis in axes) for axes in self.dims)
         return (first if self.rows is None else min(first, self.rows), *rest)
 

@@ -124,7 +124,7 @@ def _parts(batch: PagedBatch, q: jax.Array) -> list[_Part]:
 
 
 def _written_and_read(
-    read: Any,  # as gpu_flash.paged_attention
+    read: Any,  # as flash.paged_attention
     layer: LayerPages,
     k: jax.Array,
     v: jax.Array | None,

@@ -87,7 +87,6 @@ class GpuProgram:
     def _with(
         self, found: _RunningSoftmax, tokens: _Tokens, queries: list[jax.Array], seen: jax.Array
     ) -> _RunningSoftmax:
-        """Update the running softmax with these tokens."""
         layer, keys = tokens.layer, tokens.columns(tokens.layer.keys)
         scores = jnp.where(seen, self._scores(tokens, queries, keys), MASKED)
         highest = jnp.maximum(found.highest, scores.max(1))
@@ -116,8 +115,6 @@ class GpuProgram:
 
 
 class _RunningSoftmax(NamedTuple):
-    """Running softmax of some rows."""
-
     highest: jax.Array  # f32[rows]
     total: jax.Array  # f32[rows]
     output: list[jax.Array]  # f32[rows, span] for each span of W

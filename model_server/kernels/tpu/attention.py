@@ -1,7 +1,7 @@
 """Paged attention on TPUs: every device writes and attends to its own shard of the heads.
 
-One Pallas call per layer and device does both, in place; see `tpu_program.py`. It can run
-interpreted on other machines.
+One Pallas call per layer and device does both, in place; see `program.py`. On other machines it can
+run interpreted.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Grouped product with quantised weights on a TPU: each group of rows times its own matrix.
 
-A tile of the weight comes to VMEM as stored, int4 two to a byte, is widened there and multiplied on
-the MXU; nothing wide is ever in HBM. Weights that no row uses are not read. One matrix for all rows
-is the case of one group.
+Each tile of the weight is copied to VMEM as stored (int4 two to a byte), widened there and
+multiplied on the MXU; nothing wide is ever in HBM. Weights that no row uses are not read. A single
+matrix for all rows is one group.
 
 XLA:TPU does the same for int8 and float8 with one scale per row, so this is for the rest: XLA would
-materialise what it widens with a scale per block, and int4 that comes as bytes. jax's own grouped
-product (megablox) takes no quantised weights.
+materialise the wide form of weights with a scale per block, and of int4 held in bytes. jax's own
+grouped product (megablox) takes no quantised weights.
 """
 
 from __future__ import annotations
@@ -37,10 +37,7 @@ class Visits(NamedTuple):
 
 
 def visits_of(sizes: jax.Array, tiles: int, rows: int) -> Visits:
-    """Plan the visits.
-
-    sizes: i32[E], rows of each group; they fill the first of `tiles` tiles of `rows` rows.
-    """
+    """sizes: i32[E], rows of each group; they fill the first of `tiles` tiles of `rows` rows."""
     ends = jnp.cumsum(sizes)
     starts = ends - sizes
     firsts = starts // rows
@@ -85,7 +82,7 @@ def grouped_matmul(
 
 
 def matmul(x: jax.Array, packed: Packed, *, interpret: bool = False) -> jax.Array:
-    """f32[N, out]: all rows times one transposed matrix [out, in]; packed: without E."""
+    """f32[N, out]: all rows times one transposed matrix; `packed` is [out, in], without E."""
     one = jax.tree.map(lambda array: array[None], packed)
     return _run(x, one, jnp.full((1,), len(x)), interpret)[0]
 
@@ -107,7 +104,7 @@ def _tiles_of(x: jax.Array, packed: Packed, form: Form) -> MatmulTiles:
     rows, inputs = x.shape
     experts = packed.values.shape[0]
     most = max(_ROWS, _X_BYTES // (inputs * x.dtype.itemsize) // _ROWS * _ROWS)
-    # Twice the rows of an average group: a visit costs as much as its tile is high.
+    # Twice the rows of an average group: the cost of a visit grows with the height of its tile.
     wanted = rows if experts == 1 else pl.next_power_of_2(max(1, 2 * rows // experts))
     height = min(-(-rows // _ROWS) * _ROWS, max(_ROWS, -(-wanted // _ROWS) * _ROWS), most, 512)
     return MatmulTiles(

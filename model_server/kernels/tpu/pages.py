@@ -22,7 +22,7 @@ def lanes(numbers: int) -> int:
 
 
 def shared(key_dim: int, value_dim: int) -> bool:
-    """Are keys and values stored in the same rows, the values after the keys?"""
+    """True if keys and values share rows, the values after the keys."""
     return bool(value_dim) and lanes(key_dim + value_dim) < lanes(key_dim) + lanes(value_dim)
 
 

@@ -38,7 +38,7 @@ class Fetcher:
     pages: int
 
     def start(self) -> None:
-        """Fill the ring, less the place that is computed on."""
+        """Fill the ring, except the place being computed on."""
         self.cursor[_UNIT] = self.units.busy[0]
         for field in (_BLOCK, _FETCHED, _READ):
             self.cursor[field] = 0

@@ -1,6 +1,6 @@
 """Block sizes of the TPU kernel, computed from shapes alone.
 
-There are no tables of measurements: the constants below say what each size is for.
+Nothing is looked up in a table of measurements: each constant below says what it is for.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _group(problem: AttentionShapes) -> int:
 
 
 def _pages(problem: AttentionShapes) -> int:
-    """Whole `cleared_tokens`; also whole lanes of scores, unless the page size is too odd."""
+    """Whole `cleared_tokens`; also whole lanes of scores, unless the page size forbids it."""
     cleared, size = cleared_tokens(problem.page_size), problem.page_size
     even = math.lcm(size, LANES)
     unit = even if even <= FETCHED_TOKENS[1] else cleared

@@ -115,7 +115,7 @@ def _product(left: jax.Array, right: jax.Array, over: int) -> jax.Array:
 
 
 def _along(scales: jax.Array, tokens: int) -> jax.Array:
-    """Reshape [K, pages, 1, lanes], of which the first lanes are used, to [K, 1, tokens]."""
+    """Reshape [K, pages, 1, lanes], using only the first lanes, to [K, 1, tokens]."""
     pages = scales.shape[1]
     parts = [scales[:, page, :, : tokens // pages] for page in range(pages)]
     return parts[0] if pages == 1 else jnp.concatenate(parts, axis=-1)

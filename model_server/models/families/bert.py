@@ -94,10 +94,7 @@ class SelfAttention(nnx.Module):
         )
 
     def __call__(self, x: jax.Array, there: jax.Array) -> jax.Array:
-        """Maps f32[B * T, D] to f32[B * T, D].
-
-        there: bool[B, T], True where a position holds a token.
-        """
+        """Maps f32[B * T, D] to the same; there: bool[B, T], True where there is a token."""
         rows, dtype = there.shape[0], self.out.kernel[...].dtype
         q, k, v = (
             part.reshape(rows, -1, self.heads, part.shape[-1] // self.heads).astype(dtype)
@@ -136,8 +133,6 @@ class BertLayer(nnx.Module):
 
 
 class Bert(nnx.Module):
-    """Maps tokens to the last hidden states."""
-
     def __init__(self, config: BertConfig, form: WeightForm) -> None:
         prefix, size = f"{config.prefix}embeddings", config.embed
         names = (f"{prefix}.word_embeddings.weight",)
@@ -160,10 +155,7 @@ class Bert(nnx.Module):
         self.layers = nnx.List([BertLayer(config, index, form) for index in range(config.layers)])
 
     def __call__(self, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
-        """Maps i32[B, T] and lengths i32[B] to f32[B, T, D].
-
-        Positions past a length hold garbage.
-        """
+        """Maps i32[B, T] and lengths i32[B] to f32[B, T, D], garbage past each length."""
         rows, columns = tokens.shape
         there = jnp.arange(columns)[None, :] < lengths[:, None]
         # A single text is entirely of token type 0.

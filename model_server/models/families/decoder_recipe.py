@@ -101,7 +101,6 @@ def pre_norm_recipe(
 
 
 def norm_of(keys: ConfigKeys, name: str, *, plus_one: bool = False) -> RmsNorm:
-    """RMS norm over the model's width, stored under `name`."""
     return RmsNorm(
         keys.whole("hidden_size"),
         (f"{name}.weight",),
@@ -111,7 +110,6 @@ def norm_of(keys: ConfigKeys, name: str, *, plus_one: bool = False) -> RmsNorm:
 
 
 def plain_attention(prefix: str, shape: AttentionShape, form: WeightForm) -> Attention:
-    """Attention with separate, unbiased projections."""
     return Attention(shape, AttentionSources.hugging_face(f"{prefix}.self_attn"), form)
 
 

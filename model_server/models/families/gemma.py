@@ -60,7 +60,6 @@ def embedding_scale(keys: ConfigKeys) -> Any:
 
 
 def attention_of(keys: ConfigKeys) -> BuildAttention:
-    """Builder of attention with separate projections, biased if the config says so."""
     biased = keys.flag("attention_bias")
 
     def build(prefix: str, shape: AttentionShape, form: WeightForm) -> Attention:

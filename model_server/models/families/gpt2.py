@@ -76,7 +76,6 @@ def divided(embed: int, heads: int) -> int:
 
 
 def norm_of(embed: int, name: str, epsilon: float) -> LayerNorm:
-    """Layer norm stored under `name`."""
     return LayerNorm(embed, (f"{name}.weight",), (f"{name}.bias",), epsilon=epsilon)
 
 

@@ -70,7 +70,6 @@ def _attention_sources(prefix: str, shape: AttentionShape, biased: bool) -> Atte
     size = shape.head_dim
 
     def part(name: str, index: int) -> GroupRows:
-        """Query, key or value rows of every head."""
         return GroupRows(
             Tensor(f"{prefix}.query_key_value.{name}"),
             size=3 * size,

@@ -76,7 +76,6 @@ def _attention_shape(keys: ConfigKeys) -> AttentionShape:
 def biased_ffw(
     embed: int, ffw: int, names: tuple[str, str], activation: Activation, form: WeightForm
 ) -> FeedForward:
-    """Plain feed-forward with biases; its two projections are stored under `names`."""
     up, down = names
     return FeedForward(
         embed,
@@ -95,7 +94,6 @@ def _head(vocab: int, embed: int, form: WeightForm) -> Linear:
 
 
 def _rotated(keys: ConfigKeys, head_dim: int) -> int:
-    """Number of rotated dimensions per head. Raises CheckpointError."""
     rotated = keys.whole("rotary_dim")
     if rotated % 2 or rotated > head_dim:
         raise CheckpointError(

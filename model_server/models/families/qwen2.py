@@ -34,7 +34,6 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
 
 def layer_shapes(keys: ConfigKeys) -> list[AttentionShape]:
-    """Attention shape per layer; layers from max_window_layers on may slide."""
     shape, first = attention_shape(keys), keys.whole("max_window_layers", least=0)
     # Most checkpoints set sliding_window without using it.
     window = keys.whole_or_none("sliding_window") if keys.flag("use_sliding_window") else None

@@ -39,10 +39,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
 
 def normed_attention(keys: ConfigKeys, *, plus_one: bool = False) -> BuildAttention:
-    """Builder of attention with a norm over each head, one scale for all heads.
-
-    plus_one: the checkpoint stores the scale minus one.
-    """
+    """Norms each head, with one scale for all; plus_one: the checkpoint stores it minus one."""
     epsilon = keys.number("rms_norm_eps", 1e-6)
     biased = keys.flag("attention_bias")
 

@@ -119,12 +119,9 @@ class ExpertDivision:
         return each(x, routes, kernels)
 
     def _first(self, held: Kernels) -> jax.Array | int:
-        """Index of this device's first expert."""
         return jax.lax.axis_index(self.experts) * count_of(held) if self.experts else 0
 
     def _specs(self, kernels: Kernels, embed: str | None = None) -> Kernels:
-        """Partition specs of the kernels."""
-
         def lying(kernel: Kernel, outputs: str | None, inputs: str | None) -> Any:
             def spec(array: jax.Array) -> PartitionSpec:
                 return PartitionSpec(self.experts, outputs, None if array.shape[2] == 1 else inputs)
@@ -139,7 +136,7 @@ class ExpertDivision:
 
 
 def _uneven(kernel: Kernel, shards: int) -> bool:
-    """Would this many shards of the inputs be unequal, or split a block of scales?"""
+    """True if this many shards of the inputs would be unequal or split a block of scales."""
     arrays = [array for array in jax.tree.leaves(kernel) if array.shape[2] > 1]
     # A shard of a row must be whole bytes.
     units = [shards * 2 if array.dtype == jnp.int4 else shards for array in arrays]

@@ -45,17 +45,15 @@ def in_groups(
     seen = x.at[order // chosen].get(mode="promise_in_bounds")
     gate, up = (sum_inputs(product(seen, kernel)) for kernel in (kernels.gate, kernels.up))
     made = product(activation(gate) * up, kernels.down)
-    # Back to token order; routes of other devices count zero, whatever their weight.
+    # Back to token order; routes of other devices count as zero, whatever their weight.
     by_token = made.at[jnp.argsort(order)].get(mode="promise_in_bounds").reshape(tokens, chosen, -1)
     held = (mine < count).reshape(tokens, chosen)
     return jnp.sum(by_token * jnp.where(held, routes.weights, 0.0)[..., None], axis=1)
 
 
 def packed_of(kernel: Kernel) -> Packed:
-    """Convert to the form TPU kernels take."""
     return kernel.packed() if isinstance(kernel, Quantized) else Packed(kernel, None, None)
 
 
 def can_group(kernels: Kernels) -> bool:
-    """Does the grouped product support all of them?"""
     return all(fits(packed_of(kernel)) for kernel in kernels)

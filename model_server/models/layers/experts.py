@@ -21,8 +21,6 @@ _UP_AXES, _DOWN_AXES = ("experts", "ffw", "embed"), ("experts", "embed", "ffw")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertSources:
-    """Checkpoint sources of each expert's projections."""
-
     gate: Sequence[Names]
     up: Sequence[Names]
     down: Sequence[Names]
@@ -31,8 +29,6 @@ class ExpertSources:
     def hugging_face(
         cls, prefix: str, count: int, *, gate: str, up: str, down: str
     ) -> ExpertSources:
-        """Sources with these projection names under `prefix` and the expert's number."""
-
         def of(part: str) -> list[Names]:
             return [(f"{prefix}.{expert}.{part}.weight",) for expert in range(count)]
 

@@ -24,7 +24,7 @@ from model_server.models.weights.sharding import split_heads
 from model_server.models.weights.source import Stacked, Tensor, Transposed, WeightSource, cut
 from model_server.models.weights.weight import WeightForm, weight
 
-_EPSILON = 1e-6  # of the norms over latents; the config's applies to the other norms
+_EPSILON = 1e-6  # of the norms over latents; the other norms use the config's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +74,8 @@ class LatentAttention(nnx.Module):
         value_rows = _head_rows(both, s, s.plain_dim, s.plain_dim + s.value_dim)
 
         def up(outputs: int, inputs: int, parts: list[WeightSource]) -> nnx.Param:
-            # Too small to be worth quantising. Inputs come last: XLA:CPU multiplies that layout ten
-            # times faster, and bfloat16 in no other.
+            # Too small to be worth quantising. Inputs come last because XLA:CPU multiplies that
+            # layout ten times faster, and supports bfloat16 in no other.
             shape, axes = (s.heads, outputs, inputs), (axis, None, None)
             return weight(shape, axes, Stacked(tuple(parts)), dtype=form.dtype, spread=0.02)
 
@@ -109,7 +109,6 @@ class LatentAttention(nnx.Module):
 
 
 def _per_head(form: str, x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Multiply each head of x by its own matrix."""
     return jnp.einsum(form, x.astype(kernel.dtype), kernel, preferred_element_type=jnp.float32)
 
 

@@ -34,8 +34,6 @@ def project(x: jax.Array, kernel: jax.Array | Quantized) -> jax.Array:
 
 
 class Linear(nnx.Module):
-    """A projection, biased if a bias source is given."""
-
     def __init__(
         self,
         outputs: int,
@@ -200,7 +198,6 @@ _ACTIVATIONS: dict[str, Activation] = {
 
 
 def activation_of(name: Any) -> Activation:
-    """Look up an activation by its config.json name. Raises CheckpointError."""
     if not isinstance(name, str) or name not in _ACTIVATIONS:
         raise CheckpointError(
             f"activation {name!r} is not supported; supported: {', '.join(_ACTIVATIONS)}"

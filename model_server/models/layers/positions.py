@@ -86,7 +86,6 @@ class PositionedDecoder(Decoder):
         return super().embed(tokens, positions) + self.positions(positions)
 
     def keep(self, stage: Stage) -> None:
-        """Drop the positions too, except on the first stage."""
         super().keep(stage)
         if not stage.is_first:
             del self.positions

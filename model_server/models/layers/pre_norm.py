@@ -32,7 +32,6 @@ class SandwichNormLayer(nnx.Module):
     def __call__(
         self, x: jax.Array, rotation: Rotary | None, pages: LayerPages, batch: PagedBatch
     ) -> tuple[jax.Array, LayerPages]:
-        """Returns f32[T, D] and the pages with the new tokens written."""
         mixed, pages = self.attention(self.before_attention(x), rotation, pages, batch)
         x = x + self.after_attention(mixed)
         return x + self.after_ffw(self.ffw(self.before_ffw(x))), pages
@@ -80,7 +79,6 @@ class PostNormLayer(nnx.Module):
     def __call__(
         self, x: jax.Array, rotation: Rotary | None, pages: LayerPages, batch: PagedBatch
     ) -> tuple[jax.Array, LayerPages]:
-        """Returns f32[T, D] and the pages with the new tokens written."""
         mixed, pages = self.attention(x, rotation, pages, batch)
         x = x + self.after_attention(mixed)
         return x + self.after_ffw(self.ffw(x)), pages

@@ -57,7 +57,7 @@ class Rope:
 
     def at(self, positions: jax.Array) -> Rotary:
         """Return the rotations for positions i32[T]."""
-        # In float32, as models were trained: more exact angles (turns.py) flip ties of bfloat16.
+        # In float32, as in training: more exact angles (`rotary_angles`) flip bfloat16 ties.
         frequencies = jnp.asarray(self.frequencies, jnp.float32)
         angles = (positions.astype(jnp.float32)[:, None] * frequencies[None, :])[:, None, :]
         cos, sin = jnp.cos(angles) * self.scale, jnp.sin(angles) * self.scale

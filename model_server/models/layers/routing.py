@@ -1,6 +1,7 @@
 """Expert routing: which experts each token uses, and their weights.
 
-Routers are small and decide by small differences, so they are float32 whatever the model's dtype.
+Routers are small and their choices hinge on small differences, so they are float32 whatever the
+model's dtype.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ from sax.errors import CheckpointError
 
 
 class Routes(NamedTuple):
-    """The k experts of every token."""
-
     experts: jax.Array  # i32[T, k]
     weights: jax.Array  # f32[T, k]
 
@@ -101,7 +100,6 @@ class Router(nnx.Module):
         self.choice = choice
 
     def __call__(self, x: jax.Array) -> Routes:
-        """Maps f32[T, D] to the routes of each token."""
         scores = jnp.einsum("td,ed->te", x, self.kernel[...], precision="highest")
         return self.choice(scores, self.bias[...] if self.biased else None)
 

@@ -2,8 +2,8 @@
 
 Source: `paxml.tasks.lm.params.c4` and `saxml.server.pax.lm.params.c4`: learned positions, biases
 everywhere, no soft caps. Saxml runs a beam search of width 4; here answers are sampled with the
-class's temperature and top-k, or greedy at TEMPERATURE 0. No supported format holds a checkpoint of
-it; checkpoint "None" fills it with random weights.
+class's temperature and top-k, or greedy at TEMPERATURE 0. No supported format can store
+this model; checkpoint "None" fills it with random weights.
 """
 
 from __future__ import annotations

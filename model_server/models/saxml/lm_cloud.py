@@ -1,8 +1,8 @@
 """The LmCloudSpmd models of the Saxml tutorials: a plain decoder with random weights.
 
 Source: the recipe of `saxml.server.pax.lm.params.lm_cloud`: sinusoidal positions, no biases,
-attention logits soft-capped at 50 and output logits at 30. No supported format holds a checkpoint
-of them; checkpoint "None" fills them with random weights.
+attention logits soft-capped at 50 and output logits at 30. No supported format can store
+these models; checkpoint "None" fills them with random weights.
 """
 
 from __future__ import annotations

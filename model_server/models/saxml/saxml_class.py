@@ -17,8 +17,7 @@ from sax.errors import CheckpointError, InvalidRequest
 Values = Mapping[str, Any]
 
 _PACKAGE = "saxml.server.pax.lm.params"
-# Defaults of Saxml's serving template that apply here; its 2 samples, for one, are part of what a
-# Saxml user sees.
+# Defaults of Saxml's serving template that apply here; Saxml users see its 2 samples, for example.
 _TEMPLATE: Values = {
     "INPUT_SEQ_LEN": 256,  # with MAX_DECODE_STEPS: the context
     "MAX_DECODE_STEPS": 32,
@@ -26,7 +25,7 @@ _TEMPLATE: Values = {
     "BATCH_SIZE": None,  # concurrent requests, without NUM_CACHE_SLOTS
     "NUM_SAMPLES": 2,
     "TEMPERATURE": 0.1,
-    "TOP_K": 40,  # in Saxml also the limit for a request; here a request's own is honoured
+    "TOP_K": 40,  # in Saxml also an upper limit; here a request may ask for more
     "EOS_ID": None,  # end token, instead of the tokenizer's; null: the tokenizer's
     "STOP_TOKEN_IDS": None,  # likewise, several
     "USE_BEAM_SEARCH": False,

@@ -134,7 +134,7 @@ _LLAMA_1_AND_2: Mapping[str, Values] = {
     "LLaMA70BInt8TokenizedInputTPUv5e8": _70B_MLPERF,
     "LLaMA70BInt8TokenizedInputTPUv5e8Stream": _70B_MLPERF,
     "LLaMA70BInt8LinearOnlyx8": {**_70B, **_INT8, **mesh(8)},
-    # Asks for a flash decoding for which Saxml raises NotImplementedError; here it uses our
+    # Requests flash decoding, for which Saxml raises NotImplementedError; here it uses our own
     # attention.
     "LLaMA70BFP16H100x8": {**_70B_OFFLINE, "NUM_CACHE_SLOTS": 64},
     "LLaMA70BInt8H100x8": {**_70B_OFFLINE, **_INT8, "NUM_CACHE_SLOTS": 128},

@@ -29,7 +29,6 @@ class Rules:
     tokens: str | None = None  # rows of a step between attention and feed-forwards; no weight axis
 
     def of(self, logical: str | None) -> str | None:
-        """Return the mesh axis of a logical axis; None for an unnamed dimension."""
         return None if logical is None else getattr(self, logical)
 
 

@@ -18,7 +18,7 @@ from model_server.models.weights.sharding import WeightPlacement
 
 
 def can_multiply(packed: Packed, place: WeightPlacement) -> bool:
-    """Does the kernel support every device's shard? packed: one matrix [out, in]."""
+    """True if the kernel supports every device's shard. packed: one matrix [out, in]."""
     shards = mesh_of(packed.values).shape
     outputs, inputs = (shards.get(axis, 1) for axis in (place.outputs, place.inputs))
     if packed.scales is not None and packed.scales.shape[1] > 1 and packed.scales.shape[1] % inputs:

@@ -1,6 +1,6 @@
 """Quantisation schemes, and quantising weights at load.
 
-Two ways: a scheme applied to any checkpoint, or keeping what the checkpoint already stores. Numpy
+Either a scheme is applied to any checkpoint, or the checkpoint's own quantisation is kept. Numpy
 only; the products are in `quantized.py`.
 """
 
@@ -28,10 +28,7 @@ class Quantization(Protocol):
     def packing_of(
         self, source: WeightSource, shape: tuple[int, ...], *, table: bool
     ) -> Packing | None:
-        """Packing of one weight; None: unquantised.
-
-        table: rows are vocabulary entries.
-        """
+        """Packing of one weight; None: unquantised. table: rows are vocabulary entries."""
         ...
 
     def check(self, packings: Iterable[Packing]) -> None:

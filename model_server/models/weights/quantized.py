@@ -76,7 +76,6 @@ class Quantized:
     place: WeightPlacement = field(default=WeightPlacement(), metadata={"static": True})
 
     def dequantized(self) -> jax.Array:
-        """dtype[..., out, in]."""
         return _widen(unpacked(self.values), self.scales, self.offsets, self.dtype)
 
     def rows(self, index: jax.Array) -> jax.Array:
@@ -103,7 +102,6 @@ class Quantized:
         return wide * self.scales[:, 0][None]
 
     def packed(self) -> Packed:
-        """Convert to the form TPU kernels take: int4 as bytes."""
         return Packed(packed_nibbles(self.values), self.scales, self.offsets)
 
     def on_program(self) -> Quantized:

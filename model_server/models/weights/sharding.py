@@ -40,7 +40,6 @@ class Layout:
         return None if axis is None or self.mesh.shape[axis] == 1 else axis
 
     def shards(self, logical: str | None) -> int:
-        """Number of shards of dimensions with this logical axis."""
         axis = self.axis(logical)
         return 1 if axis is None else self.mesh.shape[axis]
 
@@ -70,7 +69,6 @@ class Layout:
         return NamedSharding(self.mesh, PartitionSpec(None, self.axis(heads)))
 
     def row_split(self) -> SequenceSharding | None:
-        """Sharding of a step's rows; None: replicated."""
         axis = self.axis("tokens")
         if axis is None or not isinstance(self.mesh, Mesh):
             return None
@@ -138,13 +136,11 @@ def first_devices(devices: Sequence[Any], shape: Sequence[int]) -> list[Any]:
 
 
 def spans_hosts(layout: Layout) -> bool:
-    """Does the layout include devices of other hosts?"""
     assert isinstance(layout.mesh, Mesh), "an abstract mesh has no devices"
     return any(device.process_index != jax.process_index() for device in layout.mesh.devices.flat)
 
 
 def bytes_per_device(shape: Sequence[int], bits: int, sharding: NamedSharding) -> int:
-    """Bytes that one device holds of an array with `bits` per number."""
     return math.prod(sharding.shard_shape(tuple(shape))) * bits // 8
 
 
@@ -158,7 +154,6 @@ class HeadSplit:
 
     @property
     def axis(self) -> str | None:
-        """Logical axis of dimensions that count heads."""
         return "heads" if self.sharded else None
 
 
@@ -185,7 +180,6 @@ class WeightPlacement:
     def of(
         cls, layout: Layout, shape: Sequence[int], axes: Sequence[str | None], bits: int
     ) -> WeightPlacement:
-        """Placement of a weight [..., out, in] with these logical axes."""
         outputs, inputs = layout.spec(shape, axes, bits)[-2:]
         rows = layout.axis("tokens")
         return cls(layout.platform, outputs, inputs, None if rows in (outputs, inputs) else rows)

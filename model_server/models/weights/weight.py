@@ -81,8 +81,6 @@ def _zeros(
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One array of a weight."""
-
     part: str  # values, scales or offsets if quantised, else ""
     shape: tuple[int, ...]
     dtype: Any
@@ -90,7 +88,6 @@ class Leaf:
 
     @property
     def bits(self) -> int:
-        """Bits per number on the device."""
         return 4 if self.dtype == jnp.int4 else 8 * int(jnp.dtype(self.dtype).itemsize)
 
     @property

@@ -1,6 +1,6 @@
 """Reads SentencePiece's own file (tokenizer.model, spiece.model): a protocol buffer.
 
-The schema is public; only the fields that encoding needs are declared here. Own code because
+The schema is public; only the fields that encoding needs are declared here. Hand-written because
 sentencepiece (0.2) does not expose a model's normaliser, except through generated messages that it
 registers for the whole process, where another package's copy of the schema may already be.
 Raises CheckpointError without a file name.

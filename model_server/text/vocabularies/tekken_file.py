@@ -1,6 +1,6 @@
 """Reads Mistral's tekken.json: tiktoken ranks as JSON, with control tokens at the first ids.
 
-Own code because mistral-common (1.13) brings 170 MB of packages and an encoder that hides the
+Hand-written because mistral-common (1.13) brings 170 MB of packages and an encoder that hides the
 ranks; the server needs them as a vocabulary of the `tokenizers` library, like all others.
 """
 

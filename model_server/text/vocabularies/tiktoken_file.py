@@ -1,7 +1,7 @@
 """Reads tiktoken files: one line per token, with its bytes in base64 and its rank.
 
 Pre-tokenizer and control tokens are not in the file but in each family's code, so both are listed
-here. Own code because tiktoken's loader (0.14) knows neither, and takes damaged files as they are:
+here. Hand-written because tiktoken's loader (0.14) has neither, and accepts damaged files:
 two tokens of one rank, a token with two ranks, or a token that is not base64.
 """
 

@@ -52,7 +52,6 @@ class Vocabulary:
     adds_eos: bool = False  # for encoders; a prompt never ends with eos
 
     def serialized(self) -> str:
-        """Return the text of tokenizer.json."""
         before = self.bos if self.adds_bos else None
         after = self.eos if self.adds_eos else None
         return json.dumps(
@@ -102,7 +101,7 @@ def bpe_model(
 
 
 def merges_into(tokens: Sequence[str]) -> list[tuple[str, str]]:
-    """Return every pair of tokens that forms a token, in the order of the latter."""
+    """Return every pair of tokens that forms a token, in the order of the tokens formed."""
     known = set(tokens)
     return [
         (token[:cut], token[cut:])
@@ -121,7 +120,6 @@ def in_sequence(steps: Iterable[Mapping[str, Any]], key: str) -> Mapping[str, An
 
 
 def check_different(tokens: Iterable[str]) -> None:
-    """Raise CheckpointError if two tokens have the same text."""
     seen: set[str] = set()
     for token in tokens:
         if token in seen:

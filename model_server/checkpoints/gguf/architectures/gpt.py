@@ -2,7 +2,7 @@
 
 GPT-2's matrices are published as [in, out] and stored as [out, in]. GPT-NeoX publishes q, k, v per
 head; files store all queries, then all keys, then all values. llama.cpp names GPT-J's tensors but
-does not run GPT-J; its files are read as other programs write them under those names.
+does not run GPT-J; files that other programs write under those names are read.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ def _with_prefix(name: str) -> str:
 
 
 def _rotated(facts: Facts, size: int) -> int:
-    """Return how many of a head's `size` dimensions rotate."""
     rotated = facts.whole(_ROTATED, size)
     if rotated % 2 or rotated > size:
         raise CheckpointError(f"it cannot rotate {rotated} of {size} head dimensions")
