@@ -37,9 +37,13 @@ def _is_virtual(item: pytest.Item) -> bool:
 
 
 async def eventually(holds: Callable[[], object]) -> None:
-    """Return once it holds; the test's own time limit is the only one."""
-    while not holds():  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
+    """Return once it holds. On the virtual clock, raises TimeoutError when it never does.
+
+    In real time the test's own limit comes first.
+    """
+    async with asyncio.timeout(600):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
 
 @pytest.fixture
