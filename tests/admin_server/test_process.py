@@ -256,6 +256,8 @@ async def test_a_location_that_cannot_be_written_yet_is_written_later(
     config, tmp_path, monkeypatch
 ):
     monkeypatch.delenv("SAX_ADMIN", raising=False)
+    for wait in ("_LOCATION_S", "_LOCATION_RETRY_S"):
+        monkeypatch.setattr(f"admin_server.process.{wait}", 0.1)
     root = tmp_path / "root"
     root.write_text("in the way")
     async with running(replace(config, sax_root=str(root)), FAST) as admin:

@@ -19,7 +19,7 @@ from sax.names import CellId
 from sax.types import ServerInfo
 from tests.simulation.servers import Network, Server
 from tests.simulation.store import Bucket, View
-from tests.simulation.virtual_loop import now
+from tests.virtual_loop import now
 
 CELL = CellId("test")
 TIMING = Timing(poll_s=1.0, silence_s=8.0, settle_s=3.0)

@@ -13,7 +13,7 @@ from admin_server.cell.cell import Cell
 from model_server.services.modelet import Fencing
 from sax.errors import CheckpointError, ReplicaLost, SaxError
 from sax.types import ServableInfo, ServableStatus, ServerInfo, ServerStatus
-from tests.simulation.virtual_loop import now
+from tests.virtual_loop import now
 
 PATH = "x"
 MEMORY = 16

@@ -28,7 +28,7 @@ from tests.simulation.admins import CELL, Admin
 from tests.simulation.history import Call, History
 from tests.simulation.servers import PATH, Server, join_for_ever
 from tests.simulation.store import Bucket, View
-from tests.simulation.virtual_loop import now, run
+from tests.virtual_loop import now, run
 
 REFUSALS = (ModelExists, NotFound, StaleRevision, InvalidRequest)
 

@@ -7,19 +7,27 @@ import pytest
 import pytest_asyncio
 
 from admin_server.api.status import describe
+from admin_server.api.status_page import build_app
 from admin_server.api.status_view import StatusView
 from admin_server.config import AdminConfig
-from admin_server.process import running
+from admin_server.process import Running, running
 from sax.errors import InvalidRequest
 from sax.types import Autoscaling, ModelSpec, Placement
 from tests.admin_server.conftest import FAST, eventually
+from tests.virtual_loop import now
 
 M = "/sax/test/m"
 
+over_http = pytest.mark.parametrize("status_port", [0])
+
 
 @pytest_asyncio.fixture
-async def http(admin):
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{admin.status_port}") as client:
+async def http(admin: Running):
+    """A client of the page: over HTTP if the admin server has a port for it."""
+    url, transport = f"http://127.0.0.1:{admin.status_port}", None
+    if admin.status_port is None:
+        url, transport = "http://page", httpx.ASGITransport(build_app(admin.role, now))
+    async with httpx.AsyncClient(base_url=url, transport=transport) as client:
         yield client
 
 
@@ -28,6 +36,7 @@ def spec(**changes) -> ModelSpec:
     return ModelSpec(model_id=M, **settings)
 
 
+@pytest.mark.virtual_time
 async def test_a_model_that_is_not_ready_says_why(admin, http):
     await admin.cell.publish(spec())
     await eventually(lambda: "joined" in admin.cell.find(M).replicas[0].reason)
@@ -36,6 +45,7 @@ async def test_a_model_that_is_not_ready_says_why(admin, http):
     assert (model["wanted_replicas"], model["ready_replicas"]) == (1, 0)
 
 
+@pytest.mark.virtual_time
 async def test_a_load_shows_its_progress_and_a_server_its_memory(admin, http, start_modelet):
     modelet = await start_modelet()
     modelet.may_load.clear()
@@ -53,6 +63,7 @@ async def test_a_load_shows_its_progress_and_a_server_its_memory(admin, http, st
     modelet.may_load.set()
 
 
+@pytest.mark.virtual_time
 async def test_events_are_told_the_newest_first_with_who_and_what(admin, http):
     await admin.cell.publish(spec(), by="ann")
     await admin.cell.update(spec(replicas=2))
@@ -68,6 +79,7 @@ async def test_events_are_told_the_newest_first_with_who_and_what(admin, http):
     assert events[1]["text"] == "replicas 1 -> 2"
 
 
+@pytest.mark.virtual_time
 async def test_what_happened_is_told_beside_the_records(admin, http, start_modelet):
     modelet = await start_modelet()
     await admin.cell.publish(spec())
@@ -77,6 +89,7 @@ async def test_what_happened_is_told_beside_the_records(admin, http, start_model
     assert told[0]["text"] == f"{M} is ready on {modelet.address}"
 
 
+@pytest.mark.virtual_time
 async def test_totals_count_the_whole_cell(admin, http, start_modelet):
     await start_modelet()
     await admin.cell.publish(spec())
@@ -101,6 +114,7 @@ async def many(admin, count: int) -> None:
         await admin.cell.publish(one)
 
 
+@pytest.mark.virtual_time
 async def test_a_page_of_models_is_what_was_asked_for_with_the_troubled_ones_first(admin, http):
     await many(admin, 6)
     status = (await http.get("/status.json?models_from=2&limit=2")).json()
@@ -108,6 +122,7 @@ async def test_a_page_of_models_is_what_was_asked_for_with_the_troubled_ones_fir
     assert [one["model"][-4:] for one in status["models"]] == ["m005", "m000"]
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize(
     ("words", "found"), [("M00", 6), ("m003", 1), ("waiting", 3), ("gemma", 0), ("/one", 6)]
 )
@@ -118,6 +133,7 @@ async def test_models_are_found_by_what_is_in_them(admin, http, words, found):
     assert status["totals"]["models"] == 6
 
 
+@pytest.mark.virtual_time
 async def test_servers_are_found_by_address_and_by_what_they_hold(admin, http, start_modelet):
     first, _ = await start_modelet(), await start_modelet()
     await admin.cell.publish(spec())
@@ -127,6 +143,7 @@ async def test_servers_are_found_by_address_and_by_what_they_hold(admin, http, s
         assert status["servers_found"] == found
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize(
     ("query", "param"),
     [
@@ -144,6 +161,7 @@ async def test_a_question_that_makes_no_sense_is_refused_by_name(http, query, pa
     assert answer.json()["param"] == param
 
 
+@pytest.mark.virtual_time
 async def test_autoscaling_and_leadership_are_told(admin, config):
     scaling = Autoscaling(min_replicas=0, max_replicas=4)
     await admin.cell.publish(spec(autoscaling=scaling, placement=Placement(tags=("big",))))
@@ -153,12 +171,14 @@ async def test_autoscaling_and_leadership_are_told(admin, config):
     assert told["models"][0]["placement"]["tags"] == ["big"]
 
 
+@pytest.mark.virtual_time
 async def test_a_model_with_very_many_replicas_does_not_fill_the_page(admin, http):
     await admin.cell.publish(spec(replicas=1000))
     (model,) = (await http.get("/status.json")).json()["models"]
     assert (len(model["replicas"]), model["replicas_hidden"]) == (20, 980)
 
 
+@over_http
 async def test_names_stay_text_whatever_is_in_them(admin, http, start_modelet):
     """The page is one constant text that writes JSON into text nodes only."""
     before = await http.get("/")
@@ -175,10 +195,12 @@ async def test_names_stay_text_whatever_is_in_them(admin, http, start_modelet):
     assert "default-src 'none'" in after.headers["content-security-policy"]
 
 
+@over_http
 async def test_the_process_is_healthy(http):
     assert (await http.get("/healthz")).status_code == 200
 
 
+@pytest.mark.virtual_time
 async def test_metrics_count_models_replicas_and_actions(admin, http, start_modelet):
     await start_modelet()
     await admin.cell.publish(spec(replicas=2))
@@ -195,6 +217,7 @@ async def test_metrics_count_models_replicas_and_actions(admin, http, start_mode
     assert f'sax_admin_replicas{{model="{M}",status="none"}} 1.0' in lines
 
 
+@over_http
 async def test_a_taken_status_port_is_refused_by_name(admin, tmp_path):
     taken = AdminConfig(port=0, status_port=admin.status_port, fs_root=str(tmp_path / "other"))
     with pytest.raises(InvalidRequest) as refusal:

@@ -1,4 +1,4 @@
-"""The loop against real gRPC: what is published gets loaded, whatever happens to servers."""
+"""The loop on a virtual clock: what is published gets loaded, whatever happens to servers."""
 
 import asyncio
 import random
@@ -8,10 +8,12 @@ import pytest
 
 from admin_server.cell.cell import Cell
 from admin_server.cell.modelets import GrpcModelets
-from admin_server.process import Clock
 from sax.errors import InvalidRequest
 from sax.types import ModelSpec, Placement, ServableStatus
 from tests.admin_server.conftest import FAST, eventually
+from tests.virtual_loop import now
+
+pytestmark = pytest.mark.virtual_time
 
 M = "/sax/test/m"
 
@@ -219,7 +221,7 @@ async def test_a_restored_server_is_asked_and_what_it_has_is_left_there(admin, s
     await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
     holder = first if first.holds(M) else second
     later = Cell(
-        admin.cell.ledger, GrpcModelets(), Clock(), timing=FAST, jitter=random.Random(0)
+        admin.cell.ledger, GrpcModelets(), now, timing=FAST, jitter=random.Random(0)
     )  # as another admin server would be, over the same state
     later.reconciler.restore([first.info, second.info])
     loop = asyncio.create_task(later.reconciler.run())

@@ -28,8 +28,8 @@ QUICK = ScalingTiming(up_s=0.1, down_s=0.2, idle_s=0.4)
 
 
 @pytest.fixture
-def config(tmp_path) -> AdminConfig:
-    return AdminConfig(port=0, status_port=0, fs_root=str(tmp_path / "state"), scaling=QUICK)
+def config(config: AdminConfig) -> AdminConfig:
+    return replace(config, scaling=QUICK)
 
 
 @pytest_asyncio.fixture
@@ -59,6 +59,7 @@ def demand(waiting: int = 1, model_id: str = M, caller: str = "me") -> cell_pb2.
     return cell_pb2.DemandRequest(model_id=model_id, waiting=waiting, caller=caller)
 
 
+@pytest.mark.virtual_time
 async def test_a_queue_loads_replicas_and_its_end_unloads_them(admin, start_modelet):
     servers = [await start_modelet() for _ in range(4)]
     await admin.cell.publish(spec(autoscaling=replace(SLEEPY, min_replicas=1)))
@@ -138,6 +139,7 @@ async def test_a_bad_demand_is_refused_by_field(admin, cell, request_, error, pa
     assert (type(refusal), refusal.param) == (error, param)
 
 
+@pytest.mark.virtual_time
 async def test_new_bounds_act_at_once_and_off_is_off(admin, start_modelet):
     servers = [await start_modelet() for _ in range(3)]
     await admin.cell.publish(spec(autoscaling=replace(SLEEPY, min_replicas=1)))
@@ -152,6 +154,7 @@ async def test_new_bounds_act_at_once_and_off_is_off(admin, start_modelet):
     assert sorted(calls) == [("load", M), ("load", M), ("unload", M)]  # none was loaded anew
 
 
+@pytest.mark.virtual_time
 async def test_a_bad_bound_is_refused_and_nothing_is_published(admin):
     with pytest.raises(InvalidRequest) as refusal:
         await admin.cell.publish(spec(autoscaling=replace(SLEEPY, target_queue=0)))
@@ -216,6 +219,7 @@ async def test_wait_for_ready_and_the_list_go_by_what_is_ready(admin, stub, star
     assert all(server.holds(M) for server in servers)
 
 
+@pytest.mark.parametrize("status_port", [0])
 async def test_the_status_page_and_the_metrics_tell_the_moved_count(admin, cell, start_modelet):
     modelet = await start_modelet()
     await admin.cell.publish(spec(replicas=9))

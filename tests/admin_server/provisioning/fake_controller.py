@@ -43,7 +43,7 @@ class FakeController:
         """Until cancelled."""
         while True:
             await self._look()
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.03)
 
     async def stop(self) -> None:
         """End every server."""

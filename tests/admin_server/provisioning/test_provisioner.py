@@ -48,6 +48,8 @@ from tests.kubernetes_api import KubernetesApi, kubernetes_api
 pytest.importorskip("lightkube", reason="lightkube is not installed")
 
 M = "/sax/test/m"
+# For an admin server that finds no servers of an earlier one: there is nothing to wait for.
+PROMPT = replace(QUICK, poll_s=0.05, delete_s=0.1, settle_s=0.0)
 ROOT = Path(__file__).parents[3]
 
 
@@ -81,7 +83,7 @@ def kube_config(config: AdminConfig, tmp_path: Path) -> AdminConfig:
 
 @asynccontextmanager
 async def leading(
-    config: AdminConfig, controller: FakeController, timing: ProvisioningTiming = QUICK
+    config: AdminConfig, controller: FakeController, timing: ProvisioningTiming = PROMPT
 ) -> AsyncGenerator[Running]:
     async with running(config, FAST, provisioning=timing) as admin:
         controller.port = admin.port
@@ -114,7 +116,7 @@ async def test_a_server_that_joined_by_itself_counts(kube_config, api, controlle
 
 
 async def test_a_server_that_is_away_for_a_while_rents_no_machines(kube_config, api, controller):
-    patient = replace(QUICK, lost_s=600)
+    patient = replace(PROMPT, lost_s=600)
     async with leading(kube_config, controller, patient) as admin, ordinary(admin) as server:
         await admin.cell.publish(spec())
         await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
@@ -209,7 +211,7 @@ async def test_the_next_admin_server_adopts_what_is_there(kube_config, api, cont
         await first.cell.publish(spec(replicas=2))
         await eventually(lambda: first.cell.find(M).ready_replicas == 2)
         names = api.names(JOBSETS)
-    async with leading(kube_config, controller) as second:
+    async with leading(kube_config, controller, QUICK) as second:
         await eventually(lambda: second.cell.find(M).ready_replicas == 2)
         listed = len(api.requests)
         await asyncio.sleep(QUICK.settle_s + 2 * QUICK.delete_s)
@@ -350,7 +352,7 @@ async def test_a_model_scaled_to_zero_gives_its_machines_back_and_a_held_request
 
 
 async def test_figures_tell_of_objects_and_failures(kube_config, api, controller):
-    async with leading(kube_config, controller) as admin:
+    async with leading(replace(kube_config, status_port=0), controller) as admin:
         await admin.cell.publish(spec())
         await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
         async with httpx.AsyncClient() as client:
@@ -433,7 +435,7 @@ async def test_who_does_not_lead_any_more_changes_nothing(kube_config, api):
         *(CellId("test"), cluster, folder, lambda: outlook, leads, time.time),
         limit=9,
         events=CellEvents(time.time),
-        timing=replace(QUICK, settle_s=0),
+        timing=PROMPT,
     )
     await provisioner.run()  # it ends by itself
     await cluster.close()

@@ -46,7 +46,7 @@ def behind(proxy: FaultProxy, moto_place: Place, monkeypatch) -> Place:
 @pytest.fixture
 def config(config, behind: Place):
     """State in the bucket, and little patience with it."""
-    return replace(config, fs_root=behind.url, store_timeout_s=TIMEOUT_S)
+    return replace(config, status_port=0, fs_root=behind.url, store_timeout_s=TIMEOUT_S)
 
 
 def spec(name: str, **changes) -> ModelSpec:
