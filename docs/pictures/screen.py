@@ -14,7 +14,7 @@ _UNFINISHED = re.compile(r"\x1b[^A-Za-z]*$")
 
 
 class Screen:
-    """What is on the screen after all bytes so far; colours stay in the lines as ANSI codes."""
+    """Lines of a terminal after all bytes so far; colours stay in them as ANSI codes."""
 
     def __init__(self) -> None:
         self._lines = [""]
