@@ -9,7 +9,6 @@ from tests.end_to_end.cell import SMOLLM2, Cell
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.mark.smoke
 def test_a_disconnect_mid_stream_frees_slot_and_pages_and_ends_the_work(served: Cell) -> None:
     assert served.metric("sax_slots_used") == 0
     assert served.metric("sax_pages_used") == 0
@@ -43,7 +42,6 @@ def test_a_disconnect_mid_stream_frees_slot_and_pages_and_ends_the_work(served: 
     assert served.metric("sax_generated_tokens_total") == stopped_at
 
 
-@pytest.mark.smoke
 def test_nothing_was_compiled_while_serving(served: Cell) -> None:
     served.text("The sky is", max_tokens=20)
     page = served.metrics_page()

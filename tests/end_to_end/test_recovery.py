@@ -51,7 +51,6 @@ def test_a_killed_admin_does_not_bring_back_what_was_unpublished(served: Cell) -
     served.eventually(lambda: answers(served), "the model serves")
 
 
-@pytest.mark.smoke
 def test_a_killed_model_server_loads_its_model_again(served: Cell) -> None:
     before = served.text(PROMPT)
     served.kill(MODEL_SERVER)

@@ -9,6 +9,8 @@ from tests.k8s.cluster import NO_CLUSTER, dry_run, kubeconfig
 from tests.k8s.manifests import K8S, objects_of
 from tests.k8s.schemas import NO_CRDS, custom_schemas
 
+pytestmark = pytest.mark.extended
+
 SUBJECTS = subjects()
 OVERLAYS = {
     "autoscaling",

@@ -6,6 +6,8 @@ import pytest
 
 from tests.simulation.story import BUSY, SMALL, Shape, play
 
+pytestmark = pytest.mark.extended
+
 COUNT = int(os.environ.get("SAX_STORIES", "300")) // 20
 
 

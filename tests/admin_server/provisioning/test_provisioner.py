@@ -45,6 +45,8 @@ from tests.admin_server.provisioning.template_files import jobset, leader_worker
 from tests.admin_server.quick_admin import FAST, QUICK
 from tests.kubernetes_api import KubernetesApi, kubernetes_api
 
+pytestmark = pytest.mark.extended
+
 pytest.importorskip("lightkube", reason="lightkube is not installed")
 
 M = "/sax/test/m"

@@ -18,6 +18,8 @@ from tests.model_server.compiled_program import made_as_large_as
 from tests.model_server.small_weights import STORED, packed_weight
 from tests.model_server.tpu_compiler import CHIPS, compiled, needs_compiler, one_device
 
+pytestmark = pytest.mark.extended
+
 
 def check(
     sizes: list[int], rows: int, outputs: int, inputs: int, kind: str, blocks: int, offset: bool
