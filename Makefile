@@ -17,10 +17,12 @@ WORKERS ?= auto
 SECONDS ?= 90
 RUNS ?= 3
 KILLS ?= 50
+# For `make stress`: runs of every attack.
+RUNS_OF_ATTACK ?= 5
 PROTOS := $(wildcard sax/proto/*.proto)
 PROTOC := $(CACHE)/protoc
 
-.PHONY: help demo test test-all slow check manifests format bench chaos proto proto-check docs plans locks images install dev \
+.PHONY: help demo test test-all slow check manifests format bench chaos stress proto proto-check docs plans locks images install dev \
 	model gemma minilm azurite clean
 
 help:
@@ -32,6 +34,7 @@ help:
 	@echo 'make manifests  render k8s/ into $(CACHE)/manifests and validate it'
 	@echo 'make bench   run the benchmarks and write docs/benchmarks.md'
 	@echo 'make chaos   inject faults into cells for about forty minutes and check their histories'
+	@echo 'make stress  attack a cell as a careless or hostile user would (docs/reliability.md)'
 	@echo 'make format  format the code'
 	@echo 'make proto   regenerate sax/proto/*_pb2*'
 	@echo 'make docs    regenerate docs/errors.md and docs/models.md'
@@ -93,6 +96,10 @@ chaos: dev
 	SAX_STORIES=5000 $(BIN)/python -m pytest -q -n $(WORKERS) --maxprocesses 4 tests/simulation
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --runs $(RUNS) --store seaweedfs --store folder
 	$(BIN)/python -m tests.hosts.kills --kills $(KILLS)
+
+# Every attack of tests/stress/rows, five times each, beside a light user of the same cell.
+stress: dev model
+	$(BIN)/python -m tests.stress --runs $(RUNS_OF_ATTACK)
 
 docs: install
 	$(BIN)/python -m sax.cli.errors_page > docs/errors.md

@@ -24,6 +24,7 @@ from sax.cli.local.server_plan import MODEL_SERVER
 from sax.errors import InvalidRequest
 from sax.host import machine_memory
 from tests.demo_model import COMPILE_CACHE, ROOT
+from tests.identities import Identities
 
 __all__ = ["ADMIN", "GATEWAY", "MODEL_SERVER", "Cell", "free_ports", "local_plan"]
 
@@ -90,10 +91,20 @@ class Cell:
     They have the names of the plan's children: "model server", or "model server host 2" in a gang.
     """
 
-    def __init__(self, plan: CellPlan) -> None:
+    def __init__(self, plan: CellPlan, identities: Identities | None = None) -> None:
+        """With `identities`, all its processes and `sax` call as the first of them."""
         self.plan = plan
+        self.identities = identities
+        self._account: dict[str, str] = {}
+        self.headers: dict[str, str] = {}
+        if identities is not None:
+            operator = next(iter(identities.tokens))
+            self._account["SAX_TOKEN"] = identities.tokens[operator]
+            self.headers = identities.headers(operator)
         self.url = plan.gateway_url
-        self.http = httpx.Client(base_url=self.url, timeout=READY_S, trust_env=False)
+        self.http = httpx.Client(
+            base_url=self.url, timeout=READY_S, trust_env=False, headers=self.headers
+        )
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._paused: set[str] = set()
         self._disturbed: set[str] = set()  # gangs, or lone processes, that may well be dead
@@ -149,6 +160,7 @@ class Cell:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,
+                env={**os.environ, **self._account},
                 start_new_session=True,
             )
 
@@ -198,6 +210,14 @@ class Cell:
 
     def pid(self, name: str) -> int:
         return self._processes[name].pid
+
+    def pids(self) -> dict[str, int]:
+        """The process ids of all processes that are alive, by name."""
+        return {name: self.pid(name) for name in self._processes if self.alive(name)}
+
+    def memory(self) -> int:
+        """Resident bytes of all processes."""
+        return sum(map(resident, self.pids().values()))
 
     def alive(self, name: str) -> bool:
         return self._processes[name].poll() is None
@@ -261,6 +281,7 @@ class Cell:
             capture_output=True,
             text=True,
             cwd=ROOT,
+            env={**os.environ, **self._account},
         )
 
     def publish(
@@ -269,11 +290,12 @@ class Cell:
         *,
         model: str = SMOLLM2,
         model_path: str = "llama",
+        replicas: int = 1,
         overrides: Mapping[str, Any] | None = None,
     ) -> None:
         """Publish and wait until ready."""
         words = [f"{key}={json.dumps(value)}" for key, value in (overrides or {}).items()]
-        result = self.sax("publish", model, model_path, checkpoint, "1", *words, "--wait")
+        result = self.sax("publish", model, model_path, checkpoint, str(replicas), *words, "--wait")
         assert result.returncode == 0, f"{result.stderr}\n{self.logs()}"
 
     def listed(self, model: str = SMOLLM2) -> dict[str, Any]:
@@ -308,6 +330,14 @@ class Cell:
         """All figures of the model server."""
         url = f"http://127.0.0.1:{self.plan.metrics_port}/metrics"
         return httpx.get(url, trust_env=False).text
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process holds; 0 once it is gone."""
+    with suppress(OSError):
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    return 0
 
 
 def _end(process: subprocess.Popen[bytes], within_s: float) -> None:

@@ -34,7 +34,6 @@ def precompile(place: Path, topology: str, overrides: Mapping[str, Any]) -> str:
     return result.stderr
 
 
-@pytest.mark.smoke
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_server_that_finds_a_set_compiles_no_step(tmp_path: Path, devices: int) -> None:

@@ -62,7 +62,6 @@ def check_lost(gang: Gang, ended: list[Any], host: int) -> None:
     assert f"{name} of this replica is lost" in gang.logs(0)
 
 
-@pytest.mark.smoke
 def test_a_host_that_is_killed_is_named_and_the_replica_can_start_again(pair: Gang) -> None:
     check_lost(pair, while_streaming(pair, lambda: pair.kill(1)), 1)
     pair.start()

@@ -1,0 +1,57 @@
+"""Cells that rows of the same shape share: starting one costs seconds, loading a model more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.demo_model import demo_model
+from tests.end_to_end.cell import Cell, local_plan
+from tests.identities import Identities
+from tests.stress.row import Row
+
+# The same everywhere, so that steps compile once.
+FLAGS = ("--slots=8", "--max_context=2048")
+
+OPERATOR = "ops"
+PEOPLE = (OPERATOR, "alice", "bob")  # the names of a cell with tokens
+
+
+class Cells:
+    """Running cells by shape. Close it to end them all."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._cells: dict[tuple[object, ...], Cell] = {}
+
+    def of(self, row: Row) -> Cell:
+        """Return a cell with /sax/test/smollm2 ready on every server."""
+        shape = (row.servers, row.model_server_flags, row.tokens)
+        if shape not in self._cells:
+            self._cells[shape] = self._start(row, len(self._cells))
+        return self._cells[shape]
+
+    def drop(self, row: Row) -> None:
+        """End a row's cell: after a failure nobody knows what state it is in."""
+        if cell := self._cells.pop((row.servers, row.model_server_flags, row.tokens), None):
+            cell.close()
+
+    def close(self) -> None:
+        for cell in self._cells.values():
+            cell.close()
+        self._cells.clear()
+
+    def _start(self, row: Row, number: int) -> Cell:
+        folder = self._folder / str(number)
+        folder.mkdir(parents=True)
+        people = Identities(folder, *PEOPLE) if row.tokens else None
+        plan = local_plan(
+            folder,
+            *FLAGS,
+            *row.model_server_flags,
+            servers=row.servers,
+            tokens=people.path if people else None,
+            admin_acl=OPERATOR if people else "",
+        )
+        cell = Cell(plan, people).__enter__()
+        cell.publish(str(demo_model()), replicas=row.servers)
+        return cell
