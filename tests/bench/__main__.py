@@ -27,6 +27,7 @@ from tests.bench import (
     bench_lockstep,
     bench_plan,
     bench_quantization,
+    bench_seeds,
     bench_transformers,
 )
 from tests.bench.table import Table
@@ -45,6 +46,7 @@ BENCHES: dict[str, Callable[[], Table | list[Table]]] = {
     "transformers": bench_transformers.run,
     "loading": bench_loading.run,
     "quantization": bench_quantization.run,
+    "seeds": bench_seeds.run,
     "gpu_attention": bench_gpu_attention.run,  # no table where there is no GPU
     "lockstep": bench_lockstep.run,
     "plan": bench_plan.run,

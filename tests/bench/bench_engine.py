@@ -35,13 +35,14 @@ _GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
 @functools.cache
-def load_demo() -> ModelRunner:
+def load_demo(dtype: str = "bfloat16") -> ModelRunner:
     """The demo model, loaded as a model server would; once per process."""
     spec = ModelSpec(
         model_id="/sax/bench/smollm2",
         model_path="llama",
         checkpoint=str(demo_model()),
         replicas=1,
+        overrides={"DTYPE": f'"{dtype}"'},
     )
     loader = make_loader(ModelServerConfig(jax_cache_dir=".cache/compiled"))
     runner = loader(spec, lambda _: None).runner

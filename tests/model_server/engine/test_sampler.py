@@ -100,6 +100,58 @@ def test_draws_follow_the_distribution() -> None:
     assert counts[[3, 130, 299]].sum() == pytest.approx(1.0)
 
 
+def test_draws_follow_the_distribution_over_seeds_too() -> None:
+    weights = np.asarray([0.4, 0.25, 0.2, 0.1, 0.04, 0.01])
+    values = jnp.full((1, VOCAB), -jnp.inf).at[0, 40:46].set(jnp.log(jnp.asarray(weights)))
+    seeds = np.stack([np.zeros(20_000), np.arange(20_000)], 1).astype(np.uint32)
+    for words in (seeds, seeds[:, ::-1]):
+        many = jnp.broadcast_to(values, (len(words), VOCAB))
+        settings_ = {"seed": jnp.asarray(words), "position": jnp.full(len(words), 7)}
+        got = jax.jit(sample)(many, rows(len(words), temperature=jnp.ones(len(words)), **settings_))
+        counts = np.bincount(np.asarray(got.tokens), minlength=VOCAB)[40:46]
+        chi_square = ((counts - 20_000 * weights) ** 2 / (20_000 * weights)).sum()
+        assert chi_square < 20.5  # 5 degrees of freedom: exceeded once in a thousand
+
+
+def test_successive_draws_are_independent() -> None:
+    values = jnp.full((1, VOCAB), -jnp.inf).at[0, :4].set(0.0)
+    drawn = draws(values, 20_000, temperature=1.0)
+    for lag in (1, 2, 3, 16):
+        pairs = np.bincount(4 * drawn[:-lag] + drawn[lag:], minlength=16)
+        expected = (len(drawn) - lag) / 16
+        assert ((pairs - expected) ** 2 / expected).sum() < 37.7  # 15 degrees: once in a thousand
+
+
+def test_rare_tokens_are_drawn_as_rarely_as_they_should() -> None:
+    """All tokens but one weigh 1e-5 each: their sum must win 0.3 % of the draws."""
+    values = jnp.full((1, VOCAB), float(np.log(1e-5))).at[0, 150].set(0.0)
+    others = (draws(values, 60_000, temperature=1.0) != 150).mean()
+    assert others == pytest.approx(299e-5 / (1 + 299e-5), rel=0.25)
+
+
+def test_rounding_of_the_logits_changes_a_draw_only_near_a_tie() -> None:
+    """Two batches differ by such rounding; inverting the distribution flips several times as many.
+
+    A draw can flip only if the two first of the race are within 2e-3 of each other, which happens
+    to at most 0.2 % of them.
+    """
+    count = 8000
+    values = np.random.default_rng(8).normal(size=VOCAB) * 2
+    noise = np.random.default_rng(9).uniform(-1e-3, 1e-3, size=(count, VOCAB))
+    exact = np.broadcast_to(values, (count, VOCAB))
+    settings_ = rows(count, temperature=jnp.ones(count))
+    one, other = (
+        np.asarray(jax.jit(sample)(jnp.asarray(logits_, jnp.float32), settings_).tokens)
+        for logits_ in (exact, exact + noise)
+    )
+    assert (one != other).mean() <= 2e-3
+
+
+def test_a_row_with_one_possible_token_draws_it_at_every_position() -> None:
+    values = jnp.full((1, VOCAB), -jnp.inf).at[0, 250].set(-3.0)
+    assert set(draws(values, 5000, temperature=2.0).tolist()) == {250}
+
+
 def test_the_same_seed_and_position_draw_the_same_token_in_any_batch() -> None:
     values = logits(5, 6)
     seeds = jnp.asarray(np.arange(12).reshape(6, 2), jnp.uint32)
