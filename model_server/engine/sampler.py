@@ -157,8 +157,8 @@ def _race(weights: jax.Array, seed: jax.Array, position: jax.Array) -> jax.Array
 def _bits(seed: jax.Array, position: jax.Array, vocab: int) -> jax.Array:
     """Return random 32-bit numbers, rounded to f32[R, V]: a function of (seed, position, token).
 
-    Threefry makes two words per row, and two rounds of a 32-bit finaliser mix them with each token:
-    threefry for every token took a quarter of a decode step's time on a CPU, this takes a thirtieth.
+    Threefry makes two words per row, and two rounds of a 32-bit finaliser mix them with each token.
+    Threefry for every token took a quarter of a decode step on a CPU; this takes a thirtieth.
     """
 
     def words(seed: jax.Array, at: jax.Array) -> jax.Array:
