@@ -55,6 +55,10 @@ demo: install model
 
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=25
 
+# Containers often set this; then every process of a test run compiles all its modules again, and
+# each worker rewrites every test's assertions: some twenty seconds of `make test`.
+unexport PYTHONDONTWRITEBYTECODE
+
 # One process more than cores: many of these tests wait for a process or a timer.
 MORE_WORKERS := $(if $(filter auto,$(WORKERS)),-n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1))
 
