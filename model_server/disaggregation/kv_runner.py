@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import jax
+
 from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.page_copies import PageCopies
 from model_server.engine.compiling import COMPILED_HERE, Programs
@@ -53,7 +55,8 @@ class KvRunner:
             self._runner.warm(index)
         else:
             held = self._runner
-            held.pages, held.last_tokens = self._copies.warm(held.pages, held.last_tokens)
+            held.pages, last = self._copies.warm(held.pages, self._last_tokens)
+            self._keep(last)
 
     def launch(self, step: Step) -> PendingStep:
         return self._runner.launch(step)
@@ -61,7 +64,16 @@ class KvRunner:
     def import_pages(self, key: int, pages: Sequence[int], slot: int, token: int) -> None:
         held, blocks = self._runner, self.transfers.take(key)
         held.pages = self._copies.write(held.pages, blocks, pages)
-        held.last_tokens = self._copies.put_token(held.last_tokens, slot, token)
+        self._keep(self._copies.put_token(self._last_tokens, slot, token))
+
+    @property
+    def _last_tokens(self) -> jax.Array:
+        assert self._runner.state is not None, "a pipeline stage hands nothing off"
+        return self._runner.state.last_tokens
+
+    def _keep(self, last_tokens: jax.Array) -> None:
+        assert self._runner.state is not None
+        self._runner.state = self._runner.state._replace(last_tokens=last_tokens)
 
     def export_pages(self, key: int, pages: Sequence[int]) -> None:
         """Offer a copy of the pages under the key; later steps may overwrite the pages."""

@@ -50,7 +50,8 @@ class PageCopies:
         self.gives = gives
         self.takes = takes
         self._layers = program.pages  # shapes, as are the last tokens
-        self._last_tokens = program.last_tokens
+        assert program.state is not None, "a pipeline stage hands nothing off"
+        self._last_tokens = program.state.last_tokens
         self._everywhere = program.everywhere
         self._sizes = block_sizes((1 << most.bit_length()) - 1)
         self._reads: dict[int, Any] = {}

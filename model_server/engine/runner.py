@@ -12,14 +12,22 @@ from contextlib import closing
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from model_server.engine.buckets import Bucket, choose
 from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
+from model_server.engine.slot_state import SlotState
+from model_server.engine.slot_write import pack
 from model_server.engine.step_arrays import ColumnLayout, StepArrays
 from model_server.engine.step_program import Outputs, StepProgram
-from model_server.engine.types import PendingStep, RowResult, Step, StepResult
+from model_server.engine.types import (
+    PendingStep,
+    RowResult,
+    Sampling,
+    SlotSampling,
+    Step,
+    StepResult,
+)
 from model_server.kernels.local_devices import full
 from model_server.kernels.pages import LayerPages
 from model_server.models.weights.quantized import as_bytes
@@ -33,6 +41,14 @@ def free(arrays: list[jax.Array]) -> None:
     for each in held:
         if (array := each()) is not None and not array.is_deleted():
             array.delete()
+
+
+WRITE = "write a slot"  # the name of the program beside those of the buckets
+_NO_EDITS = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
+
+
+def _zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
+    return full(shape.shape, 0, shape.dtype, shape.sharding)
 
 
 class Launched:
@@ -84,12 +100,13 @@ class ModelRunner:
         self._leaves = tuple(map(as_bytes, leaves))
         # Every call donates and replaces these two; between steps a wrapper may replace them too.
         self.pages = tuple(pages)
-        self.last_tokens = full((limits.slots + 1,), 0, jnp.int32, program.everywhere)
+        self.state: SlotState | None = jax.tree.map(_zeros, program.state)
         self._held = threading.Lock()  # while a call donates and replaces them
         self._arrays = StepArrays(limits)
         self._tops = [0] * limits.slots
         self.layouts = {bucket: ColumnLayout(bucket, limits) for bucket in self._buckets}
         self._compiled: dict[Bucket, Any] = {}
+        self._write: Any = None
         self.closed = False
 
     @property
@@ -105,6 +122,8 @@ class ModelRunner:
             return self._compile_one(bucket, programs)
 
         total = len(self._buckets)
+        if self.state is not None:
+            self._write = programs.compiled(WRITE, self.program.lower_write)
         report(Progress("compiling bucket", 0, total))
         with closing(compiled_in_turn(self._buckets, program_of)) as made:
             for done, (bucket, program) in enumerate(made, 1):
@@ -121,13 +140,20 @@ class ModelRunner:
     def warm(self, index: int) -> None:
         bucket = self._buckets[index]
         vector, _ = self._arrays.pack(Step(0, ()), self.layouts[bucket])
+        self.warm_write()
         jax.block_until_ready(self.call(bucket, vector))
+
+    def warm_write(self) -> None:
+        """Write the scratch slot, if this runner chooses tokens."""
+        if self._write is not None:
+            self.write([self._packed(SlotSampling(self.limits.slots, _NO_EDITS))])
 
     def launch(self, step: Step) -> PendingStep:
         for change in step.samplings:
             self._tops[change.slot] = change.sampling.logprobs
         bucket = self.bucket(step)
         vector, ranges = self._arrays.pack(step, self.layouts[bucket])
+        self.write(self.packed_writes(step))
         outputs = self.call(bucket, vector)
         tops = [self._tops[row.slot] for row in step.rows]
         return Launched(step, outputs, ranges, tops)
@@ -138,20 +164,33 @@ class ModelRunner:
         blocks = sum(-(-row.count // block) for row in step.rows if not row.is_decode)
         return choose(self._buckets, decodes, blocks, block)
 
+    def packed_writes(self, step: Step) -> list[np.ndarray]:
+        """Return the vectors for `write` of the sequences with edits that take a slot."""
+        return [self._packed(change) for change in step.samplings if change.sampling.edits]
+
+    def _packed(self, change: SlotSampling) -> np.ndarray:
+        return pack(change, self.limits, self.program.vocab)
+
+    def write(self, vectors: Sequence[np.ndarray]) -> None:
+        """Write the edits of slots, before the step in which their sequences begin."""
+        for vector in vectors:
+            with self._held:
+                self.state = self._write(self.state, vector)
+
     def call(self, bucket: Bucket, vector: np.ndarray, hidden: np.ndarray | None = None) -> Any:
         """Run one device call; returns `Outputs`, or hidden states f32[T, D] for the next stage.
 
-        hidden: from the previous stage; None on the first. A stage has no last tokens: its decode
-        rows take theirs from the vector.
+        hidden: from the previous stage; None on the first. Decode rows of a stage take their tokens
+        from the vector.
         """
         given = () if hidden is None else (hidden,)
         with self._held:
             call = self._compiled[bucket]
-            if self.program.stage:
+            if self.state is None:
                 made, self.pages = call(self._leaves, self.pages, vector, *given)
             else:
-                made, self.pages, self.last_tokens = call(
-                    self._leaves, self.pages, self.last_tokens, vector
+                made, self.pages, self.state = call(
+                    self._leaves, self.pages, self.state, vector, *given
                 )
         return made
 
@@ -159,7 +198,7 @@ class ModelRunner:
         """Free device memory; a call of another thread gets an error."""
         with self._held:
             self.closed = True
-            arrays: list[jax.Array] = jax.tree.leaves((self._leaves, self.pages, self.last_tokens))
+            arrays: list[jax.Array] = jax.tree.leaves((self._leaves, self.pages, self.state))
             self._leaves, self.pages = (), ()
             free(arrays)
             self._compiled.clear()

@@ -32,6 +32,8 @@ class RowSampling(NamedTuple):
     temperature: jax.Array  # f32[R], 0: greedy
     top_k: jax.Array  # i32[R], 0: off
     top_p: jax.Array  # f32[R], 1: off
+    min_p: jax.Array  # f32[R], 0: off
+    typical_p: jax.Array  # f32[R], 1: off
     seed: jax.Array  # u32[R, 2], high word first
     position: jax.Array  # i32[R], of the token to choose
     target: jax.Array  # i32[R], token to score instead of choosing; -1: choose
@@ -47,10 +49,14 @@ class Sampled(NamedTuple):
     top_logprobs: jax.Array  # f32[R, TOP_LOGPROBS]
 
 
-def sample(logits: jax.Array, rows: RowSampling) -> Sampled:
-    """Choose or score one token per row of f32[R, V]."""
-    greedy = _first_highest(logits)
-    drawn = lax.cond(jnp.any(rows.temperature > 0), lambda: _draw(logits, rows), lambda: greedy)
+def sample(logits: jax.Array, rows: RowSampling, edited: jax.Array | None = None) -> Sampled:
+    """Choose or score one token per row of f32[R, V].
+
+    edited: the logits to choose by, after penalties and biases; None: the same.
+    """
+    choice = logits if edited is None else edited
+    greedy = _first_highest(choice)
+    drawn = lax.cond(jnp.any(rows.temperature > 0), lambda: _draw(choice, rows), lambda: greedy)
     chosen = jnp.where(rows.temperature > 0, drawn, greedy)
     tokens = jnp.where(rows.target >= 0, rows.target, chosen)
     highest = logits.max(-1, keepdims=True)
@@ -117,9 +123,33 @@ def _nothing(rows: int) -> tuple[jax.Array, jax.Array]:
 def _draw(logits: jax.Array, rows: RowSampling) -> jax.Array:
     scaled = logits / jnp.maximum(rows.temperature, _TINY)[:, None]
     weights = jnp.exp(scaled - scaled.max(-1, keepdims=True))
-    weights = lax.cond(jnp.any(rows.top_k > 0), _keep_top_k, lambda w, _: w, weights, rows.top_k)
-    weights = lax.cond(jnp.any(rows.top_p < 1), _keep_top_p, lambda w, _: w, weights, rows.top_p)
+    for asked, keep, limit in (
+        (rows.min_p > 0, _keep_min_p, rows.min_p),
+        (rows.top_k > 0, _keep_top_k, rows.top_k),
+        (rows.top_p < 1, _keep_top_p, rows.top_p),
+        (rows.typical_p < 1, _keep_typical, rows.typical_p),
+    ):
+        weights = lax.cond(jnp.any(asked), keep, lambda weights, _: weights, weights, limit)
     return _race(weights, rows.seed, rows.position)
+
+
+def _keep_min_p(weights: jax.Array, min_p: jax.Array) -> jax.Array:
+    """Zero all below min_p times the largest of each row."""
+    return jnp.where(weights >= (min_p * weights.max(-1))[:, None], weights, 0.0)
+
+
+def _keep_typical(weights: jax.Array, typical_p: jax.Array) -> jax.Array:
+    """Zero all but the fewest tokens closest to the entropy that reach typical_p of the sum.
+
+    Locally typical sampling (Meister et al., 2022). The largest weight is 1, so that logarithms of
+    weights are finite wherever a weight is not zero.
+    """
+    shares = weights / weights.sum(-1, keepdims=True)
+    surprise = jnp.where(shares > 0, -jnp.log(jnp.maximum(shares, _TINY)), 0.0)
+    entropy = (shares * surprise).sum(-1, keepdims=True)
+    nearness = jnp.where(shares > 0, 1 / (1 + jnp.abs(surprise - entropy)), 0.0)
+    kept = _keep(nearness, shares, typical_p * shares.sum(-1))
+    return jnp.where((kept > 0) | (typical_p >= 1)[:, None], weights, 0.0)
 
 
 def _keep_top_k(weights: jax.Array, top_k: jax.Array) -> jax.Array:

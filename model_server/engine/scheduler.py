@@ -234,9 +234,17 @@ class Scheduler:
         sequence.goal = sequence.end
         if sequence.score_from is None:
             sequence.goal = len(sequence.tokens)
-            if self._samplings[sequence.slot] != sequence.sampling:
-                self._samplings[sequence.slot] = sequence.sampling
-                draft.samplings.append(SlotSampling(sequence.slot, sequence.sampling))
+            self._set_sampling(sequence, draft)
+
+    def _set_sampling(self, sequence: Sequence, draft: _Draft) -> None:
+        """Tell the runner how the slot samples now, unless it samples like that already."""
+        slot, sampling = sequence.slot, sequence.sampling
+        if sampling.edits:
+            tokens = tuple(sequence.tokens)
+            draft.samplings.append(SlotSampling(slot, sampling, tokens, sequence.prompt))
+        elif self._samplings[slot] != sampling:
+            draft.samplings.append(SlotSampling(slot, sampling))
+        self._samplings[slot] = sampling
 
     def _chunk(self, sequence: Sequence, draft: _Draft) -> None:
         """Add the next chunk of a prefill, as far as budget, logit rows and pages allow."""

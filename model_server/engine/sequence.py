@@ -51,6 +51,7 @@ class Sequence:
         "in_flight",
         "launched",
         "pages",
+        "prompt",
         "sampling",
         "score_from",
         "scores",
@@ -65,6 +66,7 @@ class Sequence:
         _check(engine_request, context)
         prompt = len(engine_request.prompt)
         self.id = id
+        self.prompt = prompt  # tokens of it
         self.tokens = [*engine_request.prompt, *engine_request.answer]  # known and committed
         self.computed = engine_request.computed  # False once it has a slot
         self.sampling = engine_request.sampling

@@ -9,13 +9,44 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.types import EngineLimits, Row, Sampling, Step
+
+
+class Column(NamedTuple):
+    """One number of every logit row: an i32, or the bits of a float or of a u32."""
+
+    kind: str  # as in `struct`: f, i, I
+    read: Callable[[Sampling], float]
+    padding: float = 0  # of rows that are not used: must not switch anything on
+
+
+SAMPLING_COLUMNS = {
+    "temperature": Column("f", attrgetter("temperature")),
+    "top_p": Column("f", attrgetter("top_p"), 1),
+    "top_k": Column("i", attrgetter("top_k")),
+    "min_p": Column("f", attrgetter("min_p")),
+    "typical_p": Column("f", attrgetter("typical_p"), 1),
+    "presence_penalty": Column("f", attrgetter("presence_penalty")),
+    "frequency_penalty": Column("f", attrgetter("frequency_penalty")),
+    "repetition_penalty": Column("f", attrgetter("repetition_penalty"), 1),
+    "seed_high": Column("I", lambda sampling: sampling.seed >> 32),
+    "seed_low": Column("I", lambda sampling: sampling.seed & 0xFFFFFFFF),
+    "tops": Column("i", attrgetter("logprobs")),
+    "edits": Column("i", attrgetter("edits")),
+}
+_FORMAT = "<" + "".join(column.kind for column in SAMPLING_COLUMNS.values())
+_PADDING = np.frombuffer(
+    struct.pack(_FORMAT, *(column.padding for column in SAMPLING_COLUMNS.values())), np.int32
+)
 
 
 @dataclass(frozen=True)
@@ -55,12 +86,7 @@ class ColumnLayout:
             "row_slot": (r,),
             "row_position": (r,),
             "target": (r,),
-            "temperature": (r,),
-            "top_p": (r,),
-            "top_k": (r,),
-            "seed_high": (r,),
-            "seed_low": (r,),
-            "tops": (r,),
+            **dict.fromkeys(SAMPLING_COLUMNS, (r,)),
         }
         parts: dict[str, tuple[int, tuple[int, ...]]] = {}
         offset = 0
@@ -71,7 +97,7 @@ class ColumnLayout:
 
     @cached_property
     def size(self) -> int:
-        offset, shape = self.parts["tops"]
+        offset, shape = list(self.parts.values())[-1]
         return offset + math.prod(shape)
 
     @cached_property
@@ -94,7 +120,7 @@ class StepArrays:
     def __init__(self, limits: EngineLimits) -> None:
         self._limits = limits
         self._tables = np.zeros((limits.slots, limits.pages_per_sequence), np.int32)
-        self._samplings = np.zeros((limits.slots, 6), np.int32)
+        self._samplings = np.zeros((limits.slots, len(SAMPLING_COLUMNS)), np.int32)
 
     def pack(self, step: Step, layout: ColumnLayout) -> tuple[np.ndarray, list[tuple[int, int]]]:
         """Return the step's vector, and for each step row the range of its logit rows."""
@@ -104,7 +130,9 @@ class StepArrays:
         views["decode_slots"].fill(self._limits.slots)  # the scratch slot
         views["row_slot"].fill(self._limits.slots)
         views["target"].fill(-1)
-        views["top_p"].view(np.float32).fill(1.0)  # padding must not switch top-p on
+        for name, padding in zip(SAMPLING_COLUMNS, _PADDING, strict=True):
+            if padding:
+                views[name].fill(padding)
         decodes = [row for row in step.rows if row.is_decode]
         self._pack_decodes(decodes, views)
         ranges = {id(row): (i, i + 1) for i, row in enumerate(decodes)}
@@ -177,21 +205,10 @@ class StepArrays:
         settings = self._samplings[slots]
         views["row_slot"][at] = slots
         views["row_position"][at] = positions
-        for column, name in enumerate(
-            ("temperature", "top_p", "top_k", "seed_high", "seed_low", "tops")
-        ):
+        for column, name in enumerate(SAMPLING_COLUMNS):
             views[name][at] = settings[:, column]
 
 
 def _numbers(sampling: Sampling) -> np.ndarray:
-    """Pack temperature, top_p, top_k, seed (two words) and tops; floats as their bits."""
-    packed = struct.pack(
-        "<ffiIIi",
-        sampling.temperature,
-        sampling.top_p,
-        sampling.top_k,
-        sampling.seed >> 32,
-        sampling.seed & 0xFFFFFFFF,
-        sampling.logprobs,
-    )
-    return np.frombuffer(packed, np.int32)
+    values = (column.read(sampling) for column in SAMPLING_COLUMNS.values())
+    return np.frombuffer(struct.pack(_FORMAT, *values), np.int32)

@@ -6,7 +6,6 @@ elsewhere.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
@@ -18,6 +17,16 @@ from jax.sharding import NamedSharding, PartitionSpec
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import options_for
 from model_server.engine.sampler import RowSampling, sample
+from model_server.engine.slot_state import (
+    RowEdits,
+    SlotState,
+    edit_logits,
+    note_tokens,
+    state_shapes,
+    unpack,
+    write_slot,
+)
+from model_server.engine.slot_write import WriteLayout
 from model_server.engine.step_arrays import ColumnLayout
 from model_server.engine.types import EngineLimits
 from model_server.kernels.paged import Kernel, KernelRefusal, PagedBatch
@@ -76,6 +85,8 @@ class StepProgram:
         split: SequenceSharding | None = None,
         stage: Stage | None = None,
         embed: int = 0,
+        *,
+        vocab: int,
     ) -> None:
         """stage: None: all layers. embed: width of the hidden states that stages pass on."""
         self._blueprint = blueprint
@@ -87,9 +98,11 @@ class StepProgram:
         self.leaves = tuple(map(byte_shape, leaves))
         self.pages = jax.tree.map(shape_of, tuple(pages))
         self.everywhere = everywhere(leaves[0].sharding)
-        self.last_tokens = jax.ShapeDtypeStruct(
-            (limits.slots + 1,), jnp.int32, sharding=self.everywhere
-        )
+        self.vocab = vocab
+        # None: this stage chooses no tokens.
+        self.state = None
+        if stage is None or stage.is_last:
+            self.state = state_shapes(limits, vocab, self.everywhere)
 
     def lower(self, bucket: Bucket) -> jax.stages.Lowered:
         """Trace the step of one bucket for the devices that the shapes are sharded over.
@@ -97,7 +110,7 @@ class StepProgram:
         Raises MemoryPlanError for shapes that the kernel does not support.
         """
         layout = ColumnLayout(bucket, self.limits)
-        held = (self.pages,) if self.stage else (self.pages, self.last_tokens)
+        held = (self.pages,) if self.state is None else (self.pages, self.state)
         given = [self._input((layout.size,), jnp.int32)]
         if self.stage and not self.stage.is_first:
             given.append(self._input((layout.tokens, self.embed), jnp.float32))
@@ -112,24 +125,44 @@ class StepProgram:
         with told_as_plan_error(str(bucket)):
             return jitted.lower(self.leaves, *held, *given)
 
+    def lower_write(self) -> jax.stages.Lowered:
+        """Trace the program that writes the edits of a sequence into its slot."""
+        context = self.limits.max_context
+        write = jax.jit(
+            lambda state, vector: write_slot(state, vector, context),
+            donate_argnums=0,
+            out_shardings=jax.tree.map(lambda array: array.sharding, self.state),
+        )
+        size = WriteLayout(context, self.vocab).size
+        return write.lower(self.state, self._input((size,), jnp.int32))
+
     def _input(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self.everywhere)
 
     def _trace(self, layout: ColumnLayout) -> Callable[..., Any]:
-        def step(leaves: Any, pages: Any, last_tokens: jax.Array, vector: jax.Array) -> Any:
+        def step(leaves: Any, pages: Any, state: SlotState, vector: jax.Array) -> Any:
             model = self._blueprint.assemble(leaves)
-            parts = unpack(layout, vector)
-            return run_step(model, pages, last_tokens, parts, self._kernel, self._split)
+            parts = unpack(layout.parts, vector)
+            return run_step(model, pages, state, parts, self._kernel, self._split)
 
         return step
 
     def _trace_stage(self, layout: ColumnLayout, stage: Stage) -> Callable[..., Any]:
-        def step(leaves: Any, pages: Any, vector: jax.Array, *given: jax.Array) -> Any:
+        def middle(leaves: Any, pages: Any, vector: jax.Array, *given: jax.Array) -> Any:
             model = self._blueprint.assemble(leaves)
-            parts = unpack(layout, vector)
+            parts = unpack(layout.parts, vector)
             return run_stage(model, stage, pages, parts, self._kernel, self._split, *given)
 
-        return step
+        def last(
+            leaves: Any, pages: Any, state: SlotState, vector: jax.Array, hidden: jax.Array
+        ) -> Any:
+            model = self._blueprint.assemble(leaves)
+            parts = unpack(layout.parts, vector)
+            made, written = run_stage(model, stage, pages, parts, self._kernel, self._split, hidden)
+            outputs, state = chosen(model, model.final_norm(made), state, parts)
+            return outputs, written, state
+
+        return last if stage.is_last else middle
 
 
 def everywhere(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
@@ -144,30 +177,20 @@ def shape_of(array: jax.Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
 
 
-def unpack(layout: ColumnLayout, vector: jax.Array) -> dict[str, jax.Array]:
-    parts: dict[str, jax.Array] = {}
-    for name, (offset, shape) in layout.parts.items():
-        size = math.prod(shape)
-        parts[name] = jax.lax.slice(vector, (offset,), (offset + size,)).reshape(shape)
-    return parts
-
-
 def run_step(
     model: PagedModel,
     pages: Sequence[LayerPages],
-    last_tokens: jax.Array,  # i32[B + 1]
+    state: SlotState,
     step: dict[str, jax.Array],
     kernel: Kernel,
     split: SequenceSharding | None = None,
-) -> tuple[Outputs, tuple[LayerPages, ...], jax.Array]:
+) -> tuple[Outputs, tuple[LayerPages, ...], SlotState]:
     decodes = step["decode_slots"].shape[0]
-    fed = last_tokens.at[step["decode_slots"]].get(mode="promise_in_bounds")
+    fed = state.last_tokens.at[step["decode_slots"]].get(mode="promise_in_bounds")
     tokens = jnp.concatenate([fed, step["tokens"][decodes:]])
     hidden, written = model(tokens, step["positions"], pages, paged_batch(step, kernel, split))
-    outputs = chosen(model, hidden, step)
-    # Padding rows all write to the scratch slot; each real slot appears once.
-    slots = last_tokens.at[step["row_slot"]]
-    return outputs, written, slots.set(outputs.numbers[0], mode="promise_in_bounds")
+    outputs, state = chosen(model, hidden, state, step)
+    return outputs, written, state
 
 
 def run_stage(
@@ -178,14 +201,14 @@ def run_stage(
     kernel: Kernel,
     split: SequenceSharding | None,
     hidden: jax.Array | None = None,  # f32[T, D]; None on the first stage
-) -> tuple[jax.Array | Outputs, tuple[LayerPages, ...]]:
-    """Trace one stage of one step. On the first stage every token comes from the step itself."""
+) -> tuple[jax.Array, tuple[LayerPages, ...]]:
+    """Trace one stage of one step: hidden states to pass on, or to choose tokens from.
+
+    On the first stage every token comes from the step itself.
+    """
     positions = step["positions"]
     x = model.embed(step["tokens"], positions) if hidden is None else hidden
-    x, written = model.run(x, positions, pages, paged_batch(step, kernel, split))
-    if not stage.is_last:
-        return x, written
-    return chosen(model, model.final_norm(x), step), written
+    return model.run(x, positions, pages, paged_batch(step, kernel, split))
 
 
 def paged_batch(
@@ -194,24 +217,42 @@ def paged_batch(
     return PagedBatch(**{field: step[field] for field in _PLACES}, kernel=kernel, split=split)
 
 
-def chosen(model: PagedModel, hidden: jax.Array, step: dict[str, jax.Array]) -> Outputs:
+def chosen(
+    model: PagedModel, hidden: jax.Array, state: SlotState, step: dict[str, jax.Array]
+) -> tuple[Outputs, SlotState]:
     """Sample the tokens of the rows that yield, from the final hidden states f32[T, D]."""
     rows = hidden.at[step["row_index"]].get(mode="promise_in_bounds")
-    sampled = sample(model.logits(rows), _row_sampling(step))
+    logits, edits = model.logits(rows), _row_edits(step)
+    sampled = sample(logits, _row_sampling(step), edit_logits(logits, state, edits))
     bits = jax.lax.bitcast_convert_type(sampled.logprobs, jnp.int32)
     numbers = jnp.stack([sampled.tokens, bits])
-    return Outputs(numbers, sampled.top_tokens, sampled.top_logprobs)
+    outputs = Outputs(numbers, sampled.top_tokens, sampled.top_logprobs)
+    return outputs, note_tokens(state, edits, sampled.tokens)
+
+
+def _floats(bits: jax.Array) -> jax.Array:
+    return jax.lax.bitcast_convert_type(bits, jnp.float32)
+
+
+def _row_edits(step: dict[str, jax.Array]) -> RowEdits:
+    return RowEdits(
+        slot=step["row_slot"],
+        position=step["row_position"],
+        kinds=step["edits"],
+        presence=_floats(step["presence_penalty"]),
+        frequency=_floats(step["frequency_penalty"]),
+        repetition=_floats(step["repetition_penalty"]),
+    )
 
 
 def _row_sampling(step: dict[str, jax.Array]) -> RowSampling:
-    def floats(name: str) -> jax.Array:
-        return jax.lax.bitcast_convert_type(step[name], jnp.float32)
-
     seed = jnp.stack([step["seed_high"], step["seed_low"]], axis=-1)
     return RowSampling(
-        temperature=floats("temperature"),
+        temperature=_floats(step["temperature"]),
         top_k=step["top_k"],
-        top_p=floats("top_p"),
+        top_p=_floats(step["top_p"]),
+        min_p=_floats(step["min_p"]),
+        typical_p=_floats(step["typical_p"]),
         seed=jax.lax.bitcast_convert_type(seed, jnp.uint32),
         position=step["row_position"],
         target=step["target"],

@@ -31,6 +31,10 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
         return -(-self.max_context // self.page_size)
 
 
+# Bits of `Sampling.edits`.
+COUNTS, BIASES, ALLOWED = 1, 2, 4
+
+
 class Sampling(msgspec.Struct, frozen=True, array_like=True):
     """Sampling settings of one slot, as the device needs them."""
 
@@ -39,6 +43,24 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     top_p: float  # 1: off
     seed: int  # u64
     logprobs: int = 0  # how many top tokens to return
+    min_p: float = 0.0  # 0: off
+    typical_p: float = 1.0  # 1: off
+    presence_penalty: float = 0.0  # of tokens of the answer
+    frequency_penalty: float = 0.0  # of tokens of the answer, once per occurrence
+    repetition_penalty: float = 1.0  # of tokens of prompt and answer; 1: off
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed: tuple[int, ...] | None = None  # None: every token
+    min_tokens: int = 0  # of the answer, before one of `ends` may be chosen
+    ends: tuple[int, ...] = ()
+
+    @property
+    def edits(self) -> int:
+        """The parts of the slot's state that its rows apply: bits COUNTS, BIASES, ALLOWED."""
+        penalties = self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1
+        biases = self.logit_bias or (self.min_tokens and self.ends)
+        return (
+            COUNTS * bool(penalties) + BIASES * bool(biases) + ALLOWED * (self.allowed is not None)
+        )
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -78,6 +100,9 @@ class SlotSampling(msgspec.Struct, frozen=True, array_like=True):
 
     slot: int
     sampling: Sampling
+    # For a sampling with edits: the sequence's tokens so far, of which `prompt` are the prompt's.
+    tokens: tuple[int, ...] = ()
+    prompt: int = 0
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):

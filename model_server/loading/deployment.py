@@ -18,6 +18,7 @@ from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.disaggregation.transfers import CONTEXTS
 from model_server.engine.buckets import Bucket, closed_set
+from model_server.engine.slot_state import state_bytes
 from model_server.engine.step_program import StepProgram, told_as_plan_error
 from model_server.engine.types import EngineLimits
 from model_server.kernels.choice import kernel_for
@@ -86,10 +87,14 @@ class PlacedModel:
         return _CPU_PREFILL_BLOCK if self.layout.platform == "cpu" else _PREFILL_BLOCK
 
     def workspace(self, slots: int) -> int:
-        """Bytes of the largest step's temporaries: several copies of the logits, and its tokens."""
+        """Bytes of the slots' state and of the largest step's temporaries.
+
+        Those are several copies of the logits, and the step's tokens.
+        """
         tokens = slots + self.prefill_block * max(PREFILL_BLOCKS)
         logits = 4 * max(slots, 2) * self.recipe.vocab * 6
-        return logits + 4 * tokens * self.recipe.embed * 32 + 64 * 2**20
+        state = state_bytes(slots, self.recipe.vocab)
+        return state + logits + 4 * tokens * self.recipe.embed * 32 + 64 * 2**20
 
     def least_bytes(self, config: ModelServerConfig) -> int:
         """Minimum bytes: enough to serve one whole sequence at a time."""
@@ -181,6 +186,7 @@ class Deployment(PlacedModel):
             self.layout.row_split(),
             self.stage,
             self.recipe.embed,
+            vocab=self.recipe.vocab,
         )
 
     def allocate_pages(self) -> tuple[LayerPages, ...]:

@@ -90,6 +90,7 @@ class PipelineRunner:
 
     def warm(self, bucket: Bucket) -> None:
         """Run an empty step of a bucket; all hosts must, in the same order. Raises LinkError."""
+        self._submit(self._runner.warm_write)
         self._start(Step(0, ()), bucket).result()
 
     def launch(self, step: Step) -> PendingStep:
@@ -117,7 +118,8 @@ class PipelineRunner:
         vector, ranges = self._arrays.pack(step, layout)
         number, self._launched = self._launched, self._launched + 1
         if self._feedback is None:
-            done = self._submit(self._go_on, number, bucket, vector, any(tops))
+            writes = self._runner.packed_writes(step) if self._stage.is_last else []
+            done = self._submit(self._go_on, number, bucket, vector, writes, any(tops))
             return _Passed(step, done)
         self._submit(self._enter, number, bucket, vector, self._feedback.feeds(step))
         outputs = self._feedback.expect(step, number, ranges, layout.logit_rows)
@@ -150,9 +152,17 @@ class PipelineRunner:
         hidden = self._runner.call(bucket, vector, None)
         self._link.send(StageMessage(number, (np.asarray(hidden),)))
 
-    def _go_on(self, number: int, bucket: Bucket, vector: np.ndarray, rivals: bool) -> None:
+    def _go_on(
+        self,
+        number: int,
+        bucket: Bucket,
+        vector: np.ndarray,
+        writes: Sequence[np.ndarray],
+        rivals: bool,
+    ) -> None:
         shape = (self._runner.layouts[bucket].tokens, self._runner.program.embed)
         (hidden,) = take(self._link, number, [(shape, "float32")])
+        self._runner.write(writes)
         made = self._runner.call(bucket, vector, hidden)
         self._link.send(StageMessage(number, self._passed_on(made, rivals)))
 

@@ -20,6 +20,7 @@ import msgspec
 from model_server.checkpoints.orbax.folder import Folder
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import compiled_in_turn, to_bytes
+from model_server.engine.runner import WRITE
 from model_server.engine.versions import versions
 from model_server.plan.precompile.subject import Subject
 from model_server.programs.manifest import Manifest, ProgramEntry
@@ -63,7 +64,7 @@ def manifest_of(subject: Subject) -> Manifest:
 
 
 def program_count(subject: Subject) -> int:
-    return len(subject.deployment.buckets) + subject.copies.count
+    return len(subject.deployment.buckets) + 1 + subject.copies.count
 
 
 class Maker:
@@ -88,6 +89,7 @@ class Maker:
         with closing(compiled_in_turn(self._subject.deployment.buckets, self._bucket)) as made:
             for _ in made:
                 pass
+        self.compiled(WRITE, self._subject.deployment.program.lower_write)
         self._subject.copies.compile(self)
         manifest = self._whole()
         self.folder.finish(manifest, self._there.values())

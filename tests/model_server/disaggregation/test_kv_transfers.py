@@ -52,7 +52,8 @@ class Side:
             mesh = pages[0].keys.sharding.mesh
             everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         last = jax.ShapeDtypeStruct((5,), jnp.int32, sharding=everywhere)
-        program: Any = SimpleNamespace(pages=shapes, last_tokens=last, everywhere=everywhere)
+        state = SimpleNamespace(last_tokens=last)
+        program: Any = SimpleNamespace(pages=shapes, state=state, everywhere=everywhere)
         self.copies = PageCopies(program, 16, gives=True, takes=True)
         self.copies.compile()
 

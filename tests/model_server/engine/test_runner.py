@@ -59,7 +59,7 @@ class Tiny:
         # The runner frees what it is given; the whole model keeps its own copy.
         self.model = module.assemble([leaf.copy() for leaf in leaves])
         pages = empty_pages(self.recipe, LIMITS.pages)
-        program = StepProgram(module, leaves, pages, LIMITS, xla.KERNEL)
+        program = StepProgram(module, leaves, pages, LIMITS, xla.KERNEL, vocab=self.recipe.vocab)
         self.runner = ModelRunner(program, leaves, pages, closed_set(LIMITS.slots, (1, 4)))
 
     def greedy(self, prompt: tuple[int, ...], count: int) -> list[int]:

@@ -19,6 +19,8 @@ def rows(count: int, **changes: object) -> RowSampling:
         "temperature": jnp.zeros(count),
         "top_k": jnp.zeros(count, jnp.int32),
         "top_p": jnp.ones(count),
+        "min_p": jnp.zeros(count),
+        "typical_p": jnp.ones(count),
         "seed": jnp.zeros((count, 2), jnp.uint32),
         "position": jnp.arange(count, dtype=jnp.int32),
         "target": jnp.full(count, -1, jnp.int32),

@@ -82,7 +82,9 @@ def _runner(recipe: Recipe, layout: Layout) -> tuple[ModelRunner, float]:
     # Spread out, so that the likeliest token is not a matter of rounding.
     leaves = [leaf * 10 if leaf.ndim > 1 else leaf for leaf in leaves]
     pages = allocate(cache, LIMITS.pages, 8, jnp.dtype("float32"), layout.pages(cache.axis))
-    program = StepProgram(module, leaves, pages, LIMITS, xla.KERNEL, layout.row_split())
+    program = StepProgram(
+        module, leaves, pages, LIMITS, xla.KERNEL, layout.row_split(), vocab=recipe.vocab
+    )
     return ModelRunner(program, leaves, pages, [BUCKET]), largest_share(leaves)
 
 

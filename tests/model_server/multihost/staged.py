@@ -108,7 +108,14 @@ def runner_of(
     module, embed = recipe.blueprint(layout, whole), recipe.embed
     leaves, pages = leaves_of(module, own, layout), pages_of(recipe, layout)
     program = StepProgram(
-        module, leaves, pages, LIMITS, xla.KERNEL, stage=recipe.stage, embed=embed
+        module,
+        leaves,
+        pages,
+        LIMITS,
+        xla.KERNEL,
+        stage=recipe.stage,
+        embed=embed,
+        vocab=recipe.vocab,
     )
     return ModelRunner(program, leaves, pages, BUCKETS)
 

@@ -16,6 +16,7 @@ import pytest
 
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
+from model_server.engine.runner import WRITE
 from model_server.models.weights.sharding import Layout, own_device
 from model_server.plan.precompile.making import Made, Maker, program_count
 from model_server.plan.precompile.subject import Subject, subject_of
@@ -51,11 +52,14 @@ class Products:
         )
     )
     pages: tuple[Any, ...] = ()
-    last_tokens: Any = None
+    state: Any = field(default_factory=lambda: SimpleNamespace(last_tokens=None))
     everywhere: Any = None
 
     def deployment(self) -> Any:
         return SimpleNamespace(limits=LIMITS, layout=own_device(), buckets=BUCKETS, program=self)
+
+    def lower_write(self) -> jax.stages.Lowered:
+        return lowered(64)
 
     def lower(self, bucket: Bucket) -> jax.stages.Lowered:
         if bucket.decodes in self.broken:
@@ -83,9 +87,10 @@ def run(place: Path, of: Subject, *, keep_going: bool = False) -> tuple[Maker, l
 
 def test_every_program_is_written_and_runs(tmp_path: Path) -> None:
     _, told = run(tmp_path, subject())
-    assert program_count(subject()) == len(told) == 3
+    assert program_count(subject()) == len(told) == 4
     ((folder, manifest),) = sets_at(str(tmp_path))
-    assert [entry.name for entry in manifest.programs] == [str(bucket) for bucket in BUCKETS]
+    names = [entry.name for entry in manifest.programs]
+    assert names == [*(str(bucket) for bucket in BUCKETS), WRITE]
     of_set = ReadyPrograms(folder, manifest, manifest.sax)
     for bucket in BUCKETS:
         found = of_set.find(lowered(bucket.decodes))
@@ -119,7 +124,7 @@ def test_a_run_that_was_cut_off_is_no_set_and_is_gone_on_with(tmp_path: Path) ->
     assert list(sets_at(str(tmp_path))) == []
     _, told = run(tmp_path, subject())
     there = {made.name: made.was_there for made in told}
-    assert there == {str(bucket): bucket.decodes != 8 for bucket in BUCKETS}
+    assert there == {**{str(bucket): bucket.decodes != 8 for bucket in BUCKETS}, WRITE: False}
     assert len(list(sets_at(str(tmp_path)))) == 1
 
 
@@ -127,7 +132,11 @@ def test_with_keep_going_the_rest_is_made(tmp_path: Path) -> None:
     maker, _ = run(tmp_path, subject(4), keep_going=True)
     assert [made.name for made in maker.failures] == [str(BUCKETS[1])]
     ((_, manifest),) = sets_at(str(tmp_path))
-    assert [entry.name for entry in manifest.programs] == [str(BUCKETS[0]), str(BUCKETS[2])]
+    assert [entry.name for entry in manifest.programs] == [
+        str(BUCKETS[0]),
+        str(BUCKETS[2]),
+        WRITE,
+    ]
 
 
 def test_a_place_that_cannot_be_written_is_told_before_anything_is_compiled(
@@ -151,6 +160,7 @@ def test_programs_for_a_slice_that_is_elsewhere_are_written(tmp_path: Path) -> N
     names = [entry.name for entry in manifest.programs]
     assert names == [
         "2 decodes + 0 prompt blocks",
+        WRITE,
         *(f"read {2**n} pages" for n in (4, 3, 2, 1, 0)),
     ]
     assert all(len(folder.read(entry)) > 10_000 for entry in manifest.programs)

@@ -1,0 +1,150 @@
+"""The device's memory of each slot: its last token, and the edits of its logits.
+
+The edits of a sequence are written once, when it takes the slot, by a program of their own; from
+then on a few numbers per row say which of them apply. Row `slots` is scratch: padding reads and
+writes there. Steps skip all edits with `lax.cond` while no row asks for them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from model_server.engine.slot_write import MOST_BIASES, WriteLayout
+from model_server.engine.types import ALLOWED, BIASES, COUNTS, EngineLimits
+
+Parts = dict[str, tuple[int, tuple[int, ...]]]
+
+_PROMPT, _GENERATED = 1, 2  # steps of `counts`
+_MOST_COUNTED = 0xFFFF - _GENERATED  # counts saturate: u16 must not wrap
+
+
+class SlotState(NamedTuple):
+    """One row per slot, and the scratch row."""
+
+    last_tokens: jax.Array  # i32[B + 1]
+    counts: jax.Array  # u16[B + 1, V]: 1 if the token is in the prompt, plus 2 per generated one
+    bias_tokens: jax.Array  # i32[B + 1, E]; V: none
+    bias_values: jax.Array  # f32[B + 1, E], added to the token's logit
+    bias_until: jax.Array  # i32[B + 1, E]: holds for tokens at positions before this one
+    allowed: jax.Array  # u32[B + 1, ceil(V / 32)]: a bit per token that may be chosen
+
+
+class RowEdits(NamedTuple):
+    """How the logits of each row are edited before a token is chosen."""
+
+    slot: jax.Array  # i32[R]
+    position: jax.Array  # i32[R], of the token to choose
+    kinds: jax.Array  # i32[R]: which parts of the slot's state apply
+    presence: jax.Array  # f32[R], 0: off
+    frequency: jax.Array  # f32[R], 0: off
+    repetition: jax.Array  # f32[R], 1: off
+
+
+def state_shapes(limits: EngineLimits, vocab: int, sharding: jax.sharding.Sharding) -> SlotState:
+    """Return the shapes of the state of all slots, replicated over `sharding`."""
+    columns: dict[str, tuple[Any, ...]] = {
+        "last_tokens": (jnp.int32,),
+        "counts": (jnp.uint16, vocab),
+        "bias_tokens": (jnp.int32, MOST_BIASES),
+        "bias_values": (jnp.float32, MOST_BIASES),
+        "bias_until": (jnp.int32, MOST_BIASES),
+        "allowed": (jnp.uint32, -(-vocab // 32)),
+    }
+    made: dict[str, Any] = {
+        name: jax.ShapeDtypeStruct((limits.slots + 1, *sizes), dtype, sharding=sharding)
+        for name, (dtype, *sizes) in columns.items()
+    }
+    return SlotState(**made)
+
+
+def state_bytes(slots: int, vocab: int) -> int:
+    """Bytes of the state on each device."""
+    return (slots + 1) * (4 + 2 * vocab + 12 * MOST_BIASES + 4 * -(-vocab // 32))
+
+
+def unpack(parts: Parts, vector: jax.Array) -> dict[str, jax.Array]:
+    """Cut a vector into its named parts; each has an offset and a shape."""
+    made: dict[str, jax.Array] = {}
+    for name, (offset, shape) in parts.items():
+        part = lax.slice(vector, (offset,), (offset + math.prod(shape),))
+        made[name] = part.reshape(shape)
+    return made
+
+
+def write_slot(state: SlotState, vector: jax.Array, context: int) -> SlotState:
+    """Replace the edits of one slot with those of `slot_write.pack`; count its tokens anew."""
+    vocab = state.counts.shape[1]
+    parts = unpack(WriteLayout(context, vocab).parts, vector)
+    slot, prompt, history = parts["slot"][0], parts["prompt"][0], parts["tokens"]
+    places = jnp.arange(history.shape[0], dtype=jnp.int32)
+    generated = jnp.where(places >= prompt, _GENERATED, 0).astype(jnp.uint16)
+    counts = jnp.zeros(vocab, jnp.uint16).at[history].add(generated, mode="drop")
+    seen = jnp.zeros(vocab, jnp.uint16)
+    seen = seen.at[jnp.where(places < prompt, history, vocab)].set(_PROMPT, mode="drop")
+    new = {
+        "counts": counts | seen,
+        "bias_tokens": parts["bias_tokens"],
+        "bias_values": lax.bitcast_convert_type(parts["bias_values"], jnp.float32),
+        "bias_until": parts["bias_until"],
+        "allowed": lax.bitcast_convert_type(parts["allowed"], jnp.uint32),
+    }
+    held = state._asdict()
+    return state._replace(**{name: held[name].at[slot].set(row) for name, row in new.items()})
+
+
+def note_tokens(state: SlotState, rows: RowEdits, tokens: jax.Array) -> SlotState:
+    """Keep the tokens i32[R] that a step chose. A row without a slot has the scratch slot."""
+    counting = (rows.kinds & COUNTS) > 0
+    held = state.counts.at[rows.slot, tokens].get(mode="promise_in_bounds")
+    step = jnp.where(counting & (held <= _MOST_COUNTED), _GENERATED, 0).astype(jnp.uint16)
+    return state._replace(
+        last_tokens=state.last_tokens.at[rows.slot].set(tokens, mode="promise_in_bounds"),
+        counts=state.counts.at[rows.slot, tokens].add(step, mode="promise_in_bounds"),
+    )
+
+
+def edit_logits(logits: jax.Array, state: SlotState, rows: RowEdits) -> jax.Array:
+    """Return f32[R, V] with penalties, biases and forbidden tokens applied."""
+
+    for kind, edit in _EDITS.items():
+        on = (rows.kinds & kind) > 0
+        logits = lax.cond(jnp.any(on), edit, lambda logits, *_: logits, logits, state, rows, on)
+    return logits
+
+
+def _penalised(logits: jax.Array, state: SlotState, rows: RowEdits, on: jax.Array) -> jax.Array:
+    """Repetition first, then frequency and presence, as OpenAI and vLLM define them."""
+    counts = state.counts.at[rows.slot].get(mode="promise_in_bounds").astype(jnp.int32)
+    counts = jnp.where(on[:, None], counts, 0)
+    generated = (counts // _GENERATED).astype(jnp.float32)
+    repetition = jnp.where(counts > 0, rows.repetition[:, None], 1.0)
+    logits = jnp.where(logits > 0, logits / repetition, logits * repetition)
+    logits = logits - rows.frequency[:, None] * generated
+    return logits - jnp.where(generated > 0, rows.presence[:, None], 0.0)
+
+
+def _biased(logits: jax.Array, state: SlotState, rows: RowEdits, on: jax.Array) -> jax.Array:
+    tokens = state.bias_tokens.at[rows.slot].get(mode="promise_in_bounds")
+    values = state.bias_values.at[rows.slot].get(mode="promise_in_bounds")
+    until = state.bias_until.at[rows.slot].get(mode="promise_in_bounds")
+    holds = on[:, None] & (rows.position[:, None] < until)
+    row = lax.broadcasted_iota(jnp.int32, tokens.shape, 0)
+    tokens = jnp.where(holds, tokens, logits.shape[1])
+    return logits.at[row, tokens].add(values, mode="drop")
+
+
+def _restricted(logits: jax.Array, state: SlotState, rows: RowEdits, on: jax.Array) -> jax.Array:
+    words = state.allowed.at[rows.slot].get(mode="promise_in_bounds")
+    bits = (words[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)[None, None, :]) & 1
+    bits = bits.reshape(words.shape[0], -1)[:, : logits.shape[1]]
+    return jnp.where((bits > 0) | ~on[:, None], logits, -jnp.inf)
+
+
+Edit = Callable[[jax.Array, SlotState, RowEdits, jax.Array], jax.Array]
+_EDITS: dict[int, Edit] = {COUNTS: _penalised, BIASES: _biased, ALLOWED: _restricted}

@@ -1,0 +1,180 @@
+"""Edits of logits against definitions written out in numpy, and the state that they read."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model_server.engine.slot_state import (
+    RowEdits,
+    SlotState,
+    edit_logits,
+    note_tokens,
+    state_bytes,
+    state_shapes,
+    write_slot,
+)
+from model_server.engine.slot_write import pack
+from model_server.engine.types import (
+    ALLOWED,
+    BIASES,
+    COUNTS,
+    EngineLimits,
+    Sampling,
+    SlotSampling,
+)
+
+VOCAB = 70  # not whole words of 32 bits
+LIMITS = EngineLimits(
+    slots=3, pages=8, page_size=4, max_context=24, token_budget=16, max_logit_rows=4
+)
+tokens_ = st.lists(st.integers(0, VOCAB - 1), max_size=12)
+
+
+def empty() -> SlotState:
+    where = jnp.zeros(1).sharding
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state_shapes(LIMITS, VOCAB, where))
+
+
+def asked(**changes: Any) -> Sampling:
+    return Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0, **changes)
+
+
+@functools.cache
+def _write() -> Any:
+    return jax.jit(functools.partial(write_slot, context=LIMITS.max_context))
+
+
+def written(state: SlotState, slot: int, sampling: Sampling, *texts: list[int]) -> SlotState:
+    """The state once a sequence of a prompt and an answer has the slot."""
+    prompt, answer = (*texts, [], [])[:2]
+    change = SlotSampling(slot, sampling, (*prompt, *answer), len(prompt))
+    return _write()(state, jnp.asarray(pack(change, LIMITS, VOCAB)))
+
+
+def rows(samplings: list[tuple[int, int, Sampling]]) -> RowEdits:
+    """One row for each slot, position and sampling."""
+    slots, positions, asked_ = zip(*samplings, strict=True)
+    return RowEdits(
+        slot=jnp.asarray(slots, jnp.int32),
+        position=jnp.asarray(positions, jnp.int32),
+        kinds=jnp.asarray([one.edits for one in asked_], jnp.int32),
+        presence=jnp.asarray([one.presence_penalty for one in asked_], jnp.float32),
+        frequency=jnp.asarray([one.frequency_penalty for one in asked_], jnp.float32),
+        repetition=jnp.asarray([one.repetition_penalty for one in asked_], jnp.float32),
+    )
+
+
+def logits(count: int) -> np.ndarray:
+    return np.random.default_rng(count).normal(size=(count, VOCAB)).astype(np.float32) * 3
+
+
+def test_each_kind_of_edit_is_asked_for_by_its_own_bit() -> None:
+    assert asked().edits == 0
+    assert asked(presence_penalty=-0.5).edits == COUNTS
+    assert asked(repetition_penalty=1.3).edits == COUNTS
+    assert asked(logit_bias=((1, 2.0),)).edits == BIASES
+    assert asked(min_tokens=3).edits == 0  # nothing would end the answer sooner
+    assert asked(min_tokens=3, ends=(1,)).edits == BIASES
+    assert asked(allowed=()).edits == ALLOWED
+
+
+@given(prompt=tokens_, answer=tokens_, penalties=st.tuples(*[st.floats(-2, 2)] * 2))
+def test_penalties_are_openais_and_the_repetition_penalty_is_that_of_ctrl(
+    prompt: list[int], answer: list[int], penalties: tuple[float, float]
+) -> None:
+    presence, frequency = penalties
+    sampling = asked(presence_penalty=presence, frequency_penalty=frequency, repetition_penalty=1.5)
+    state = written(empty(), 1, sampling, prompt, answer)
+    values = logits(1)
+    wanted = values[0].copy()
+    for token in {*prompt, *answer}:
+        wanted[token] = wanted[token] / 1.5 if wanted[token] > 0 else wanted[token] * 1.5
+    for token in set(answer):
+        wanted[token] -= presence + frequency * answer.count(token)
+    got = edit_logits(jnp.asarray(values), state, rows([(1, 20, sampling)]))
+    np.testing.assert_allclose(got[0], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_tokens_that_a_step_chooses_are_counted() -> None:
+    sampling = asked(frequency_penalty=1.0)
+    state = written(empty(), 2, sampling, [5, 6])
+    for token in (7, 7, 5):
+        row = rows([(2, 9, sampling)])
+        state = note_tokens(state, row, jnp.asarray([token], jnp.int32))
+    got = edit_logits(jnp.zeros((1, VOCAB)), state, rows([(2, 9, sampling)]))
+    assert {t: float(v) for t, v in enumerate(got[0]) if v} == {7: -2.0, 5: -1.0}
+    assert int(state.last_tokens[2]) == 5
+
+
+def test_counts_stop_at_their_largest_number() -> None:
+    sampling = asked(frequency_penalty=1.0)
+    state = written(empty(), 0, sampling, [4])
+    state = state._replace(counts=state.counts.at[0, 4].set(0xFFFF - 2))
+    row = rows([(0, 9, sampling)])
+    for _ in range(3):
+        state = note_tokens(state, row, jnp.asarray([4], jnp.int32))
+    assert int(state.counts[0, 4]) == 0xFFFF
+
+
+def test_a_bias_is_added_and_ends_are_held_back_until_the_answer_is_long_enough() -> None:
+    sampling = asked(logit_bias=((3, 2.5), (69, -100.0)), min_tokens=2, ends=(8, 9))
+    state = written(empty(), 0, sampling, [1] * 10)
+    values = logits(2)
+    early, late = edit_logits(
+        jnp.asarray(values), state, rows([(0, 11, sampling), (0, 12, sampling)])
+    )
+    wanted = values.copy()
+    wanted[:, 3] += 2.5
+    wanted[:, 69] -= 100.0
+    np.testing.assert_allclose(late, wanted[1], rtol=1e-6)
+    wanted[0, [8, 9]] = -np.inf
+    np.testing.assert_allclose(early, wanted[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("allowed", [(), (0,), (31, 32, 69), tuple(range(VOCAB))])
+def test_only_allowed_tokens_keep_their_logits(allowed: tuple[int, ...]) -> None:
+    sampling = asked(allowed=allowed)
+    state = written(empty(), 1, sampling, [1])
+    values = logits(1)
+    got = np.asarray(edit_logits(jnp.asarray(values), state, rows([(1, 5, sampling)])))[0]
+    assert np.flatnonzero(np.isfinite(got)).tolist() == list(allowed)
+    np.testing.assert_array_equal(got[list(allowed)], values[0, list(allowed)])
+
+
+def test_rows_are_edited_as_if_each_were_alone() -> None:
+    samplings = [
+        asked(),
+        asked(presence_penalty=1.0, repetition_penalty=2.0),
+        asked(logit_bias=((4, 9.0),), allowed=(4, 5)),
+    ]
+    state = empty()
+    for slot, sampling in enumerate(samplings):
+        state = written(state, slot, sampling, [1, 2], [2, 3])
+    values = jnp.asarray(logits(3))
+    every = [(slot, 9, sampling) for slot, sampling in enumerate(samplings)]
+    together = edit_logits(values, state, rows(every))
+    np.testing.assert_array_equal(together[0], values[0])
+    for slot in range(3):
+        alone = edit_logits(values[slot : slot + 1], state, rows(every[slot : slot + 1]))
+        np.testing.assert_array_equal(together[slot], alone[0])
+
+
+def test_a_new_sequence_finds_nothing_of_the_last_one_in_its_slot() -> None:
+    first = asked(frequency_penalty=2.0, logit_bias=((4, 9.0),), allowed=(4, 5))
+    state = written(empty(), 1, first, [1, 2], [2, 3])
+    second = asked(frequency_penalty=1.0, allowed=tuple(range(VOCAB)), logit_bias=((7, 1.0),))
+    fresh = written(empty(), 1, second, [9], [10])
+    for one, other in zip(written(state, 1, second, [9], [10]), fresh, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_bytes_that_are_planned_are_those_of_the_state() -> None:
+    assert state_bytes(LIMITS.slots, VOCAB) == sum(array.nbytes for array in empty())
