@@ -14,17 +14,20 @@ import numpy as np
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import BuildAttention, gated_ffw, pre_norm_recipe
 from model_server.models.families.llama import attention_shape
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.rope import rope_of
 from model_server.models.recipe import Recipe, serving
 from model_server.models.weights.weight import WeightForm
 
+GEMMA = (*DECODER, "attention_bias", "hidden_activation", "use_bidirectional_attention")
+KEYS = KnownKeys("gemma", GEMMA, DECODER_OFF)
 _TANH = "gelu_pytorch_tanh"
 _DEFAULTS = {"head_dim": 256, "max_position_embeddings": 8192}
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    keys = ConfigKeys(config, "gemma", _DEFAULTS)
+    keys = ConfigKeys(config, KEYS, _DEFAULTS)
     keys.only("use_bidirectional_attention", False)
     shape = attention_shape(keys)
     return pre_norm_recipe(

@@ -17,14 +17,30 @@ from model_server.models.families.decoder_recipe import (
     gated_ffw,
     norm_of,
 )
-from model_server.models.families.gemma import activation_name, attention_of, embedding_scale
+from model_server.models.families.gemma import (
+    GEMMA,
+    activation_name,
+    attention_of,
+    embedding_scale,
+)
 from model_server.models.families.llama import attention_shape
+from model_server.models.known_keys import DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.attention import AttentionShape
 from model_server.models.layers.pre_norm import SandwichNormLayer
 from model_server.models.layers.rope import Rope, rope_of
 from model_server.models.recipe import Recipe, serving
 from model_server.models.weights.weight import WeightForm
 
+GEMMA2 = (
+    *GEMMA,
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "layer_types",
+    "query_pre_attn_scalar",
+    "sliding_window",
+)
+# The first checkpoints give the window twice.
+KEYS = KnownKeys("gemma2", GEMMA2, {**DECODER_OFF, **ignored("sliding_window_size")})
 _DEFAULTS = {
     "head_dim": 256,
     "query_pre_attn_scalar": 256,
@@ -36,7 +52,7 @@ _DEFAULTS = {
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    keys = ConfigKeys(config, "gemma2", _DEFAULTS)
+    keys = ConfigKeys(config, KEYS, _DEFAULTS)
     slides = sliding_layers(keys, lambda index: index % 2 == 0)
     rope = rope_of(keys.all, keys.whole("head_dim"))
     return sandwich_recipe(keys, values, slides, [rope] * len(slides), attention_of(keys))

@@ -12,11 +12,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys, sliding_layers
-from model_server.models.families.gemma2 import sandwich_recipe
+from model_server.models.families.gemma2 import GEMMA2, sandwich_recipe
 from model_server.models.families.qwen3 import normed_attention
+from model_server.models.known_keys import DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.rope import Rope, rope_of
 from model_server.models.recipe import Recipe
 
+# Sizes and tokens of the vision part, which is not read.
+_VISION = ignored(
+    "boi_token_id",
+    "boi_token_index",
+    "eoi_token_id",
+    "eoi_token_index",
+    "image_token_id",
+    "image_token_index",
+    "mm_tokens_per_image",
+)
+KEYS = KnownKeys(
+    "gemma3",
+    (*GEMMA2, "_sliding_window_pattern", "rope_local_base_freq", "sliding_window_pattern"),
+    {**DECODER_OFF, **_VISION},
+)
 # The larger models are published with hardly any keys.
 _DEFAULTS = {
     "vocab_size": 262208,
@@ -28,15 +44,14 @@ _DEFAULTS = {
     "head_dim": 256,
     "query_pre_attn_scalar": 256,
     "sliding_window": 4096,
-    "sliding_window_pattern": 6,
     "max_position_embeddings": 131072,
 }
 _GLOBAL_BASE, _LOCAL_BASE = 1e6, 1e4
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    keys = ConfigKeys(config, "gemma3", _DEFAULTS)
-    pattern = keys.whole("sliding_window_pattern")
+    keys = ConfigKeys(config, KEYS, _DEFAULTS)
+    pattern = keys.whole("sliding_window_pattern", keys.whole("_sliding_window_pattern", 6))
     slides = sliding_layers(keys, lambda index: (index + 1) % pattern != 0)
     whole, local = _ropes(keys)
     return sandwich_recipe(

@@ -103,6 +103,7 @@ def rope_of(
         raise CheckpointError(
             f"rope scaling {kind!r} is not supported; supported: {', '.join(_STRETCHES)}"
         )
+    _check_settings(kind, given)
     try:
         base = float(config.get("rope_theta") or given.get("rope_theta") or 10000.0)
         frequencies, scale = _STRETCHES[kind](
@@ -117,6 +118,22 @@ def rope_of(
         scale=scale,
         interleaved=interleaved,
     )
+
+
+def _check_settings(kind: str, given: Mapping[str, Any]) -> None:
+    """Raise CheckpointError for a setting that might change the positions; a null counts as absent.
+
+    A family that rotates part of a head removes partial_rotary_factor before.
+    """
+    known = (*_SETTINGS[kind], *_HARMLESS_SETTINGS)
+    for key, value in given.items():
+        at_rest = key in _AT_REST and value == _AT_REST[key]
+        if value is not None and key not in known and not at_rest:
+            raise CheckpointError(
+                f"config.json has {key} = {value!r} among its rope settings, which is not computed "
+                f"for positions of kind {kind!r}, so the answers could be wrong: serve a model of "
+                "a supported family, or, if you know that it changes nothing, remove the key"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,3 +236,28 @@ _STRETCHES = {
     "longrope": _longrope,
     "yarn": _yarn,
 }
+_SETTINGS = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "longrope": ("factor", "long_factor", "short_factor", "attention_factor"),
+    "yarn": (
+        "factor",
+        "beta_fast",
+        "beta_slow",
+        "truncate",
+        "attention_factor",
+        "mscale",
+        "mscale_all_dim",
+    ),
+}
+# Read by each kind that needs them; a limit, and a note that the weights were trained so.
+_HARMLESS_SETTINGS = (
+    "finetuned",
+    "max_position_embeddings",
+    "original_max_position_embeddings",
+    "rope_theta",
+    "rope_type",
+    "type",
+)
+_AT_REST = {"partial_rotary_factor": 1.0, "attn_factor": 1.0, "extrapolation_factor": 1.0}
