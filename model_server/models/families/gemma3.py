@@ -12,14 +12,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys, sliding_layers
-from model_server.models.families.gemma2 import GEMMA2, sandwich_recipe
+from model_server.models.families.gemma2 import SANDWICH, sandwich_recipe
 from model_server.models.families.qwen3 import normed_attention
 from model_server.models.known_keys import DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.rope import Rope, rope_of
 from model_server.models.recipe import Recipe
 
-# Sizes and tokens of the vision part, which is not read.
-_VISION = ignored(
+# The reference stores the cap of attention and applies none; the pattern with an underscore is a
+# note beside layer_types. The rest are sizes and tokens of the vision part, which is not read.
+_UNUSED = ignored(
+    "_sliding_window_pattern",
+    "attn_logit_softcapping",
     "boi_token_id",
     "boi_token_index",
     "eoi_token_id",
@@ -30,8 +33,8 @@ _VISION = ignored(
 )
 KEYS = KnownKeys(
     "gemma3",
-    (*GEMMA2, "_sliding_window_pattern", "rope_local_base_freq", "sliding_window_pattern"),
-    {**DECODER_OFF, **_VISION},
+    (*SANDWICH, "rope_local_base_freq", "sliding_window_pattern"),
+    {**DECODER_OFF, **_UNUSED},
 )
 # The larger models are published with hardly any keys.
 _DEFAULTS = {
@@ -44,6 +47,7 @@ _DEFAULTS = {
     "head_dim": 256,
     "query_pre_attn_scalar": 256,
     "sliding_window": 4096,
+    "sliding_window_pattern": 6,
     "max_position_embeddings": 131072,
 }
 _GLOBAL_BASE, _LOCAL_BASE = 1e6, 1e4
@@ -51,7 +55,7 @@ _GLOBAL_BASE, _LOCAL_BASE = 1e6, 1e4
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
     keys = ConfigKeys(config, KEYS, _DEFAULTS)
-    pattern = keys.whole("sliding_window_pattern", keys.whole("_sliding_window_pattern", 6))
+    pattern = keys.whole("sliding_window_pattern")
     slides = sliding_layers(keys, lambda index: (index + 1) % pattern != 0)
     whole, local = _ropes(keys)
     return sandwich_recipe(
