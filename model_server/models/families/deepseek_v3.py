@@ -104,6 +104,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         embed=shape.embed,
         vocab=keys.whole("vocab_size"),
         unused=_spare_layers(keys, layers),
+        short_context=rope.short_context,
         **serving(values, keys.whole("max_position_embeddings")),
     )
 

@@ -86,6 +86,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         cache=head_cache(layers=layers, heads=heads, kv_heads=heads, head_dim=head_dim),
         embed=embed,
         vocab=vocab,
+        short_context=rope.short_context,
         **serving(values, keys.whole("max_position_embeddings", 2048)),
     )
 

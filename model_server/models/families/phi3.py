@@ -55,7 +55,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
 
 def _rope(keys: ConfigKeys, head_dim: int, context: int) -> Rope:
-    """Rope over the rotated part of a head, with one list of factors (see `rope._longrope`)."""
+    """Rope over the rotated part of a head."""
     given = dict(keys.get("rope_parameters") or keys.get("rope_scaling") or {})
     kind = given.pop("rope_type", given.pop("type", "default"))
     # Early checkpoints call longrope `su` or `yarn`.
