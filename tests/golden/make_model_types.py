@@ -109,7 +109,7 @@ def published(config: Any, name: str | None) -> dict[str, Any]:
 
 def architecture_of(kind: str) -> tuple[str, str] | None:
     """The class that reads tokens, and which of its outputs is kept."""
-    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES and kind not in ("gpt2",):
+    if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         return "AutoModel", "hidden"
     if kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         return "AutoModelForCausalLM", "logits"
