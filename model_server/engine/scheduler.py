@@ -16,6 +16,9 @@ written itself.
 A sequence whose keys and values were computed elsewhere takes slot and pages like any other, skips
 its prefill and decodes at once: the runner fills the pages before it runs the sequence's first row.
 If preempted, it is recomputed here.
+
+A model with LongRoPE rotates a sequence by the factors for its length at the time. One that
+outgrows the short factors starts again, as if preempted, with the long ones; this happens once.
 """
 
 from __future__ import annotations
@@ -148,6 +151,7 @@ class Scheduler:
             self._admit(sequence, draft)
             sequence.computed = False
             sequence.launched = sequence.goal = len(sequence.tokens) - 1
+            sequence.rotate(self.limits.short_context, sequence.goal)
             self._grant(sequence, -(-sequence.goal // self.limits.page_size), draft)
 
     def _decode(self, draft: _Draft) -> None:
@@ -160,9 +164,14 @@ class Scheduler:
             start = sequence.launched
             if start < sequence.goal or start >= sequence.end:
                 continue
+            if start == sequence.recompute_at:
+                if not sequence.in_flight:  # else its next token comes with the next commit
+                    self._restart(sequence)
+                    index -= 1
+                continue
             if start == len(sequence.pages) * page_size and not self._grow(sequence, draft):
                 continue
-            rows.append(Row(sequence.id, sequence.slot, start, (), True))
+            rows.append(Row(sequence.id, sequence.slot, start, (), True, (), sequence.long))
             sequence.launched = start + 1
             sequence.in_flight += 1
         limits = self.limits
@@ -188,9 +197,12 @@ class Scheduler:
 
     def _preempt(self, victim: Sequence) -> None:
         """Free slot and pages; tokens in flight are still committed when they arrive."""
-        self._release(victim)
-        self._waiting.appendleft(victim)
+        self._restart(victim)
         self.preemptions += 1
+
+    def _restart(self, sequence: Sequence) -> None:
+        self._release(sequence)
+        self._waiting.appendleft(sequence)
 
     def _prefill(self, draft: _Draft) -> None:
         """Continue the unfinished prompt, then admit sequences until one is left unfinished."""
@@ -232,6 +244,7 @@ class Scheduler:
         self._running.append(sequence)
         sequence.slot = self._slots.pop()
         sequence.goal = sequence.end
+        sequence.rotate(self.limits.short_context, len(sequence.tokens))
         if sequence.score_from is None:
             sequence.goal = len(sequence.tokens)
             if self._samplings[sequence.slot] != sequence.sampling:
@@ -252,7 +265,8 @@ class Scheduler:
         if end > sequence.unscored:
             targets = tuple(sequence.tokens[max(start, sequence.unscored) + 1 : end + 1])
         tokens = tuple(sequence.tokens[start:end])
-        draft.rows.append(Row(sequence.id, sequence.slot, start, tokens, yields, targets))
+        row = Row(sequence.id, sequence.slot, start, tokens, yields, targets, sequence.long)
+        draft.rows.append(row)
         draft.blocks -= -(-len(tokens) // self.limits.prefill_block)
         draft.logit_rows -= yields + len(targets)
         sequence.launched = end

@@ -50,7 +50,9 @@ class Sequence:
         "id",
         "in_flight",
         "launched",
+        "long",
         "pages",
+        "recompute_at",
         "sampling",
         "score_from",
         "scores",
@@ -79,10 +81,22 @@ class Sequence:
         self.pages: list[int] = []
         self.launched = 0  # positions computed or in flight
         self.goal = 0  # positions that are prefill; from there on it decodes
+        self.long = False  # rotated by the factors of long sequences
+        self.recompute_at = -1  # position from which on it must be, having begun as a short one
         # Kept across preemptions, because results in flight stay valid:
         self.in_flight = 0  # rows launched whose token is not committed
         self.scores_launched = 0  # scores requested from the device
         self.scores: list[float] = []  # scores committed
+
+    def rotate(self, short_context: int | None, positions: int) -> None:
+        """Choose the rotary factors for the positions at the start, as the reference does.
+
+        Called at every start. The factors of a sequence that outgrows the short context change for
+        all its positions, so that it starts again.
+        """
+        if short_context is not None:
+            self.long = positions > short_context
+            self.recompute_at = -1 if self.long else short_context
 
     @property
     def unscored(self) -> int:

@@ -122,6 +122,7 @@ class PlacedModel:
             prefill_block=self.prefill_block,
             max_prefill_blocks=max(PREFILL_BLOCKS),
             queue=config.queue,
+            short_context=self.recipe.short_context,
         )
         return Deployment(self.recipe, self.blueprint, self.layout, limits, planned)
 

@@ -69,6 +69,8 @@ class Recipe:
     # prefixes of checkpoint tensors that the model deliberately ignores
     unused: tuple[str, ...] = ()
     stage: Stage | None = None  # None: the whole model
+    # Longest sequence that is rotated by the short one of two lists of factors; None: one list
+    short_context: int | None = None
 
     def cut(self) -> tuple[Recipe, ...]:
         """Return a recipe per stage. Raises InvalidRequest if there are more stages than layers."""

@@ -28,6 +28,7 @@ from model_server.models.families import (
     qwen3_moe,
 )
 from model_server.models.layers.embedder import EmbedderClass, EmbedderFamily, EmbedRecipe
+from model_server.models.lookalikes import refuse_lookalike
 from model_server.models.overrides import apply_overrides
 from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass, Recipe
 from model_server.models.saxml import c4, lm_cloud, saxml_gemma, saxml_gptj, saxml_llama
@@ -138,6 +139,7 @@ def _of_checkpoint(found: _Recipes, config: Mapping[str, Any]) -> _Recipes:
             f"{config['model_type']!r}), not a {found.path} one: publish it as {_AUTO} or "
             f"{kept.path}"
         )
+    refuse_lookalike(config.get("model_type"), found.path)
     return found
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
+from model_server.models.known_keys import KnownKeys
 from model_server.models.recipe import SERVING_DEFAULTS, ModelClass, Recipe
 from sax.errors import CheckpointError, InvalidRequest
 
@@ -54,7 +55,7 @@ class SaxmlArchitecture:
     configure: Callable[[Values | None, Values], Recipe]
     # Maps a class's values and a context to what `configure` reads: a config.json, or the values.
     config: Callable[[Values, int], Values] = _own_config
-    model_type: str | None = None  # of matching checkpoints; None: random weights only
+    keys: KnownKeys | None = None  # of matching checkpoints; None: random weights only
     sizes: Callable[[ConfigKeys], Values] = lambda keys: {}  # config.json sizes in Saxml's names
 
 
@@ -137,18 +138,19 @@ def _agree(
     name: str, architecture: SaxmlArchitecture, config: Values, given: Values, defaults: Values
 ) -> None:
     """Raises CheckpointError if the checkpoint does not match the class."""
-    fitting, model_type = architecture.model_type, config.get("model_type")
-    if fitting is None:
+    known, model_type = architecture.keys, config.get("model_type")
+    if known is None:
         raise CheckpointError(
             f'{name} takes checkpoint "None" (random weights): no supported format holds its '
             "weights"
         )
+    fitting = known.family
     if model_type != fitting:
         raise CheckpointError(
             f"{name} loads checkpoints of model_type {fitting!r}, not {model_type!r}"
         )
     wanted = _whole(given)
-    for key, found in architecture.sizes(ConfigKeys(config, fitting)).items():
+    for key, found in architecture.sizes(ConfigKeys(config, known)).items():
         # Saxml rounds vocabularies up; trust the checkpoint unless VOCAB_SIZE was overridden.
         insisted = key != "VOCAB_SIZE" or given[key] != defaults[key]
         if insisted and found != wanted[key]:

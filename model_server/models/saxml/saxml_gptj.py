@@ -50,7 +50,7 @@ def _sizes(keys: ConfigKeys) -> Values:
 
 
 _ARCHITECTURE = SaxmlArchitecture(
-    configure=gptj.configure, config=_config, model_type="gptj", sizes=_sizes
+    configure=gptj.configure, config=_config, keys=gptj.KEYS, sizes=_sizes
 )
 _6B: Values = {
     # 50,400 in the published checkpoint; the tokenizer has 50,257 entries.

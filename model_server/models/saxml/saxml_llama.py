@@ -70,7 +70,7 @@ def _config_31(values: Values, context: int) -> dict[str, Any]:
 
 def _architecture(config: Any) -> SaxmlArchitecture:
     return SaxmlArchitecture(
-        configure=llama.configure, config=config, model_type="llama", sizes=sizes_of
+        configure=llama.configure, config=config, keys=llama.KEYS, sizes=sizes_of
     )
 
 
