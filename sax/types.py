@@ -228,6 +228,8 @@ class SamplingParams:
     max_tokens: int | None = None  # None: to the end of the context
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    # An answer that ends with these tokens ends there and keeps them; 0 stands for any token.
+    stop_sequence: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None  # None: none; n: the chosen token's and the n most likely
 
@@ -261,6 +263,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
     token_bytes: bytes
     logprob: float
     top: tuple[TokenLogprob, ...] = ()
+    text_offset: int = 0  # characters of the answer before this token; 0 for an alternative
 
 
 class TokenChunk(msgspec.Struct, frozen=True, gc=False):

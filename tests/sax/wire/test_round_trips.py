@@ -87,7 +87,13 @@ INFOS = st.builds(
 )
 LEAVES = st.builds(TokenLogprob, I32, TEXT, st.binary(max_size=4), F32)
 LOGPROBS = st.builds(
-    TokenLogprob, I32, TEXT, st.binary(max_size=4), F32, st.lists(LEAVES, max_size=2).map(tuple)
+    TokenLogprob,
+    I32,
+    TEXT,
+    st.binary(max_size=4),
+    F32,
+    st.lists(LEAVES, max_size=2).map(tuple),
+    I32,
 )
 SAMPLING = st.builds(
     SamplingParams,
@@ -98,6 +104,7 @@ SAMPLING = st.builds(
     max_tokens=st.none() | I32,
     stop=TEXTS,
     stop_token_ids=st.lists(I32, max_size=3).map(tuple),
+    stop_sequence=st.lists(I32, max_size=3).map(tuple),
     ignore_eos=st.booleans(),
     logprobs=st.none() | I32,
 )
@@ -241,6 +248,7 @@ def test_a_failure_survives_the_wire(cls: type) -> None:
         ("temperature", "hot"),
         ("stop", (1,)),
         ("stop_token_ids", (2**31,)),
+        ("stop_sequence", (2**31,)),
     ],
 )
 def test_a_sampling_field_no_message_can_hold_is_refused_by_name(field: str, value: object) -> None:
