@@ -28,6 +28,8 @@ _TEMPLATE: Values = {
     "TOP_K": 40,  # in Saxml also an upper limit; here a request may ask for more
     "EOS_ID": None,  # end token, instead of the tokenizer's; null: the tokenizer's
     "STOP_TOKEN_IDS": None,  # likewise, several
+    "TOKENIZED_INPUT": False,  # queries of Generate and Score are token ids, "5,6,7"
+    "TOKENIZED_OUTPUT": False,  # and so are answers, the end token included
     "USE_BEAM_SEARCH": False,
 }
 _SIZES = (
@@ -92,6 +94,8 @@ def saxml_class(
             recipe,
             max_context=_context(recipe.max_context, given, defaults),
             defaults=replace(recipe.defaults, **_ends(given, recipe.vocab)),
+            tokenized_input=given["TOKENIZED_INPUT"],
+            tokenized_output=given["TOKENIZED_OUTPUT"],
         )
 
     return ModelClass(f"{_PACKAGE}.{module}.{name}", False, defaults, configure)
@@ -116,6 +120,12 @@ def _check(given: Values) -> None:
             "USE_BEAM_SEARCH: beam search is not supported; answers are sampled, or greedy at "
             "TEMPERATURE 0",
             param="overrides.USE_BEAM_SEARCH",
+        )
+    if given["TOKENIZED_INPUT"] and given["QUERY_FORMAT"] == "chat":
+        raise InvalidRequest(
+            'QUERY_FORMAT "chat" needs queries that are text: with TOKENIZED_INPUT they are token '
+            "ids; leave one of the two out",
+            param="overrides.QUERY_FORMAT",
         )
     if given["BATCH_SIZE"] and given["NUM_CACHE_SLOTS"]:
         raise InvalidRequest(

@@ -69,8 +69,11 @@ _6B_IN_BATCHES = {**_6B, **mesh(4), "DTYPE": "bfloat16", "BATCH_SIZE": 32}
 _CLASSES: Mapping[str, Values] = {
     "GPTJ": _6B,
     "GPTJ4BF16BS32": _6B_IN_BATCHES,
-    # Token-id prompts need no class of their own here: every model takes them.
-    "GPTJ4TokenizedBF16BS32": _6B_IN_BATCHES,
+    "GPTJ4TokenizedBF16BS32": {
+        **_6B_IN_BATCHES,
+        "TOKENIZED_INPUT": True,
+        "TOKENIZED_OUTPUT": True,
+    },
 }
 
 
