@@ -77,6 +77,7 @@ class ReplicaStatus:
     status: ServableStatus
     reason: str = ""  # why it is not ready
     progress: Progress | None = None
+    note: str = ""  # where a ready one does not do as its model path says
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,11 @@ class PublishedModel:
     @property
     def ready_replicas(self) -> int:
         return sum(replica.status is ServableStatus.LOADED for replica in self.replicas)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Where its replicas do not do as the model path says."""
+        return tuple(dict.fromkeys(replica.note for replica in self.replicas if replica.note))
 
     @property
     def wanted_replicas(self) -> int:
@@ -131,6 +137,7 @@ class ServableInfo:
     running: int = 0  # requests in a slot
     arrived: int = 0  # total requests since it was loaded
     acls: Mapping[str, str] = field(default_factory=dict[str, str])  # enforced by the server
+    note: str = ""  # where a loaded model does not do as its model path says
 
 
 @dataclass(frozen=True, slots=True)

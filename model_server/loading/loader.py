@@ -173,6 +173,7 @@ class ModelLoader:
             chat_queries=as_chat,
             tokenized_input=recipe.tokenized_input,
             tokenized_output=recipe.tokenized_output,
+            note=recipe.note,
             defaults=recipe.defaults,
             samples=recipe.samples,
             memory=load.deployment.total_bytes,

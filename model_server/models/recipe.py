@@ -68,6 +68,7 @@ class Recipe:
     defaults: SamplingParams
     tokenized_input: bool = False  # a Saxml query is a list of token ids
     tokenized_output: bool = False  # and so is its answer
+    note: str = ""  # where it does not do as its model path says
     # prefixes of checkpoint tensors that the model deliberately ignores
     unused: tuple[str, ...] = ()
     stage: Stage | None = None  # None: the whole model

@@ -58,6 +58,7 @@ class SaxmlArchitecture:
     config: Callable[[Values, int], Values] = _own_config
     model_type: str | None = None  # of matching checkpoints; None: random weights only
     sizes: Callable[[ConfigKeys], Values] = lambda keys: {}  # config.json sizes in Saxml's names
+    beams: int = 0  # of Saxml's beam search; here answers are sampled
 
 
 def sizes(
@@ -96,6 +97,7 @@ def saxml_class(
             defaults=replace(recipe.defaults, **_ends(given, recipe.vocab)),
             tokenized_input=given["TOKENIZED_INPUT"],
             tokenized_output=given["TOKENIZED_OUTPUT"],
+            note=_sampled(name, architecture.beams),
         )
 
     return ModelClass(f"{_PACKAGE}.{module}.{name}", False, defaults, configure)
@@ -192,6 +194,15 @@ def _context(own: int, given: Values, defaults: Values) -> int:
             param=f"overrides.{asked[0]}",
         )
     return min(wanted, own)
+
+
+def _sampled(name: str, beams: int) -> str:
+    if not beams:
+        return ""
+    return (
+        f"answers are sampled, or greedy with TEMPERATURE=0: Saxml's {name} searches with {beams} "
+        "beams, which is not supported"
+    )
 
 
 def _ends(given: Values, vocab: int) -> Values:

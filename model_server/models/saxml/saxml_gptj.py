@@ -1,7 +1,7 @@
 """Saxml's GPT-J classes, as MLPerf measured them.
 
 Source: `saxml.server.pax.lm.params.gptj`. Each loads a GPT-J checkpoint. Saxml runs a beam search
-of width 4; here answers are sampled, or greedy at TEMPERATURE 0.
+of width 4; here answers are sampled, or greedy at TEMPERATURE 0, and the listing says so.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _sizes(keys: ConfigKeys) -> Values:
 
 
 _ARCHITECTURE = SaxmlArchitecture(
-    configure=gptj.configure, config=_config, model_type="gptj", sizes=_sizes
+    configure=gptj.configure, config=_config, model_type="gptj", sizes=_sizes, beams=4
 )
 _6B: Values = {
     # 50,400 in the published checkpoint; the tokenizer has 50,257 entries.

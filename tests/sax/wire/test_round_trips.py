@@ -56,7 +56,7 @@ SPECS = st.builds(
     autoscaling=st.none()
     | st.builds(Autoscaling, min_replicas=I32, max_replicas=I32, target_queue=st.floats(0, 1e6)),
 )
-REPLICAS = st.builds(ReplicaStatus, TEXT, STATUS, TEXT, PROGRESS)
+REPLICAS = st.builds(ReplicaStatus, TEXT, STATUS, TEXT, PROGRESS, TEXT)
 SERVABLES = st.builds(
     ServableInfo,
     model_id=TEXT,
@@ -69,6 +69,7 @@ SERVABLES = st.builds(
     queued=I64,
     running=I64,
     arrived=I64,
+    note=TEXT,
 )
 CHIPS = st.sampled_from(["cpu", "tpuv5e", "tpuv6e", "h100", "l4", "unknown"])
 TOPOLOGIES = st.sampled_from(["1", "4x8", "2x2x1", "8x16x16", "unknown"])

@@ -89,6 +89,16 @@ def test_classes_of_token_ids_are_those_of_saxml(
     assert not recipe.tokenized_output
 
 
+@pytest.mark.parametrize(
+    ("name", "beams"),
+    [("gptj.GPTJ", 4), ("c4.C4SpmdGpt3AdamOrgHP", 4), ("lm_cloud.LLaMA7B", 0)],
+)
+def test_a_class_that_saxml_searches_with_says_that_it_samples_here(name: str, beams: int) -> None:
+    note = make_recipe(ROOT + name, None, {}).note
+    assert (f"searches with {beams} beams" in note) == bool(beams)
+    assert bool(note) == bool(beams)
+
+
 def test_token_ids_are_no_message_of_a_chat() -> None:
     with pytest.raises(InvalidRequest, match="TOKENIZED_INPUT they are token ids") as caught:
         make_recipe(LM, None, {"TOKENIZED_INPUT": "true", "QUERY_FORMAT": '"chat"'})
