@@ -156,6 +156,7 @@ def _replica(replica: ReplicaStatus) -> dict[str, Any]:
         "address": replica.address,
         "status": replica.status,
         "reason": replica.reason,
+        "note": replica.note,
         "progress": _progress(replica.progress),
     }
 

@@ -18,7 +18,7 @@ from admin_server.assignment.seen import (
     waits,
 )
 from sax.format import clock_time, count, listing
-from sax.types import ModelSpec, Progress, ReplicaStatus, ServableStatus
+from sax.types import ModelSpec, Progress, ReplicaStatus, ServableInfo, ServableStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,11 @@ def report(spec: ModelSpec, intent: Intent, seen: Seen, now: float) -> ModelRepo
     return ModelReport(spec.version, tuple(replicas), frozenset(ready), current)
 
 
-def report_ready(spec: ModelSpec, addresses: Sequence[str]) -> ModelReport:
-    replicas = tuple([ReplicaStatus(address, ServableStatus.LOADED) for address in addresses])
-    return ModelReport(spec.version, replicas, frozenset(addresses), len(replicas))
+def report_ready(spec: ModelSpec, held: Mapping[str, ServableInfo]) -> ModelReport:
+    replicas = tuple(
+        [ReplicaStatus(a, ServableStatus.LOADED, note=held[a].note) for a in sorted(held)]
+    )
+    return ModelReport(spec.version, replicas, frozenset(held), len(replicas))
 
 
 def with_notes(
@@ -131,7 +133,8 @@ def _replica(
     if status is ServableStatus.LOADED and servable is not None:
         if not is_current(servable, spec):
             return ReplicaStatus(address, status, outdated)
-        return ReplicaStatus(address, status, _why_old_acls(spec, model, address))
+        why = _why_old_acls(spec, model, address)
+        return ReplicaStatus(address, status, why, note=servable.note)
     if status is ServableStatus.LOADING or model.load(address):
         return ReplicaStatus(address, ServableStatus.LOADING, _describe(progress), progress)
     if failure is not None and waits(failure, now):

@@ -102,7 +102,7 @@ class SaxmlRoutes:
         """Describe one model, named in the body (of a GET too) or the query string."""
         body = await _body_or_query(request, ModelBody)
         model = await self._client.list(body.model)
-        return pretty({**listed(model), **_shortage(model)})
+        return pretty({**listed(model), **_shortage(model), **_note(model)})
 
     async def listall(self, request: Request) -> Response:
         """List the full names of a cell's models."""
@@ -146,6 +146,11 @@ def _shortage(model: PublishedModel) -> dict[str, object]:
         return {}
     reasons = dict.fromkeys(replica.reason for replica in model.replicas if replica.reason)
     return {"reason": "; ".join(reasons)} if reasons else {}
+
+
+def _note(model: PublishedModel) -> dict[str, object]:
+    """Return `note`, a field not in Saxml, if it is not served as its model path says."""
+    return {"note": "; ".join(model.notes)} if model.notes else {}
 
 
 def pretty(content: object) -> Response:

@@ -171,6 +171,9 @@ class ModelLoader:
             vocab=recipe.vocab,
             chat_template=template,
             chat_queries=as_chat,
+            tokenized_input=recipe.tokenized_input,
+            tokenized_output=recipe.tokenized_output,
+            note=recipe.note,
             defaults=recipe.defaults,
             samples=recipe.samples,
             memory=load.deployment.total_bytes,
@@ -277,4 +280,5 @@ def chat_queries(recipe: Recipe, template: ChatTemplate | None) -> bool:
             'QUERY_FORMAT is "chat" but the checkpoint has no chat template',
             param="overrides.QUERY_FORMAT",
         )
-    return template is not None and recipe.query_format != "raw"
+    text = not recipe.tokenized_input and recipe.query_format != "raw"
+    return template is not None and text

@@ -11,9 +11,10 @@ from model_server.services.connection import Delivery, TokenStream
 from model_server.serving.embeddings import Embeddings
 from model_server.serving.engine_request import sample_seeds
 from model_server.serving.handler import GENERATE, GENERATE_STREAM, Handler
+from model_server.text.id_list import join_ids
 from sax.errors import SaxError, UnsupportedParameter
 from sax.proto import lm_pb2, lm_pb2_grpc
-from sax.types import GenerateRequest
+from sax.types import GenerateRequest, TokenChunk
 from sax.wire.codec import refuse_extra_inputs, sampling_from_extra_inputs
 
 
@@ -33,8 +34,10 @@ async def start_samples(connection: TokenStream, request: GenerateRequest, count
 
 
 class Samples:
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, as_ids: bool = False) -> None:
+        """as_ids: texts are lists of token ids instead."""
         self.all = [Sample() for _ in range(count)]
+        self._as_ids = as_ids
 
     def add(self, deliveries: Iterable[Delivery]) -> None:
         """Add new deliveries. Raises the first error: one failed sample fails the request."""
@@ -45,8 +48,14 @@ class Samples:
             if isinstance(delivery.chunk, SaxError):
                 raise delivery.chunk
             sample = self.all[delivery.id]
-            sample.piece += delivery.chunk.text
+            sample.piece += self._text(sample, delivery.chunk)
             sample.score = delivery.chunk.score
+
+    def _text(self, sample: Sample, chunk: TokenChunk) -> str:
+        if not self._as_ids:
+            return chunk.text
+        goes_on = chunk.token_ids and (sample.text or sample.piece)
+        return ("," if goes_on else "") + join_ids(chunk.token_ids)
 
     def best_first(self) -> list[Sample]:
         """Sort by score; on a tie, the lower request id comes first."""
@@ -101,7 +110,8 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
             prompt=self._handler.query(request.model_key, request.text),
             sampling=sampling_from_extra_inputs(request.extra_inputs, defaults),
         )
-        connection, samples = TokenStream(self._handler, method), Samples(count)
+        samples = Samples(count, as_ids=self._handler.answers_ids(request.model_key))
+        connection = TokenStream(self._handler, method)
         try:
             await start_samples(connection, question, count)
             while deliveries := await connection.take():

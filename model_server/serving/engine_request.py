@@ -17,6 +17,7 @@ from sax.errors import InvalidRequest
 from sax.types import GenerateRequest, Message, SamplingParams
 
 MAX_STOP_STRINGS = 16
+MAX_STOP_SEQUENCE = 64  # tokens
 MAX_LOGPROBS = 20
 _INT32 = 2**31
 _SEEDS = 2**64
@@ -40,6 +41,10 @@ def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
         raise _out_of_range("logprobs", sampling.logprobs, f"a whole number, 0 to {MAX_LOGPROBS}")
     _check_stops(sampling.stop)
     check_ids("stop_token_ids", sampling.stop_token_ids, vocab_size)
+    if len(sampling.stop_sequence) > MAX_STOP_SEQUENCE:
+        found = f"{len(sampling.stop_sequence)} tokens"
+        raise _out_of_range("stop_sequence", found, f"at most {MAX_STOP_SEQUENCE}")
+    check_ids("stop_sequence", sampling.stop_sequence, vocab_size)
 
 
 def prompt_ids(prompt: str | tuple[int, ...] | tuple[Message, ...], loaded: Loaded) -> list[int]:
@@ -51,6 +56,10 @@ def prompt_ids(prompt: str | tuple[int, ...] | tuple[Message, ...], loaded: Load
     ids = _encoded(prompt, loaded)
     check_rows(ids, loaded.vocab, loaded.tokenizer)
     return ids
+
+
+def is_chat(prompt: str | tuple[int, ...] | tuple[Message, ...]) -> bool:
+    return not isinstance(prompt, str) and any(isinstance(part, Message) for part in prompt[:1])
 
 
 def _encoded(prompt: str | tuple[int, ...] | tuple[Message, ...], loaded: Loaded) -> list[int]:

@@ -13,12 +13,14 @@ from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.detokenizer import Detokenizer
 from model_server.serving.engine_request import (
     check_sampling,
+    is_chat,
     make_engine_request,
     prompt_ids,
     score_engine_request,
 )
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.metrics import ModelServerMetrics
+from model_server.serving.query import prompt_of, scored_ids
 from model_server.serving.remote_prefill import RemotePrefill
 from model_server.serving.running_request import RunningRequest, Sink
 from model_server.serving.servables import Servables
@@ -58,10 +60,7 @@ class Handler:
             ids = await self._prompt_ids(request.prompt, running.servable)
             running.expect(
                 Detokenizer(
-                    loaded.tokenizer,
-                    stop=request.sampling.stop,
-                    prompt_tokens=len(ids),
-                    logprobs=request.sampling.logprobs,
+                    loaded.tokenizer, ids, request.sampling, own_text=is_chat(request.prompt)
                 )
             )
             engine_request = make_engine_request(ids, request, loaded)
@@ -75,7 +74,7 @@ class Handler:
         return running
 
     async def score(self, model_id: str, prefix: str, suffixes: Sequence[str]) -> list[float]:
-        """Return the log-probability of each suffix after the prefix."""
+        """Return the log-probability of each suffix after the prefix, read as Generate reads it."""
         if not suffixes:
             raise InvalidRequest("suffix is empty: send at least one text to score", param="suffix")
         waiting = [self._score(model_id, prefix, suffix) for suffix in suffixes]
@@ -100,10 +99,13 @@ class Handler:
         loaded = self._language_model(model_id, GENERATE).loaded
         return loaded.defaults, loaded.samples
 
-    def query(self, model_id: str, text: str) -> str | tuple[Message, ...]:
-        """Return the prompt for a Saxml query: the text, or a user message. Raises NotLoaded."""
-        chat = self._language_model(model_id, GENERATE).loaded.chat_queries and text
-        return (Message("user", text),) if chat else text
+    def query(self, model_id: str, text: str) -> str | tuple[int, ...] | tuple[Message, ...]:
+        """Return the prompt for a Saxml query. Raises NotLoaded, InvalidRequest."""
+        return prompt_of(text, self._language_model(model_id, GENERATE).loaded)
+
+    def answers_ids(self, model_id: str) -> bool:
+        """True if a Saxml answer is a list of token ids. Raises NotLoaded."""
+        return self._language_model(model_id, GENERATE).loaded.tokenized_output
 
     def _begin(self, model_id: str, method: str, sink: Sink) -> RunningRequest:
         self.admission.check_open()
@@ -136,12 +138,10 @@ class Handler:
         outcome: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         running = self._begin(model_id, SCORE, lambda chunk: _settle(outcome, chunk))
         loaded = running.servable.loaded
-        tokenizer = loaded.tokenizer
         try:
-            ids = await asyncio.to_thread(tokenizer.encode, prefix)
-            target = await asyncio.to_thread(tokenizer.encode, suffix, add_bos=False)
+            ids, target = await asyncio.to_thread(scored_ids, prefix, suffix, loaded)
             _check_scorable(ids, target)
-            check_rows((*ids, *target), loaded.vocab, tokenizer)
+            check_rows((*ids, *target), loaded.vocab, loaded.tokenizer)
             running.submit(score_engine_request(ids, target))
         except BaseException as exc:
             self._refuse(running, exc)

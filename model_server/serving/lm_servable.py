@@ -49,6 +49,8 @@ class LmServable:
         self._receivers: dict[int, Receive] = {}
         self._lost: ReplicaLost | None = None
         self._engine = Engine(loaded.runner, self._deliver)
+        if loaded.note:
+            logger.warning("%s: %s", model_id, loaded.note)
 
     def submit(
         self,
@@ -94,6 +96,10 @@ class LmServable:
         receivers, self._receivers = self._receivers, {}
         for sequence, receive in receivers.items():
             receive(SequenceUpdate(sequence, RowResult(), error=error))
+
+    @property
+    def note(self) -> str:
+        return self.loaded.note
 
     @property
     def memory(self) -> int:

@@ -268,10 +268,9 @@ def _same(wish: ModelSpec | None, spec: ModelSpec) -> bool:
 
 def _settle(settled: asyncio.Future[None], error: SaxError | None) -> None:
     if error is None:
-        settled.set_result(None)
-    else:
-        settled.set_exception(error)
-        settled.exception()  # mark as retrieved: the caller may be gone
+        return settled.set_result(None)
+    settled.set_exception(error)
+    settled.exception()  # mark as retrieved: the caller may be gone
 
 
 def _progress(entry: _WantedServable, news: Progress) -> None:
@@ -293,6 +292,7 @@ def _info(entry: _WantedServable) -> ServableInfo:
         running=entry.servable.running if entry.servable else 0,
         arrived=_arrived(entry.servable) if entry.servable else 0,
         acls=entry.acls.texts,
+        note=entry.servable.note if entry.servable else "",
     )
 
 

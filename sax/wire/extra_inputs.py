@@ -46,8 +46,9 @@ def sampling_from_extra_inputs(
         field, convert = _NUMBERS[key]
         changes[field] = convert(key, value)
     if _EOS_ID in extra.tensors:
-        # The request's end tokens replace the model's, as in Saxml.
-        changes["stop_token_ids"] = _token_ids(_EOS_ID, extra.tensors[_EOS_ID].values)
+        # One sequence of tokens, which replaces the model's end tokens, as in Saxml.
+        changes["stop_sequence"] = _token_ids(_EOS_ID, extra.tensors[_EOS_ID].values)
+        changes["stop_token_ids"] = ()
         changes["ignore_eos"] = True
     return replace(defaults, **changes)
 
@@ -90,7 +91,13 @@ def _integer(low: int, high: int) -> Callable[[str, float], int]:
 def _token_ids(key: str, values: Sequence[float]) -> tuple[int, ...]:
     """Return the ids of a fixed-length tensor, padded on the left with zeros."""
     ids = [_integer(0, _MAX_I32)(key, value) for value in values]
-    first = next((index for index, value in enumerate(ids) if value), len(ids))
+    first = next((index for index, value in enumerate(ids) if value), None)
+    if first is None:
+        raise InvalidRequest(
+            f"extra input {key} holds no token: give the tokens that end an answer together, "
+            "padded on the left with zeros",
+            param=f"extra_inputs.{key}",
+        )
     return tuple(ids[first:])
 
 

@@ -186,6 +186,7 @@ def _encode_model(servable: ServableInfo) -> modelet_pb2.GetStatusResponse.Model
         arrived_requests=servable.arrived,
         acls=common_pb2.AccessControlLists(items=servable.acls),
         need=_encode_need(servable.need),
+        note=servable.note,
     )
 
 
@@ -203,6 +204,7 @@ def _decode_model(msg: modelet_pb2.GetStatusResponse.ModelWithStatus) -> Servabl
         arrived=msg.arrived_requests,
         acls=dict(msg.acls.items),
         need=_decode_need(msg.need) if msg.HasField("need") else None,
+        note=msg.note,
     )
 
 
@@ -235,6 +237,7 @@ def _encode_servable(servable: ServableInfo) -> admin_pb2.Servable:
         queued_requests=servable.queued,
         running_requests=servable.running,
         arrived_requests=servable.arrived,
+        note=servable.note,
     )
 
 
@@ -250,4 +253,5 @@ def _decode_servable(msg: admin_pb2.Servable) -> ServableInfo:
         queued=msg.queued_requests,
         running=msg.running_requests,
         arrived=msg.arrived_requests,
+        note=msg.note,
     )

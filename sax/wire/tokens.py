@@ -159,6 +159,7 @@ def _put_sampling(msg: tokens_pb2.Sampling, sampling: SamplingParams) -> None:
             _put(msg, field, value)
     _extend(msg.stop, sampling.stop, "stop")
     _extend(msg.stop_token_ids, sampling.stop_token_ids, "stop_token_ids")
+    _extend(msg.stop_sequence, sampling.stop_sequence, "stop_sequence")
 
 
 def _decode_prompt(msg: tokens_pb2.Generate) -> Prompt:
@@ -184,6 +185,7 @@ def _decode_sampling(msg: tokens_pb2.Sampling) -> SamplingParams:
         max_tokens=msg.max_tokens if msg.HasField("max_tokens") else None,
         stop=tuple(msg.stop),
         stop_token_ids=tuple(msg.stop_token_ids),
+        stop_sequence=tuple(msg.stop_sequence),
         ignore_eos=msg.ignore_eos,
         logprobs=msg.logprobs if msg.HasField("logprobs") else None,
     )
@@ -196,6 +198,7 @@ def _encode_logprob(logprob: TokenLogprob) -> tokens_pb2.TokenLogprob:
         token_bytes=logprob.token_bytes,
         logprob=logprob.logprob,
         top=map(_encode_logprob, logprob.top),
+        text_offset=logprob.text_offset,
     )
 
 
@@ -206,4 +209,5 @@ def _decode_logprob(msg: tokens_pb2.TokenLogprob) -> TokenLogprob:
         msg.token_bytes,
         msg.logprob,
         tuple(map(_decode_logprob, msg.top)),
+        msg.text_offset,
     )

@@ -234,7 +234,9 @@ class FakeCell:
         return TokenChunk(
             text=f" {token}",
             token_ids=(token,),
-            logprobs=() if sampling.logprobs is None else (_logprob(token, sampling.logprobs),),
+            logprobs=()
+            if sampling.logprobs is None
+            else (_logprob(token, sampling.logprobs, i * len(f" {token}")),),
             finish_reason=stop if last and not self.cut_short else None,
             prompt_tokens=first,
             completion_tokens=i + 1,
@@ -266,9 +268,9 @@ class FakeCell:
                 self.answer_closed.set()
 
 
-def _logprob(token: int, rivals: int) -> TokenLogprob:
-    def entry(token_id: int, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+def _logprob(token: int, rivals: int, offset: int) -> TokenLogprob:
+    def entry(token_id: int, top: tuple[TokenLogprob, ...] = (), offset: int = 0) -> TokenLogprob:
         text = f" {token_id}"
-        return TokenLogprob(token_id, text, text.encode(), -token_id / 8, top)
+        return TokenLogprob(token_id, text, text.encode(), -token_id / 8, top, offset)
 
-    return entry(token, tuple(entry(token + k) for k in range(rivals)))
+    return entry(token, tuple(entry(token + k) for k in range(rivals)), offset)

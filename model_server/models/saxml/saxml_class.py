@@ -29,6 +29,8 @@ _TEMPLATE: Values = {
     "TOP_K": 40,  # in Saxml also an upper limit; here a request may ask for more
     "EOS_ID": None,  # end token, instead of the tokenizer's; null: the tokenizer's
     "STOP_TOKEN_IDS": None,  # likewise, several
+    "TOKENIZED_INPUT": False,  # queries of Generate and Score are token ids, "5,6,7"
+    "TOKENIZED_OUTPUT": False,  # and so are answers, the end token included
     "USE_BEAM_SEARCH": False,
 }
 _SIZES = (
@@ -57,6 +59,7 @@ class SaxmlArchitecture:
     config: Callable[[Values, int], Values] = _own_config
     keys: KnownKeys | None = None  # of matching checkpoints; None: random weights only
     sizes: Callable[[ConfigKeys], Values] = lambda keys: {}  # config.json sizes in Saxml's names
+    beams: int = 0  # of Saxml's beam search; here answers are sampled
 
 
 def sizes(
@@ -93,6 +96,9 @@ def saxml_class(
             recipe,
             max_context=_context(recipe.max_context, given, defaults),
             defaults=replace(recipe.defaults, **_ends(given, recipe.vocab)),
+            tokenized_input=given["TOKENIZED_INPUT"],
+            tokenized_output=given["TOKENIZED_OUTPUT"],
+            note=_sampled(name, architecture.beams),
         )
 
     return ModelClass(f"{_PACKAGE}.{module}.{name}", False, defaults, configure)
@@ -117,6 +123,12 @@ def _check(given: Values) -> None:
             "USE_BEAM_SEARCH: beam search is not supported; answers are sampled, or greedy at "
             "TEMPERATURE 0",
             param="overrides.USE_BEAM_SEARCH",
+        )
+    if given["TOKENIZED_INPUT"] and given["QUERY_FORMAT"] == "chat":
+        raise InvalidRequest(
+            'QUERY_FORMAT "chat" needs queries that are text: with TOKENIZED_INPUT they are token '
+            "ids; leave one of the two out",
+            param="overrides.QUERY_FORMAT",
         )
     if given["BATCH_SIZE"] and given["NUM_CACHE_SLOTS"]:
         raise InvalidRequest(
@@ -184,6 +196,15 @@ def _context(own: int, given: Values, defaults: Values) -> int:
             param=f"overrides.{asked[0]}",
         )
     return min(wanted, own)
+
+
+def _sampled(name: str, beams: int) -> str:
+    if not beams:
+        return ""
+    return (
+        f"answers are sampled, or greedy with TEMPERATURE=0: Saxml's {name} searches with {beams} "
+        "beams, which is not supported"
+    )
 
 
 def _ends(given: Values, vocab: int) -> Values:

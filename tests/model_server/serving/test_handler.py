@@ -1,7 +1,7 @@
 """The request handler in one process: no wire, arithmetic models."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -43,9 +43,9 @@ class BadTokenizer(ByteTokenizer):
 
     made = 0
 
-    def decoder(self) -> IncrementalDecoder:
+    def decoder(self, after: Sequence[int] = ()) -> IncrementalDecoder:
         self.made += 1
-        return BadDecoder() if self.made == 1 else super().decoder()
+        return BadDecoder() if self.made == 1 else super().decoder(after)
 
 
 class BadTokenizerModels(FakeModels):
