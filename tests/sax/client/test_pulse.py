@@ -19,7 +19,9 @@ class Owner:
         self.asked: list[bool] = []
         self.silent_at_s: list[float] = []
         self.pulse = Pulse(
-            lambda: self.owes, self.asked.append, lambda: self.silent_at_s.append(virtual_loop.now())
+            lambda: self.owes,
+            self.asked.append,
+            lambda: self.silent_at_s.append(virtual_loop.now()),
         )
 
     def hear_a_beat(self) -> None:
