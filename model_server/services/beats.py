@@ -1,4 +1,4 @@
-"""Beats on token streams: a message every second, by which callers tell a busy server from a dead one.
+"""Beats on token streams: a message every second, which tells a busy server from a dead one.
 
 They come from the event loop that serves the streams: if it stands still, so do they.
 """

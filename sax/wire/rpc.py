@@ -49,8 +49,8 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 )
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     *_OPTIONS,
-    # End calls to a peer that is frozen or vanished without closing its sockets within 5 s. The last
-    # option is what counts: without it gRPC waits a minute for a ping, whatever the timeout is.
+    # Within 5 s end calls to a peer that is frozen, or vanished without closing its sockets. The
+    # third option is what counts: without it gRPC waits a minute, whatever the second one says.
     ("grpc.keepalive_time_ms", _PING_EVERY_MS),
     ("grpc.keepalive_timeout_ms", _PING_TIMEOUT_MS),
     ("grpc.http2.ping_timeout_ms", _PING_TIMEOUT_MS),

@@ -18,11 +18,10 @@ class Owner:
         self.owes: bool = True
         self.asked: list[bool] = []
         self.silent_at_s: list[float] = []
-        self.pulse = Pulse(
-            lambda: self.owes,
-            self.asked.append,
-            lambda: self.silent_at_s.append(virtual_loop.now()),
-        )
+        self.pulse = Pulse(lambda: self.owes, self.asked.append, self.note_silence)
+
+    def note_silence(self) -> None:
+        self.silent_at_s.append(virtual_loop.now())
 
     def hear_a_beat(self) -> None:
         self.pulse.heard = self.pulse.beats = True
