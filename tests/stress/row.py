@@ -28,6 +28,7 @@ class Row:
     title: str
     attack: Attack
     servers: int = 1
+    hosts: int = 1  # of each server
     model_server_flags: tuple[str, ...] = ()
     tokens: bool = False  # True: the cell asks for tokens (tests/identities.py)
     ends: tuple[str, ...] = ()  # processes that the attack itself ends and starts again
@@ -54,6 +55,7 @@ def row(
     title: str,
     *,
     servers: int = 1,
+    hosts: int = 1,
     model_server_flags: tuple[str, ...] = (),
     tokens: bool = False,
     ends: tuple[str, ...] = (),
@@ -67,6 +69,7 @@ def row(
             title=title,
             attack=attack,
             servers=servers,
+            hosts=hosts,
             model_server_flags=model_server_flags,
             tokens=tokens,
             ends=ends,

@@ -62,7 +62,7 @@ class Users:
         """Wait until every stream has its first tokens."""
         async with asyncio.timeout(60):
             for stream in streams:
-                while self._tokens[stream] < _WARM_UP:  # noqa: ASYNC110 - streams have no event
+                while self._tokens[stream] < _WARM_UP:
                     assert not stream.done(), stream.result()
                     await asyncio.sleep(0.01)
 
