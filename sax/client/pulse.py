@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-SILENCE_S = 4.0  # four beats; within 5 s even if the last message came just after a look
-_LOOKS = 8  # in that time
+SILENCE_S = 4.4  # so that it is noticed within 5 s, though a message may come just after a look
+_LOOKS = 11  # in that time
 
 
 class Pulse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 from tests.demo_model import demo_model
@@ -22,12 +23,13 @@ class Cells:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._cells: dict[tuple[object, ...], Cell] = {}
+        self._numbers = itertools.count()  # of folders, one per cell ever started
 
     def of(self, row: Row) -> Cell:
         """Return a cell with /sax/test/smollm2 ready on every server."""
         shape = _shape(row)
         if shape not in self._cells:
-            self._cells[shape] = self._start(row, len(self._cells))
+            self._cells[shape] = self._start(row, next(self._numbers))
         return self._cells[shape]
 
     def drop(self, row: Row) -> None:
