@@ -227,9 +227,10 @@ class ModelServerConnection:
         self._fail_all(error)
 
     def _dispatch(self, message: tokens_pb2.FromServer) -> None:
-        self._pulse.heard = True
-        if message.beats:
-            self._pulse.beats = True
+        pulse = self._pulse
+        pulse.heard = True
+        if not pulse.beats:  # asked of few messages: reading a field costs more than all the rest
+            pulse.beats = message.beats
         inboxes = self._inboxes
         for chunk in message.chunks:
             inbox = inboxes.get(chunk.id)

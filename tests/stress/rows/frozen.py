@@ -83,7 +83,14 @@ async def _frozen_one_of_two(cell: Cell) -> str:
     )
 
 
-@row("the primary of a replica of two hosts frozen", hosts=2, neighbour=False, ends=HOSTS)
+@row(
+    "the primary of a replica of two hosts frozen",
+    hosts=2,
+    # Clients must not need the other host for it: that one waits longer than they may.
+    model_server_flags=("--host_timeout_seconds=30",),
+    neighbour=False,
+    ends=HOSTS,
+)
 def frozen_primary(cell: Cell) -> str:
     return asyncio.run(_frozen_primary(cell))
 
@@ -96,11 +103,9 @@ async def _frozen_primary(cell: Cell) -> str:
         cell.pause(HOSTS[0])
         try:
             lost = [await stream for stream in streams]
-            status = await asyncio.to_thread(cell.ended, HOSTS[1])
         finally:
             cell.restart(HOSTS)
     assert all("replica_lost" in one.error for one in lost), lost
-    assert status == 75, status  # the other host ends too, so that the supervisor starts both
     ended_s = max(one.ended_s for one in lost) - at_s
     _serves_again(cell, 1)
     assert ended_s <= LOST_S, f"a stream ended after {ended_s:.1f} s"
