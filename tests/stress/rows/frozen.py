@@ -32,11 +32,11 @@ async def _frozen_alone(cell: Cell) -> str:
         at_s = time.monotonic()
         cell.pause(MODEL_SERVER)
         try:
-            scoring = asyncio.create_task(_error_of(client.score(SMOLLM2, "one", [" two"])))
+            scoring = asyncio.create_task(_failure(client.score(SMOLLM2, "one", [" two"])))
             new = [asyncio.create_task(users.short(after_s)) for after_s in NEW_AT_S]
             lost = [await stream for stream in streams]
             refused = [await each for each in new]
-            score_error = await scoring
+            score_error, scored_s = await scoring
         finally:
             cell.resume(MODEL_SERVER)
     assert all("replica_lost" in one.error for one in lost), lost
@@ -47,6 +47,7 @@ async def _frozen_alone(cell: Cell) -> str:
     _serves_again(cell, 1)
     assert ended_s <= LOST_S, f"a stream ended after {ended_s:.1f} s"
     assert refused_s <= LOST_S, f"a new request waited {refused_s:.1f} s: {refused}"
+    assert scored_s - at_s <= LOST_S, f"a unary call ended after {scored_s - at_s:.1f} s"
     return f"4 streams lost after {ended_s:.1f} s, new requests refused after {refused_s:.1f} s"
 
 
@@ -144,12 +145,13 @@ async def _seconds_until_ready(client: AsyncClient, replicas: int) -> float:
     return time.monotonic() - began_s
 
 
-async def _error_of(call: Awaitable[object]) -> str:
+async def _failure(call: Awaitable[object]) -> tuple[str, float]:
+    """Return how a call failed, and when."""
     try:
         await call
     except SaxError as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
+        return f"{type(error).__name__}: {error}", time.monotonic()
+    return "", time.monotonic()
 
 
 def _serves_again(cell: Cell, replicas: int) -> None:
