@@ -160,6 +160,7 @@ class ServerStatus:
     memory_used: int = 0
     dormant: bool = False  # a Saxml server that sleeps until woken
     traffic: Traffic = Traffic()
+    draining: bool = False  # shuts down and takes no new requests
 
 
 @dataclass(frozen=True, slots=True)

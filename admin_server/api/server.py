@@ -153,7 +153,10 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self, request: admin_pb2.JoinRequest, context: Context
     ) -> admin_pb2.JoinResponse:
         self._access.check_cell(caller(), "join model servers")
-        self._cell.join(codec.decode_join(request))
+        if request.leaving:
+            self._cell.leave(request.address, request.incarnation_id)
+        else:
+            self._cell.join(codec.decode_join(request))
         return admin_pb2.JoinResponse()
 
     def _check_model(self, model_id: str, doing: str) -> None:

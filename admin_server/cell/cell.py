@@ -185,6 +185,10 @@ class Cell:
         check_server(info)
         self.reconciler.join(info)
 
+    def leave(self, address: str, incarnation: str) -> None:
+        """A server shuts down: clients are told at once; what it is doing ends by itself."""
+        self.reconciler.leave(address, incarnation)
+
     # Reads by clients
 
     def find(self, model_id: str) -> PublishedModel:

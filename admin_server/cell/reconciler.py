@@ -82,6 +82,8 @@ class Reconciler:
 
     def join(self, info: ServerInfo) -> None:
         """A server joined or sent a heartbeat; a new one is polled at once."""
+        if self._servers.has_left(info.address, info.incarnation):
+            return  # sent before it said that it leaves
         new = self._servers.join(info, self._clock())
         if new:
             _log.info("model server %s joined (incarnation %s)", info.address, info.incarnation)
@@ -89,6 +91,14 @@ class Reconciler:
             self._drop_calls(info.address)
         self._start_poll(info.address)
         self.wake()
+
+    def leave(self, address: str, incarnation: str) -> None:
+        """A server shuts down; no-op unless this start of it is joined."""
+        if self._servers.leave(address, incarnation, self._clock()):
+            _log.info("model server %s is shutting down", address)
+            self._events.note("left", f"{address} is shutting down", server=address)
+            self._forget(address)
+            self.wake()
 
     def restore(self, infos: Sequence[ServerInfo]) -> None:
         """Take over these servers without waiting for them to join; any may hold any model."""
@@ -209,6 +219,8 @@ class Reconciler:
             _log.info("model server %s was restarted: %s", address, status.incarnation)
             self._events.note("restarted", f"{address} was restarted", server=address)
             self._drop_calls(address)
+        if status.draining:
+            self.leave(address, status.incarnation)
 
     def _note_refusal(self, exc: SaxError) -> None:
         if isinstance(exc, NotLeading):

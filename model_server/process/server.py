@@ -139,13 +139,11 @@ class ModelServer:
     async def stop(self) -> None:
         """Refuse new requests, let running ones end within the drain time, free everything."""
         self._page.waiting = lambda: "draining"
-        if self._joining is not None:
-            self._joining.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._joining
+        leaving = asyncio.create_task(self._leave())
         await self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
         if not await self._admission.drain(self._config.drain_seconds):
             logger.warning("some requests did not finish within the drain time")
+        await leaving
         await self._remote_prefill.close()
         await self._prefill.stop()
         await self.servables.close(drain_s=0)
@@ -181,14 +179,22 @@ class ModelServer:
     async def lose(self, error: ReplicaLost) -> None:
         """Fail all requests at once: a host is lost, so there is nothing to drain."""
         self._page.waiting = lambda: error.text
-        if self._joining is not None:
-            self._joining.cancel()
+        leaving = asyncio.create_task(self._leave())
         await self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
         self.servables.lose(error)
         await self._admission.drain(_GRACE_S)
+        await leaving
         self._tokens.end()
         self._loop.stop()
         await self._server.stop(_GRACE_S)
+
+    async def _leave(self) -> None:
+        """Stop joining, and tell the admin."""
+        if self._joining is not None:
+            self._joining.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._joining
+            await self._joiner.leave()
 
     def info(self) -> ServerInfo:
         config = self._config

@@ -22,6 +22,9 @@ class Delivery(NamedTuple):
     chunk: TokenChunk | SaxError
 
 
+BEAT = Delivery(0, TokenChunk(""))  # for no request; only ever the first delivery of a message
+
+
 class TokenStream:
     """Requests of one caller, on the event loop. Call `take` until it returns [], then `close`."""
 
@@ -70,6 +73,12 @@ class TokenStream:
             await self._ready.wait()
         taken, self._outbox = self._outbox, []
         return taken
+
+    def beat(self) -> None:
+        """Let the next `take` return at once, with BEAT first."""
+        if not self._outbox or self._outbox[0] is not BEAT:
+            self._outbox.insert(0, BEAT)
+            self._ready.set()
 
     def end(self) -> None:
         """No more requests will be started."""

@@ -106,7 +106,13 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         if not request.include_failure_reasons:
             infos = tuple(replace(info, reason="") for info in infos)
         reply = encode_status(
-            ServerStatus(infos, self._incarnation, self._memory, self._servables.memory_used)
+            ServerStatus(
+                infos,
+                self._incarnation,
+                self._memory,
+                self._servables.memory_used,
+                draining=self._admission.draining,
+            )
         )
         now = time.monotonic()
         early = self._admission.rejections.rate(now)

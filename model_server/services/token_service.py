@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from model_server.services.connection import Delivery, TokenStream
+from model_server.services.beats import Beats
+from model_server.services.connection import BEAT, Delivery, TokenStream
 from model_server.serving.embeddings import Embeddings
 from model_server.serving.handler import GENERATE_STREAM, Handler
 from sax.auth.acl import Principal, caller
@@ -34,6 +35,7 @@ class TokenService(tokens_pb2_grpc.TokenServiceServicer):
         self._embeddings = embeddings
         self._authentication = authentication
         self._connections: set[TokenStream] = set()
+        self._beats = Beats()
 
     async def Stream(
         self, request_iterator: Any, context: Any
@@ -41,7 +43,9 @@ class TokenService(tokens_pb2_grpc.TokenServiceServicer):
         """Run until the caller hangs up, or half-closes and has every answer."""
         connection = TokenStream(self._handler, GENERATE_STREAM)
         self._connections.add(connection)
-        reader = asyncio.create_task(_read(request_iterator, connection, self._authentication))
+        reader = asyncio.create_task(
+            _read(request_iterator, connection, self._beats, self._authentication)
+        )
         try:
             while deliveries := await connection.take():
                 yield _message(deliveries)
@@ -50,6 +54,7 @@ class TokenService(tokens_pb2_grpc.TokenServiceServicer):
         finally:
             reader.cancel()
             connection.close()
+            self._beats.discard(connection)
             self._connections.discard(connection)
 
     async def Tokenize(self, request: Any, context: Any) -> tokens_pb2.TokenizeResponse:
@@ -68,6 +73,8 @@ class TokenService(tokens_pb2_grpc.TokenServiceServicer):
 def _message(deliveries: Sequence[Delivery]) -> tokens_pb2.FromServer:
     message = tokens_pb2.FromServer()
     add = message.chunks.add
+    if deliveries[0] is BEAT:
+        message.beats, deliveries = True, deliveries[1:]
     for id, chunk in deliveries:
         if isinstance(chunk, SaxError):
             add().MergeFrom(encode_failure(id, chunk))
@@ -77,7 +84,7 @@ def _message(deliveries: Sequence[Delivery]) -> tokens_pb2.FromServer:
 
 
 async def _read(
-    request_iterator: Any, connection: TokenStream, authentication: Authentication
+    request_iterator: Any, connection: TokenStream, beats: Beats, authentication: Authentication
 ) -> None:
     """Start and cancel requests in order, so that a cancel never overtakes its request."""
     sender = caller()
@@ -87,6 +94,8 @@ async def _read(
                 await _start(connection, message.generate, authentication, sender)
             elif message.HasField("cancel"):
                 connection.cancel(message.cancel.id)
+            elif message.HasField("beats"):
+                beats.set(connection, message.beats)
     except BaseException:
         connection.close()
         raise

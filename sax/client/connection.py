@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 
 from sax.auth.credentials import own_account, presented_token
 from sax.client.inbox import Inbox, Mailbox, Outlet, is_last
+from sax.client.pulse import SILENCE_S, Pulse
 from sax.errors import Cancelled, DeadlineExceeded, ReplicaLost, Retry, SaxError, fresh, meaning
 from sax.proto import tokens_pb2
 from sax.types import GenerateRequest, TokenChunk
@@ -38,8 +39,11 @@ class ServerLoad(NamedTuple):
 class ModelServerConnection:
     """Connection to one model server. Use and close it in one event loop."""
 
-    def __init__(self, address: str) -> None:
-        """Connects on first use, and reconnects on the next use after a break."""
+    def __init__(self, address: str, silence_s: float = SILENCE_S) -> None:
+        """Connects on first use, and reconnects on the next use after a break.
+
+        Requests fail with ReplicaLost when a server that sends beats is silent for `silence_s`.
+        """
         self.address = address
         self.peer = f"the model server at {address}"
         self.channel = rpc.open_channel(address)
@@ -52,6 +56,7 @@ class ModelServerConnection:
         self._inboxes: dict[int, Mailbox] = {}
         self._outgoing: Outgoing | None = None  # None: no stream is open
         self._reader: asyncio.Task[None] | None = None
+        self._pulse = Pulse(self._owes, self._ask_for_beats, self._fall_silent, silence_s)
         self._calls = 0
         self._broke_at = float("-inf")
 
@@ -147,6 +152,7 @@ class ModelServerConnection:
         message.generate.token = presented_token()
         self._send(message)
         self._inboxes[number] = inbox
+        self._pulse.watch()
         timer = self._start_timer(inbox, timeout_s)
         try:
             yield number
@@ -196,12 +202,35 @@ class ModelServerConnection:
                 raise
             error = ReplicaLost(f"{self.peer} ended the stream")
         finally:
-            self._outgoing = None
             outgoing.put_nowait(None)
             stream.cancel()
-            self._fail_all(error)
+            if self._outgoing is outgoing:  # else another stream is open: this one fell silent
+                self._pulse.beats = False  # what answers next may be of an older version
+                self._close_stream(error)
+
+    def _owes(self) -> int:
+        return len(self._inboxes)
+
+    def _ask_for_beats(self, wanted: bool) -> None:
+        self._send(tokens_pb2.ToServer(beats=wanted))
+
+    def _fall_silent(self) -> None:
+        """Give the stream up: the connection lives, but nobody there sends anything."""
+        reader = self._reader
+        self._close_stream(ReplicaLost(f"{self.peer} has fallen silent: it hangs or is cut off"))
+        if reader is not None:
+            reader.cancel()
+
+    def _close_stream(self, error: SaxError) -> None:
+        self._outgoing = None
+        self._pulse.stop()
+        self._fail_all(error)
 
     def _dispatch(self, message: tokens_pb2.FromServer) -> None:
+        pulse = self._pulse
+        pulse.heard = True
+        if not pulse.beats:  # asked of few messages: reading a field costs more than all the rest
+            pulse.beats = message.beats
         inboxes = self._inboxes
         for chunk in message.chunks:
             inbox = inboxes.get(chunk.id)

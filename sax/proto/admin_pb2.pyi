@@ -430,7 +430,7 @@ class WaitForReadyResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("address", "debug_address", "data_address", "model_server", "incarnation_id", "memory_total_bytes", "devices")
+    __slots__ = ("address", "debug_address", "data_address", "model_server", "incarnation_id", "memory_total_bytes", "devices", "leaving")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DEBUG_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DATA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -438,6 +438,7 @@ class JoinRequest(_message.Message):
     INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
     MEMORY_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     address: str
     debug_address: str
     data_address: str
@@ -445,7 +446,8 @@ class JoinRequest(_message.Message):
     incarnation_id: str
     memory_total_bytes: int
     devices: int
-    def __init__(self, address: _Optional[str] = ..., debug_address: _Optional[str] = ..., data_address: _Optional[str] = ..., model_server: _Optional[_Union[ModelServer, _Mapping]] = ..., incarnation_id: _Optional[str] = ..., memory_total_bytes: _Optional[int] = ..., devices: _Optional[int] = ...) -> None: ...
+    leaving: bool
+    def __init__(self, address: _Optional[str] = ..., debug_address: _Optional[str] = ..., data_address: _Optional[str] = ..., model_server: _Optional[_Union[ModelServer, _Mapping]] = ..., incarnation_id: _Optional[str] = ..., memory_total_bytes: _Optional[int] = ..., devices: _Optional[int] = ..., leaving: bool = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ()

@@ -20,7 +20,7 @@ _ACTIVE = modelet_pb2.GetStatusResponse.ServerStatus.ACTIVE
 _DORMANT = modelet_pb2.GetStatusResponse.ServerStatus.DORMANT
 
 
-def encode_join(info: ServerInfo) -> admin_pb2.JoinRequest:
+def encode_join(info: ServerInfo, *, leaving: bool = False) -> admin_pb2.JoinRequest:
     return admin_pb2.JoinRequest(
         address=info.address,
         debug_address=info.debug_address,
@@ -29,6 +29,7 @@ def encode_join(info: ServerInfo) -> admin_pb2.JoinRequest:
         incarnation_id=info.incarnation,
         memory_total_bytes=info.memory_total,
         devices=info.devices,
+        leaving=leaving,
     )
 
 
@@ -46,6 +47,7 @@ def encode_status(status: ServerStatus) -> modelet_pb2.GetStatusResponse:
             incarnation_id=status.incarnation,
             memory_total_bytes=status.memory_total,
             memory_used_bytes=status.memory_used,
+            draining=status.draining,
         ),
     )
 
@@ -58,6 +60,7 @@ def decode_status(msg: modelet_pb2.GetStatusResponse) -> ServerStatus:
         memory_used=msg.server_status.memory_used_bytes,
         dormant=msg.server_status.state == _DORMANT,
         traffic=_decode_traffic(msg),
+        draining=msg.server_status.draining,
     )
 
 

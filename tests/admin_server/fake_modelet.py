@@ -55,6 +55,7 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
         self.stats: list[modelet_pb2.GetStatusResponse.MethodStats] = []  # of every model
         self.polls: list[bool] = []  # of each GetStatus, whether it asked for them
         self.dormant = False
+        self.draining = False
         self.away = False  # for who makes it beat
         self.terms: set[int] = set()  # of whoever gave orders or asked
         self._server: grpc.aio.Server | None = None
@@ -156,7 +157,14 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
         self.terms.add(request.term)
         held = tuple(self.models.values())
         memory = 1000 * len(held)
-        status = ServerStatus(held, self.incarnation, 2**30, memory, dormant=self.dormant)
+        status = ServerStatus(
+            held,
+            self.incarnation,
+            2**30,
+            memory,
+            dormant=self.dormant,
+            draining=self.draining,
+        )
         reply = codec.encode_status(status)
         self.polls.append(request.include_method_stats)
         if request.include_method_stats:

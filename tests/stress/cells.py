@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 from tests.demo_model import demo_model
@@ -22,17 +23,18 @@ class Cells:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._cells: dict[tuple[object, ...], Cell] = {}
+        self._numbers = itertools.count()  # of folders, one per cell ever started
 
     def of(self, row: Row) -> Cell:
         """Return a cell with /sax/test/smollm2 ready on every server."""
-        shape = (row.servers, row.model_server_flags, row.tokens)
+        shape = _shape(row)
         if shape not in self._cells:
-            self._cells[shape] = self._start(row, len(self._cells))
+            self._cells[shape] = self._start(row, next(self._numbers))
         return self._cells[shape]
 
     def drop(self, row: Row) -> None:
         """End a row's cell: after a failure nobody knows what state it is in."""
-        if cell := self._cells.pop((row.servers, row.model_server_flags, row.tokens), None):
+        if cell := self._cells.pop(_shape(row), None):
             cell.close()
 
     def close(self) -> None:
@@ -49,9 +51,14 @@ class Cells:
             *FLAGS,
             *row.model_server_flags,
             servers=row.servers,
+            hosts=row.hosts,
             tokens=people.path if people else None,
             admin_acl=OPERATOR if people else "",
         )
         cell = Cell(plan, people).__enter__()
         cell.publish(str(demo_model()), replicas=row.servers)
         return cell
+
+
+def _shape(row: Row) -> tuple[object, ...]:
+    return row.servers, row.hosts, row.model_server_flags, row.tokens

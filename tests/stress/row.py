@@ -28,8 +28,10 @@ class Row:
     title: str
     attack: Attack
     servers: int = 1
+    hosts: int = 1  # of each server
     model_server_flags: tuple[str, ...] = ()
     tokens: bool = False  # True: the cell asks for tokens (tests/identities.py)
+    ends: tuple[str, ...] = ()  # processes that the attack itself ends and starts again
     neighbour: bool = True  # False: the attack takes the only replica, so nobody can be served
     longest_gap_s: float = 0.25  # of the neighbour's streams
 
@@ -53,8 +55,10 @@ def row(
     title: str,
     *,
     servers: int = 1,
+    hosts: int = 1,
     model_server_flags: tuple[str, ...] = (),
     tokens: bool = False,
+    ends: tuple[str, ...] = (),
     neighbour: bool = True,
     longest_gap_s: float = 0.25,
 ) -> Callable[[Attack], Attack]:
@@ -65,8 +69,10 @@ def row(
             title=title,
             attack=attack,
             servers=servers,
+            hosts=hosts,
             model_server_flags=model_server_flags,
             tokens=tokens,
+            ends=ends,
             neighbour=neighbour,
             longest_gap_s=longest_gap_s,
         )
@@ -78,7 +84,7 @@ def row(
 def run(one: Row, cell: Cell) -> Outcome:
     """Run a row once on a cell that serves SmolLM2. Raises what the attack asserts."""
     before = cell.memory()
-    processes = cell.pids()
+    processes = {name: pid for name, pid in cell.pids().items() if name not in one.ends}
     with Neighbour(cell) if one.neighbour else Neighbour.absent() as neighbour:
         began_s = time.monotonic()
         text = one.attack(cell)

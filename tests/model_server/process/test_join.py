@@ -32,8 +32,12 @@ class CountingAdmin(admin_pb2_grpc.AdminServicer):
 
     def __init__(self) -> None:
         self.joins: list[ServerInfo] = []
+        self.left: list[ServerInfo] = []
 
     async def Join(self, request: Any, context: Any) -> admin_pb2.JoinResponse:
+        if request.leaving:
+            self.left.append(decode_join(request))
+            return admin_pb2.JoinResponse()
         self.joins.append(decode_join(request))
         return admin_pb2.JoinResponse()
 
@@ -118,3 +122,21 @@ async def test_not_knowing_where_the_admin_is_does_not_end_the_heartbeat() -> No
 
     async with admin_on(0) as (admin, port), joining(nowhere):
         await until(lambda: bool(admin.joins))
+
+
+async def test_a_server_that_joined_says_when_it_leaves() -> None:
+    async with admin_on(0) as (admin, port):
+
+        async def where() -> str:
+            return f"127.0.0.1:{port}"
+
+        joiner = Joiner(where, lambda: INFO)
+        await joiner.leave()
+        assert admin.left == []  # it had not joined
+        task = asyncio.create_task(joiner.run())
+        await until(lambda: bool(admin.joins))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await joiner.leave()
+        assert admin.left == [INFO]
+    await joiner.leave()  # the admin is gone: no error

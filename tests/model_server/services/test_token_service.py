@@ -130,6 +130,37 @@ async def test_a_bad_request_fails_alone_and_the_stream_lives_on() -> None:
         assert stream.text(5) == text_of(answer_to("hi", 3))
 
 
+async def test_a_caller_that_asks_for_beats_gets_them_while_nothing_happens() -> None:
+    gate = threading.Semaphore(0)
+    async with serving(FakeModels(gate=gate)) as served:
+        stream = Stream(served)
+        await stream.ask(1, max_tokens=20)
+        await stream.call.write(tokens_pb2.ToServer(beats=True))
+        for _ in range(2):
+            message = await stream.call.read()
+            assert (message.beats, len(message.chunks)) == (True, 0)
+        await stream.call.write(tokens_pb2.ToServer(beats=False))
+        gate.release(1000)
+        chunks: list[tokens_pb2.Chunk] = []
+        while not chunks or not chunks[-1].finish_reason:
+            chunks.extend((await stream.call.read()).chunks)
+        assert len(chunks) == 20
+        await stream.call.done_writing()
+        assert not await stream.read()
+
+
+async def test_a_caller_that_does_not_ask_for_beats_gets_none() -> None:
+    gate = threading.Semaphore(0)
+    async with serving(FakeModels(gate=gate)) as served:
+        asking, other = Stream(served), Stream(served)
+        await other.ask(1, max_tokens=3)
+        await asking.call.write(tokens_pb2.ToServer(beats=True))
+        for _ in range(2):
+            assert (await asking.call.read()).beats
+        gate.release(1000)
+        await other.until_over(1)  # fails on a message without chunks
+
+
 async def test_a_number_in_use_ends_the_stream_by_name() -> None:
     gate = threading.Semaphore(0)
     async with serving(FakeModels(gate=gate)) as served:

@@ -165,13 +165,14 @@ def test_a_saxml_admins_listing_gives_the_addresses() -> None:
 @given(INFOS)
 def test_a_join_survives_the_wire(info: ServerInfo) -> None:
     assert codec.decode_join(codec.encode_join(info)) == info
+    assert codec.decode_join(codec.encode_join(info, leaving=True)) == info
 
 
-@given(st.lists(SERVABLES, max_size=3).map(tuple), TEXT, I64, I64)
+@given(st.lists(SERVABLES, max_size=3).map(tuple), TEXT, I64, I64, st.booleans())
 def test_a_servers_status_survives_the_wire(
-    servables: tuple[ServableInfo, ...], incarnation: str, total: int, used: int
+    servables: tuple[ServableInfo, ...], incarnation: str, total: int, used: int, draining: bool
 ) -> None:
-    status = ServerStatus(servables, incarnation, total, used)
+    status = ServerStatus(servables, incarnation, total, used, draining=draining)
     assert codec.decode_status(codec.encode_status(status)) == status
 
 
