@@ -157,6 +157,8 @@ class ModelLoader:
         if checkpoint:
             check_fit(checkpoint.tokenizer(), recipe.vocab, spec.checkpoint)
         template = checkpoint.chat_template() if checkpoint else None
+        if template is not None:
+            template.try_out()
         as_chat = chat_queries(recipe, template)
         load = self._planned(spec, recipe, checkpoint)
         self._check_order(load.order)

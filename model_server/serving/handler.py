@@ -20,6 +20,7 @@ from model_server.serving.engine_request import (
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.metrics import ModelServerMetrics
 from model_server.serving.remote_prefill import RemotePrefill
+from model_server.serving.rendered_chat import Prompt, RenderedChat, rendered
 from model_server.serving.running_request import RunningRequest, Sink
 from model_server.serving.servables import Servables
 from model_server.text.vocabulary_fit import check_rows
@@ -124,10 +125,9 @@ class Handler:
         self.admission.refused(exc)
         running.refuse(exc)
 
-    async def _prompt_ids(
-        self, prompt: str | tuple[int, ...] | tuple[Message, ...], servable: LmServable
-    ) -> list[int]:
+    async def _prompt_ids(self, asked: Prompt, servable: LmServable) -> list[int]:
         loaded = servable.loaded
+        prompt = await rendered(asked, loaded)
         if _characters(prompt) <= _INLINE_CHARACTERS:
             return prompt_ids(prompt, loaded)
         return await asyncio.to_thread(prompt_ids, prompt, loaded)
@@ -171,7 +171,5 @@ def _check_scorable(prefix: Sequence[int], suffix: Sequence[int]) -> None:
         raise InvalidRequest("suffix holds a text without tokens: leave it out", param="suffix")
 
 
-def _characters(prompt: str | tuple[int, ...] | tuple[Message, ...]) -> int:
-    if isinstance(prompt, str):
-        return len(prompt)
-    return sum(len(part.content) if isinstance(part, Message) else 1 for part in prompt)
+def _characters(prompt: Prompt | RenderedChat) -> int:
+    return len(prompt.text if isinstance(prompt, RenderedChat) else prompt)
