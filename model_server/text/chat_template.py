@@ -60,8 +60,8 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
         """Return the chat as text. Blocks; on an event loop use `rendered`.
 
-        Raises InvalidRequest if the template rejects the messages or exceeds a limit, QueueFull if
-        too many chats wait.
+        Raises InvalidRequest if the template rejects the messages or exceeds a limit, Unavailable
+        if too many chats of slow templates wait.
 
         Control tokens in user text come out marked, so that `encode_chat` of the same checkpoint's
         tokenizer treats them as text.

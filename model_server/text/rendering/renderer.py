@@ -21,11 +21,11 @@ from msgspec.structs import replace
 
 from model_server.text.rendering.frames import Answer, Ask, TemplateParts
 from model_server.text.rendering.process import ProcessEnded, RenderProcess
-from sax.errors import InvalidRequest, QueueFull, Unavailable
+from sax.errors import InvalidRequest, Unavailable
 
 QUICK_S = 0.2  # processor time of a chat in the quick lane
 SLOW_S = 1.0  # and in the slow one
-_WAIT_S = 5.0  # a chat that waited longer behind others is refused
+_WAIT_S = 3.0  # a chat that waited longer behind others is refused
 _SLOW_FOR_S = 60.0  # how long a template stays in the slow lane after its last slow chat
 _IDLE_S = 60.0  # after this the slow lane's process ends; its next chat starts another
 _MOST_MARKED = 1000  # templates remembered as slow
@@ -109,8 +109,9 @@ class _Lane:
 
     def _do(self, chat: _WaitingChat) -> None:
         if not chat.patient and time.monotonic() - chat.since_s > _WAIT_S:
-            raise QueueFull(
-                f"the chat waited {_WAIT_S:g} s for others to be rendered: send it again later",
+            # Not QueueFull: the caller would send it to another replica, with the same template.
+            raise Unavailable(
+                f"the chat waited {_WAIT_S:g} s for others with a slow template: send it later",
                 retry_after_s=_WAIT_S,
             )
         try:
@@ -153,7 +154,7 @@ class Renderer:
         self._quick = _Lane("chat templates", QUICK_S, slow, pass_on=self._slow.put)
 
     def submit(self, ask: Ask, parts: TemplateParts) -> Future[Answer]:
-        """Render a chat. The future raises QueueFull, Unavailable or InvalidRequest."""
+        """Render a chat. The future raises Unavailable or InvalidRequest."""
         chat = _WaitingChat(ask, parts)
         self._quick.put(chat)
         return chat.answer
