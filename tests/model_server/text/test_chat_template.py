@@ -235,7 +235,7 @@ def test_chats_beside_a_runaway_template_are_rendered() -> None:
         assert texts == ["hello"] * 20
         assert not bombs[-1].done(), "no chat waited for all the bombs"
         for task in bombs:
-            with pytest.raises(InvalidRequest, match="1 s of processor time"):
+            with pytest.raises(InvalidRequest, match="was stopped"):
                 await task
 
     asyncio.run(both())

@@ -36,7 +36,7 @@ def test_a_template_is_sent_once() -> None:
 
 def test_a_limit_of_time_ends_the_process_and_the_next_chat_starts_another() -> None:
     process = RenderProcess(0.2)
-    with pytest.raises(ProcessEnded, match=r"more than 0\.2 s of processor time"):
+    with pytest.raises(ProcessEnded, match="was stopped"):
         process.answer(BOMB)
     assert process.answer(ASK) == Answer("text", "hello!")
     process.stop()
