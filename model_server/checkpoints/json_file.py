@@ -14,7 +14,7 @@ _MOST_BYTES = 1 << 27  # the largest tokenizer.json known has a quarter of them
 MOST_JSON = 1 << 25  # bytes
 _MOST_VALUES = 2_000_000
 _MOST_NESTED = 1_000_000  # lists and objects
-_DIGITS = 19  # of a whole number; every one that a checkpoint can mean fits 64 bits
+_DIGITS = 40  # of a whole number; 64 bits have half of them
 
 
 def read_text(path: Path) -> str:

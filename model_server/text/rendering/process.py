@@ -30,9 +30,10 @@ class ProcessEnded(Exception):
 class RenderProcess:
     """Starts with the first request, and again after it has ended. Not thread-safe."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, niceness: int = 0) -> None:
         """`seconds`: processor time for one request."""
         self._seconds = seconds
+        self._niceness = niceness
         self._process: subprocess.Popen[bytes] | None = None
         self._requests = self._answers = -1  # file descriptors of the running process
         self._deadline_s = 0.0
@@ -43,7 +44,7 @@ class RenderProcess:
             return
         self.stop()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", _WORKER, str(self._seconds)],
+            [sys.executable, "-P", "-m", _WORKER, str(self._seconds), str(self._niceness)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

@@ -28,6 +28,7 @@ SLOW_S = 1.0  # and in the slow one
 _WAIT_S = 3.0  # a chat that waited longer behind others is refused
 _SLOW_FOR_S = 60.0  # how long a template stays in the slow lane after its last slow chat
 _IDLE_S = 60.0  # after this the slow lane's process ends; its next chat starts another
+_NICE = 5  # the slow lane computes when the engine leaves processor time
 _MOST_MARKED = 1000  # templates remembered as slow
 
 
@@ -68,12 +69,13 @@ class _Lane:
         seconds: float,
         slow: _SlowTemplates,
         *,
+        niceness: int = 0,
         pass_on: Callable[[_WaitingChat], None] | None = None,
         idle_s: float | None = None,
     ) -> None:
         """`pass_on` takes the chats of slow templates; None: they are done here."""
         self._name = name
-        self._process = RenderProcess(seconds)
+        self._process = RenderProcess(seconds, niceness)
         self._slow = slow
         self._pass_on = pass_on
         self._idle_s = idle_s
@@ -150,7 +152,7 @@ class Renderer:
 
     def __init__(self) -> None:
         slow = _SlowTemplates()
-        self._slow = _Lane("slow chat templates", SLOW_S, slow, idle_s=_IDLE_S)
+        self._slow = _Lane("slow chat templates", SLOW_S, slow, niceness=_NICE, idle_s=_IDLE_S)
         self._quick = _Lane("chat templates", QUICK_S, slow, pass_on=self._slow.put)
 
     def submit(self, ask: Ask, parts: TemplateParts) -> Future[Answer]:

@@ -1,6 +1,6 @@
 """The process that renders chat templates, within limits of time and memory.
 
-    python -m model_server.text.rendering.worker SECONDS
+    python -m model_server.text.rendering.worker SECONDS NICENESS
 
 Reads requests from standard input and writes answers to standard output until the input ends, which
 it does when the server dies, however it dies. The kernel ends this process if one request uses more
@@ -130,6 +130,7 @@ def serve(seconds: float, requests: int, answers: int) -> None:
 
 def main() -> None:
     _confine()
+    os.nice(int(sys.argv[2]))
     answers = os.dup(1)
     os.dup2(2, 1)  # nothing but answers may reach the server
     with suppress(BrokenPipeError):

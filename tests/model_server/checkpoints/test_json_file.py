@@ -26,7 +26,7 @@ def test_what_a_checkpoint_may_hold_is_read(value: object) -> None:
     ("text", "words"),
     [
         ('{"a": ' + "9" * 4000 + "}", "a number of 4000 digits"),
-        ('{"a": -' + "9" * 20 + "}", "a number of 21 digits"),
+        ('{"a": -' + "9" * 41 + "}", "a number of 42 digits"),
         ("[" * 100_000, "recursion"),
         ("[" + "{}," * 1_000_000 + "{}]", "values"),
         ("[" + "1," * 2_000_001 + "1]", "values"),

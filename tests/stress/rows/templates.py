@@ -14,6 +14,7 @@ import httpx
 
 from tests.end_to_end.cell import SMOLLM2, Cell
 from tests.model_server.checkpoints.tiny_folder import write_json, write_tiny
+from tests.stress.neighbour import Neighbour
 from tests.stress.row import row
 
 BOMB = "/sax/test/bomb"
@@ -31,7 +32,8 @@ BOMBS = {
     "macros": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
     "{{ f(99) }}",
 }
-SECONDS = 10.0  # until each chat of the bomb has its answer
+LONGEST_GAP_S = 0.25  # of the neighbour's stream
+SECONDS = 15.0  # until each chat of the bomb has its answer
 
 
 def _ask(cell: Cell, model: str, content: str) -> tuple[httpx.Response, float]:
@@ -61,13 +63,18 @@ def _published(cell: Cell, template: str) -> Iterator[None]:
             cell.sax("unpublish", BOMB)
 
 
-@row("chat templates that never end, all at once")
+# The neighbour comes once the model is loaded: a load, hostile or not, compiles.
+@row("chat templates that never end, all at once", neighbour=False)
 def endless_templates(cell: Cell) -> str:
     template = "{% set one = messages | length %}" + "".join(
         f"{{% if messages[0].content == '{name}' %}}{source}{{% endif %}}"
         for name, source in BOMBS.items()
     )
-    with _published(cell, template), ThreadPoolExecutor(len(BOMBS)) as pool:
+    with (
+        _published(cell, template),
+        Neighbour(cell) as neighbour,
+        ThreadPoolExecutor(len(BOMBS)) as pool,
+    ):
         bombs = [pool.submit(_ask, cell, BOMB, name) for name in BOMBS]
         time.sleep(0.5)
         good, waited_s = _ask(cell, SMOLLM2, "Hello")
@@ -78,4 +85,10 @@ def endless_templates(cell: Cell) -> str:
         assert "template" in reply.text, reply.text[:300]
     longest_s = max(took_s for _, took_s in replies)
     assert longest_s < SECONDS, f"a bomb was answered after {longest_s:.1f} s"
-    return f"400 or 503 within {longest_s:.1f} s; a chat of another model in {waited_s:.2f} s"
+    assert not neighbour.errors, neighbour.errors[:3]
+    gap_s = neighbour.longest_gap_s
+    assert gap_s <= LONGEST_GAP_S, f"the neighbour's stream paused {gap_s:.2f} s"
+    return (
+        f"400 or 503 within {longest_s:.1f} s; a chat of another model in {waited_s:.2f} s; "
+        f"longest gap of a neighbour {1e3 * gap_s:.0f} ms"
+    )
