@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import socket
@@ -43,6 +44,7 @@ _POSITIVE = (
     "host_timeout_seconds",
     "bring_up_seconds",
     "kv_expiry_seconds",
+    "open_seconds",
 )
 
 
@@ -60,6 +62,8 @@ class ModelServerConfig:
     platform_topology: str = "1"
     tags: tuple[str, ...] = ()
     model_filter_regex: str = ".*"  # full match on the model paths to offer
+    checkpoint_roots: tuple[str, ...] = ()  # folders, gs:// and s3:// URLs; none: any place
+    open_seconds: float = 120.0  # to read a checkpoint's configuration, headers and tokenizer
     imports: tuple[str, ...] = ()  # modules that register custom models
     jax_cache_dir: str | None = None
     programs: str = ""  # where to read precompiled programs: a location, or "checkpoint"
@@ -92,6 +96,8 @@ class ModelServerConfig:
         for name in ("max_context", "kv_cache_bytes", "memory_limit_bytes", "cpu_devices"):
             if (value := getattr(self, name)) is not None:
                 _check_positive(name, value)
+        for root in self.checkpoint_roots:
+            _check_root(root)
         for address in self.prefill_servers:
             check_address(address, "--prefill_servers")
 
@@ -149,3 +155,13 @@ def _check_regex(pattern: str) -> None:
         raise ValueError(
             f"--model_filter_regex {pattern!r} is not a regular expression: {exc}"
         ) from exc
+
+
+def _check_root(root: str) -> None:
+    scheme, separator, rest = root.partition("://")
+    if separator and (scheme not in ("gs", "s3") or not rest.strip("/") or ".." in rest):
+        raise ValueError(
+            f"--checkpoint_roots has {root}: give gs://BUCKET/PATH or s3://BUCKET/PATH"
+        )
+    if not separator and not os.path.isabs(root):
+        raise ValueError(f"--checkpoint_roots has {root}: give an absolute path")

@@ -52,7 +52,7 @@ def make_config(arguments: Sequence[str]) -> ModelServerConfig:
     parser = make_parser()
     values = vars(parser.parse_args(arguments))
     values["imports"] = tuple(values["imports"] or ())
-    for name in ("tags", "prefill_servers"):
+    for name in ("tags", "prefill_servers", "checkpoint_roots"):
         values[name] = tuple(word for word in values[name].split(",") if word)
     try:
         security = Security.take_flags(values)
@@ -119,6 +119,19 @@ def _add_platform(parser: argparse.ArgumentParser, default: ModelServerConfig) -
         help="a Python module that registers custom models; repeatable",
     )
     flags.add_argument("--tags", default="", help="comma-separated tags by which models are placed")
+    flags.add_argument(
+        "--checkpoint_roots",
+        default="",
+        metavar="PLACES",
+        help="comma-separated folders, gs:// and s3:// URLs below which checkpoints must lie, once "
+        "links are resolved (default: any place that this process may read)",
+    )
+    flags.add_argument(
+        "--open_seconds",
+        type=float,
+        default=default.open_seconds,
+        help="time limit for a checkpoint's configuration, headers and tokenizer (%(default)s)",
+    )
     flags.add_argument(
         "--model_filter_regex",
         default=default.model_filter_regex,

@@ -43,7 +43,7 @@ from sax.auth.security import CLOSING_FLAGS
 from sax.client.location import find_admin
 from sax.config import check_addresses
 from sax.errors import NotLoaded, ReplicaLost
-from sax.host import open_warning
+from sax.host import is_loopback, open_warning
 from sax.proto import (
     custom_pb2,
     custom_pb2_grpc,
@@ -292,6 +292,11 @@ class ModelServer:
             remedy=f"start it with {CLOSING_FLAGS}, or with --host 127.0.0.1",
         ):
             logger.warning("%s", warning)
+        if not config.checkpoint_roots and not is_loopback(config.host):
+            logger.warning(
+                "whoever may publish a model can make this server read any file that it may read: "
+                "start it with --checkpoint_roots"
+            )
         if config.security.authenticates and config.sax_cell and not Credentials.ours().given:
             logger.warning(
                 "this model server has no credentials, so an admin server that authenticates will "

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from model_server.engine.engine import EngineRequest
 from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
+from model_server.serving.rendered_chat import Prompt, RenderedChat
 from model_server.text.vocabulary_fit import check_rows
 from sax.errors import InvalidRequest
-from sax.types import GenerateRequest, Message, SamplingParams
+from sax.types import GenerateRequest, SamplingParams
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_SEQUENCE = 64  # tokens
@@ -47,8 +48,8 @@ def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
     check_ids("stop_sequence", sampling.stop_sequence, vocab_size)
 
 
-def prompt_ids(prompt: str | tuple[int, ...] | tuple[Message, ...], loaded: Loaded) -> list[int]:
-    """Return the prompt as token ids. Raises InvalidRequest."""
+def prompt_ids(prompt: Prompt | RenderedChat, loaded: Loaded) -> list[int]:
+    """Return the prompt as token ids; a chat must have been rendered. Raises InvalidRequest."""
     if not prompt:
         raise InvalidRequest(
             "the prompt is empty: send text, token ids or messages", param="prompt"
@@ -58,16 +59,11 @@ def prompt_ids(prompt: str | tuple[int, ...] | tuple[Message, ...], loaded: Load
     return ids
 
 
-def is_chat(prompt: str | tuple[int, ...] | tuple[Message, ...]) -> bool:
-    return not isinstance(prompt, str) and any(isinstance(part, Message) for part in prompt[:1])
-
-
-def _encoded(prompt: str | tuple[int, ...] | tuple[Message, ...], loaded: Loaded) -> list[int]:
+def _encoded(prompt: Prompt | RenderedChat, loaded: Loaded) -> list[int]:
+    if isinstance(prompt, RenderedChat):
+        return loaded.tokenizer.encode_chat(prompt.text)
     if isinstance(prompt, str):
         return loaded.tokenizer.encode(prompt)
-    messages = [part for part in prompt if isinstance(part, Message)]
-    if messages:
-        return loaded.tokenizer.encode_chat(_render(messages, loaded))
     ids = [part for part in prompt if isinstance(part, int)]
     check_ids("prompt", ids, loaded.tokenizer.vocab_size)
     return ids
@@ -109,15 +105,6 @@ def sample_seeds(seed: int | None, count: int) -> list[int]:
     """Return a seed for each sample of a request; the first is the caller's own."""
     first = secrets.randbits(64) if seed is None else seed
     return [(first + index * _SEED_STRIDE) % _SEEDS for index in range(count)]
-
-
-def _render(messages: Sequence[Message], loaded: Loaded) -> str:
-    if loaded.chat_template is None:
-        raise InvalidRequest(
-            "this model has no chat template: send the prompt as text instead of messages",
-            param="messages",
-        )
-    return loaded.chat_template.render(messages)
 
 
 def _check_stops(stops: Sequence[str]) -> None:

@@ -13,15 +13,15 @@ from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.detokenizer import Detokenizer
 from model_server.serving.engine_request import (
     check_sampling,
-    is_chat,
     make_engine_request,
     prompt_ids,
     score_engine_request,
 )
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.metrics import ModelServerMetrics
-from model_server.serving.query import prompt_of, scored_ids
+from model_server.serving.query import prompt_of, scored_ids, scored_prompt
 from model_server.serving.remote_prefill import RemotePrefill
+from model_server.serving.rendered_chat import Prompt, RenderedChat, is_chat, rendered
 from model_server.serving.running_request import RunningRequest, Sink
 from model_server.serving.servables import Servables
 from model_server.text.vocabulary_fit import check_rows
@@ -99,7 +99,7 @@ class Handler:
         loaded = self._language_model(model_id, GENERATE).loaded
         return loaded.defaults, loaded.samples
 
-    def query(self, model_id: str, text: str) -> str | tuple[int, ...] | tuple[Message, ...]:
+    def query(self, model_id: str, text: str) -> Prompt:
         """Return the prompt for a Saxml query. Raises NotLoaded, InvalidRequest."""
         return prompt_of(text, self._language_model(model_id, GENERATE).loaded)
 
@@ -126,10 +126,9 @@ class Handler:
         self.admission.refused(exc)
         running.refuse(exc)
 
-    async def _prompt_ids(
-        self, prompt: str | tuple[int, ...] | tuple[Message, ...], servable: LmServable
-    ) -> list[int]:
+    async def _prompt_ids(self, asked: Prompt, servable: LmServable) -> list[int]:
         loaded = servable.loaded
+        prompt = await rendered(asked, loaded)
         if _characters(prompt) <= _INLINE_CHARACTERS:
             return prompt_ids(prompt, loaded)
         return await asyncio.to_thread(prompt_ids, prompt, loaded)
@@ -139,7 +138,8 @@ class Handler:
         running = self._begin(model_id, SCORE, lambda chunk: _settle(outcome, chunk))
         loaded = running.servable.loaded
         try:
-            ids, target = await asyncio.to_thread(scored_ids, prefix, suffix, loaded)
+            asked = await rendered(scored_prompt(prefix, loaded), loaded)
+            ids, target = await asyncio.to_thread(scored_ids, asked, suffix, loaded)
             _check_scorable(ids, target)
             check_rows((*ids, *target), loaded.vocab, loaded.tokenizer)
             running.submit(score_engine_request(ids, target))
@@ -171,7 +171,5 @@ def _check_scorable(prefix: Sequence[int], suffix: Sequence[int]) -> None:
         raise InvalidRequest("suffix holds a text without tokens: leave it out", param="suffix")
 
 
-def _characters(prompt: str | tuple[int, ...] | tuple[Message, ...]) -> int:
-    if isinstance(prompt, str):
-        return len(prompt)
-    return sum(len(part.content) if isinstance(part, Message) else 1 for part in prompt)
+def _characters(prompt: Prompt | RenderedChat) -> int:
+    return len(prompt.text if isinstance(prompt, RenderedChat) else prompt)

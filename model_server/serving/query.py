@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from model_server.loading.loaded import Loaded
 from model_server.serving.engine_request import check_ids, prompt_ids
+from model_server.serving.rendered_chat import Prompt, RenderedChat
 from model_server.text.continuation import split_ids
 from model_server.text.id_list import parse_ids
 from sax.errors import InvalidRequest
 from sax.types import Message
 
 
-def prompt_of(text: str, loaded: Loaded) -> str | tuple[int, ...] | tuple[Message, ...]:
+def prompt_of(text: str, loaded: Loaded) -> Prompt:
     """Return the prompt for a query; an empty one stays empty. Raises InvalidRequest."""
     if not text:
         return text
@@ -23,24 +24,32 @@ def prompt_of(text: str, loaded: Loaded) -> str | tuple[int, ...] | tuple[Messag
     return (Message("user", text),) if loaded.chat_queries else text
 
 
-def scored_ids(prefix: str, suffix: str, loaded: Loaded) -> tuple[list[int], list[int]]:
-    """Return the ids of a prefix, as Generate reads it, and of a suffix to score after it.
-
-    In a chat the suffix is the assistant's answer. Raises InvalidRequest.
-    """
-    if loaded.tokenized_input:
-        before = _listed(prefix, "prefix", loaded, start=True)
-        return before, _listed(suffix, "suffix", loaded, start=False)
-    if not loaded.chat_queries:
-        return split_ids(loaded.tokenizer, prefix, suffix)
+def scored_prompt(prefix: str, loaded: Loaded) -> Prompt:
+    """Return the prompt after which a suffix is scored. Raises InvalidRequest."""
+    if loaded.tokenized_input or not loaded.chat_queries:
+        return prefix
     if not prefix:
         raise InvalidRequest(
             "prefix is empty: this model reads it as a user's message; send one, or publish the "
             'model with QUERY_FORMAT="raw"',
             param="prefix",
         )
-    before = prompt_ids((Message("user", prefix),), loaded)
-    return before, loaded.tokenizer.encode(suffix, add_bos=False)
+    return (Message("user", prefix),)
+
+
+def scored_ids(
+    prefix: Prompt | RenderedChat, suffix: str, loaded: Loaded
+) -> tuple[list[int], list[int]]:
+    """Return the ids of a prefix, as Generate reads it, and of a suffix to score after it.
+
+    In a chat the suffix is the assistant's answer. Raises InvalidRequest.
+    """
+    if not isinstance(prefix, str):
+        return prompt_ids(prefix, loaded), loaded.tokenizer.encode(suffix, add_bos=False)
+    if loaded.tokenized_input:
+        before = _listed(prefix, "prefix", loaded, start=True)
+        return before, _listed(suffix, "suffix", loaded, start=False)
+    return split_ids(loaded.tokenizer, prefix, suffix)
 
 
 def _listed(text: str, param: str, loaded: Loaded, *, start: bool) -> list[int]:

@@ -372,6 +372,18 @@ async def test_an_open_model_server_that_others_reach_warns_loudly(
         assert ("OPEN TO EVERYONE" in caplog.text) == warns
 
 
+@pytest.mark.parametrize(
+    ("host", "roots", "warns"),
+    [("127.0.0.1", (), False), ("0.0.0.0", (), True), ("0.0.0.0", ("/models",), False)],
+)
+async def test_a_model_server_that_others_reach_warns_without_checkpoint_roots(
+    caplog: pytest.LogCaptureFixture, host: str, roots: tuple[str, ...], warns: bool
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with serving(FakeModels(), host=host, checkpoint_roots=roots):
+        assert ("--checkpoint_roots" in caplog.text) == warns
+
+
 async def test_a_closed_model_server_without_a_token_says_that_it_may_not_join(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

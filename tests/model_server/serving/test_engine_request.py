@@ -13,9 +13,10 @@ from model_server.serving.engine_request import (
     sample_seeds,
     score_engine_request,
 )
+from model_server.serving.rendered_chat import Prompt, RenderedChat
 from model_server.text.tokenizer import ByteTokenizer
 from sax.errors import InvalidRequest
-from sax.types import GenerateRequest, Message, ModelSpec, SamplingParams
+from sax.types import GenerateRequest, ModelSpec, SamplingParams
 from tests.model_server.fake_model import LIMITS, FakeModels
 
 MODEL = "/sax/test/fake"
@@ -63,7 +64,7 @@ def test_the_ends_of_every_range_pass() -> None:
 def test_a_prompt_is_text_ids_or_a_chat() -> None:
     assert prompt_ids("hi", LOADED) == [104, 105]
     assert prompt_ids((1, 2), LOADED) == [1, 2]
-    chat = prompt_ids((Message("user", "hi"),), LOADED)
+    chat = prompt_ids(RenderedChat("user: hi\nassistant: "), LOADED)
     assert bytes(chat) == b"user: hi\nassistant: "
 
 
@@ -73,9 +74,9 @@ def test_an_empty_prompt_is_refused(prompt: str | tuple[int, ...]) -> None:
         prompt_ids(prompt, LOADED)
 
 
-@pytest.mark.parametrize("prompt", ["hi", (1, 104), (Message("user", "hi"),)])
+@pytest.mark.parametrize("prompt", ["hi", (1, 104), RenderedChat("hi")])
 def test_a_token_that_the_model_has_no_row_for_is_refused(
-    prompt: str | tuple[int, ...] | tuple[Message, ...],
+    prompt: Prompt | RenderedChat,
 ) -> None:
     assert prompt_ids(prompt, replace(LOADED, vocab=200))
     with pytest.raises(InvalidRequest, match=r"no embedding for: its ids go to 103"):
@@ -85,12 +86,6 @@ def test_a_token_that_the_model_has_no_row_for_is_refused(
 def test_an_id_outside_the_vocabulary_is_refused_with_both_numbers() -> None:
     with pytest.raises(InvalidRequest, match="token 256: give ids from 0 to 255"):
         prompt_ids((1, 256), LOADED)
-
-
-def test_a_chat_needs_a_template() -> None:
-    with pytest.raises(InvalidRequest, match="no chat template") as caught:
-        prompt_ids((Message("user", "hi"),), replace(LOADED, chat_template=None))
-    assert caught.value.param == "messages"
 
 
 def submission_of(sampling: SamplingParams) -> EngineRequest:
