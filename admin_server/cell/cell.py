@@ -205,6 +205,10 @@ class Cell:
         """By address, why a server does not answer now."""
         return {a: server.trouble for a, server in self._seen.servers.items() if server.trouble}
 
+    def warnings(self) -> Sequence[str]:
+        """What harms nothing yet, in words."""
+        return ()
+
     def check_name(self, name: str) -> None:
         """Raises InvalidName, NotFound unless the name is "" or this cell's."""
         if name:

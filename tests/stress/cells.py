@@ -22,17 +22,21 @@ class Cells:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._cells: dict[tuple[object, ...], Cell] = {}
+        self._started = 0
 
     def of(self, row: Row) -> Cell:
         """Return a cell with /sax/test/smollm2 ready on every server."""
-        shape = (row.servers, row.model_server_flags, row.tokens)
+        if row.fresh:
+            self.drop(row)
+        shape = _shape(row)
         if shape not in self._cells:
-            self._cells[shape] = self._start(row, len(self._cells))
+            self._started += 1
+            self._cells[shape] = self._start(row, self._started)
         return self._cells[shape]
 
     def drop(self, row: Row) -> None:
         """End a row's cell: after a failure nobody knows what state it is in."""
-        if cell := self._cells.pop((row.servers, row.model_server_flags, row.tokens), None):
+        if cell := self._cells.pop(_shape(row), None):
             cell.close()
 
     def close(self) -> None:
@@ -55,3 +59,9 @@ class Cells:
         cell = Cell(plan, people).__enter__()
         cell.publish(str(demo_model()), replicas=row.servers)
         return cell
+
+
+def _shape(row: Row) -> tuple[object, ...]:
+    """Rows of one shape share a cell; a fresh one shares with nobody."""
+    own = row.title if row.fresh else ""
+    return (row.servers, row.model_server_flags, row.tokens, own)

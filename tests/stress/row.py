@@ -32,6 +32,7 @@ class Row:
     tokens: bool = False  # True: the cell asks for tokens (tests/identities.py)
     neighbour: bool = True  # False: the attack takes the only replica, so nobody can be served
     longest_gap_s: float = 0.25  # of the neighbour's streams
+    fresh: bool = False  # True: a cell of its own, dropped afterwards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,7 @@ def row(
     tokens: bool = False,
     neighbour: bool = True,
     longest_gap_s: float = 0.25,
+    fresh: bool = False,
 ) -> Callable[[Attack], Attack]:
     """Add an attack to the table."""
 
@@ -69,6 +71,7 @@ def row(
             tokens=tokens,
             neighbour=neighbour,
             longest_gap_s=longest_gap_s,
+            fresh=fresh,
         )
         return attack
 
