@@ -205,6 +205,7 @@ class _Led:
         finally:
             await _cancel(location)
             await _cancel(loop)
+            await cell.disputes.close()
             await cell.reconciler.close()
         if not loop.cancelled():
             loop.result()

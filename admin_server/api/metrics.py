@@ -80,6 +80,11 @@ class CellCollector(Collector):
             "Writes that failed or timed out",
             cell.ledger.store_health.failures,
         )
+        yield CounterMetricFamily(
+            "sax_admin_disputed_terms",
+            "Refusals by model servers for a term that is not in the log",
+            cell.disputes.count,
+        )
         yield CounterMetricFamily("sax_admin_loads", "Loads done", loop.loads)
         yield CounterMetricFamily("sax_admin_unloads", "Unloads done", loop.unloads)
         yield CounterMetricFamily(

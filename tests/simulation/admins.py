@@ -111,4 +111,5 @@ class Admin:
             loop.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await loop
+            await cell.disputes.close()
             await cell.reconciler.close()

@@ -6,6 +6,7 @@ A story is its seed. It ends when everything was healed, and gives what there is
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from sax.errors import (
     ModelExists,
     NotFound,
     NotLeading,
+    SaxError,
     StaleRevision,
 )
 from sax.types import ModelSpec, ServableStatus
@@ -52,6 +54,9 @@ class Shape:
 # Many calls about few models: leaders that are cut off are asked about what others have changed.
 BUSY = Shape(models=2, calls=40)
 SMALL = Shape(admins=2, servers=3, clients=3, models=3, calls=8, trouble_s=15.0)
+# Lies about who leads, alone and beside other trouble.
+LIES = replace(SMALL, troubles=("lie",))
+LYING = replace(SMALL, troubles=("lie", "lie", *SMALL.troubles))
 # The store's objects go and come back beside all other trouble.
 LOSING = replace(SMALL, troubles=(*SMALL.troubles, "loss"))
 
@@ -180,6 +185,14 @@ class _Story:
             self.bucket.failing = self.luck.choice([0.1, 0.5, 1.0])
             await asyncio.sleep(pause)
             self.bucket.failing = 0.0
+
+    async def _lie_trouble(self) -> None:
+        """Somebody tells a model server of a leader that there is not."""
+        server = self.luck.choice(list(self.servers.values()))
+        term = self.luck.choice([self.luck.randint(1, 60), 10**11, 2**62])
+        self._note(f"tell {server.address} of term {term}")
+        with contextlib.suppress(SaxError):
+            server.terms.check(term)
 
     async def _loss_trouble(self) -> None:
         """Somebody deletes the store's objects, or the last record, and brings them back."""
