@@ -22,10 +22,13 @@ from model_server.config import ModelServerConfig, advertised_host
 from model_server.disaggregation.prefill_servers import PrefillServers
 from model_server.loading.loaded import Loader
 from model_server.loading.memory_plan import Devices
-from model_server.models.registry import check_overrides
 from model_server.process.health_page import HealthPage, LoopWatch, why_not_ready
 from model_server.process.join import Joiner
-from model_server.services.control_service import ControlService
+from model_server.services.control_service import (
+    CheckOverrides,
+    ControlService,
+    takes_every_override,
+)
 from model_server.services.custom_service import CustomService
 from model_server.services.fencing import Fencing
 from model_server.services.lm_service import LmService
@@ -94,12 +97,14 @@ class ModelServer:
         *,
         model_paths: Callable[[], Sequence[str]],
         compiles_while_serving: Callable[[], int],
+        check_overrides: CheckOverrides = takes_every_override,
         devices: Callable[[], Devices] | None = None,
         page: HealthPage | None = None,
     ) -> None:
         """`devices` is called in `start`; without it, flags alone give the memory. `page` may be
         serving already; without it, one is created.
         """
+        self._check_overrides = check_overrides
         self._config = config
         self._model_paths = model_paths
         self._ask_devices = devices
@@ -238,7 +243,7 @@ class ModelServer:
             security=config.security,
         )
         modelet_pb2_grpc.add_ModeletServicer_to_server(modelet, server)
-        control = ControlService(fencing, check_overrides, config.security)
+        control = ControlService(fencing, self._check_overrides, config.security)
         control_pb2_grpc.add_ControlServicer_to_server(control, server)
         language = LmService(self._handler, self._embeddings)
         lm_pb2_grpc.add_LMServiceServicer_to_server(language, server)

@@ -15,6 +15,10 @@ from sax.proto import control_pb2, control_pb2_grpc
 CheckOverrides = Callable[[str, Mapping[str, str]], None]
 
 
+def takes_every_override(path: str, overrides: Mapping[str, str]) -> None:
+    """The check of a server that knows nothing of overrides before a load."""
+
+
 class ControlService(control_pb2_grpc.ControlServicer):
     """For callers that may load models here."""
 
