@@ -165,6 +165,8 @@ def _why_outdated(spec: ModelSpec, model: SeenModel, assigned: Sequence[str], st
         return "still serves the previous version until its turn in the update"
     _, address, failure = max(failures, key=lambda failure: failure[:2])
     why, until = f"the new version failed to load on {address}", "a retry works"
+    if failure.lasting:
+        until = "the model is updated"
     if failure.need is not None:
         why, until = f"{address} has too little memory for the new version", "there is more"
     return (
@@ -196,6 +198,8 @@ def _describe(progress: Progress | None) -> str:
 
 
 def _describe_failure(failure: Failure) -> str:
+    if failure.lasting:
+        return f"load failed: {failure.reason}; it is not retried until the model is updated"
     return (
         f"load failed: {failure.reason}; retry {failure.count} at {clock_time(failure.next_try_s)}"
     )

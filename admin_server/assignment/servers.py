@@ -161,7 +161,13 @@ class Servers:
             self._failures.retry((action.address, action.model_id))
 
     def finish(
-        self, action: Action, error: str | None, now: float, need: Need | None = None
+        self,
+        action: Action,
+        error: str | None,
+        now: float,
+        need: Need | None = None,
+        *,
+        lasting: bool = False,
     ) -> None:
         """Record that the RPC ended; its effect counts until a status requested later arrives."""
         server = self._servers.get(action.address)
@@ -172,7 +178,8 @@ class Servers:
                 pause = _UNLOAD_RETRY_S if error and isinstance(action, UnloadAction) else 0.0
                 under_way.done_at_s = now + pause
                 if error is not None and isinstance(action, LoadAction):
-                    self._failures.fail(place, action.spec.version, error, now, need)
+                    version = action.spec.version
+                    self._failures.fail(place, version, error, now, need, lasting=lasting)
                 if isinstance(action, UpdateAcls):
                     self._pushes.sent(place, action.spec.acls, error, now)
         self.changes += 1

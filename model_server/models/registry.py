@@ -5,6 +5,7 @@ A new family is one line in `_FAMILIES` or `_EMBEDDERS`; user modules add models
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,7 +31,7 @@ from model_server.models.families import (
 from model_server.models.layers.embedder import EmbedderClass, EmbedderFamily, EmbedRecipe
 from model_server.models.lookalikes import refuse_lookalike
 from model_server.models.overrides import apply_overrides
-from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass, Recipe
+from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass, Recipe, serving
 from model_server.models.saxml import c4, lm_cloud, saxml_gemma, saxml_gptj, saxml_llama
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
 from sax.names import check_model_path, nearest
@@ -117,6 +118,21 @@ def make_recipe(
     if config is not None:
         found = _of_checkpoint(found, config)
     return found.configure(config, apply_overrides(found.overridable, overrides))
+
+
+def check_overrides(path: str, overrides: Mapping[str, str]) -> None:
+    """Check what needs no checkpoint.
+
+    Raises InvalidRequest naming the override with which no load of the path can succeed, and
+    ModelPathNotFound.
+    """
+    entry = find(path)
+    defaults = entry.overridable
+    if entry.path == _AUTO:  # the checkpoint decides which of these it takes
+        defaults = {k: v for each in families() for k, v in each.model_class().overridable.items()}
+    values = apply_overrides(defaults, overrides)
+    if values.keys() >= SERVING_DEFAULTS.keys():
+        serving(values, sys.maxsize)
 
 
 def _lookup(path: str) -> Entry | None:

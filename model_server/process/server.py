@@ -24,7 +24,13 @@ from model_server.loading.loaded import Loader
 from model_server.loading.memory_plan import Devices
 from model_server.process.health_page import HealthPage, LoopWatch, why_not_ready
 from model_server.process.join import Joiner
+from model_server.services.control_service import (
+    CheckOverrides,
+    ControlService,
+    takes_every_override,
+)
 from model_server.services.custom_service import CustomService
+from model_server.services.fencing import Fencing
 from model_server.services.lm_service import LmService
 from model_server.services.modelet import Modelet
 from model_server.services.prefill_service import PrefillService
@@ -45,6 +51,8 @@ from sax.config import check_addresses
 from sax.errors import NotLoaded, ReplicaLost
 from sax.host import is_loopback, open_warning
 from sax.proto import (
+    control_pb2,
+    control_pb2_grpc,
     custom_pb2,
     custom_pb2_grpc,
     lm_pb2,
@@ -67,6 +75,7 @@ _SERVICES = (
     custom_pb2.DESCRIPTOR.services_by_name["CustomService"].full_name,
     tokens_pb2.DESCRIPTOR.services_by_name["TokenService"].full_name,
     prefill_pb2.DESCRIPTOR.services_by_name["PrefillService"].full_name,
+    control_pb2.DESCRIPTOR.services_by_name["Control"].full_name,
 )
 _GRACE_S = 1.0  # for calls to end by themselves once every request is answered
 
@@ -88,12 +97,14 @@ class ModelServer:
         *,
         model_paths: Callable[[], Sequence[str]],
         compiles_while_serving: Callable[[], int],
+        check_overrides: CheckOverrides = takes_every_override,
         devices: Callable[[], Devices] | None = None,
         page: HealthPage | None = None,
     ) -> None:
         """`devices` is called in `start`; without it, flags alone give the memory. `page` may be
         serving already; without it, one is created.
         """
+        self._check_overrides = check_overrides
         self._config = config
         self._model_paths = model_paths
         self._ask_devices = devices
@@ -227,16 +238,19 @@ class ModelServer:
         return await find_admin(cell=config.cell)
 
     def _add_services(self) -> None:
-        config, server = self._config, self._server
+        config, server, fencing = self._config, self._server, Fencing()
         modelet = Modelet(
             self.servables,
             self._admission,
             cell=config.cell,
             incarnation=config.incarnation,
             memory=self._devices.memory,
+            fencing=fencing,
             security=config.security,
         )
         modelet_pb2_grpc.add_ModeletServicer_to_server(modelet, server)
+        control = ControlService(fencing, self._check_overrides, config.security)
+        control_pb2_grpc.add_ControlServicer_to_server(control, server)
         language = LmService(self._handler, self._embeddings)
         lm_pb2_grpc.add_LMServiceServicer_to_server(language, server)
         custom = CustomService(CustomCalls(self.servables, self._admission))

@@ -27,6 +27,8 @@ class Cells:
 
     def of(self, row: Row) -> Cell:
         """Return a cell with /sax/test/smollm2 ready on every server."""
+        if row.fresh:
+            self.drop(row)
         shape = _shape(row)
         if shape not in self._cells:
             self._cells[shape] = self._start(row, next(self._numbers))
@@ -61,4 +63,6 @@ class Cells:
 
 
 def _shape(row: Row) -> tuple[object, ...]:
-    return row.servers, row.hosts, row.model_server_flags, row.tokens
+    """Rows of one shape share a cell; a fresh one shares with nobody."""
+    own = row.title if row.fresh else ""
+    return row.servers, row.hosts, row.model_server_flags, row.tokens, own

@@ -34,6 +34,7 @@ class Row:
     ends: tuple[str, ...] = ()  # processes that the attack itself ends and starts again
     neighbour: bool = True  # False: the attack takes the only replica, so nobody can be served
     longest_gap_s: float = 0.25  # of the neighbour's streams
+    fresh: bool = False  # True: a cell of its own, dropped afterwards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,7 @@ def row(
     ends: tuple[str, ...] = (),
     neighbour: bool = True,
     longest_gap_s: float = 0.25,
+    fresh: bool = False,
 ) -> Callable[[Attack], Attack]:
     """Add an attack to the table."""
 
@@ -75,6 +77,7 @@ def row(
             ends=ends,
             neighbour=neighbour,
             longest_gap_s=longest_gap_s,
+            fresh=fresh,
         )
         return attack
 
