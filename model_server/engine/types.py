@@ -25,6 +25,8 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     prefill_block: int = 1  # a prefill chunk takes up whole blocks of the budget
     max_prefill_blocks: int | None = None  # per step; None: as many as the budget holds
     queue: int = 256  # waiting sequences before QueueFull
+    max_running_per_account: int | None = None  # None: as many as there are slots
+    max_queued_per_account: int | None = None  # None: up to the queue, and see Engine
 
     @property
     def pages_per_sequence(self) -> int:
