@@ -4,46 +4,21 @@ An account is a caller, known by name or by address; its members are users that 
 such as the anonymous users of a gateway. The next sequence to be admitted is one of the account
 that holds the fewest slots, of two such accounts the one that was served less, and inside an
 account the same holds for its members; a member's own sequences come by priority, then by age.
-
-Served are the tokens computed for an account, those computed again not counted twice. Who comes
-back, or comes for the first time, is taken to have been served as much as an equal share since the
-beginning would have been (`_Peers.clock`): idle time is no credit, and leaving clears no debt. The
-clock goes on while anybody is served, so that newcomers without end cannot keep others waiting.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Collection, Iterable, Iterator
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from model_server.engine.sequence import Sequence
+from model_server.engine.shares import Holder, Peers, fresh_tokens
 
-_MOST_REMEMBERED = 4096  # holders that left and were served more than their share
-
-
-class _Holder:
-    """Somebody who holds slots: an account or a member of one."""
-
-    __slots__ = ("charged", "live", "name", "running", "waiting")
-
-    def __init__(self, name: str, charged: float) -> None:
-        self.name = name
-        self.charged = charged  # tokens, without those of the sequences that run
-        self.live = 0
-        self.waiting = 0
-        self.running: list[Sequence] = []
-
-    @property
-    def served(self) -> float:
-        return self.charged + sum(map(_fresh, self.running))
-
-    @property
-    def load(self) -> tuple[int, float]:
-        return len(self.running), self.served
+H = TypeVar("H", bound=Holder)
 
 
-class _Member(_Holder):
+class _Member(Holder):
     __slots__ = ("account", "queue", "unfinished")
 
     def __init__(self, name: str, charged: float, account: _Account) -> None:
@@ -61,54 +36,16 @@ class _Member(_Holder):
         return all(_urgency(self.queue[0]) < _urgency(other) for other in self.unfinished)
 
 
-class _Account(_Holder):
+class _Account(Holder):
     __slots__ = ("members",)
 
     def __init__(self, name: str, charged: float) -> None:
         super().__init__(name, charged)
-        self.members: _Peers[_Member] = _Peers()
+        self.members: Peers[_Member] = Peers()
 
     @property
     def ready(self) -> bool:
         return self.waiting > 0 and any(member.ready for member in self.members.here.values())
-
-
-H = TypeVar("H", bound=_Holder)
-
-
-class _Peers(Generic[H]):
-    """Holders with equal shares."""
-
-    __slots__ = ("clock", "here", "left")
-
-    def __init__(self) -> None:
-        self.here: dict[str, H] = {}  # with live sequences
-        self.clock = 0.0  # tokens that an equal share since the beginning would have been
-        self.left: dict[str, float] = {}  # tokens charged to those who left, if above the clock
-
-    def start(self, name: str) -> float:
-        """Return what a holder who comes now is charged."""
-        return max(self.clock, self.left.pop(name, 0.0))
-
-    def charge(self, holder: H, tokens: int) -> None:
-        holder.charged += tokens
-        self.clock += tokens / len(self.here)
-
-    def leave(self, holder: H) -> None:
-        del self.here[holder.name]
-        if not self.here:
-            self.left.clear()
-        elif holder.charged > self.clock:
-            self.left[holder.name] = holder.charged
-            if len(self.left) > _MOST_REMEMBERED:
-                self._forget()
-
-    def _forget(self) -> None:
-        """Forget who has no debt any more, and if that is nobody, who left first."""
-        kept = {name: charged for name, charged in self.left.items() if charged > self.clock}
-        if len(kept) == len(self.left):
-            del kept[next(iter(kept))]
-        self.left = kept
 
 
 class Accounts:
@@ -118,7 +55,7 @@ class Accounts:
         self.waiting = 0
         self.unfinished = 0  # running sequences in the middle of their prompts
         self._most_running = most_running  # of one account; None: as many as there are slots
-        self._accounts: _Peers[_Account] = _Peers()
+        self._accounts: Peers[_Account] = Peers()
         self._members: dict[int, _Member] = {}  # by sequence
 
     def __len__(self) -> int:
@@ -165,8 +102,8 @@ class Accounts:
             self.finish_prompt(sequence)
         member.running.remove(sequence)
         account.running.remove(sequence)
-        account.members.charge(member, _fresh(sequence))
-        self._accounts.charge(account, _fresh(sequence))
+        account.members.charge(member, fresh_tokens(sequence))
+        self._accounts.charge(account, fresh_tokens(sequence))
         sequence.lost = max(sequence.lost, sequence.launched)
 
     def remove(self, sequence: Sequence) -> None:
@@ -244,7 +181,7 @@ class Accounts:
         yield from self._from(self._accounts.here.values(), mine.account)
         yield from self._from(mine.account.members.here.values(), mine)
 
-    def _from(self, holders: Collection[_Holder], mine: _Holder) -> Iterator[Sequence]:
+    def _from(self, holders: Collection[Holder], mine: Holder) -> Iterator[Sequence]:
         """Yield from the fullest of the holders, as long as they have two slots more than mine."""
         able = {
             holder.name: sorted(filter(_displaceable, holder.running), key=self._age)
@@ -285,20 +222,15 @@ def _urgency(sequence: Sequence) -> tuple[int, int]:
     return sequence.priority, sequence.id
 
 
-def _fresh(sequence: Sequence) -> int:
-    """Return the positions computed for a running sequence that were not computed before."""
-    return max(0, sequence.launched - sequence.lost)
-
-
 def _displaceable(sequence: Sequence) -> bool:
     return sequence.launched >= 2 * sequence.lost
 
 
-def _served(holder: _Holder) -> float:
+def _served(holder: Holder) -> float:
     return holder.served
 
 
-def _load(holder: _Holder) -> tuple[int, float]:
+def _load(holder: Holder) -> tuple[int, float]:
     return holder.load
 
 
@@ -306,7 +238,7 @@ def _lightest(holders: list[H]) -> H:
     return holders[0] if len(holders) == 1 else min(holders, key=_load)
 
 
-def _uneven(holders: Collection[_Holder]) -> bool:
+def _uneven(holders: Collection[Holder]) -> bool:
     if len(holders) < 2:
         return False
     most = max(len(holder.running) for holder in holders)

@@ -36,6 +36,7 @@ from collections.abc import Collection
 from model_server.engine.accounts import Accounts
 from model_server.engine.limits import check_limits
 from model_server.engine.pages import PagePool
+from model_server.engine.prefill import chunk_length, pages_lacking, pages_to_begin
 from model_server.engine.sequence import Finish, Sequence, SequenceUpdate
 from model_server.engine.types import (
     EngineLimits,
@@ -47,7 +48,6 @@ from model_server.engine.types import (
     Step,
     StepResult,
 )
-
 
 _PATIENCE = 1  # steps that the next in line waits for a slot to come free before it gets one
 
@@ -270,23 +270,13 @@ class Scheduler:
         if not (self._slots or without):
             return False
         page_size = self.limits.page_size
-        wanted = -(-min(len(sequence.tokens), sequence.end) // page_size)
-        wanted += wanted * page_size < sequence.end
-        free = self._pool.free
+        wanted, free = pages_to_begin(sequence, page_size), self._pool.free
         for other in self._running:
             if other in without:
                 free += len(other.pages)
             else:
-                wanted += self._outstanding(other)
+                wanted += pages_lacking(other, page_size)
         return free >= wanted
-
-    def _outstanding(self, sequence: Sequence) -> int:
-        """Return the pages that a running sequence lacks: for its prefill, and one beyond it."""
-        pages, page_size = len(sequence.pages), self.limits.page_size
-        if sequence.launched >= sequence.goal:
-            return pages * page_size < sequence.end
-        prefill = -(-sequence.goal // page_size)
-        return prefill - pages + (prefill * page_size < sequence.end)
 
     def _admit(self, sequence: Sequence) -> None:
         assert not sequence.in_flight, "a victim's last token must be committed first"
@@ -304,7 +294,7 @@ class Scheduler:
     def _chunk(self, sequence: Sequence, draft: _Draft, blocks: int, logit_rows: int) -> None:
         """Add the next chunk of a prefill, as far as these limits and the free pages allow."""
         start = sequence.launched
-        end = start + self._chunk_length(sequence, blocks, logit_rows)
+        end = start + chunk_length(sequence, self.limits, self._pool.free, blocks, logit_rows)
         if end == start:
             return
         if not start:
@@ -326,21 +316,6 @@ class Scheduler:
         self.prefill_tokens += len(tokens)
         if end == sequence.goal:
             self._accounts.finish_prompt(sequence)
-
-    def _chunk_length(self, sequence: Sequence, blocks: int, logit_rows: int) -> int:
-        """Return whole blocks, unless the chunk ends the prefill or logit rows do not allow one."""
-        start, block = sequence.launched, self.limits.prefill_block
-        left = sequence.goal - start
-        room = (len(sequence.pages) + self._pool.free) * self.limits.page_size - start
-        length = min(left, room, blocks * block)
-        if length < left:
-            length -= length % block
-        if sequence.score_from is None:
-            return length
-        scorable = max(sequence.unscored - start, 0) + logit_rows
-        if length > scorable:
-            length = max(scorable - scorable % block, min(scorable, block))
-        return length
 
     def _grant(self, sequence: Sequence, count: int, draft: _Draft) -> None:
         first = len(sequence.pages)
