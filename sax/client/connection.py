@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 import grpc.aio
 from google.protobuf.message import Message
 
-from sax.auth.credentials import own_account, presented_token
+from sax.auth.credentials import own_account, presented_account, presented_token
 from sax.client.inbox import Inbox, Mailbox, Outlet, is_last
 from sax.errors import Cancelled, DeadlineExceeded, ReplicaLost, Retry, SaxError, fresh, meaning
 from sax.proto import tokens_pb2
@@ -145,6 +145,8 @@ class ModelServerConnection:
         number = next(self._numbers)
         message = tokens_pb2.ToServer(generate=codec.encode_generate(number, request))
         message.generate.token = presented_token()
+        if not request.account:
+            message.generate.account = presented_account()
         self._send(message)
         self._inboxes[number] = inbox
         timer = self._start_timer(inbox, timeout_s)
