@@ -174,8 +174,9 @@ class Accounts:
 
         Each is the youngest of an account (or member) that would still have more slots than the
         newcomer's, had all before it been preempted: nobody is displaced back and forth. One that
-        was preempted before must first have computed twice what it lost: recomputing at most
-        doubles anybody's work, and no sequence is displaced more often than its length can double.
+        was preempted before must first have come an eighth further than it was: it loses prompt
+        tokens, hundreds of which cost one step, for tokens that cost a step each, and it can be
+        displaced only as often as its length can grow by an eighth.
         """
         mine = self._members[newcomer.id]
         yield from self._from(self._accounts.here.values(), mine.account)
@@ -223,7 +224,7 @@ def _urgency(sequence: Sequence) -> tuple[int, int]:
 
 
 def _displaceable(sequence: Sequence) -> bool:
-    return sequence.launched >= 2 * sequence.lost
+    return 8 * sequence.launched >= 9 * sequence.lost
 
 
 def _served(holder: Holder) -> float:
