@@ -98,6 +98,14 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
     )
     add("--tls_cert", default="", metavar="PEM", help="certificate; turns on HTTPS")
     add("--tls_key", default="", metavar="PEM", help="private key of the certificate")
+    add(
+        "--trusted_proxies",
+        default="",
+        metavar="ADDRESSES",
+        help="comma-separated addresses or networks of the proxies in front of this gateway, whose "
+        "X-Forwarded-For is believed; users without tokens are told apart by address (default: "
+        "none, the connection's own address counts)",
+    )
     try:
         return GatewayConfig(**vars(parser.parse_args(arguments)))
     except (ValueError, SaxError) as error:
@@ -144,6 +152,7 @@ async def serve(client: CellClient, config: GatewayConfig) -> None:
         lifespan="off",
         ws="none",
         server_header=False,
+        proxy_headers=False,  # http_gateway.client_address reads them, from proxies we trust
         timeout_keep_alive=75,  # longer than clients pool connections, or they hit closed sockets
         ssl_certfile=config.tls_cert or None,
         ssl_keyfile=config.tls_key or None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from http_gateway.client_address import parse_networks
 from sax.config import GATEWAY_PORT, check_address
 
 
@@ -22,6 +23,7 @@ class GatewayConfig:
     tokens: str = ""  # file of names and hashes; "": no authentication
     tls_cert: str = ""
     tls_key: str = ""
+    trusted_proxies: str = ""  # addresses and networks whose X-Forwarded-For is believed
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -38,3 +40,4 @@ class GatewayConfig:
             raise ValueError(f"--max_body_bytes {self.max_body_bytes}: give at least 1")
         if self.max_held_requests < 1:
             raise ValueError(f"--max_held_requests {self.max_held_requests}: give at least 1")
+        parse_networks(self.trusted_proxies)

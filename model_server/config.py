@@ -46,6 +46,14 @@ _POSITIVE = (
     "kv_expiry_seconds",
     "open_seconds",
 )
+_POSITIVE_OR_NONE = (
+    "max_context",
+    "kv_cache_bytes",
+    "memory_limit_bytes",
+    "cpu_devices",
+    "max_running_per_account",
+    "max_queued_per_account",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +81,8 @@ class ModelServerConfig:
     kv_cache_bytes: int | None = None  # None: whole contexts; on a CPU 1 GiB at most
     memory_limit_bytes: int | None = None  # None: memory of the machine or container
     queue: int = 256
+    max_running_per_account: int | None = None  # None: as many as there are slots
+    max_queued_per_account: int | None = None  # None: the whole queue, as long as nobody else asks
     strict_compile: bool = False  # a compile while serving raises instead of only counting
     drain_seconds: float = 20.0
     hosts: str = ""  # of this replica: a count or host names; "": from the environment, else 1
@@ -93,7 +103,7 @@ class ModelServerConfig:
         _check_regex(self.model_filter_regex)
         for name in _POSITIVE:
             _check_positive(name, getattr(self, name))
-        for name in ("max_context", "kv_cache_bytes", "memory_limit_bytes", "cpu_devices"):
+        for name in _POSITIVE_OR_NONE:
             if (value := getattr(self, name)) is not None:
                 _check_positive(name, value)
         for root in self.checkpoint_roots:

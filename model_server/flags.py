@@ -209,6 +209,21 @@ def _add_engine(parser: argparse.ArgumentParser, default: ModelServerConfig) -> 
         help="sequences that may wait for a slot; beyond that callers must retry (%(default)s)",
     )
     flags.add_argument(
+        "--max_running_per_account",
+        type=int,
+        metavar="N",
+        help="slots that one account (the name of a token, else a client address) may hold "
+        "(default: all that no other account waits for)",
+    )
+    flags.add_argument(
+        "--max_queued_per_account",
+        type=int,
+        metavar="N",
+        help="sequences of one account that may wait for a slot; beyond that its callers must "
+        "retry (default: the whole --queue; another account may wait beside a full queue with as "
+        "many as an equal share of it)",
+    )
+    flags.add_argument(
         "--page_size",
         type=int,
         default=default.page_size,

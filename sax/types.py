@@ -250,7 +250,11 @@ class GenerateRequest:
     prompt: str | tuple[int, ...] | tuple[Message, ...]
     sampling: SamplingParams = SamplingParams()
     request_id: str = ""
+    account: str = ""  # whom it is for, of the users behind one caller; "": the caller
+    priority: int = 0  # among the requests of one account; the lowest comes first
 
+
+MOST_PRIORITY = 1000  # and the least is its negative
 
 EmbedInput = str | Sequence[int]  # text or token ids
 

@@ -90,7 +90,9 @@ class OpenAiRoutes:
         job = Job(
             head=head,
             kind="chat.completion.chunk",
-            requests=fan_out(head.id, model_id, (prompt,), body.sampling(), body.choices),
+            requests=fan_out(
+                head.id, model_id, (prompt,), body.sampling(), body.choices, body.priority or 0
+            ),
             n=body.choices,
             include_usage=body.include_usage,
             events=ChatEvents,
@@ -107,7 +109,9 @@ class OpenAiRoutes:
         job = Job(
             head=head,
             kind="text_completion",
-            requests=fan_out(head.id, model_id, body.prompts(), body.sampling(), body.choices),
+            requests=fan_out(
+                head.id, model_id, body.prompts(), body.sampling(), body.choices, body.priority or 0
+            ),
             n=body.choices,
             include_usage=body.include_usage,
             events=CompletionEvents,
@@ -174,6 +178,7 @@ def fan_out(
     prompts: Sequence[Prompt | tuple[Message, ...]],
     sampling: SamplingParams,
     n: int,
+    priority: int = 0,
 ) -> tuple[GenerateRequest, ...]:
     """Return n requests per prompt; with a seed, choice k of a prompt gets seed + k."""
     return tuple(
@@ -182,6 +187,7 @@ def fan_out(
             prompt=prompt,
             sampling=_choice_sampling(sampling, k),
             request_id=f"{reply_id}-{i * n + k}",
+            priority=priority,
         )
         for i, prompt in enumerate(prompts)
         for k in range(n)

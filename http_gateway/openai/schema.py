@@ -12,7 +12,7 @@ from typing import Annotated, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from sax.errors import InvalidRequest, UnsupportedParameter
-from sax.types import SamplingParams
+from sax.types import MOST_PRIORITY, SamplingParams
 
 MAX_CHOICES = 8  # n
 MAX_PROMPTS = 128  # prompts x n of one completion request
@@ -45,7 +45,6 @@ _COMMON: dict[str, tuple[object, ...]] = {
     "guided_regex": (),
     "guided_choice": (),
     "guided_grammar": (),
-    "priority": (0,),
     "return_token_ids": (False,),
     "cache_salt": (),
 }
@@ -150,6 +149,7 @@ class _OpenAiRequest(BaseModel):
     )
     stop_token_ids: Annotated[list[TokenId], Field(max_length=128)] | None = None
     ignore_eos: bool | None = None
+    priority: Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] | None = None  # vLLM's
 
     @property
     def choices(self) -> int:

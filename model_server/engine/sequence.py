@@ -20,6 +20,9 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int  # the context may end the answer earlier
     stop_ids: frozenset[int]
     score_from: int | None = None  # score prompt[score_from:] and generate nothing
+    account: str = ""  # who asks: slots are shared among accounts
+    member: str = ""  # a user of that account, by its own word: divides what the account gets
+    priority: int = 0  # among the requests of one member; the lowest comes first
     # Of an answer begun elsewhere:
     answer: tuple[int, ...] = ()  # its tokens; they do not finish it (see `finish_of`)
     computed: bool = False  # the runner has keys and values for all tokens but the last
@@ -43,6 +46,7 @@ class Sequence:
     """
 
     __slots__ = (
+        "account",
         "computed",
         "end",
         "finish_at",
@@ -51,12 +55,16 @@ class Sequence:
         "in_flight",
         "launched",
         "long",
+        "lost",
+        "member",
         "pages",
+        "priority",
         "recompute_at",
         "sampling",
         "score_from",
         "scores",
         "scores_launched",
+        "since",
         "slot",
         "stop_ids",
         "tokens",
@@ -67,6 +75,9 @@ class Sequence:
         _check(engine_request, context)
         prompt = len(engine_request.prompt)
         self.id = id
+        self.account = engine_request.account
+        self.member = engine_request.member
+        self.priority = engine_request.priority
         self.tokens = [*engine_request.prompt, *engine_request.answer]  # known and committed
         self.computed = engine_request.computed  # False once it has a slot
         self.sampling = engine_request.sampling
@@ -76,6 +87,8 @@ class Sequence:
         if self.score_from is not None:
             self.finish_at = prompt
         self.end = self.finish_at - 1  # positions to compute in all
+        self.since = 0  # the number of steps when it began to wait
+        self.lost = 0  # positions computed when it was preempted, at most
         # Since the sequence last took a slot:
         self.slot = -1  # -1 while waiting
         self.pages: list[int] = []

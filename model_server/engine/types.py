@@ -28,6 +28,8 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     # Longest sequence that the model rotates by its short factors (see `long_positions`); None: the
     # model has only one list.
     short_context: int | None = None
+    max_running_per_account: int | None = None  # None: as many as there are slots
+    max_queued_per_account: int | None = None  # None: up to the queue, and see Engine
 
     @property
     def pages_per_sequence(self) -> int:

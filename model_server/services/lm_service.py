@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from model_server.services.account import account_of_call
 from model_server.services.connection import Delivery, TokenStream
 from model_server.serving.embeddings import Embeddings
 from model_server.serving.engine_request import sample_seeds
@@ -69,7 +70,7 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
 
     async def Generate(self, request: Any, context: Any) -> lm_pb2.GenerateResponse:
         """Return all samples whole, best first."""
-        async with contextlib.aclosing(self._sample(request, GENERATE)) as stream:
+        async with contextlib.aclosing(self._sample(request, GENERATE, context)) as stream:
             async for samples in stream:
                 last = samples
         texts = [
@@ -82,14 +83,16 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
         self, request: Any, context: Any
     ) -> AsyncGenerator[lm_pb2.GenerateStreamResponse]:
         """Stream text as it comes: the client keeps prefix_len characters and appends `text`."""
-        async with contextlib.aclosing(self._sample(request, GENERATE_STREAM)) as stream:
+        async with contextlib.aclosing(self._sample(request, GENERATE_STREAM, context)) as stream:
             async for samples in stream:
                 items = [_stream_item(sample) for sample in samples.all]
                 yield lm_pb2.GenerateStreamResponse(items=items)
 
     async def Score(self, request: Any, context: Any) -> lm_pb2.ScoreResponse:
         refuse_extra_inputs(request.extra_inputs, "Score")
-        logp = await self._handler.score(request.model_key, request.prefix, request.suffix)
+        logp = await self._handler.score(
+            request.model_key, request.prefix, request.suffix, account_of_call(context)
+        )
         return lm_pb2.ScoreResponse(logp=logp)
 
     async def Embed(self, request: Any, context: Any) -> lm_pb2.EmbedResponse:
@@ -102,13 +105,14 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
             "Gradient is not served; LMService here has Generate, GenerateStream, Score and Embed"
         )
 
-    async def _sample(self, request: Any, method: str) -> AsyncGenerator[Samples]:
+    async def _sample(self, request: Any, method: str, context: Any) -> AsyncGenerator[Samples]:
         """Yield the samples as they grow: the same object after every step that added to it."""
         defaults, count = self._handler.defaults(request.model_key)
         question = GenerateRequest(
             model_id=request.model_key,
             prompt=self._handler.query(request.model_key, request.text),
             sampling=sampling_from_extra_inputs(request.extra_inputs, defaults),
+            account=account_of_call(context),
         )
         samples = Samples(count, as_ids=self._handler.answers_ids(request.model_key))
         connection = TokenStream(self._handler, method)

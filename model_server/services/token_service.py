@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from model_server.services.account import account_of_call
 from model_server.services.beats import Beats
 from model_server.services.connection import BEAT, Delivery, TokenStream
 from model_server.serving.embeddings import Embeddings
@@ -22,6 +23,13 @@ from sax.wire.codec import (
     encode_failure,
     put_chunk,
 )
+
+
+class _Sender(NamedTuple):
+    """Who opened a stream."""
+
+    principal: Principal
+    account: str
 
 
 class TokenService(tokens_pb2_grpc.TokenServiceServicer):
@@ -43,8 +51,9 @@ class TokenService(tokens_pb2_grpc.TokenServiceServicer):
         """Run until the caller hangs up, or half-closes and has every answer."""
         connection = TokenStream(self._handler, GENERATE_STREAM)
         self._connections.add(connection)
+        sender = _Sender(caller(), account_of_call(context))
         reader = asyncio.create_task(
-            _read(request_iterator, connection, self._beats, self._authentication)
+            _read(request_iterator, connection, self._beats, self._authentication, sender)
         )
         try:
             while deliveries := await connection.take():
@@ -84,10 +93,13 @@ def _message(deliveries: Sequence[Delivery]) -> tokens_pb2.FromServer:
 
 
 async def _read(
-    request_iterator: Any, connection: TokenStream, beats: Beats, authentication: Authentication
+    request_iterator: Any,
+    connection: TokenStream,
+    beats: Beats,
+    authentication: Authentication,
+    sender: _Sender,
 ) -> None:
     """Start and cancel requests in order, so that a cancel never overtakes its request."""
-    sender = caller()
     try:
         async for message in request_iterator:
             if message.HasField("generate"):
@@ -106,12 +118,12 @@ async def _start(
     connection: TokenStream,
     message: tokens_pb2.Generate,
     authentication: Authentication,
-    sender: Principal,
+    sender: _Sender,
 ) -> None:
     """Start one request as its own user: requests of several users may share a stream."""
     try:
-        authentication.enter_message(message.token, sender)
-        question = decode_generate(message)
+        authentication.enter_message(message.token, sender.principal)
+        question = decode_generate(message, sender.account)
     except SaxError as error:
         connection.fail(message.id, error)
     else:

@@ -9,17 +9,21 @@ import math
 import secrets
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from model_server.engine.engine import EngineRequest
 from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
 from model_server.serving.rendered_chat import Prompt, RenderedChat
 from model_server.text.vocabulary_fit import check_rows
+from sax.auth.acl import Principal
 from sax.errors import InvalidRequest
-from sax.types import GenerateRequest, SamplingParams
+from sax.types import MOST_PRIORITY, GenerateRequest, SamplingParams
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_SEQUENCE = 64  # tokens
 MAX_LOGPROBS = 20
+_LONGEST_ACCOUNT = 256
 _INT32 = 2**31
 _SEEDS = 2**64
 _SEED_STRIDE = 0x9E3779B97F4A7C15  # odd, so every sample of a request gets another seed
@@ -46,6 +50,17 @@ def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
         found = f"{len(sampling.stop_sequence)} tokens"
         raise _out_of_range("stop_sequence", found, f"at most {MAX_STOP_SEQUENCE}")
     check_ids("stop_sequence", sampling.stop_sequence, vocab_size)
+
+
+def check_asker(request: GenerateRequest) -> None:
+    """Raise InvalidRequest for an account or a priority out of range."""
+    if not -MOST_PRIORITY <= request.priority <= MOST_PRIORITY:
+        allowed = f"a whole number from {-MOST_PRIORITY} (first) to {MOST_PRIORITY}"
+        raise _out_of_range("priority", request.priority, allowed)
+    if len(request.account) > _LONGEST_ACCOUNT:
+        raise _out_of_range(
+            "account", f"{len(request.account)} characters", f"at most {_LONGEST_ACCOUNT}"
+        )
 
 
 def prompt_ids(prompt: Prompt | RenderedChat, loaded: Loaded) -> list[int]:
@@ -88,7 +103,18 @@ def make_engine_request(
         # At least 1: the engine refuses a prompt that fills the context, with both numbers.
         max_tokens=max(1, room) if sampling.max_tokens is None else sampling.max_tokens,
         stop_ids=eos | frozenset(sampling.stop_token_ids),
+        priority=request.priority,
     )
+
+
+def of_caller(engine_request: EngineRequest, principal: Principal, account: str) -> EngineRequest:
+    """Enter whose turn the request takes: the principal's, else that of the account it names.
+
+    What a principal says about the user behind it only divides its own turns.
+    """
+    if principal.known:
+        return replace(engine_request, account=principal.name, member=account)
+    return replace(engine_request, account=account)
 
 
 def score_engine_request(prefix: Sequence[int], suffix: Sequence[int]) -> EngineRequest:

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.detokenizer import Detokenizer
 from model_server.serving.engine_request import (
+    check_asker,
     check_sampling,
     make_engine_request,
+    of_caller,
     prompt_ids,
     score_engine_request,
 )
@@ -57,13 +59,15 @@ class Handler:
         try:
             loaded = running.servable.loaded
             check_sampling(request.sampling, loaded.tokenizer.vocab_size)
+            check_asker(request)
             ids = await self._prompt_ids(request.prompt, running.servable)
             running.expect(
                 Detokenizer(
                     loaded.tokenizer, ids, request.sampling, own_text=is_chat(request.prompt)
                 )
             )
-            engine_request = make_engine_request(ids, request, loaded)
+            asked = make_engine_request(ids, request, loaded)
+            engine_request = of_caller(asked, caller(), request.account)
             if self._remote_prefill is None or not self._remote_prefill.take(
                 running, engine_request
             ):
@@ -73,11 +77,13 @@ class Handler:
             raise
         return running
 
-    async def score(self, model_id: str, prefix: str, suffixes: Sequence[str]) -> list[float]:
+    async def score(
+        self, model_id: str, prefix: str, suffixes: Sequence[str], account: str = ""
+    ) -> list[float]:
         """Return the log-probability of each suffix after the prefix, read as Generate reads it."""
         if not suffixes:
             raise InvalidRequest("suffix is empty: send at least one text to score", param="suffix")
-        waiting = [self._score(model_id, prefix, suffix) for suffix in suffixes]
+        waiting = [self._score(model_id, prefix, suffix, account) for suffix in suffixes]
         tasks = [asyncio.ensure_future(one) for one in waiting]
         try:
             return list(await asyncio.gather(*tasks))
@@ -133,7 +139,7 @@ class Handler:
             return prompt_ids(prompt, loaded)
         return await asyncio.to_thread(prompt_ids, prompt, loaded)
 
-    async def _score(self, model_id: str, prefix: str, suffix: str) -> float:
+    async def _score(self, model_id: str, prefix: str, suffix: str, account: str) -> float:
         outcome: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         running = self._begin(model_id, SCORE, lambda chunk: _settle(outcome, chunk))
         loaded = running.servable.loaded
@@ -142,7 +148,7 @@ class Handler:
             ids, target = await asyncio.to_thread(scored_ids, asked, suffix, loaded)
             _check_scorable(ids, target)
             check_rows((*ids, *target), loaded.vocab, loaded.tokenizer)
-            running.submit(score_engine_request(ids, target))
+            running.submit(of_caller(score_engine_request(ids, target), caller(), account))
         except BaseException as exc:
             self._refuse(running, exc)
             raise

@@ -77,8 +77,9 @@ class LmServable:
         """Hold a place in the queue until `submit` or `release`. Raises as `submit` does."""
         self._engine.reserve(engine_request)
 
-    def release(self) -> None:
-        self._engine.release()
+    def release(self, engine_request: EngineRequest) -> None:
+        """Give up a reserved place."""
+        self._engine.release(engine_request.account)
 
     def cancel(self, sequence: int) -> None:
         """Free the sequence's slot and pages; its receiver gets no more updates."""

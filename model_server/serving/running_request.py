@@ -42,7 +42,7 @@ class RunningRequest:
         self._on_end = on_end
         self._answer: Detokenizer | None = None  # None for scored sequences
         self._sequence: int | None = None
-        self._reserved = False  # holds a place in the engine's queue
+        self._reserved: EngineRequest | None = None  # holds a place in the engine's queue
         self._way: asyncio.Task[None] | None = None  # remote prefill in progress
         self._began_s = time.monotonic()
         self._first_s: float | None = None
@@ -59,22 +59,22 @@ class RunningRequest:
     def reserve(self, engine_request: EngineRequest) -> None:
         """Reserve a place in the engine's queue. Raises as the engine does."""
         self.servable.reserve(engine_request)
-        self._reserved = True
+        self._reserved = engine_request
 
     def submit_reserved(
         self, engine_request: EngineRequest, announce: Announce | None = None
     ) -> None:
         """Submit the sequence in its reserved place. Raises as the engine does."""
-        self._reserved = False
+        self._reserved = None
         self._sequence = self.servable.submit(
             engine_request, self.receive, reserved=True, announce=announce
         )
 
     def release(self) -> None:
         """Release the reserved place, if there is one. Idempotent."""
-        if self._reserved:
-            self._reserved = False
-            self.servable.release()
+        if self._reserved is not None:
+            reserved, self._reserved = self._reserved, None
+            self.servable.release(reserved)
 
     def follow(self, way: asyncio.Task[None]) -> None:
         """Attach the remote prefill task, to be cancelled with this request."""

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 import grpc.aio
 from google.protobuf.message import Message
 
-from sax.auth.credentials import own_account, presented_token
+from sax.auth.credentials import own_account, presented_account, presented_token
 from sax.client.inbox import Inbox, Mailbox, Outlet, is_last
 from sax.client.pulse import SILENCE_S, Pulse
 from sax.errors import Cancelled, DeadlineExceeded, ReplicaLost, Retry, SaxError, fresh, meaning
@@ -150,6 +150,8 @@ class ModelServerConnection:
         number = next(self._numbers)
         message = tokens_pb2.ToServer(generate=codec.encode_generate(number, request))
         message.generate.token = presented_token()
+        if not request.account:
+            message.generate.account = presented_account()
         self._send(message)
         self._inboxes[number] = inbox
         self._pulse.watch()

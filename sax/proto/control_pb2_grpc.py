@@ -138,4 +138,3 @@ class Control(object):
             timeout,
             metadata,
             _registered_method=True)
-

@@ -24,18 +24,22 @@ def encode_generate(request_number: int, request: GenerateRequest) -> tokens_pb2
     msg = tokens_pb2.Generate(id=request_number)
     _put(msg, "model_key", request.model_id, "model_id")
     _put(msg, "request_id", request.request_id)
+    _put(msg, "account", request.account)
+    _put(msg, "priority", request.priority)
     _put_prompt(msg, request.prompt)
     _put_sampling(msg.sampling, request.sampling)
     return msg
 
 
-def decode_generate(msg: tokens_pb2.Generate) -> GenerateRequest:
-    """Decode a request; its number stays in the message."""
+def decode_generate(msg: tokens_pb2.Generate, account: str = "") -> GenerateRequest:
+    """Decode a request; its number stays in the message. `account`: if the message names none."""
     return GenerateRequest(
         model_id=msg.model_key,
         prompt=_decode_prompt(msg),
         sampling=_decode_sampling(msg.sampling),
         request_id=msg.request_id,
+        account=msg.account or account,
+        priority=msg.priority,
     )
 
 

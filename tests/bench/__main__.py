@@ -21,6 +21,7 @@ from tests.bench import (
     bench_control_plane,
     bench_engine,
     bench_failover,
+    bench_fairness,
     bench_gateway,
     bench_gpu_attention,
     bench_loading,
@@ -48,6 +49,7 @@ BENCHES: dict[str, Callable[[], Table | list[Table]]] = {
     "quantization": bench_quantization.run,
     "seeds": bench_seeds.run,
     "gpu_attention": bench_gpu_attention.run,  # no table where there is no GPU
+    "fairness": bench_fairness.run,
     "lockstep": bench_lockstep.run,
     "plan": bench_plan.run,
     "gateway": bench_gateway.run,

@@ -261,3 +261,10 @@ def test_a_completion_refuses_what_it_cannot_do(fields: dict[str, object], param
 def test_a_completion_accepts_what_changes_nothing():
     assert completion(echo=False, suffix=None, best_of=1, n=1, logprobs=2).sampling().logprobs == 2
     assert completion(n=3, best_of=3).choices == 3
+
+
+@pytest.mark.parametrize("priority", [-1001, 1001, 1.5, True])
+def test_a_priority_is_a_whole_number_within_bounds(priority: object):
+    assert chat(priority=-1000).priority == -1000
+    with pytest.raises(ValidationError, match="priority"):
+        chat(priority=priority)

@@ -97,8 +97,17 @@ class Trace:
         return step
 
     def _check_chunk(self, row: Row) -> None:
-        """Prompts are prefilled one after the other, in whole blocks up to their last chunk."""
-        elders = [id for id in self._unfinished if id < row.sequence]
+        """A member's prompts are prefilled one after the other, the most urgent first, in whole
+        blocks up to their last chunk.
+        """
+        mine = self._submissions[row.sequence]
+        elders = [
+            id
+            for id in self._unfinished
+            if id < row.sequence
+            and user_of(self._submissions[id]) == user_of(mine)
+            and self._submissions[id].priority <= mine.priority
+        ]
         assert all(self.answers[id].finish for id in elders), "it overtook an older prompt"
         asked, block = self._submissions[row.sequence], self.scheduler.limits.prefill_block
         scored = asked.score_from is not None
@@ -132,6 +141,11 @@ def run(limits: EngineLimits, asks: list[Ask]) -> Trace:
     trace.finish()
     trace.answers = {place: trace.answers[ids[place]] for place in sorted(ids)}
     return trace
+
+
+def user_of(engine_request: EngineRequest) -> tuple[str, str]:
+    """The account and its member."""
+    return engine_request.account, engine_request.member
 
 
 def pages_of(engine_request: EngineRequest, limits: EngineLimits) -> np.ndarray:

@@ -7,14 +7,17 @@ import pytest
 
 from model_server.engine.engine import EngineRequest
 from model_server.serving.engine_request import (
+    check_asker,
     check_sampling,
     make_engine_request,
+    of_caller,
     prompt_ids,
     sample_seeds,
     score_engine_request,
 )
 from model_server.serving.rendered_chat import Prompt, RenderedChat
 from model_server.text.tokenizer import ByteTokenizer
+from sax.auth.acl import ANYONE, Principal
 from sax.errors import InvalidRequest
 from sax.types import GenerateRequest, ModelSpec, SamplingParams
 from tests.model_server.fake_model import LIMITS, FakeModels
@@ -134,3 +137,20 @@ def test_samples_have_different_seeds_and_the_first_is_the_callers() -> None:
     assert seeds == sample_seeds(5, 4)
     assert sample_seeds(None, 1) != sample_seeds(None, 1)
     assert all(0 <= seed < 2**64 for seed in sample_seeds(2**64 - 1, 4))
+
+
+def test_a_turn_is_the_principals_and_an_account_that_it_names_only_divides_it() -> None:
+    scored = score_engine_request([1], [2])
+    verified = of_caller(scored, Principal("gateway"), "10.0.0.7")
+    assert (verified.account, verified.member) == ("gateway", "10.0.0.7")
+    anonymous = of_caller(scored, ANYONE, "10.0.0.7")
+    assert (anonymous.account, anonymous.member) == ("10.0.0.7", "")
+
+
+@pytest.mark.parametrize(("field", "value"), [("priority", 1001), ("account", "a" * 257)])
+def test_a_priority_or_an_account_out_of_range_is_refused_by_name(
+    field: str, value: object
+) -> None:
+    with pytest.raises(InvalidRequest, match=f"^{field} is ") as refused:
+        check_asker(GenerateRequest(model_id="m", prompt="hi", **{field: value}))  # pyright: ignore
+    assert refused.value.param == field

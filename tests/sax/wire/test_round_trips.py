@@ -116,6 +116,8 @@ REQUESTS = st.builds(
     prompt=TEXT | st.lists(I32, max_size=4).map(tuple) | CHATS,
     sampling=SAMPLING,
     request_id=TEXT,
+    account=TEXT,
+    priority=I32,
 )
 CHUNKS = st.builds(
     TokenChunk,
