@@ -25,7 +25,7 @@ from sax.errors import InvalidRequest, Unavailable
 
 QUICK_S = 0.2  # processor time of a chat in the quick lane
 SLOW_S = 1.0  # and in the slow one
-_WAIT_S = 3.0  # a chat that waited longer behind others is refused
+_WAIT_S = 3.0  # a chat that waited longer in the slow lane is refused
 _SLOW_FOR_S = 60.0  # how long a template stays in the slow lane after its last slow chat
 _IDLE_S = 60.0  # after this the slow lane's process ends; its next chat starts another
 _NICE = 5  # the slow lane computes when the engine leaves processor time
@@ -110,7 +110,8 @@ class _Lane:
                 chat.answer.set_exception(exc)
 
     def _do(self, chat: _WaitingChat) -> None:
-        if not chat.patient and time.monotonic() - chat.since_s > _WAIT_S:
+        waited_s = 0.0 if chat.patient or self._pass_on else time.monotonic() - chat.since_s
+        if waited_s > _WAIT_S:
             # Not QueueFull: the caller would send it to another replica, with the same template.
             raise Unavailable(
                 f"the chat waited {_WAIT_S:g} s for others with a slow template: send it later",
@@ -121,6 +122,7 @@ class _Lane:
         except ProcessEnded as exc:
             self._again(chat)
             if self._pass_on is not None:
+                chat.since_s = time.monotonic()  # it waits for others from here on
                 self._pass_on(chat)
                 return
             answer = Answer("runaway", str(exc))
