@@ -58,6 +58,7 @@ def test_longrope_has_a_second_list_where_the_served_context_needs_it() -> None:
         np.testing.assert_allclose(rope.frequencies, plain / [1, 2], rtol=1e-6)
         assert rope.short_context == (64 if long else None)
         if long:
+            assert rope.long_frequencies is not None
             np.testing.assert_allclose(rope.long_frequencies, plain / long, rtol=1e-6)
         # Both lists sharpen attention by how much longer the context became.
         assert rope.scale == pytest.approx((1 + np.log(4) / np.log(64)) ** 0.5)
@@ -68,6 +69,7 @@ def test_marked_tokens_are_turned_by_the_long_list_and_others_by_the_short(
     tokens: list[tuple[int, bool]],
 ) -> None:
     rope = rope_of(LONG, 4)
+    assert rope.long_frequencies is not None
     one_list = {
         False: replace(rope, long_frequencies=None),
         True: replace(rope, long_frequencies=None, frequencies=rope.long_frequencies),
