@@ -33,6 +33,7 @@ SERVER_NAME_VARIABLE = "SAX_TLS_SERVER_NAME"
 
 TOKEN_KEY = "authorization"  # in both gRPC metadata and HTTP headers
 SCHEME = "Bearer "
+OPENER_KEY = "sax-opener"  # gRPC metadata: the token of who opens a stream for others to use
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -115,6 +116,16 @@ def presented_token() -> str:
 def call_metadata() -> Metadata:
     token = presented_token()
     return ((TOKEN_KEY, SCHEME + token),) if token else ()
+
+
+def opener_metadata() -> Metadata:
+    """Metadata for opening a stream that carries the requests of several users.
+
+    It proves that a known caller opens the stream, and gives its requests no rights. Our own token,
+    or without one the token of the user whose request opens the stream.
+    """
+    token = Credentials.ours().current_token() or presented_token()
+    return ((OPENER_KEY, token),) if token else ()
 
 
 @contextmanager
