@@ -37,6 +37,15 @@ _OPENAI_CODES: dict[type[SaxError], str] = {
     Unauthenticated: "invalid_api_key",
 }
 
+_HTTP_CODES = {
+    404: "unknown_url",
+    405: "method_not_allowed",
+    408: "request_timeout",
+    413: "body_too_large",
+    431: "headers_too_large",
+    503: "too_many_connections",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
@@ -68,6 +77,8 @@ class Problem:
     def headers(self) -> dict[str, str]:
         if self.status == 401:
             return {"www-authenticate": 'Bearer realm="sax"'}
+        if self.status == 408:
+            return {"connection": "close"}
         if self.retry_after_s is None:
             return {}
         return {"retry-after": str(max(1, math.ceil(self.retry_after_s)))}
@@ -110,9 +121,7 @@ def _from_validation(error: ValidationError) -> Problem:
 
 
 def _http_code(status: int) -> str:
-    return {404: "unknown_url", 405: "method_not_allowed", 413: "body_too_large"}.get(
-        status, "http_error"
-    )
+    return _HTTP_CODES.get(status, "http_error")
 
 
 def _snake(name: str) -> str:
