@@ -97,7 +97,8 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
         "--body_timeout_s",
         type=float,
         default=default.body_timeout_s,
-        help="time limit for the body of a request to arrive (%(default)s)",
+        help="time limit for the body of a request to arrive; each 32 KiB that arrive add a second "
+        "(%(default)s)",
     )
     add(
         "--keep_alive_s",

@@ -23,7 +23,7 @@ class GatewayConfig:
     request_timeout_s: float = 600.0
     max_body_bytes: int = 8 << 20
     header_timeout_s: float = 10.0  # for the head of a request
-    body_timeout_s: float = 60.0  # for the body after it
+    body_timeout_s: float = 10.0  # for the body after it, and a second more per 32 KiB of it
     keep_alive_s: float = 75.0  # longer than clients pool connections, or they hit closed sockets
     max_connections: int = 4096
     max_held_requests: int = 256  # per model, waiting for its first replica

@@ -1,8 +1,8 @@
 """A client's connection: uvicorn's, with limits on how long and how large a request may arrive.
 
 uvicorn itself waits for ever for the first request of a connection, for the rest of a head and for
-a body, and collects headers without end. A late body is answered by `http_gateway.envelope`, in the
-format of its route; here its connection ends.
+a body that is answered already, and collects headers without end. `http_gateway.envelope` bounds
+the bodies that routes wait for, since it can answer in their formats.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from http_gateway.problems import answer
 
 MAX_HEAD_BYTES = 64 << 10  # request line and headers
 
-_BODY_MARGIN_S = 2.0  # for the envelope to answer first
 _UNWANTED_BODY_S = 5.0  # for the rest of a body that is answered already
 _LINGER_S = 1.0  # a refused client may still send: to close at once would reset, and lose the reply
 _LINGER_BYTES = 4 << 20
@@ -64,7 +63,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._waiting = bounds.waiting
         self._stage = _Arrival.IDLE
         self._timer: asyncio.TimerHandle | None = None
-        self._timed: _Arrival = _Arrival.COMPLETE  # the stage that the timer is for
+        self._unwanted = False  # the body, since its request is answered already
         self._head_bytes = 0  # that the parser has reported
         self._fed = 0  # bytes that the parser keeps, of a head or of headers after a body
         self._chunk = 0
@@ -130,7 +129,9 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._stage = _Arrival.COMPLETE
+        self._stage = _Arrival.IDLE if self._unwanted else _Arrival.COMPLETE
+        self._unwanted = False
+        self._cancel_timer()
         self._fed = -self._chunk  # nothing in this chunk counts for the next head
         self._waiting.pop(self, None)
         super().on_message_complete()
@@ -143,6 +144,7 @@ class BoundedConnection(HttpToolsProtocol):
         if self._stage is _Arrival.COMPLETE:
             self._stage = _Arrival.IDLE  # uvicorn's own timer closes a connection that stays idle
         elif self._stage is _Arrival.BODY:
+            self._unwanted = True
             self._start_timer(_UNWANTED_BODY_S)
 
     def send_400_response(self, msg: str) -> None:
@@ -158,21 +160,15 @@ class BoundedConnection(HttpToolsProtocol):
     # Time
 
     def _watch(self) -> None:
-        """Run a timer for what has to arrive next; one that runs for it already goes on."""
-        stage = self._stage
-        if stage is _Arrival.COMPLETE:
-            return self._cancel_timer()
-        same_wait = self._timed is stage or (self._timed, stage) == (_Arrival.IDLE, _Arrival.HEAD)
-        if self._timer is not None and same_wait:
-            return
-        if stage is _Arrival.BODY:
-            self._start_timer(self._config.body_timeout_s + _BODY_MARGIN_S)
-        else:
-            self._start_timer(self._config.header_timeout_s)
+        """Run a timer while a head is awaited; one that runs for it already goes on."""
+        if self._stage in (_Arrival.IDLE, _Arrival.HEAD):
+            if self._timer is None:
+                self._start_timer(self._config.header_timeout_s)
+        elif not self._unwanted:
+            self._cancel_timer()
 
     def _start_timer(self, seconds: float) -> None:
         self._cancel_timer()
-        self._timed = self._stage
         self._timer = self.loop.call_later(seconds, self._late)
 
     def _cancel_timer(self) -> None:

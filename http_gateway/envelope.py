@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 _ID_LENGTH = 128
 _NO_ANSWER = 499
+_RATE = 32 << 10  # bytes of a body that earn it a further second
 
 
 class RequestEnvelope:
@@ -109,7 +110,7 @@ class _BoundedBody:
         announced = headers.get("content-length", "")
         self._announced = int(announced) if announced.isascii() and announced.isdigit() else 0
         self._size = 0
-        self._deadline: float | None = None
+        self._began_s: float | None = None
         self._complete = False
 
     async def __call__(self) -> Message:
@@ -127,17 +128,18 @@ class _BoundedBody:
 
     async def _more(self) -> Message:
         """Wait for more of the body until the deadline. Raises HTTPException."""
-        if self._deadline is None:
-            self._deadline = asyncio.get_running_loop().time() + self._limit_s
+        if self._began_s is None:
+            self._began_s = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout_at(self._deadline):
+            async with asyncio.timeout_at(self._began_s + self._limit_s + self._size / _RATE):
                 message = await self._receive()
         except TimeoutError as exc:
             self._complete = True
             raise HTTPException(
                 408,
-                f"the body did not arrive within {self._limit_s:g} s: send it faster, or start the "
-                "gateway with a larger --body_timeout_s",
+                f"the body came too slowly: {self._size} bytes in {self._limit_s:g} s and a second "
+                f"for each {_RATE} bytes; send it faster, or start the gateway with a larger "
+                "--body_timeout_s",
             ) from exc
         self._complete = not message.get("more_body", False)
         return message

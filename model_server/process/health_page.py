@@ -17,6 +17,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from sax.format import shortened
+
 STUCK_S = 60.0  # no correct callback takes this long: loads and compiles run on other threads
 _TICK_S = 1.0
 _REQUEST_S = 10.0  # a client that sends nothing for this long is let go, and its thread with it
@@ -155,7 +157,7 @@ class HealthPage:
             return _status(self.trouble() or self.waiting(), "ready")
         if path == "/metrics":
             return "503 Service Unavailable", "starting: there are no metrics yet"
-        return "404 Not Found", f"no {path} here: /healthz, /readyz, /metrics"
+        return "404 Not Found", f"no {shortened(path)} here: /healthz, /readyz, /metrics"
 
 
 def _status(problem: str, well: str) -> tuple[str, str]:

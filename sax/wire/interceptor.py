@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError
 from sax import errors, need
 from sax.auth.authentication import NO_AUTHENTICATION, Authentication, is_open
 from sax.errors import Internal, InvalidRequest, SaxError
+from sax.format import LONGEST_QUOTE, without_long_words
 from sax.wire.rpc import ERROR_KEY, NEED_KEY, PARAM_KEY, RETRY_AFTER_KEY
 from sax.wire.strangers import Strangers
 
@@ -37,7 +38,6 @@ Take = Callable[[Any], Awaitable[Any]]  # from what gRPC hands over to what the 
 # Percent-encoded bytes; gRPC refuses headers larger than about 8 KiB in total.
 _MAX_TEXT = 4000
 _MAX_PARAM = 400
-_MAX_PARAM_CHARACTERS = 200
 
 _CANCELLED_BY_CALLER = (grpc.aio.AbortError, asyncio.CancelledError, GeneratorExit)
 
@@ -198,14 +198,15 @@ async def _abort(context: Context, exc: Exception) -> NoReturn:
         logger.error("a servicer method failed", exc_info=exc)
         error = Internal("internal error; the server's log has the details")
     code = grpc.StatusCode[errors.meaning(error).grpc]
-    await context.abort(code, _fit(error.text, _MAX_TEXT), error_metadata(error))
+    text = _fit(without_long_words(error.text), _MAX_TEXT)
+    await context.abort(code, text, error_metadata(error))
 
 
 def error_metadata(error: SaxError) -> tuple[tuple[str, str], ...]:
     """Return the trailing metadata from which `to_sax_error` rebuilds this error."""
     pairs = [(ERROR_KEY, errors.wire_name(error))]
     if error.param is not None:
-        param = error.param[:_MAX_PARAM_CHARACTERS]
+        param = error.param[:LONGEST_QUOTE]
         pairs.append((PARAM_KEY, quote(_fit(param, _MAX_PARAM))))
     if error.retry_after_s is not None:
         pairs.append((RETRY_AFTER_KEY, repr(float(error.retry_after_s))))
