@@ -108,6 +108,7 @@ def many_headers(cell: Cell) -> str:
     start = b"GET /healthz HTTP/1.1\r\nhost: x\r\n"
     one = start + b"x: " + b"v" * (1 << 20) + b"\r\n\r\n"
     many = start + b"".join(b"x%d: v\r\n" % i for i in range(1 << 17)) + b"\r\n"
-    codes = {answered(connect(cell, head)) for _ in range(50) for head in (one, many)}
+    sent = [connect(cell, head) for _ in range(50) for head in (one, many)]
+    codes = {answered(connection) for connection in sent}
     assert codes == {"431"}, codes
     return "431, and the connection closed"
