@@ -13,6 +13,7 @@ from sax.auth.security import OPEN_TO_ALL, Security
 from sax.config import GROUP_PORT, MODEL_METRICS_PORT, MODEL_PORT, check_address
 from sax.host import machine_memory
 from sax.names import CellId
+from sax.wire.rpc import REQUEST_BYTES
 
 _TERMINATED = 143  # a shell's status for SIGTERM
 
@@ -94,6 +95,7 @@ class ModelServerConfig:
     prefill: bool = False  # prefill for servers that name this one in --prefill_servers
     prefill_servers: tuple[str, ...] = ()  # host:port of servers that prefill for this one
     kv_expiry_seconds: float = 60.0  # until unfetched keys and values are freed
+    max_message_bytes: int = REQUEST_BYTES  # of one gRPC request
     security: Security = OPEN_TO_ALL
     incarnation: str = field(default_factory=lambda: secrets.token_hex(16))
 
@@ -108,6 +110,11 @@ class ModelServerConfig:
                 _check_positive(name, value)
         for root in self.checkpoint_roots:
             _check_root(root)
+        if not REQUEST_BYTES <= self.max_message_bytes < 2**31:
+            raise ValueError(
+                f"--max_message_bytes is {self.max_message_bytes}: give at least {REQUEST_BYTES}, "
+                f"which every client counts on, and at most {2**31 - 1}, which gRPC can send"
+            )
         for address in self.prefill_servers:
             check_address(address, "--prefill_servers")
 

@@ -82,6 +82,13 @@ def _add_network(parser: argparse.ArgumentParser, default: ModelServerConfig) ->
         "of a replica; 0: any free one, -1: off (%(default)s)",
     )
     flags.add_argument(
+        "--max_message_bytes",
+        type=int,
+        default=default.max_message_bytes,
+        help="largest gRPC request; it is refused before it is read. Raise it for custom methods "
+        "that take more (%(default)s)",
+    )
+    flags.add_argument(
         "--sax_cell",
         default=default.sax_cell,
         help='cell to serve, as /sax/<cell>; "" joins none and accepts any model (%(default)s)',

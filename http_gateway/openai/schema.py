@@ -12,6 +12,7 @@ from typing import Annotated, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.format import shortened
 from sax.types import MOST_PRIORITY, SamplingParams
 
 MAX_CHOICES = 8  # n
@@ -97,7 +98,8 @@ def refuse_unsupported(
     for name, value in (extra or {}).items():
         if name in harmless or (name in no_op and _changes_nothing(value, no_op[name])):
             continue
-        raise UnsupportedParameter(_refusal(at + name, no_op.get(name)), param=at + name)
+        path = at + shortened(name)
+        raise UnsupportedParameter(_refusal(path, no_op.get(name)), param=path)
 
 
 def _changes_nothing(value: object, no_op: tuple[object, ...]) -> bool:

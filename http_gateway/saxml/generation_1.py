@@ -17,6 +17,7 @@ from starlette.responses import Response
 from http_gateway.backend import Backend
 from http_gateway.saxml.routes import listed, samples
 from sax.errors import InvalidRequest
+from sax.format import quoted
 from sax.scaling import check_replicas
 
 _PUBLISH_KEYS = ("model", "model_path", "checkpoint", "replicas")
@@ -114,4 +115,4 @@ def _replicas(value: object) -> int:
     if isinstance(value, int | str) and not isinstance(value, bool):
         with suppress(ValueError):
             return check_replicas(int(value))
-    raise InvalidRequest(f"replicas: {value!r} is not a number of replicas", param="replicas")
+    raise InvalidRequest(f"replicas: {quoted(value)} is not a number of replicas", param="replicas")

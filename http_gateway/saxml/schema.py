@@ -11,6 +11,7 @@ from typing import Annotated, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from sax.errors import InvalidRequest
+from sax.format import quoted, shortened
 from sax.scaling import MOST_REPLICAS, Scaling, named
 from sax.wire.extra_inputs import ExtraInputs
 
@@ -21,9 +22,6 @@ DEFAULT_EXTRA_INPUTS: ExtraInputs = {
     "per_example_top_k": 200.0,
     "per_example_top_p": 0.95,
 }
-
-
-_SHOWN = 200  # characters of a bad value to quote
 
 
 def read_overrides(value: object) -> object:
@@ -44,7 +42,7 @@ def _json_text(key: str, value: object) -> str:
         json.loads(value)
     except (ValueError, RecursionError) as exc:
         raise ValueError(
-            f'{key}={value[:_SHOWN]} is not JSON text: a string needs "quotes"'
+            f'{shortened(key)}={shortened(value)} is not JSON text: a string needs "quotes"'
         ) from exc
     return value
 
@@ -56,14 +54,14 @@ def _overrides_from_text(text: str) -> dict[str, str]:
     while rest:
         key, equals, tail = rest.partition("=")
         if not equals or not key or any(letter.isspace() for letter in key):
-            raise ValueError(f"{rest!r}: write KEY=VALUE pairs with a space between them")
+            raise ValueError(f"{quoted(rest)}: write KEY=VALUE pairs with a space between them")
         try:
             _, end = decoder.raw_decode(tail)
         except (ValueError, RecursionError) as exc:
-            word = tail.split(maxsplit=1)[0][:_SHOWN] if tail.strip() else ""
-            raise ValueError(f'{key}={word} is not JSON text: a string needs "quotes"') from exc
+            word = shortened(f"{key}={tail}".split(maxsplit=1)[0])
+            raise ValueError(f'{word} is not JSON text: a string needs "quotes"') from exc
         if tail[end:] and not tail[end].isspace():
-            raise ValueError(f"{key}={tail}: a space must follow the value")
+            raise ValueError(f"{quoted(rest)}: a space must follow the value")
         overrides[key], rest = tail[:end], tail[end:].strip()
     return overrides
 

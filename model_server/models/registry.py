@@ -34,6 +34,7 @@ from model_server.models.overrides import apply_overrides
 from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass, Recipe, serving
 from model_server.models.saxml import c4, lm_cloud, saxml_gemma, saxml_gptj, saxml_llama
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
+from sax.format import quoted
 from sax.names import check_model_path, nearest
 
 _Recipes = ModelClass | EmbedderClass
@@ -98,7 +99,7 @@ def find(path: str) -> Entry:
         close = nearest(path, _ENTRIES)
         hint = f"nearest: {', '.join(close)}" if close else f"known: {_overview()}"
         raise ModelPathNotFound(
-            f"no model path {path!r} on this server; {hint}", param="model_path"
+            f"no model path {quoted(path)} on this server; {hint}", param="model_path"
         )
     return found
 
@@ -165,7 +166,7 @@ def _known(
     if family is None:
         there = sorted(name for family in families() for name in family.model_types)
         raise CheckpointError(
-            f"model_type {config.get('model_type')!r} is not supported; supported: "
+            f"model_type {quoted(config.get('model_type'))} is not supported; supported: "
             f"{', '.join(there)}"
         )
     return family

@@ -65,7 +65,8 @@ from sax.proto import (
     tokens_pb2_grpc,
 )
 from sax.types import ModelSpec, ServerInfo
-from sax.wire.rpc import SERVER_OPTIONS, ErrorInterceptor
+from sax.wire.interceptor import ErrorInterceptor
+from sax.wire.rpc import server_options
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +123,8 @@ class ModelServer:
         self._tokens = TokenService(self._handler, self._embeddings, authentication)
         self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
         self._server = grpc.aio.server(
-            interceptors=[ErrorInterceptor(authentication)], options=SERVER_OPTIONS
+            interceptors=[ErrorInterceptor(authentication)],
+            options=server_options(config.max_message_bytes),
         )
         self._page = page or HealthPage()
         self._loop = LoopWatch()

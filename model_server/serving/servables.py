@@ -18,6 +18,7 @@ from model_server.serving.lm_servable import LmServable
 from model_server.serving.servable import Servable, StatusEvent, make_servable, transition
 from sax.auth.acl import OPEN, MethodAcls, parse_acls
 from sax.errors import Cancelled, NotLoaded, ReplicaLost, SaxError, ShuttingDown
+from sax.format import shortened
 from sax.need import Need
 from sax.types import ModelSpec, Progress, ServableInfo, ServableStatus
 
@@ -255,7 +256,7 @@ class Servables:
             why = f": {entry.reason}" if entry.reason else ""
             return f"{model_id} is {entry.status} on this server{why}"
         held = ", ".join(servable.model_id for servable in self.loaded()) or "no model"
-        return f"this server does not hold {model_id}; it holds {held}"
+        return f"this server does not hold {shortened(model_id)}; it holds {held}"
 
 
 def _same(wish: ModelSpec | None, spec: ModelSpec) -> bool:

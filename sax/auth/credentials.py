@@ -34,6 +34,7 @@ SERVER_NAME_VARIABLE = "SAX_TLS_SERVER_NAME"
 TOKEN_KEY = "authorization"  # in both gRPC metadata and HTTP headers
 ACCOUNT_KEY = "sax-account"  # in gRPC metadata: whom the caller asks for, by its own word
 SCHEME = "Bearer "
+OPENER_KEY = "sax-opener"  # gRPC metadata: the token of who opens a stream for others to use
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -123,6 +124,16 @@ def call_metadata() -> Metadata:
     token, account = presented_token(), presented_account()
     pairs = ((TOKEN_KEY, SCHEME + token), (ACCOUNT_KEY, account))
     return tuple(pair for pair, given in zip(pairs, (token, account), strict=True) if given)
+
+
+def opener_metadata() -> Metadata:
+    """Metadata for opening a stream that carries the requests of several users.
+
+    It proves that a known caller opens the stream, and gives its requests no rights. Our own token,
+    or without one the token of the user whose request opens the stream.
+    """
+    token = Credentials.ours().current_token() or presented_token()
+    return ((OPENER_KEY, token),) if token else ()
 
 
 @contextmanager

@@ -15,10 +15,26 @@ from typing import NamedTuple, TypeVar
 import grpc.aio
 from google.protobuf.message import Message
 
-from sax.auth.credentials import own_account, presented_account, presented_token
+from sax.auth.credentials import (
+    Metadata,
+    opener_metadata,
+    own_account,
+    presented_account,
+    presented_token,
+)
 from sax.client.inbox import Inbox, Mailbox, Outlet, is_last
 from sax.client.pulse import SILENCE_S, Pulse
-from sax.errors import Cancelled, DeadlineExceeded, ReplicaLost, Retry, SaxError, fresh, meaning
+from sax.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidRequest,
+    ReplicaLost,
+    Retry,
+    SaxError,
+    Unauthenticated,
+    fresh,
+    meaning,
+)
 from sax.proto import tokens_pb2
 from sax.types import GenerateRequest, TokenChunk
 from sax.wire import codec, rpc
@@ -152,6 +168,7 @@ class ModelServerConnection:
         message.generate.token = presented_token()
         if not request.account:
             message.generate.account = presented_account()
+        _check_size(message)
         self._send(message)
         self._inboxes[number] = inbox
         self._pulse.watch()
@@ -171,9 +188,10 @@ class ModelServerConnection:
 
     def _send(self, message: tokens_pb2.ToServer) -> None:
         if self._outgoing is None:
+            opener = opener_metadata()
             self._outgoing = asyncio.Queue()
             self._reader = asyncio.create_task(
-                self._read(self._outgoing), name=self.peer, context=own_account()
+                self._read(self._outgoing, opener), name=self.peer, context=own_account()
             )
         self._outgoing.put_nowait(message)
 
@@ -189,9 +207,9 @@ class ModelServerConnection:
         late = DeadlineExceeded(f"the answer was not complete within {timeout_s:g} s")
         return asyncio.get_running_loop().call_later(timeout_s, inbox.put, late)
 
-    async def _read(self, outgoing: Outgoing) -> None:
+    async def _read(self, outgoing: Outgoing, opener: Metadata) -> None:
         """Read one stream to its end: dispatch its messages, then fail open requests."""
-        stream = self._open_stream(_requests(outgoing))
+        stream = self._open_stream(_requests(outgoing), metadata=opener)
         error: SaxError = Cancelled("the client was closed")
         try:
             while isinstance(message := await stream.read(), tokens_pb2.FromServer):
@@ -252,6 +270,20 @@ async def _requests(outgoing: Outgoing) -> AsyncIterator[tokens_pb2.ToServer]:
         yield message
 
 
+def _check_size(message: tokens_pb2.ToServer) -> None:
+    """Refuse what the server would not read: it would end the stream, and every request on it."""
+    size = message.ByteSize()
+    if size > rpc.REQUEST_BYTES:
+        raise InvalidRequest(
+            f"the request has {size} bytes: send at most {rpc.REQUEST_BYTES}", param="prompt"
+        )
+
+
 def _as_lost(error: SaxError) -> SaxError:
-    """Map any stream error to a lost replica: the stream itself carries no single request."""
-    return error if meaning(error).retry is Retry.LOCATOR else ReplicaLost(error.text)
+    """Map a stream error to a lost replica: the stream itself carries no single request.
+
+    Unauthenticated stays: every other replica would refuse this opener too.
+    """
+    if isinstance(error, Unauthenticated) or meaning(error).retry is Retry.LOCATOR:
+        return error
+    return ReplicaLost(error.text)

@@ -12,6 +12,7 @@ from google.protobuf.message import Message as ProtoMessage
 
 from sax import errors
 from sax.errors import InvalidRequest, SaxError
+from sax.format import without_long_words
 from sax.proto import tokens_pb2
 from sax.types import GenerateRequest, Message, SamplingParams, TokenChunk, TokenLogprob
 
@@ -100,7 +101,7 @@ def encode_failure(request_number: int, error: SaxError) -> tokens_pb2.Chunk:
         id=request_number,
         failure=tokens_pb2.Failure(
             error=errors.wire_name(error),
-            text=error.text,
+            text=without_long_words(error.text),
             retry_after_s=error.retry_after_s or 0.0,
             param=error.param or "",
         ),

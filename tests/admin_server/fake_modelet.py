@@ -34,7 +34,8 @@ from sax.proto import (
 )
 from sax.types import Progress, ServableInfo, ServableStatus, ServerInfo, ServerStatus
 from sax.wire import codec
-from sax.wire.rpc import SERVER_OPTIONS, ErrorInterceptor, open_channel
+from sax.wire.interceptor import ErrorInterceptor
+from sax.wire.rpc import open_channel, server_options
 
 
 class FakeModelet(modelet_pb2_grpc.ModeletServicer, control_pb2_grpc.ControlServicer):
@@ -81,7 +82,7 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer, control_pb2_grpc.ControlServ
     async def start(self) -> FakeModelet:
         """Serve; after a stop, at the same address as before, as another start of the process."""
         interceptor = ErrorInterceptor(self._authentication)
-        self._server = grpc.aio.server(interceptors=[interceptor], options=SERVER_OPTIONS)
+        self._server = grpc.aio.server(interceptors=[interceptor], options=server_options())
         modelet_pb2_grpc.add_ModeletServicer_to_server(self, self._server)
         control_pb2_grpc.add_ControlServicer_to_server(self, self._server)
         port = self._server.add_insecure_port(self.address)

@@ -20,7 +20,6 @@ from sax.errors import (
     ModelNotFound,
     SaxError,
     StaleRevision,
-    UnsupportedParameter,
 )
 from sax.names import ModelId
 from sax.scaling import Scaling, settle
@@ -33,21 +32,14 @@ from sax.types import (
     ModelSpec,
     PublishedModel,
     ReplicaStatus,
+    SamplingParams,
     ServableStatus,
     TokenChunk,
     TokenLogprob,
 )
-from sax.wire.extra_inputs import ExtraInputs
+from sax.wire.extra_inputs import ExtraInputs, encode_extra_inputs, sampling_from_extra_inputs
 
 LENGTH = 5
-EXTRA_INPUTS = {
-    "temperature",
-    "per_example_top_k",
-    "per_example_top_p",
-    "per_example_max_decode_steps",
-    "eos_id",
-    "seed",
-}
 
 
 def published(
@@ -253,9 +245,7 @@ class FakeCell:
         self.timeouts.append(timeout_s)
         self._begin(model_id)
         try:
-            for key in extra_inputs or {}:
-                if key not in EXTRA_INPUTS:
-                    raise UnsupportedParameter(f"extra input {key} is not known", param=key)
+            sampling_from_extra_inputs(encode_extra_inputs(extra_inputs or {}), SamplingParams())
             if self.failure:
                 raise self.failure
             if self.hold_after is not None:

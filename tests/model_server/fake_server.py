@@ -15,7 +15,7 @@ from model_server.config import ModelServerConfig
 from model_server.models.registry import check_overrides
 from model_server.process.server import ModelServer
 from model_server.serving.lm_servable import LmServable
-from sax.auth.credentials import call_metadata, presented_token
+from sax.auth.credentials import OPENER_KEY, call_metadata, presented_token
 from sax.errors import SaxError
 from sax.proto import (
     common_pb2,
@@ -120,9 +120,11 @@ class Stream:
     chunks: dict[int, list[TokenChunk]] = field(default_factory=dict)
     failures: dict[int, SaxError] = field(default_factory=dict)
     messages: int = 0
+    opener: str = ""  # the token of who opens the connection
 
     def __post_init__(self) -> None:
-        self.call = self.served.tokens.Stream()
+        metadata = ((OPENER_KEY, self.opener),) if self.opener else ()
+        self.call = self.served.tokens.Stream(metadata=metadata)
 
     async def ask(
         self, id: int, prompt: str = "hi", model: str = MODEL, **sampling: object

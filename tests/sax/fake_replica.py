@@ -25,7 +25,8 @@ from sax.proto import (
 )
 from sax.types import Embedded, GenerateRequest, TokenChunk
 from sax.wire import codec
-from sax.wire.rpc import SERVER_OPTIONS, ErrorInterceptor
+from sax.wire.interceptor import ErrorInterceptor
+from sax.wire.rpc import server_options
 
 
 class FakeReplica(
@@ -51,7 +52,7 @@ class FakeReplica(
         self._server: grpc.aio.Server | None = None
 
     async def start(self, port: int = 0) -> str:
-        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=server_options())
         add_tokens: Any = tokens_pb2_grpc.add_TokenServiceServicer_to_server
         add_tokens(self, self._server)
         add_lm: Any = lm_pb2_grpc.add_LMServiceServicer_to_server

@@ -14,6 +14,7 @@ from model_server.models.config_keys import ConfigKeys
 from model_server.models.known_keys import KnownKeys
 from model_server.models.recipe import SERVING_DEFAULTS, ModelClass, Recipe
 from sax.errors import CheckpointError, InvalidRequest
+from sax.format import quoted
 
 Values = Mapping[str, Any]
 
@@ -110,7 +111,7 @@ def _check(given: Values) -> None:
         unsaid = value is None and key in _MAY_BE_NULL
         if not unsaid and (type(value) is not int or value < 1):
             raise InvalidRequest(
-                f"{key} must be at least 1, not {value!r}", param=f"overrides.{key}"
+                f"{key} must be at least 1, not {quoted(value)}", param=f"overrides.{key}"
             )
     heads, kv_heads = given["NUM_HEADS"], given.get(_KV_HEADS) or given["NUM_HEADS"]
     if heads % kv_heads:

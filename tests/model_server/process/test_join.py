@@ -13,7 +13,7 @@ from sax.errors import AdminUnavailable
 from sax.proto import admin_pb2, admin_pb2_grpc
 from sax.types import ServerInfo
 from sax.wire.codec import decode_join
-from sax.wire.rpc import SERVER_OPTIONS
+from sax.wire.rpc import server_options
 from tests.model_server.fake_server import until
 
 INFO = ServerInfo(
@@ -45,7 +45,7 @@ class CountingAdmin(admin_pb2_grpc.AdminServicer):
 @asynccontextmanager
 async def admin_on(port: int) -> AsyncIterator[tuple[CountingAdmin, int]]:
     admin = CountingAdmin()
-    server = grpc.aio.server(options=SERVER_OPTIONS)
+    server = grpc.aio.server(options=server_options())
     admin_pb2_grpc.add_AdminServicer_to_server(admin, server)
     port = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
