@@ -48,7 +48,7 @@ LOADED = FakeModels()(SPEC, lambda progress: None)
         ("stop_token_ids", (-1,)),
     ],
 )
-def test_a_field_out_of_range_is_refused_by_name(field: str, value: object) -> None:
+def test_a_field_out_of_range_is_refused_by_name(field: str, value: object):
     with pytest.raises(InvalidRequest) as caught:
         check_sampling(replace(SamplingParams(), **{field: value}), vocab_size=256)
     assert caught.value.param == field
