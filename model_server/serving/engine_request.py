@@ -12,12 +12,15 @@ from collections.abc import Sequence
 from model_server.engine.engine import EngineRequest
 from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
+from model_server.text.text_length import check_bytes, check_messages, check_pieces
+from model_server.text.tokenizer import Tokenizer
 from model_server.text.vocabulary_fit import check_rows
 from sax.errors import InvalidRequest
+from sax.fields.field import RequestRoute
+from sax.fields.table import fields_of
 from sax.types import GenerateRequest, Message, SamplingParams
 
-MAX_STOP_STRINGS = 16
-MAX_LOGPROBS = 20
+_FIELDS = fields_of(RequestRoute.STREAM)
 _INT32 = 2**31
 _SEEDS = 2**64
 _SEED_STRIDE = 0x9E3779B97F4A7C15  # odd, so every sample of a request gets another seed
@@ -36,14 +39,16 @@ def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
         raise _out_of_range("seed", seed, "a whole number from 0 to 2**64 - 1")
     if sampling.max_tokens is not None and not 1 <= sampling.max_tokens < _INT32:
         raise _out_of_range("max_tokens", sampling.max_tokens, "a whole number of 1 or more")
-    if sampling.logprobs is not None and not 0 <= sampling.logprobs <= MAX_LOGPROBS:
-        raise _out_of_range("logprobs", sampling.logprobs, f"a whole number, 0 to {MAX_LOGPROBS}")
+    most = _FIELDS["logprobs"].most or 0
+    if sampling.logprobs is not None and not 0 <= sampling.logprobs <= most:
+        raise _out_of_range("logprobs", sampling.logprobs, f"a whole number, 0 to {most}")
     _check_stops(sampling.stop)
+    _FIELDS["stop_token_ids"].check_count(len(sampling.stop_token_ids))
     check_ids("stop_token_ids", sampling.stop_token_ids, vocab_size)
 
 
 def prompt_ids(prompt: str | tuple[int, ...] | tuple[Message, ...], loaded: Loaded) -> list[int]:
-    """Return the prompt as token ids. Raises InvalidRequest."""
+    """Return the prompt as token ids. Raises InvalidRequest, PromptTooLong."""
     if not prompt:
         raise InvalidRequest(
             "the prompt is empty: send text, token ids or messages", param="prompt"
@@ -54,14 +59,28 @@ def prompt_ids(prompt: str | tuple[int, ...] | tuple[Message, ...], loaded: Load
 
 
 def _encoded(prompt: str | tuple[int, ...] | tuple[Message, ...], loaded: Loaded) -> list[int]:
+    tokenizer, context = loaded.tokenizer, loaded.runner.limits.max_context
     if isinstance(prompt, str):
-        return loaded.tokenizer.encode(prompt)
+        return text_ids(prompt, tokenizer, context, "prompt")
     messages = [part for part in prompt if isinstance(part, Message)]
     if messages:
-        return loaded.tokenizer.encode_chat(_render(messages, loaded))
+        check_messages(messages, tokenizer, context)
+        rendered = _render(messages, loaded)
+        check_bytes(rendered, tokenizer, context, "messages")
+        check_pieces(rendered, tokenizer.encode_chat, context, "messages")
+        return tokenizer.encode_chat(rendered)
     ids = [part for part in prompt if isinstance(part, int)]
     check_ids("prompt", ids, loaded.tokenizer.vocab_size)
     return ids
+
+
+def text_ids(
+    text: str, tokenizer: Tokenizer, context: int, param: str, *, add_bos: bool = True
+) -> list[int]:
+    """Return the ids of a text. Raises PromptTooLong where that is clear without encoding it."""
+    check_bytes(text, tokenizer, context, param)
+    check_pieces(text, tokenizer.encode, context, param)
+    return tokenizer.encode(text, add_bos=add_bos)
 
 
 def make_engine_request(
@@ -112,14 +131,15 @@ def _render(messages: Sequence[Message], loaded: Loaded) -> str:
 
 
 def _check_stops(stops: Sequence[str]) -> None:
-    if len(stops) > MAX_STOP_STRINGS:
-        raise _out_of_range("stop", f"{len(stops)} strings", f"at most {MAX_STOP_STRINGS}")
+    _FIELDS["stop"].check(stops)
     if not all(stops):
         raise InvalidRequest("stop holds an empty string: leave it out", param="stop")
 
 
 def check_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:
     """Raise InvalidRequest naming the first id outside the vocabulary."""
+    if not ids or (min(ids) >= 0 and max(ids) < vocab_size):
+        return
     for token in ids:
         if not 0 <= token < vocab_size:
             raise _out_of_range(param, f"token {token}", f"ids from 0 to {vocab_size - 1}")

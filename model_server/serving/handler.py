@@ -7,15 +7,18 @@ so a token costs no task and no queue of its own. Runs on the event loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.detokenizer import Detokenizer
+from model_server.serving.encoding import INLINE, EncodingThreads
 from model_server.serving.engine_request import (
     check_sampling,
     make_engine_request,
     prompt_ids,
     score_engine_request,
+    text_ids,
 )
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.metrics import ModelServerMetrics
@@ -24,12 +27,14 @@ from model_server.serving.running_request import RunningRequest, Sink
 from model_server.serving.servables import Servables
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import caller
-from sax.errors import InvalidRequest, SaxError
+from sax.errors import Internal, InvalidRequest, SaxError
 from sax.types import GenerateRequest, Message, SamplingParams, TokenChunk
 
 GENERATE, GENERATE_STREAM, SCORE = "lm.generate", "lm.generate_stream", "lm.score"
 
-_INLINE_CHARACTERS = 2000  # shorter prompts are tokenised on the event loop, in well under 1 ms
+_MESSAGE_CHARACTERS = 16  # that a template writes around an empty message, about
+
+logger = logging.getLogger(__name__)
 
 
 class Handler:
@@ -39,14 +44,17 @@ class Handler:
         metrics: ModelServerMetrics,
         admission: Admission,
         elsewhere: RemotePrefill | None = None,  # servers that prefill long prompts
+        encoding: EncodingThreads | None = None,  # None: its own
     ) -> None:
         self._servables = servables
         self._remote_prefill = elsewhere
         self._metrics = metrics
+        self._encoding = encoding or EncodingThreads()
         self.admission = admission
 
-    async def start(self, request: GenerateRequest, method: str, sink: Sink) -> RunningRequest:
-        """Check and submit a request; from then on `sink` receives its chunks.
+    def start(self, request: GenerateRequest, method: str, sink: Sink) -> RunningRequest:
+        """Check a request and submit it, a long prompt once a thread has encoded it; from then on
+        `sink` receives its chunks or its error.
 
         Raises InvalidRequest and its subclasses, PermissionDenied, NotLoaded, QueueFull or
         ShuttingDown; `sink` is then never called.
@@ -55,20 +63,10 @@ class Handler:
         try:
             loaded = running.servable.loaded
             check_sampling(request.sampling, loaded.tokenizer.vocab_size)
-            ids = await self._prompt_ids(request.prompt, running.servable)
-            running.expect(
-                Detokenizer(
-                    loaded.tokenizer,
-                    stop=request.sampling.stop,
-                    prompt_tokens=len(ids),
-                    logprobs=request.sampling.logprobs,
-                )
-            )
-            engine_request = make_engine_request(ids, request, loaded)
-            if self._remote_prefill is None or not self._remote_prefill.take(
-                running, engine_request
-            ):
-                running.submit(engine_request)
+            if _characters(request.prompt) <= INLINE:
+                self._submit(running, request, prompt_ids(request.prompt, loaded))
+            else:
+                running.follow(asyncio.create_task(self._encode(running, request)))
         except BaseException as exc:
             self._refuse(running, exc)
             raise
@@ -120,6 +118,33 @@ class Handler:
             raise refusal(servable, method)
         return servable
 
+    async def _encode(self, running: RunningRequest, request: GenerateRequest) -> None:
+        """Submit a request with a long prompt. Cancelled with the request, so others never wait."""
+        try:
+            self._submit(running, request, await self._prompt_ids(request.prompt, running.servable))
+        except SaxError as error:
+            self.admission.refused(error)
+            running.fail(error)
+        except Exception:
+            logger.exception("a prompt could not be encoded")
+            running.fail(Internal("internal error; the server's log has the details"))
+
+    def _submit(
+        self, running: RunningRequest, request: GenerateRequest, ids: Sequence[int]
+    ) -> None:
+        loaded = running.servable.loaded
+        running.expect(
+            Detokenizer(
+                loaded.tokenizer,
+                stop=request.sampling.stop,
+                prompt_tokens=len(ids),
+                logprobs=request.sampling.logprobs,
+            )
+        )
+        engine_request = make_engine_request(ids, request, loaded)
+        if self._remote_prefill is None or not self._remote_prefill.take(running, engine_request):
+            running.submit(engine_request)
+
     def _refuse(self, running: RunningRequest, exc: BaseException) -> None:
         self.admission.refused(exc)
         running.refuse(exc)
@@ -128,18 +153,21 @@ class Handler:
         self, prompt: str | tuple[int, ...] | tuple[Message, ...], servable: LmServable
     ) -> list[int]:
         loaded = servable.loaded
-        if _characters(prompt) <= _INLINE_CHARACTERS:
-            return prompt_ids(prompt, loaded)
-        return await asyncio.to_thread(prompt_ids, prompt, loaded)
+        return await self._encoding.run(_characters(prompt), lambda: prompt_ids(prompt, loaded))
 
     async def _score(self, model_id: str, prefix: str, suffix: str) -> float:
         outcome: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         running = self._begin(model_id, SCORE, lambda chunk: _settle(outcome, chunk))
         loaded = running.servable.loaded
-        tokenizer = loaded.tokenizer
+        tokenizer, context = loaded.tokenizer, loaded.runner.limits.max_context
         try:
-            ids = await asyncio.to_thread(tokenizer.encode, prefix)
-            target = await asyncio.to_thread(tokenizer.encode, suffix, add_bos=False)
+            ids, target = await self._encoding.run(
+                len(prefix) + len(suffix),
+                lambda: (
+                    text_ids(prefix, tokenizer, context, "prefix"),
+                    text_ids(suffix, tokenizer, context, "suffix", add_bos=False),
+                ),
+            )
             _check_scorable(ids, target)
             check_rows((*ids, *target), loaded.vocab, tokenizer)
             running.submit(score_engine_request(ids, target))
@@ -172,6 +200,11 @@ def _check_scorable(prefix: Sequence[int], suffix: Sequence[int]) -> None:
 
 
 def _characters(prompt: str | tuple[int, ...] | tuple[Message, ...]) -> int:
+    """Return about how many characters there are to encode; token ids cost less."""
     if isinstance(prompt, str):
         return len(prompt)
-    return sum(len(part.content) if isinstance(part, Message) else 1 for part in prompt)
+    if prompt and isinstance(prompt[0], int):
+        return len(prompt)
+    return sum(
+        len(part.content) + _MESSAGE_CHARACTERS for part in prompt if isinstance(part, Message)
+    )
