@@ -11,19 +11,42 @@ from fastapi import Request
 
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
-from sax.fields.table import most_parts, most_values
+from sax.fields.table import most_bytes, most_parts, most_values
+
+_BEGINNING = 1 << 19  # bytes that show a hostile body for what it is in some 2 ms
 
 
 async def read_body(request: Request, route: RequestRoute) -> bytes:
-    """Return the body. Raises InvalidRequest if it holds more JSON values than the route takes."""
+    """Return the body. Raises InvalidRequest if it is larger, or holds more JSON values, than any
+    good one of the route; the size is read from the headers if they tell it."""
+    announced = request.headers.get("content-length", "")
+    if announced.isascii() and announced.isdigit():
+        check_size(int(announced), route)
     body = await request.body()
+    check_size(len(body), route)
     check_values(body, route)
     return body
+
+
+def check_size(size: int, route: RequestRoute) -> None:
+    """Raise InvalidRequest if a body has more bytes than any good one of the route."""
+    if size > most_bytes(route):
+        raise InvalidRequest(
+            f"the body has {size} bytes; at most {most_bytes(route)} make sense for {route}: "
+            "send less",
+            param="body",
+        )
 
 
 def check_values(body: bytes, route: RequestRoute) -> None:
     """Raise InvalidRequest if a body holds more values, or more lists, objects and names of fields,
     than any good one of the route."""
+    if len(body) > _BEGINNING:
+        _check_part(body[:_BEGINNING], route)
+    _check_part(body, route)
+
+
+def _check_part(body: bytes, route: RequestRoute) -> None:
     values, parts = most_values(route), most_parts(route)
     if values_of(body) <= values and parts_of(body) <= parts:
         return  # even with those inside texts

@@ -190,6 +190,13 @@ def fields_of(route: RequestRoute) -> dict[str, RequestField]:
     return _BY_ROUTE[route]
 
 
+def most_bytes(route: RequestRoute) -> int:
+    """Return how large a JSON body of the route is at most, with every character escaped."""
+    fields = fields_of(route).values()
+    texts = sum((each.bytes or 0) * (each.count or 1) for each in fields)
+    return (64 << 10) + 6 * texts + 16 * most_values(route)
+
+
 def most_parts(route: RequestRoute) -> int:
     """Return how many lists, objects and names of fields a body of the route holds at most.
 

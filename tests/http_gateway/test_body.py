@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from http_gateway.body import parts_of, values_of, without_texts
 from sax.fields.field import RequestRoute
-from sax.fields.table import most_values
+from sax.fields.table import most_bytes, most_values
 
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.text('a,[{"\\\n\u00e9')),
@@ -64,6 +64,14 @@ async def test_a_body_of_very_many_values_is_refused(http: httpx.AsyncClient, bo
     error = answer.json()["error"]
     assert error["param"] == "body"
     assert f"more than {most_values(RequestRoute.CHAT)} " in error["message"]
+
+
+async def test_a_body_larger_than_any_good_one_of_its_route_is_refused(
+    http: httpx.AsyncClient,
+) -> None:
+    answer = await http.post("/listall", content=b'{"sax_cell": "' + b"x" * 1_000_000 + b'"}')
+    assert answer.status_code == 400
+    assert f"at most {most_bytes(RequestRoute.LISTALL)} make sense for /listall" in answer.text
 
 
 async def test_commas_and_brackets_inside_texts_are_not_values(http: httpx.AsyncClient) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import mkdtemp
 
 from tests.demo_model import demo_model
 from tests.end_to_end.cell import Cell, local_plan
@@ -27,7 +28,7 @@ class Cells:
         """Return a cell with /sax/test/smollm2 ready on every server."""
         shape = (row.servers, row.model_server_flags, row.tokens)
         if shape not in self._cells:
-            self._cells[shape] = self._start(row, len(self._cells))
+            self._cells[shape] = self._start(row)
         return self._cells[shape]
 
     def drop(self, row: Row) -> None:
@@ -40,9 +41,8 @@ class Cells:
             cell.close()
         self._cells.clear()
 
-    def _start(self, row: Row, number: int) -> Cell:
-        folder = self._folder / str(number)
-        folder.mkdir(parents=True)
+    def _start(self, row: Row) -> Cell:
+        folder = Path(mkdtemp(dir=self._folder))  # new: a cell that was dropped has its own
         people = Identities(folder, *PEOPLE) if row.tokens else None
         plan = local_plan(
             folder,
