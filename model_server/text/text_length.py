@@ -21,28 +21,28 @@ _CUT_TOKENS = 16  # by which cutting a text may raise its number of tokens, each
 _MESSAGE_BYTES = 8  # of an empty message once rendered, at least; most templates write more
 
 
-class Vocabulary(Protocol):
+class TokenLengths(Protocol):
     @property
     def longest_token(self) -> int:
         """Bytes of the vocabulary's longest token, or more."""
         ...
 
 
-def most_bytes(vocabulary: Vocabulary, context: int) -> int:
+def most_bytes(tokenizer: TokenLengths, context: int) -> int:
     """Return the bytes above which no text fits a context of so many tokens."""
-    return max(LEAST_BYTES, _SHRINKING * context * vocabulary.longest_token)
+    return max(LEAST_BYTES, _SHRINKING * context * tokenizer.longest_token)
 
 
-def check_bytes(text: str, vocabulary: Vocabulary, context: int, param: str) -> None:
+def check_bytes(text: str, tokenizer: TokenLengths, context: int, param: str) -> None:
     """Raise PromptTooLong if a text has too many bytes to fit the context."""
-    most = most_bytes(vocabulary, context)
+    most = most_bytes(tokenizer, context)
     if longer(text, most):
         raise _too_long(param, size_of(text), most, context)
 
 
-def check_messages(messages: Sequence[Message], vocabulary: Vocabulary, context: int) -> None:
+def check_messages(messages: Sequence[Message], tokenizer: TokenLengths, context: int) -> None:
     """Raise PromptTooLong if the messages, before they are rendered, are too much."""
-    most = most_bytes(vocabulary, context)
+    most = most_bytes(tokenizer, context)
     size = sum(len(each.role) + len(each.content) + _MESSAGE_BYTES for each in messages)
     if size > most:
         raise _too_long("messages", size, most, context)
