@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from http_gateway.cell_client import CellClient
 from sax.auth.credentials import own_account, told_to_user
 from sax.errors import AdminUnavailable, InvalidRequest, ModelNotFound, SaxError
+from sax.fields.field import RequestRoute
+from sax.fields.table import field
 from sax.format import quoted, shortened
 from sax.names import ModelId, nearest
 from sax.types import PublishedModel
@@ -47,8 +49,9 @@ class Catalog:
     async def resolve(self, name: str) -> str:
         """Return the full name of a model given by its full name or last component.
 
-        Raises ModelNotFound, or InvalidRequest for an ambiguous name.
+        Raises ModelNotFound, or InvalidRequest for an ambiguous name or one too long for a model.
         """
+        field(RequestRoute.MODEL, "name").check_text(name, "model")
         if name.startswith("/"):
             return await self.require(str(ModelId.parse(name)))
         found = self._with_last_part(name)

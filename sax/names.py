@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sax.errors import InvalidName
+from sax.fields.field import longer
+from sax.fields.table import MODEL_PATH_BYTES
 from sax.format import quoted
 
 _LONGEST = 200  # of a whole name; it is part of file names, labels and every log line
@@ -101,8 +103,11 @@ def check_checkpoint(text: str) -> str:
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     """Return the known names most similar to `name`, best first, for a 404's hint.
 
-    Names that start with it come before other similar ones.
+    Names that start with it come before other similar ones. A name that is too long to be any
+    model's has none: comparing costs as much as the product of both lengths.
     """
+    if longer(name, MODEL_PATH_BYTES):
+        return []
     by_tail: dict[str, list[str]] = {}
     for candidate in known:
         by_tail.setdefault(_tail(candidate), []).append(candidate)

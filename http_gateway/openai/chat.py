@@ -10,6 +10,8 @@ from typing import cast
 
 from http_gateway.openai.schema import ChatMessage, refuse_unsupported
 from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.fields.field import RequestRoute
+from sax.fields.table import field
 from sax.format import quoted
 from sax.types import Message
 
@@ -69,5 +71,6 @@ def _part_text(part: object, at: str) -> str:
         )
     if not isinstance(text, str):
         raise InvalidRequest(f"{at}.text: send a string", param=f"{at}.text")
+    field(RequestRoute.CHAT, "messages.content").check_text(text, f"{at}.text")
     refuse_unsupported(fields, {}, at=f"{at}.")
     return text

@@ -64,6 +64,11 @@ class EmbedRunner(Protocol):
 class TextEncoder(Protocol):
     """Encodes a text for an embedder, including start and end tokens."""
 
+    @property
+    def longest_token(self) -> int:
+        """Bytes of the vocabulary's longest token, or more."""
+        ...
+
     def encode(self, text: str) -> list[int]: ...
 
 

@@ -38,6 +38,7 @@ from model_server.services.token_service import TokenService
 from model_server.serving.admission import Admission
 from model_server.serving.custom_calls import CustomCalls
 from model_server.serving.embeddings import Embeddings
+from model_server.serving.encoding import EncodingThreads
 from model_server.serving.handler import Handler
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.metrics import ModelServerMetrics
@@ -115,10 +116,11 @@ class ModelServer:
         self._admission = Admission()
         self._prefill = PrefillServers(config.prefill_servers, self._language_models)
         self._remote_prefill = RemotePrefill(self._prefill)
+        self._encoding = EncodingThreads()
         self._handler = Handler(
-            self.servables, self._metrics, self._admission, self._remote_prefill
+            self.servables, self._metrics, self._admission, self._remote_prefill, self._encoding
         )
-        self._embeddings = Embeddings(self.servables, self._admission)
+        self._embeddings = Embeddings(self.servables, self._admission, self._encoding)
         authentication = config.security.authentication()
         self._tokens = TokenService(self._handler, self._embeddings, authentication)
         self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
@@ -161,6 +163,7 @@ class ModelServer:
         await self._prefill.stop()
         await self.servables.close(drain_s=0)
         self._tokens.end()
+        self._encoding.close()
         self._loop.stop()
         await asyncio.gather(self._server.stop(_GRACE_S), asyncio.to_thread(self._page.close))
         logger.info("model server stopped")

@@ -31,20 +31,22 @@ class TokenStream:
     def __init__(self, handler: Handler, method: str) -> None:
         self._handler = handler
         self._method = method
-        self._requests: dict[int, RunningRequest | None] = {}  # None: being submitted
+        self._requests: dict[int, RunningRequest | None] = {}  # None: being checked
         self._outbox: list[Delivery] = []
         self._ready = asyncio.Event()
         self._ended = False
 
-    async def start(self, id: int, request: GenerateRequest) -> None:
-        """Start a request under the caller's id. A bad request fails alone, through `take`."""
+    def start(self, id: int, request: GenerateRequest) -> None:
+        """Start a request under the caller's id. A bad request fails alone, through `take`.
+
+        Does not wait for a long prompt to be encoded, so no request delays the next one, and a
+        cancel finds every request that came before it.
+        """
         if id in self._requests:
             raise InvalidRequest(f"request {id} is already running: use unique ids", param="id")
         self._requests[id] = None
         try:
-            running = await self._handler.start(
-                request, self._method, lambda chunk: self._put(id, chunk)
-            )
+            running = self._handler.start(request, self._method, lambda chunk: self._put(id, chunk))
         except SaxError as error:
             self._put(id, error)
         except BaseException:

@@ -17,6 +17,7 @@ from sax.errors import SaxError, UnsupportedParameter
 from sax.proto import lm_pb2, lm_pb2_grpc
 from sax.types import GenerateRequest, TokenChunk
 from sax.wire.codec import refuse_extra_inputs, sampling_from_extra_inputs
+from sax.wire.request_bounds import check_question, check_score
 
 
 @dataclass(slots=True)
@@ -26,11 +27,11 @@ class Sample:
     score: float = 0.0
 
 
-async def start_samples(connection: TokenStream, request: GenerateRequest, count: int) -> None:
+def start_samples(connection: TokenStream, request: GenerateRequest, count: int) -> None:
     """Start `count` requests for one prompt, each with its own seed."""
     for index, seed in enumerate(sample_seeds(request.sampling.seed, count)):
         sampling = replace(request.sampling, seed=seed)
-        await connection.start(index, replace(request, sampling=sampling))
+        connection.start(index, replace(request, sampling=sampling))
     connection.end()
 
 
@@ -89,6 +90,7 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
                 yield lm_pb2.GenerateStreamResponse(items=items)
 
     async def Score(self, request: Any, context: Any) -> lm_pb2.ScoreResponse:
+        check_score(request)
         refuse_extra_inputs(request.extra_inputs, "Score")
         logp = await self._handler.score(
             request.model_key, request.prefix, request.suffix, account_of_call(context)
@@ -96,6 +98,7 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
         return lm_pb2.ScoreResponse(logp=logp)
 
     async def Embed(self, request: Any, context: Any) -> lm_pb2.EmbedResponse:
+        check_question(request)
         refuse_extra_inputs(request.extra_inputs, "Embed")
         embedded = await self._embeddings.embed(request.model_key, [request.text])
         return lm_pb2.EmbedResponse(embedding=embedded.vectors[0])
@@ -107,6 +110,7 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
 
     async def _sample(self, request: Any, method: str, context: Any) -> AsyncGenerator[Samples]:
         """Yield the samples as they grow: the same object after every step that added to it."""
+        check_question(request)
         defaults, count = self._handler.defaults(request.model_key)
         question = GenerateRequest(
             model_id=request.model_key,
@@ -117,7 +121,7 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
         samples = Samples(count, as_ids=self._handler.answers_ids(request.model_key))
         connection = TokenStream(self._handler, method)
         try:
-            await start_samples(connection, question, count)
+            start_samples(connection, question, count)
             while deliveries := await connection.take():
                 samples.add(deliveries)
                 yield samples

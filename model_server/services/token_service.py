@@ -23,6 +23,7 @@ from sax.wire.codec import (
     encode_failure,
     put_chunk,
 )
+from sax.wire.request_bounds import check_embed, check_generate, check_token, check_tokenize
 
 
 class _Sender(NamedTuple):
@@ -67,10 +68,12 @@ class TokenService(tokens_pb2_grpc.TokenServiceServicer):
             self._connections.discard(connection)
 
     async def Tokenize(self, request: Any, context: Any) -> tokens_pb2.TokenizeResponse:
+        check_tokenize(request)
         ids, max_context = await self._handler.tokenize(*decode_tokenize(request))
         return tokens_pb2.TokenizeResponse(ids=ids, max_context=max_context)
 
     async def Embed(self, request: Any, context: Any) -> tokens_pb2.EmbedResponse:
+        check_embed(request)
         return encode_embedded(await self._embeddings.embed(*decode_embed(request)))
 
     def end(self) -> None:
@@ -103,7 +106,7 @@ async def _read(
     try:
         async for message in request_iterator:
             if message.HasField("generate"):
-                await _start(connection, message.generate, authentication, sender)
+                _start(connection, message.generate, authentication, sender)
             elif message.HasField("cancel"):
                 connection.cancel(message.cancel.id)
             elif message.HasField("beats"):
@@ -114,7 +117,7 @@ async def _read(
     connection.end()
 
 
-async def _start(
+def _start(
     connection: TokenStream,
     message: tokens_pb2.Generate,
     authentication: Authentication,
@@ -122,9 +125,11 @@ async def _start(
 ) -> None:
     """Start one request as its own user: requests of several users may share a stream."""
     try:
+        check_token(message)
         authentication.enter_message(message.token, sender.principal)
+        check_generate(message)
         question = decode_generate(message, sender.account)
     except SaxError as error:
         connection.fail(message.id, error)
     else:
-        await connection.start(message.id, question)
+        connection.start(message.id, question)

@@ -15,15 +15,16 @@ from model_server.engine.engine import EngineRequest
 from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
 from model_server.serving.rendered_chat import Prompt, RenderedChat
+from model_server.text.text_length import check_bytes, check_pieces
+from model_server.text.tokenizer import Tokenizer
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import Principal
 from sax.errors import InvalidRequest
+from sax.fields.field import RequestRoute
+from sax.fields.table import fields_of
 from sax.types import MOST_PRIORITY, GenerateRequest, SamplingParams
 
-MAX_STOP_STRINGS = 16
-MAX_STOP_SEQUENCE = 64  # tokens
-MAX_LOGPROBS = 20
-_LONGEST_ACCOUNT = 256
+_FIELDS = fields_of(RequestRoute.STREAM)
 _INT32 = 2**31
 _SEEDS = 2**64
 _SEED_STRIDE = 0x9E3779B97F4A7C15  # odd, so every sample of a request gets another seed
@@ -42,13 +43,13 @@ def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
         raise _out_of_range("seed", seed, "a whole number from 0 to 2**64 - 1")
     if sampling.max_tokens is not None and not 1 <= sampling.max_tokens < _INT32:
         raise _out_of_range("max_tokens", sampling.max_tokens, "a whole number of 1 or more")
-    if sampling.logprobs is not None and not 0 <= sampling.logprobs <= MAX_LOGPROBS:
-        raise _out_of_range("logprobs", sampling.logprobs, f"a whole number, 0 to {MAX_LOGPROBS}")
+    most = _FIELDS["logprobs"].most or 0
+    if sampling.logprobs is not None and not 0 <= sampling.logprobs <= most:
+        raise _out_of_range("logprobs", sampling.logprobs, f"a whole number, 0 to {most}")
     _check_stops(sampling.stop)
+    _FIELDS["stop_token_ids"].check_count(len(sampling.stop_token_ids))
     check_ids("stop_token_ids", sampling.stop_token_ids, vocab_size)
-    if len(sampling.stop_sequence) > MAX_STOP_SEQUENCE:
-        found = f"{len(sampling.stop_sequence)} tokens"
-        raise _out_of_range("stop_sequence", found, f"at most {MAX_STOP_SEQUENCE}")
+    _FIELDS["stop_sequence"].check_count(len(sampling.stop_sequence))
     check_ids("stop_sequence", sampling.stop_sequence, vocab_size)
 
 
@@ -57,10 +58,7 @@ def check_asker(request: GenerateRequest) -> None:
     if not -MOST_PRIORITY <= request.priority <= MOST_PRIORITY:
         allowed = f"a whole number from {-MOST_PRIORITY} (first) to {MOST_PRIORITY}"
         raise _out_of_range("priority", request.priority, allowed)
-    if len(request.account) > _LONGEST_ACCOUNT:
-        raise _out_of_range(
-            "account", f"{len(request.account)} characters", f"at most {_LONGEST_ACCOUNT}"
-        )
+    _FIELDS["account"].check_text(request.account)
 
 
 def prompt_ids(prompt: Prompt | RenderedChat, loaded: Loaded) -> list[int]:
@@ -75,13 +73,30 @@ def prompt_ids(prompt: Prompt | RenderedChat, loaded: Loaded) -> list[int]:
 
 
 def _encoded(prompt: Prompt | RenderedChat, loaded: Loaded) -> list[int]:
+    tokenizer, context = loaded.tokenizer, loaded.runner.limits.max_context
     if isinstance(prompt, RenderedChat):
-        return loaded.tokenizer.encode_chat(prompt.text)
+        check_bytes(prompt.text, tokenizer, context, "messages")
+        check_pieces(prompt.text, tokenizer.encode_chat, context, "messages")
+        return tokenizer.encode_chat(prompt.text)
     if isinstance(prompt, str):
-        return loaded.tokenizer.encode(prompt)
+        return text_ids(prompt, tokenizer, context, "prompt")
     ids = [part for part in prompt if isinstance(part, int)]
     check_ids("prompt", ids, loaded.tokenizer.vocab_size)
     return ids
+
+
+def text_ids(
+    text: str, tokenizer: Tokenizer, context: int, param: str, *, add_bos: bool = True
+) -> list[int]:
+    """Return the ids of a text. Raises PromptTooLong where that is clear without encoding it."""
+    check_length(text, tokenizer, context, param)
+    return tokenizer.encode(text, add_bos=add_bos)
+
+
+def check_length(text: str, tokenizer: Tokenizer, context: int, param: str) -> None:
+    """Raise PromptTooLong for a text that is clearly longer than the context."""
+    check_bytes(text, tokenizer, context, param)
+    check_pieces(text, tokenizer.encode, context, param)
 
 
 def make_engine_request(
@@ -134,14 +149,15 @@ def sample_seeds(seed: int | None, count: int) -> list[int]:
 
 
 def _check_stops(stops: Sequence[str]) -> None:
-    if len(stops) > MAX_STOP_STRINGS:
-        raise _out_of_range("stop", f"{len(stops)} strings", f"at most {MAX_STOP_STRINGS}")
+    _FIELDS["stop"].check(stops)
     if not all(stops):
         raise InvalidRequest("stop holds an empty string: leave it out", param="stop")
 
 
 def check_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:
     """Raise InvalidRequest naming the first id outside the vocabulary."""
+    if not ids or (min(ids) >= 0 and max(ids) < vocab_size):
+        return
     for token in ids:
         if not 0 <= token < vocab_size:
             raise _out_of_range(param, f"token {token}", f"ids from 0 to {vocab_size - 1}")

@@ -7,10 +7,12 @@ so a token costs no task and no queue of its own. Runs on the event loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.detokenizer import Detokenizer
+from model_server.serving.encoding import INLINE, EncodingThreads
 from model_server.serving.engine_request import (
     check_asker,
     check_sampling,
@@ -28,12 +30,12 @@ from model_server.serving.running_request import RunningRequest, Sink
 from model_server.serving.servables import Servables
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import caller
-from sax.errors import InvalidRequest, SaxError
+from sax.errors import Internal, InvalidRequest, SaxError
 from sax.types import GenerateRequest, Message, SamplingParams, TokenChunk
 
 GENERATE, GENERATE_STREAM, SCORE = "lm.generate", "lm.generate_stream", "lm.score"
 
-_INLINE_CHARACTERS = 2000  # shorter prompts are tokenised on the event loop, in well under 1 ms
+logger = logging.getLogger(__name__)
 
 
 class Handler:
@@ -43,14 +45,17 @@ class Handler:
         metrics: ModelServerMetrics,
         admission: Admission,
         elsewhere: RemotePrefill | None = None,  # servers that prefill long prompts
+        encoding: EncodingThreads | None = None,  # None: its own
     ) -> None:
         self._servables = servables
         self._remote_prefill = elsewhere
         self._metrics = metrics
+        self._encoding = encoding or EncodingThreads()
         self.admission = admission
 
-    async def start(self, request: GenerateRequest, method: str, sink: Sink) -> RunningRequest:
-        """Check and submit a request; from then on `sink` receives its chunks.
+    def start(self, request: GenerateRequest, method: str, sink: Sink) -> RunningRequest:
+        """Check a request and submit it, a long prompt once a thread has encoded it; from then on
+        `sink` receives its chunks or its error.
 
         Raises InvalidRequest and its subclasses, PermissionDenied, NotLoaded, QueueFull or
         ShuttingDown; `sink` is then never called.
@@ -60,18 +65,10 @@ class Handler:
             loaded = running.servable.loaded
             check_sampling(request.sampling, loaded.tokenizer.vocab_size)
             check_asker(request)
-            ids = await self._prompt_ids(request.prompt, running.servable)
-            running.expect(
-                Detokenizer(
-                    loaded.tokenizer, ids, request.sampling, own_text=is_chat(request.prompt)
-                )
-            )
-            asked = make_engine_request(ids, request, loaded)
-            engine_request = of_caller(asked, caller(), request.account)
-            if self._remote_prefill is None or not self._remote_prefill.take(
-                running, engine_request
-            ):
-                running.submit(engine_request)
+            if is_chat(request.prompt) or _characters(request.prompt) > INLINE:
+                running.follow(asyncio.create_task(self._encode(running, request)))
+            else:
+                self._submit(running, request, prompt_ids(request.prompt, loaded))
         except BaseException as exc:
             self._refuse(running, exc)
             raise
@@ -128,6 +125,28 @@ class Handler:
             raise refusal(servable, method)
         return servable
 
+    async def _encode(self, running: RunningRequest, request: GenerateRequest) -> None:
+        """Submit a request with a long prompt. Cancelled with the request, so others never wait."""
+        try:
+            self._submit(running, request, await self._prompt_ids(request.prompt, running.servable))
+        except SaxError as error:
+            self.admission.refused(error)
+            running.fail(error)
+        except Exception:
+            logger.exception("a prompt could not be encoded")
+            running.fail(Internal("internal error; the server's log has the details"))
+
+    def _submit(
+        self, running: RunningRequest, request: GenerateRequest, ids: Sequence[int]
+    ) -> None:
+        loaded = running.servable.loaded
+        own_text = is_chat(request.prompt)
+        running.expect(Detokenizer(loaded.tokenizer, ids, request.sampling, own_text=own_text))
+        asked = make_engine_request(ids, request, loaded)
+        engine_request = of_caller(asked, caller(), request.account)
+        if self._remote_prefill is None or not self._remote_prefill.take(running, engine_request):
+            running.submit(engine_request)
+
     def _refuse(self, running: RunningRequest, exc: BaseException) -> None:
         self.admission.refused(exc)
         running.refuse(exc)
@@ -135,9 +154,7 @@ class Handler:
     async def _prompt_ids(self, asked: Prompt, servable: LmServable) -> list[int]:
         loaded = servable.loaded
         prompt = await rendered(asked, loaded)
-        if _characters(prompt) <= _INLINE_CHARACTERS:
-            return prompt_ids(prompt, loaded)
-        return await asyncio.to_thread(prompt_ids, prompt, loaded)
+        return await self._encoding.run(_characters(prompt), lambda: prompt_ids(prompt, loaded))
 
     async def _score(self, model_id: str, prefix: str, suffix: str, account: str) -> float:
         outcome: asyncio.Future[float] = asyncio.get_running_loop().create_future()
@@ -145,7 +162,9 @@ class Handler:
         loaded = running.servable.loaded
         try:
             asked = await rendered(scored_prompt(prefix, loaded), loaded)
-            ids, target = await asyncio.to_thread(scored_ids, asked, suffix, loaded)
+            ids, target = await self._encoding.run(
+                len(prefix) + len(suffix), lambda: scored_ids(asked, suffix, loaded)
+            )
             _check_scorable(ids, target)
             check_rows((*ids, *target), loaded.vocab, loaded.tokenizer)
             running.submit(of_caller(score_engine_request(ids, target), caller(), account))
@@ -178,4 +197,5 @@ def _check_scorable(prefix: Sequence[int], suffix: Sequence[int]) -> None:
 
 
 def _characters(prompt: Prompt | RenderedChat) -> int:
+    """Return about how many characters there are to encode; token ids cost less."""
     return len(prompt.text if isinstance(prompt, RenderedChat) else prompt)

@@ -7,7 +7,7 @@ One rule for Generate and Score: token ids (TOKENIZED_INPUT), a user's turn of a
 from __future__ import annotations
 
 from model_server.loading.loaded import Loaded
-from model_server.serving.engine_request import check_ids, prompt_ids
+from model_server.serving.engine_request import check_ids, check_length, prompt_ids, text_ids
 from model_server.serving.rendered_chat import Prompt, RenderedChat
 from model_server.text.continuation import split_ids
 from model_server.text.id_list import parse_ids
@@ -42,13 +42,16 @@ def scored_ids(
 ) -> tuple[list[int], list[int]]:
     """Return the ids of a prefix, as Generate reads it, and of a suffix to score after it.
 
-    In a chat the suffix is the assistant's answer. Raises InvalidRequest.
+    In a chat the suffix is the assistant's answer. Raises InvalidRequest, PromptTooLong.
     """
+    sizes = loaded.tokenizer, loaded.runner.limits.max_context
     if not isinstance(prefix, str):
-        return prompt_ids(prefix, loaded), loaded.tokenizer.encode(suffix, add_bos=False)
+        return prompt_ids(prefix, loaded), text_ids(suffix, *sizes, "suffix", add_bos=False)
     if loaded.tokenized_input:
         before = _listed(prefix, "prefix", loaded, start=True)
         return before, _listed(suffix, "suffix", loaded, start=False)
+    for text, param in ((prefix, "prefix"), (suffix, "suffix")):
+        check_length(text, *sizes, param)
     return split_ids(loaded.tokenizer, prefix, suffix)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from model_server.loading.loaded import Loaded
+from model_server.text.text_length import check_messages
 from sax.errors import InvalidRequest
 from sax.types import Message
 
@@ -37,4 +38,5 @@ async def rendered(prompt: Prompt, loaded: Loaded) -> Prompt | RenderedChat:
             "this model has no chat template: send the prompt as text instead of messages",
             param="messages",
         )
+    check_messages(messages, loaded.tokenizer, loaded.runner.limits.max_context)
     return RenderedChat(await loaded.chat_template.rendered(messages))

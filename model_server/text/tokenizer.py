@@ -39,6 +39,11 @@ class Tokenizer(Protocol):
     @property
     def eos_ids(self) -> frozenset[int]: ...
 
+    @property
+    def longest_token(self) -> int:
+        """Bytes of the longest token, or more: no text of n tokens is longer than n of it."""
+        ...
+
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
         """Return the ids of plain text; control tokens written in it stay text.
 
@@ -113,6 +118,10 @@ class HfTokenizer:
     @property
     def vocab_size(self) -> int:
         return self._bytes.size
+
+    @property
+    def longest_token(self) -> int:
+        return self._bytes.longest
 
     @property
     def ordinary_size(self) -> int:
@@ -244,6 +253,7 @@ class ByteTokenizer:
                 param="VOCAB_SIZE",
             )
         self.vocab_size = vocab_size
+        self.longest_token = len(self.token_bytes(vocab_size - 1))
 
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
         """Return the bytes of the text; there is no start token."""

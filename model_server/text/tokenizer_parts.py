@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from typing import Any
 
 import tokenizers
@@ -15,6 +16,10 @@ from tokenizers import normalizers, pre_tokenizers
 from model_server.text.charsmap import CharsMap
 from sax.errors import CheckpointError
 
+# The library's own threads would encode the one text they get, and take a core from the engine.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+_SHORT = 2000  # characters, encoded in well under a millisecond
 _START = r"\A"  # of a pattern that looks at the start of a text only
 
 
@@ -34,8 +39,14 @@ def parsed(serialized: str) -> tokenizers.Tokenizer:
 
 
 def encoded(tokenizer: tokenizers.Tokenizer, text: str) -> tokenizers.Encoding:
-    """Encode without the post-processor's tokens. Raises CheckpointError."""
+    """Encode without the post-processor's tokens. Raises CheckpointError.
+
+    `encode_batch` lets other threads run meanwhile, and `encode` does not: a megabyte would stop
+    the process for a second. A short text is over before another thread could begin.
+    """
     try:
+        if len(text) > _SHORT:
+            return tokenizer.encode_batch([text], add_special_tokens=False)[0]
         return tokenizer.encode(text, add_special_tokens=False)
     except BaseException as exc:
         if not _is_the_librarys(exc):

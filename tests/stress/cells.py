@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from tempfile import mkdtemp
 
 from tests.demo_model import demo_model
 from tests.end_to_end.cell import Cell, local_plan
@@ -31,7 +32,7 @@ class Cells:
             self.drop(row)
         shape = _shape(row)
         if shape not in self._cells:
-            self._cells[shape] = self._start(row, next(self._numbers))
+            self._cells[shape] = self._start(row)
         return self._cells[shape]
 
     def drop(self, row: Row) -> None:
@@ -44,9 +45,8 @@ class Cells:
             cell.close()
         self._cells.clear()
 
-    def _start(self, row: Row, number: int) -> Cell:
-        folder = self._folder / str(number)
-        folder.mkdir(parents=True)
+    def _start(self, row: Row) -> Cell:
+        folder = Path(mkdtemp(dir=self._folder))  # new: a cell that was dropped has its own
         people = Identities(folder, *PEOPLE) if row.tokens else None
         plan = local_plan(
             folder,

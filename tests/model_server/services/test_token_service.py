@@ -191,6 +191,25 @@ async def test_a_full_queue_refuses_with_the_time_to_come_back() -> None:
         await stream.until_over(*range(room))
 
 
+async def test_a_request_with_a_field_that_is_too_large_fails_alone() -> None:
+    async with serving(FakeModels()) as served:
+        stream = Stream(served)
+        await stream.ask(1, stop=("x" * 1025,))
+        await stream.ask(2, model="m" * 201)
+        await stream.ask(3, stop_token_ids=(1,) * 129)
+        await stream.ask(4, "x" * (5 << 20))
+        await stream.ask(5, max_tokens=3)
+        await stream.until_over(1, 2, 3, 4, 5)
+        assert {id: error.param for id, error in stream.failures.items()} == {
+            1: "stop",
+            2: "model_key",
+            3: "stop_token_ids",
+            4: "prompt",
+        }
+        assert "1025 bytes; at most 1024" in stream.failures[1].text
+        assert len(stream.tokens(5)) == 3
+
+
 async def test_a_cancel_frees_slot_and_pages_within_one_step() -> None:
     gate = threading.Semaphore(0)
     async with serving(FakeModels(gate=gate), metrics_port=0) as served:
