@@ -8,6 +8,7 @@ before the body is parsed.
 from __future__ import annotations
 
 from fastapi import Request
+from starlette.exceptions import HTTPException
 
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
@@ -17,8 +18,11 @@ _BEGINNING = 1 << 19  # bytes that show a hostile body for what it is in some 2 
 
 
 async def read_body(request: Request, route: RequestRoute) -> bytes:
-    """Return the body. Raises InvalidRequest if it is larger, or holds more JSON values, than any
-    good one of the route; the size is read from the headers if they tell it."""
+    """Return the body.
+
+    Raises HTTPException (413) if it is larger than any good one of the route, as soon as its headers
+    say so, and InvalidRequest if it holds more JSON values than any good one.
+    """
     announced = request.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit():
         check_size(int(announced), route)
@@ -29,12 +33,12 @@ async def read_body(request: Request, route: RequestRoute) -> bytes:
 
 
 def check_size(size: int, route: RequestRoute) -> None:
-    """Raise InvalidRequest if a body has more bytes than any good one of the route."""
+    """Raise HTTPException if a body has more bytes than any good one of the route."""
     if size > most_bytes(route):
-        raise InvalidRequest(
+        raise HTTPException(
+            413,
             f"the body has {size} bytes; at most {most_bytes(route)} make sense for {route}: "
             "send less",
-            param="body",
         )
 
 

@@ -70,7 +70,7 @@ async def test_a_body_larger_than_any_good_one_of_its_route_is_refused(
     http: httpx.AsyncClient,
 ) -> None:
     answer = await http.post("/listall", content=b'{"sax_cell": "' + b"x" * 1_000_000 + b'"}')
-    assert answer.status_code == 400
+    assert answer.status_code == 413
     assert f"at most {most_bytes(RequestRoute.LISTALL)} make sense for /listall" in answer.text
 
 

@@ -106,6 +106,8 @@ def _confine() -> None:
     # Signals for the server's group: its requests still need this process while it drains.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    # The timer's signal. libtpu has the server ignore it, which a child process inherits.
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
 
 
 def _framed(answer: Answer) -> bytes:

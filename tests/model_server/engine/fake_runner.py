@@ -37,6 +37,7 @@ from model_server.engine.types import (
 from tests.model_server.engine.fake_traffic import FakeTraffic
 
 VOCAB = 97
+GARBAGE = 96  # no token: what pages from elsewhere hold beyond the prompt
 GREEDY = Sampling(0.0, 0, 1.0, seed=0)
 
 
@@ -135,7 +136,10 @@ class FakeRunner:
     def import_pages(self, key: int, pages: Seq[int], slot: int, token: int) -> None:
         assert self.traffic is not None
         assert set(pages) <= set(range(1, self.limits.pages + 1)), "scratch is nobody's"
-        self._memory[list(pages)] = self.traffic.take(key)
+        blocks = self.traffic.take(key)
+        self._memory[list(pages)] = blocks
+        short = self.limits.short_context
+        self._turned[list(pages)] = short is not None and (blocks != GARBAGE).sum() > short
         self._last_tokens[slot] = token
         self.imported.append(tuple(pages))
 

@@ -10,7 +10,7 @@ from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import EngineRequest, Sequence, SequenceUpdate
 from model_server.engine.types import EngineLimits, PendingStep, Row, RowResult, Step
-from tests.model_server.engine.fake_runner import FakeRunner, logprob, next_token
+from tests.model_server.engine.fake_runner import GARBAGE, FakeRunner, logprob, next_token
 from tests.model_server.engine.fake_traffic import FakeTraffic
 
 
@@ -151,7 +151,7 @@ def user_of(engine_request: EngineRequest) -> tuple[str, str]:
 def pages_of(engine_request: EngineRequest, limits: EngineLimits) -> np.ndarray:
     """A prompt as another runner would have left it in its pages: beyond its end lies garbage."""
     pages = -(-len(engine_request.prompt) // limits.page_size)
-    rows = np.full(pages * limits.page_size, 96, np.int64)
+    rows = np.full(pages * limits.page_size, GARBAGE, np.int64)
     rows[: len(engine_request.prompt)] = engine_request.prompt
     return rows.reshape(pages, limits.page_size)
 

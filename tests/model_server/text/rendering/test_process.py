@@ -42,6 +42,18 @@ def test_a_limit_of_time_ends_the_process_and_the_next_chat_starts_another() -> 
     process.stop()
 
 
+def test_a_limit_of_time_holds_where_the_server_ignores_the_timers_signal() -> None:
+    """As servers do that have loaded libtpu."""
+    before = signal.signal(signal.SIGPROF, signal.SIG_IGN)
+    try:
+        process = RenderProcess(0.2)
+        with pytest.raises(ProcessEnded, match="of processor time"):
+            process.answer(BOMB)
+        process.stop()
+    finally:
+        signal.signal(signal.SIGPROF, before)
+
+
 def test_a_process_that_somebody_killed_is_replaced() -> None:
     process = RenderProcess(1.0)
     process.answer(ASK)
