@@ -20,8 +20,8 @@ _BEGINNING = 1 << 19  # bytes that show a hostile body for what it is in some 2 
 async def read_body(request: Request, route: RequestRoute) -> bytes:
     """Return the body.
 
-    Raises HTTPException (413) if it is larger than any good one of the route, as soon as its headers
-    say so, and InvalidRequest if it holds more JSON values than any good one.
+    Raises HTTPException (413) if it is larger than any good one of the route, from the headers if
+    they say so, and InvalidRequest if it holds more JSON values than any good one.
     """
     announced = request.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit():
