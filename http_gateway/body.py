@@ -10,6 +10,7 @@ from __future__ import annotations
 from fastapi import Request
 from starlette.exceptions import HTTPException
 
+from sax import memory_return
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.table import most_bytes, most_parts, most_values
@@ -27,6 +28,7 @@ async def read_body(request: Request, route: RequestRoute) -> bytes:
     if announced.isascii() and announced.isdigit():
         check_size(int(announced), route)
     body = await request.body()
+    memory_return.after(len(body))
     check_size(len(body), route)
     check_values(body, route)
     return body

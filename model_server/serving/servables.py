@@ -16,6 +16,7 @@ from model_server.loading.loaded import AnyLoaded, Loader
 from model_server.serving.admission import tell_of_idle
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.servable import Servable, StatusEvent, make_servable, transition
+from sax import memory_return
 from sax.auth.acl import OPEN, MethodAcls, parse_acls
 from sax.errors import Cancelled, NotLoaded, ReplicaLost, SaxError, ShuttingDown
 from sax.format import shortened
@@ -212,6 +213,7 @@ class Servables:
             except Exception:  # callers of unload must not wait forever
                 logger.exception("the memory of %s may not be free", entry.model_id)
             entry.servable = None
+            memory_return.soon()
             logger.info("unloaded model for key: %s", entry.model_id)
 
     async def _load(self, entry: _WantedServable, spec: ModelSpec) -> SaxError | None:
@@ -225,6 +227,7 @@ class Servables:
             entry.load = LoadThread(self._loader, spec, lambda news: _progress(entry, news))
             outcome = await entry.load.run()
             entry.load = None
+            memory_return.soon()  # of what building the model took
         return self._keep(entry, outcome)
 
     def _keep(self, entry: _WantedServable, outcome: AnyLoaded | SaxError) -> SaxError | None:

@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from sax import errors, need
+from sax import errors, memory_return, need
 from sax.auth.authentication import NO_AUTHENTICATION, Authentication, is_open
 from sax.errors import Internal, InvalidRequest, SaxError
 from sax.format import LONGEST_QUOTE, without_long_words
@@ -127,6 +127,7 @@ def _reading(
         return None
 
     def read(data: bytes) -> Any | _Unreadable:
+        memory_return.after(len(data))
         try:
             return parse(data)
         except InvalidRequest as error:

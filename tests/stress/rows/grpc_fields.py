@@ -47,6 +47,7 @@ _PATHS: dict[str, tuple[str, ...]] = {
     "messages.content": ("chat", "messages", "content"),
     "stop": ("sampling", "stop"),
     "stop_token_ids": ("sampling", "stop_token_ids"),
+    "stop_sequence": ("sampling", "stop_sequence"),
     "extra_inputs": ("extra_inputs", "strings", "key"),
 }
 _NUMBERS = (Kind.FLAG, Kind.INTEGER, Kind.NUMBER)  # fixed in size
