@@ -45,8 +45,9 @@ Credentials for object storage come from the machine's own role or the environme
          GOOGLE_BEARER_TOKEN; GOOGLE_BASE_URL for another endpoint
   az://  AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN;
          AZURE_STORAGE_ENDPOINT for another endpoint
-A store that ignores create-if-absent is refused at startup. While the store fails, changes are
-refused and reads continue; /readyz, /healthz and the metric sax_admin_store_failing report it.
+A store that ignores create-if-absent is refused at startup. While the store fails, or was deleted
+or replaced, changes are refused and reads continue; /readyz, /healthz and the metrics
+sax_admin_store_failing and sax_admin_store_replaced report it.
 
 Model servers join with --admin HOST:PORT. The status page shows why a replica is not ready.
 """

@@ -16,7 +16,7 @@ _KEPT = 500
 class CellEvent:
     number: int  # counts up from 1
     at_s: float  # seconds since the epoch
-    kind: str  # joined, dropped, restarted, ready, load-failed, unloaded, asked-for, ...
+    kind: str  # joined, left, dropped, restarted, ready, load-failed, unloaded, asked-for, ...
     text: str  # for people
     server: str = ""
     model_id: str = ""

@@ -27,8 +27,10 @@ from admin_server.config import NO_STATUS_PAGE, AdminConfig
 from admin_server.leadership.leadership import Leadership, LeadTiming
 from admin_server.leadership.role import AdminRole
 from admin_server.ledger.ledger import Ledger
+from admin_server.storage.durable_file import SHARED
 from admin_server.storage.object_store import ObjectStore, open_store
 from admin_server.storage.store_check import StoreHealth, check_creates_once
+from admin_server.storage.store_mark import StoreMark
 from sax.auth.credentials import Credentials
 from sax.auth.security import CLOSING_FLAGS
 from sax.client.location import LOCATION, location_folder
@@ -135,6 +137,7 @@ class _LedgerOpener:
         self._store = store
         self._health = health
         self._trusted = False
+        self._mark = StoreMark(store, config.cell)
 
     async def open(self) -> Ledger:
         """Raises InvalidRequest for an untrustworthy store, CorruptLog, StoreUnavailable."""
@@ -148,6 +151,7 @@ class _LedgerOpener:
             snapshot_every=config.snapshot_every,
             health=self._health,
             patience_s=config.store_timeout_s,
+            mark=self._mark,
         )
 
 
@@ -201,6 +205,7 @@ class _Led:
         finally:
             await _cancel(location)
             await _cancel(loop)
+            await cell.disputes.close()
             await cell.reconciler.close()
         if not loop.cancelled():
             loop.result()
@@ -273,7 +278,9 @@ async def write_location(root: str, cell: CellId, address: str) -> None:
     Raises InvalidRequest naming sax_root, StoreUnavailable.
     """
     text = admin_pb2.Location(location=address).SerializeToString()
-    store = open_store(f"{root.rstrip('/')}/{location_folder(cell.cell)}", param="sax_root")
+    # Clients of other users read it.
+    folder = f"{root.rstrip('/')}/{location_folder(cell.cell)}"
+    store = open_store(folder, param="sax_root", mode=SHARED)
     await store.replace(LOCATION, text)
 
 

@@ -14,21 +14,25 @@ import signal
 import socket
 import sys
 from collections.abc import Generator, Sequence
+from typing import cast
 
 import uvicorn
 
 from http_gateway.app import create_app
 from http_gateway.cell_client import CellClient
 from http_gateway.config import GatewayConfig
+from http_gateway.connection import BoundedConnection, connections
 from sax.auth.authentication import Authentication
 from sax.auth.credentials import Credentials, read_pem
 from sax.auth.token_file import TokenFile
 from sax.client import AsyncClient
 from sax.client.attempts import RetryLimits
 from sax.errors import SaxError
-from sax.host import loop_factory, open_warning
+from sax.host import allow_open_files, loop_factory, open_warning
 
 log = logging.getLogger("http_gateway")
+
+_OTHER_FILES = 256  # connections to the cell, and what Python holds
 
 _DESCRIPTION = """\
 The HTTP gateway of a sax cell: Saxml's routes (/publish, /listcell, /listall, /generate,
@@ -84,6 +88,32 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
         help="largest request body (%(default)s)",
     )
     add(
+        "--header_timeout_s",
+        type=float,
+        default=default.header_timeout_s,
+        help="time limit for the headers of a request to arrive (%(default)s)",
+    )
+    add(
+        "--body_timeout_s",
+        type=float,
+        default=default.body_timeout_s,
+        help="time limit for the body of a request to arrive; each 32 KiB that arrive add a second "
+        "(%(default)s)",
+    )
+    add(
+        "--keep_alive_s",
+        type=float,
+        default=default.keep_alive_s,
+        help="how long an idle connection stays open (%(default)s)",
+    )
+    add(
+        "--max_connections",
+        type=int,
+        default=default.max_connections,
+        help="connections at once; beyond them a new one replaces the one that has waited longest "
+        "without a complete request (%(default)s)",
+    )
+    add(
         "--max_held_requests",
         type=int,
         default=default.max_held_requests,
@@ -98,6 +128,14 @@ def parse_flags(arguments: Sequence[str]) -> GatewayConfig:
     )
     add("--tls_cert", default="", metavar="PEM", help="certificate; turns on HTTPS")
     add("--tls_key", default="", metavar="PEM", help="private key of the certificate")
+    add(
+        "--trusted_proxies",
+        default="",
+        metavar="ADDRESSES",
+        help="comma-separated addresses or networks of the proxies in front of this gateway, whose "
+        "X-Forwarded-For is believed; users without tokens are told apart by address (default: "
+        "none, the connection's own address counts)",
+    )
     try:
         return GatewayConfig(**vars(parser.parse_args(arguments)))
     except (ValueError, SaxError) as error:
@@ -134,6 +172,7 @@ async def serve(client: CellClient, config: GatewayConfig) -> None:
     Raises InvalidRequest when the token file, certificate or key cannot be read.
     """
     tokens = TokenFile(config.tokens) if config.tokens else None
+    allow_open_files(config.max_connections + _OTHER_FILES)
     tell_of_security(config)
     settings = uvicorn.Config(
         create_app(client, config, Authentication(tokens)),
@@ -144,7 +183,9 @@ async def serve(client: CellClient, config: GatewayConfig) -> None:
         lifespan="off",
         ws="none",
         server_header=False,
-        timeout_keep_alive=75,  # longer than clients pool connections, or they hit closed sockets
+        proxy_headers=False,  # http_gateway.client_address reads them, from proxies we trust
+        http=cast("type[BoundedConnection]", connections(config)),
+        timeout_keep_alive=cast("int", config.keep_alive_s),  # any number of seconds will do
         ssl_certfile=config.tls_cert or None,
         ssl_keyfile=config.tls_key or None,
         timeout_graceful_shutdown=math.ceil(config.request_timeout_s) + 5,

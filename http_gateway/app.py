@@ -14,6 +14,7 @@ from http_gateway.auth import Auth
 from http_gateway.backend import Backend
 from http_gateway.catalog import Catalog
 from http_gateway.cell_client import CellClient
+from http_gateway.client_address import parse_networks
 from http_gateway.config import GatewayConfig
 from http_gateway.envelope import RequestEnvelope
 from http_gateway.metrics import GatewayMetrics
@@ -42,7 +43,12 @@ def create_app(
     app.include_router(saxml.router())
     app.include_router(OpenAiRoutes(backend).router())
     app.include_router(EmbeddingRoutes(backend).router())
-    app.add_middleware(Auth, authentication=authentication, generation=generation)
+    app.add_middleware(
+        Auth,
+        authentication=authentication,
+        generation=generation,
+        trusted_proxies=parse_networks(config.trusted_proxies),
+    )
     app.add_middleware(RequestEnvelope, config=config, metrics=metrics)
 
     async def explain(request: Request, error: Exception) -> Response:

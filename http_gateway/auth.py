@@ -2,16 +2,21 @@
 
 With a token file every request except a probe needs a valid token. Either way, calls to the cell
 carry the user's token and never the gateway's own, so that no user gains rights by going through
-the gateway. Pure ASGI.
+the gateway. They name the client's address too, by which servers tell users without tokens apart.
+Pure ASGI.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from http_gateway.client_address import Network, client_host
 from http_gateway.problems import answer
 from sax.auth.acl import ANYONE, Principal, enter_call
+from sax.auth.address import account_of_host
 from sax.auth.authentication import Authentication
 from sax.auth.credentials import acting_as, bearer_token
 from sax.errors import Unauthenticated
@@ -24,10 +29,18 @@ _LONGEST = 4096
 class Auth:
     """ASGI middleware between the envelope and the routes."""
 
-    def __init__(self, app: ASGIApp, *, authentication: Authentication, generation: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        authentication: Authentication,
+        generation: int,
+        trusted_proxies: Sequence[Network] = (),
+    ) -> None:
         self._app = app
         self._authentication = authentication
         self._generation = generation
+        self._trusted_proxies = trusted_proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -39,7 +52,7 @@ class Auth:
             except Unauthenticated as error:
                 refusal = answer(scope["path"], error, self._generation)
                 return await refusal(scope, receive, send)
-        with acting_as(token):
+        with acting_as(token, account_of_host(client_host(scope, self._trusted_proxies))):
             await self._app(scope, receive, send)
 
     def _caller(self, path: str, token: str) -> Principal:

@@ -13,6 +13,9 @@ from collections.abc import Callable, Sequence
 from http_gateway.cell_client import CellClient
 from sax.auth.credentials import own_account, told_to_user
 from sax.errors import AdminUnavailable, InvalidRequest, ModelNotFound, SaxError
+from sax.fields.field import RequestRoute
+from sax.fields.table import field
+from sax.format import quoted, shortened
 from sax.names import ModelId, nearest
 from sax.types import PublishedModel
 
@@ -46,8 +49,9 @@ class Catalog:
     async def resolve(self, name: str) -> str:
         """Return the full name of a model given by its full name or last component.
 
-        Raises ModelNotFound, or InvalidRequest for an ambiguous name.
+        Raises ModelNotFound, or InvalidRequest for an ambiguous name or one too long for a model.
         """
+        field(RequestRoute.MODEL, "name").check_text(name, "model")
         if name.startswith("/"):
             return await self.require(str(ModelId.parse(name)))
         found = self._with_last_part(name)
@@ -60,7 +64,8 @@ class Catalog:
             raise self._not_found(name)
         if len(found) > 1:
             raise InvalidRequest(
-                f"{name!r} is ambiguous ({', '.join(found)}): give the full name", param="model"
+                f"{quoted(name)} is ambiguous ({', '.join(found)}): give the full name",
+                param="model",
             )
         return found[0]
 
@@ -111,7 +116,7 @@ class Catalog:
         names = self._names()
         close = nearest(name, names) or sorted(names)[:3]
         hint = f"the nearest names are {', '.join(close)}" if names else "nothing is published yet"
-        return ModelNotFound(f"model {name} is not published; {hint}", param="model")
+        return ModelNotFound(f"model {shortened(name)} is not published; {hint}", param="model")
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

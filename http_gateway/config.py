@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from http_gateway.client_address import parse_networks
 from sax.config import GATEWAY_PORT, check_address
+
+_TIMES = ("request_timeout_s", "header_timeout_s", "body_timeout_s", "keep_alive_s")
+_COUNTS = ("max_body_bytes", "max_connections", "max_held_requests")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,10 +23,15 @@ class GatewayConfig:
     saxml_generation: int = 2
     request_timeout_s: float = 600.0
     max_body_bytes: int = 8 << 20
+    header_timeout_s: float = 10.0  # for the head of a request
+    body_timeout_s: float = 10.0  # for the body after it, and a second more per 32 KiB of it
+    keep_alive_s: float = 75.0  # longer than clients pool connections, or they hit closed sockets
+    max_connections: int = 4096
     max_held_requests: int = 256  # per model, waiting for its first replica
     tokens: str = ""  # file of names and hashes; "": no authentication
     tls_cert: str = ""
     tls_key: str = ""
+    trusted_proxies: str = ""  # addresses and networks whose X-Forwarded-For is believed
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -30,11 +40,12 @@ class GatewayConfig:
             check_address(self.prefer, "--prefer")
         if self.saxml_generation not in (1, 2):
             raise ValueError(f"--saxml_generation {self.saxml_generation}: give 1 or 2")
-        if not self.request_timeout_s > 0:
-            raise ValueError(f"--request_timeout_s {self.request_timeout_s}: give more than 0")
+        for name in _TIMES:
+            if not 0 < (value := getattr(self, name)) < math.inf:
+                raise ValueError(f"--{name} {value}: give more than 0")
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ValueError("--tls_cert and --tls_key go together: give both or none")
-        if self.max_body_bytes < 1:
-            raise ValueError(f"--max_body_bytes {self.max_body_bytes}: give at least 1")
-        if self.max_held_requests < 1:
-            raise ValueError(f"--max_held_requests {self.max_held_requests}: give at least 1")
+        parse_networks(self.trusted_proxies)
+        for name in _COUNTS:
+            if (value := getattr(self, name)) < 1:
+                raise ValueError(f"--{name} {value}: give at least 1")

@@ -1,10 +1,11 @@
-"""Middleware for every request: request id, body size limit, last-resort 500, metrics.
+"""Middleware for every request: request id, body size and time limits, last-resort 500, metrics.
 
 Pure ASGI, outermost around the router.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
@@ -12,6 +13,7 @@ from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from http_gateway.config import GatewayConfig
@@ -23,6 +25,7 @@ log = logging.getLogger(__name__)
 
 _ID_LENGTH = 128
 _NO_ANSWER = 499
+_RATE = 32 << 10  # bytes of a body that earn it a further second
 
 
 class RequestEnvelope:
@@ -41,10 +44,12 @@ class RequestEnvelope:
         state["request_id"] = _request_id(headers)
         state["arrived"] = time.perf_counter()
         reply = _RecordingSend(send, state["request_id"])
-        body = _BoundedBody(receive, headers, self._config.max_body_bytes)
+        body = _BoundedBody(receive, headers, self._config)
         self._metrics.in_flight.inc()
         try:
             await self._app(scope, body, reply)
+        except ClientDisconnect:
+            pass  # it left before its request was complete: nobody waits for an answer
         except Exception as error:
             await self._rescue(scope, receive, reply, error)
         finally:
@@ -96,24 +101,47 @@ class _RecordingSend:
 
 
 class _BoundedBody:
-    """`receive` wrapper that refuses bodies over the limit, with or without content-length."""
+    """`receive` wrapper that refuses a body that is too large, announced or not, or too slow."""
 
-    def __init__(self, receive: Receive, headers: Headers, limit: int) -> None:
+    def __init__(self, receive: Receive, headers: Headers, config: GatewayConfig) -> None:
         self._receive = receive
-        self._limit = limit
+        self._limit = config.max_body_bytes
+        self._limit_s = config.body_timeout_s
         announced = headers.get("content-length", "")
         self._announced = int(announced) if announced.isascii() and announced.isdigit() else 0
         self._size = 0
+        self._began_s: float | None = None
+        self._complete = False
 
     async def __call__(self) -> Message:
         if self._announced > self._limit:
             self._announced = 0  # refuse once; later calls wait for the disconnect
+            self._complete = True
             raise self._too_large()
-        message = await self._receive()
+        message = await (self._receive() if self._complete else self._more())
         self._size += len(message.get("body", b""))
         if self._size > self._limit:
             self._size = 0
+            self._complete = True
             raise self._too_large()
+        return message
+
+    async def _more(self) -> Message:
+        """Wait for more of the body until the deadline. Raises HTTPException."""
+        if self._began_s is None:
+            self._began_s = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(self._began_s + self._limit_s + self._size / _RATE):
+                message = await self._receive()
+        except TimeoutError as exc:
+            self._complete = True
+            raise HTTPException(
+                408,
+                f"the body came too slowly: {self._size} bytes in {self._limit_s:g} s and a second "
+                f"for each {_RATE} bytes; send it faster, or start the gateway with a larger "
+                "--body_timeout_s",
+            ) from exc
+        self._complete = not message.get("more_body", False)
         return message
 
     def _too_large(self) -> HTTPException:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 from pydantic import ValidationError
@@ -25,7 +25,10 @@ from sax.errors import (
     UnsupportedParameter,
     meaning,
 )
+from sax.format import LONGEST_QUOTE, count, shortened, without_long_words
 
+_MOST_TEXT = 4000  # characters of a message
+_MOST_FIELDS = 10  # that it names
 _RETRY_AFTER_S = 1.0  # for a 429 or 503 error that gives no delay of its own
 
 # Codes that OpenAI clients know; other errors use their class name in snake case.
@@ -35,6 +38,15 @@ _OPENAI_CODES: dict[type[SaxError], str] = {
     ModelNotFound: "model_not_found",
     QueueFull: "rate_limit_exceeded",
     Unauthenticated: "invalid_api_key",
+}
+
+_HTTP_CODES = {
+    404: "unknown_url",
+    405: "method_not_allowed",
+    408: "request_timeout",
+    413: "body_too_large",
+    431: "headers_too_large",
+    503: "too_many_connections",
 }
 
 
@@ -68,13 +80,27 @@ class Problem:
     def headers(self) -> dict[str, str]:
         if self.status == 401:
             return {"www-authenticate": 'Bearer realm="sax"'}
+        if self.status == 408:
+            return {"connection": "close"}
         if self.retry_after_s is None:
             return {}
         return {"retry-after": str(max(1, math.ceil(self.retry_after_s)))}
 
 
 def describe(error: Exception) -> Problem:
-    """Convert any exception; one not meant for the caller becomes a plain 500."""
+    """Convert any exception; one not meant for the caller becomes a plain 500.
+
+    However an error quotes its input, the reply repeats little of it.
+    """
+    problem = _describe(error)
+    return replace(
+        problem,
+        text=without_long_words(problem.text)[:_MOST_TEXT],
+        param=problem.param and problem.param[:LONGEST_QUOTE],
+    )
+
+
+def _describe(error: Exception) -> Problem:
     if isinstance(error, SaxError):
         return _from_sax(error)
     if isinstance(error, ValidationError):
@@ -97,22 +123,27 @@ def _from_sax(error: SaxError) -> Problem:
 
 
 def _from_validation(error: ValidationError) -> Problem:
+    lines = error.errors(include_url=False, include_context=False, include_input=False)
     fields = tuple(
-        Field(tuple(line["loc"]), line["msg"], line["type"])
-        for line in error.errors(include_url=False, include_context=False, include_input=False)
+        Field(_short(line["loc"]), without_long_words(line["msg"])[:_MOST_TEXT], line["type"])
+        for line in lines[:_MOST_FIELDS]
     )
     if fields[0].kind == "json_invalid":
         return Problem(400, f"the body is not JSON: {fields[0].text}", "invalid_json")
     text = "; ".join(
         f"{field.path}: {field.text}" if field.path else field.text for field in fields
     )
+    if (more := len(lines) - len(fields)) > 0:
+        text += f"; and {count(more, 'more fault')}"
     return Problem(422, text, "invalid_request", fields[0].path or None, fields=fields)
 
 
+def _short(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    return tuple(shortened(part) if isinstance(part, str) else part for part in loc)
+
+
 def _http_code(status: int) -> str:
-    return {404: "unknown_url", 405: "method_not_allowed", 413: "body_too_large"}.get(
-        status, "http_error"
-    )
+    return _HTTP_CODES.get(status, "http_error")
 
 
 def _snake(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import socket
@@ -12,6 +13,7 @@ from sax.auth.security import OPEN_TO_ALL, Security
 from sax.config import GROUP_PORT, MODEL_METRICS_PORT, MODEL_PORT, check_address
 from sax.host import machine_memory
 from sax.names import CellId
+from sax.wire.rpc import REQUEST_BYTES
 
 _TERMINATED = 143  # a shell's status for SIGTERM
 
@@ -43,6 +45,15 @@ _POSITIVE = (
     "host_timeout_seconds",
     "bring_up_seconds",
     "kv_expiry_seconds",
+    "open_seconds",
+)
+_POSITIVE_OR_NONE = (
+    "max_context",
+    "kv_cache_bytes",
+    "memory_limit_bytes",
+    "cpu_devices",
+    "max_running_per_account",
+    "max_queued_per_account",
 )
 
 
@@ -60,6 +71,8 @@ class ModelServerConfig:
     platform_topology: str = "1"
     tags: tuple[str, ...] = ()
     model_filter_regex: str = ".*"  # full match on the model paths to offer
+    checkpoint_roots: tuple[str, ...] = ()  # folders, gs:// and s3:// URLs; none: any place
+    open_seconds: float = 120.0  # to read a checkpoint's configuration, headers and tokenizer
     imports: tuple[str, ...] = ()  # modules that register custom models
     jax_cache_dir: str | None = None
     programs: str = ""  # where to read precompiled programs: a location, or "checkpoint"
@@ -69,6 +82,8 @@ class ModelServerConfig:
     kv_cache_bytes: int | None = None  # None: whole contexts; on a CPU 1 GiB at most
     memory_limit_bytes: int | None = None  # None: memory of the machine or container
     queue: int = 256
+    max_running_per_account: int | None = None  # None: as many as there are slots
+    max_queued_per_account: int | None = None  # None: the whole queue, as long as nobody else asks
     strict_compile: bool = False  # a compile while serving raises instead of only counting
     drain_seconds: float = 20.0
     hosts: str = ""  # of this replica: a count or host names; "": from the environment, else 1
@@ -80,6 +95,7 @@ class ModelServerConfig:
     prefill: bool = False  # prefill for servers that name this one in --prefill_servers
     prefill_servers: tuple[str, ...] = ()  # host:port of servers that prefill for this one
     kv_expiry_seconds: float = 60.0  # until unfetched keys and values are freed
+    max_message_bytes: int = REQUEST_BYTES  # of one gRPC request
     security: Security = OPEN_TO_ALL
     incarnation: str = field(default_factory=lambda: secrets.token_hex(16))
 
@@ -89,9 +105,16 @@ class ModelServerConfig:
         _check_regex(self.model_filter_regex)
         for name in _POSITIVE:
             _check_positive(name, getattr(self, name))
-        for name in ("max_context", "kv_cache_bytes", "memory_limit_bytes", "cpu_devices"):
+        for name in _POSITIVE_OR_NONE:
             if (value := getattr(self, name)) is not None:
                 _check_positive(name, value)
+        for root in self.checkpoint_roots:
+            _check_root(root)
+        if not REQUEST_BYTES <= self.max_message_bytes < 2**31:
+            raise ValueError(
+                f"--max_message_bytes is {self.max_message_bytes}: give at least {REQUEST_BYTES}, "
+                f"which every client counts on, and at most {2**31 - 1}, which gRPC can send"
+            )
         for address in self.prefill_servers:
             check_address(address, "--prefill_servers")
 
@@ -149,3 +172,13 @@ def _check_regex(pattern: str) -> None:
         raise ValueError(
             f"--model_filter_regex {pattern!r} is not a regular expression: {exc}"
         ) from exc
+
+
+def _check_root(root: str) -> None:
+    scheme, separator, rest = root.partition("://")
+    if separator and (scheme not in ("gs", "s3") or not rest.strip("/") or ".." in rest):
+        raise ValueError(
+            f"--checkpoint_roots has {root}: give gs://BUCKET/PATH or s3://BUCKET/PATH"
+        )
+    if not separator and not os.path.isabs(root):
+        raise ValueError(f"--checkpoint_roots has {root}: give an absolute path")

@@ -52,7 +52,7 @@ def make_config(arguments: Sequence[str]) -> ModelServerConfig:
     parser = make_parser()
     values = vars(parser.parse_args(arguments))
     values["imports"] = tuple(values["imports"] or ())
-    for name in ("tags", "prefill_servers"):
+    for name in ("tags", "prefill_servers", "checkpoint_roots"):
         values[name] = tuple(word for word in values[name].split(",") if word)
     try:
         security = Security.take_flags(values)
@@ -80,6 +80,13 @@ def _add_network(parser: argparse.ArgumentParser, default: ModelServerConfig) ->
         default=default.metrics_port,
         help="HTTP port of Prometheus /metrics and the probes /healthz and /readyz, on every host "
         "of a replica; 0: any free one, -1: off (%(default)s)",
+    )
+    flags.add_argument(
+        "--max_message_bytes",
+        type=int,
+        default=default.max_message_bytes,
+        help="largest gRPC request; it is refused before it is read. Raise it for custom methods "
+        "that take more (%(default)s)",
     )
     flags.add_argument(
         "--sax_cell",
@@ -119,6 +126,19 @@ def _add_platform(parser: argparse.ArgumentParser, default: ModelServerConfig) -
         help="a Python module that registers custom models; repeatable",
     )
     flags.add_argument("--tags", default="", help="comma-separated tags by which models are placed")
+    flags.add_argument(
+        "--checkpoint_roots",
+        default="",
+        metavar="PLACES",
+        help="comma-separated folders, gs:// and s3:// URLs below which checkpoints must lie, once "
+        "links are resolved (default: any place that this process may read)",
+    )
+    flags.add_argument(
+        "--open_seconds",
+        type=float,
+        default=default.open_seconds,
+        help="time limit for a checkpoint's configuration, headers and tokenizer (%(default)s)",
+    )
     flags.add_argument(
         "--model_filter_regex",
         default=default.model_filter_regex,
@@ -194,6 +214,21 @@ def _add_engine(parser: argparse.ArgumentParser, default: ModelServerConfig) -> 
         type=int,
         default=default.queue,
         help="sequences that may wait for a slot; beyond that callers must retry (%(default)s)",
+    )
+    flags.add_argument(
+        "--max_running_per_account",
+        type=int,
+        metavar="N",
+        help="slots that one account (the name of a token, else a client address) may hold "
+        "(default: all that no other account waits for)",
+    )
+    flags.add_argument(
+        "--max_queued_per_account",
+        type=int,
+        metavar="N",
+        help="sequences of one account that may wait for a slot; beyond that its callers must "
+        "retry (default: the whole --queue; another account may wait beside a full queue with as "
+        "many as an equal share of it)",
     )
     flags.add_argument(
         "--page_size",

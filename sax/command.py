@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from sax.errors import InvalidRequest, SaxError
+from sax.format import quoted
 from sax.host import missing_model_server
 
 FAILED, WRONG = 1, 2  # exit statuses: an error, bad arguments
@@ -59,12 +60,15 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not (key and equals):
-            raise InvalidRequest(f"{pair!r} is not an override: write KEY=JSON, e.g. NUM_LAYERS=2")
+            raise InvalidRequest(
+                f"{quoted(pair)} is not an override: write KEY=JSON, e.g. NUM_LAYERS=2"
+            )
         try:
             json.loads(value)
         except ValueError:
             raise InvalidRequest(
-                f"{pair!r}: {value!r} is not JSON; strings need quotes, e.g. {key}='\"text\"'"
+                f"{quoted(pair)}: {quoted(value)} is not JSON; strings need quotes, e.g. "
+                f"{key}='\"text\"'"
             ) from None
         overrides[key] = value
     return overrides

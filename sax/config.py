@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sax.errors import InvalidRequest
+from sax.format import quoted
 
 ADMIN_PORT = 10000
 MODEL_PORT = 10001
@@ -20,7 +21,8 @@ def check_address(address: str, param: str) -> str:
     host, colon, port = address.rpartition(":")
     if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise InvalidRequest(
-            f"{param}={address!r} is not an address: use host:port, e.g. 127.0.0.1:{ADMIN_PORT}",
+            f"{param}={quoted(address)} is not an address: use host:port, e.g. "
+            f"127.0.0.1:{ADMIN_PORT}",
             param=param,
         )
     return address

@@ -14,6 +14,7 @@
     +-- Unavailable
     |   +-- AdminUnavailable
     |   |   +-- NotLeading        call the admin server that leads
+    |   |   +-- StateLost         its store was deleted or replaced
     |   +-- ModelNotReady, NotLoaded, ReplicaLost, ShuttingDown
     +-- LoadFailed                a checkpoint is bad or does not fit
     |   +-- CheckpointError, MemoryPlanError
@@ -117,6 +118,10 @@ class NotLeading(AdminUnavailable):
     """This admin server follows another one; `param` is the leader's host:port, "" if unknown."""
 
 
+class StateLost(AdminUnavailable):
+    """The admin server's store was deleted, replaced or lost records: it makes no changes."""
+
+
 class ModelNotReady(Unavailable):
     """Published, but no replica is ready."""
 
@@ -187,6 +192,7 @@ TABLE: dict[type[SaxError], Meaning] = {
     Unavailable: Meaning("UNAVAILABLE", 503, Retry.CLIENT),
     AdminUnavailable: Meaning("UNAVAILABLE", 503, Retry.CLIENT),
     NotLeading: Meaning("UNAVAILABLE", 503, Retry.CLIENT),
+    StateLost: Meaning("UNAVAILABLE", 503, Retry.CLIENT),
     ModelNotReady: Meaning("UNAVAILABLE", 503, Retry.CLIENT),
     # The watch lags the server slightly; another replica has the model.
     NotLoaded: Meaning("NOT_FOUND", 503, Retry.LOCATOR),

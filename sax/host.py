@@ -1,4 +1,4 @@
-"""Warns when an unauthenticated server listens on a public address."""
+"""This machine and process: its memory, files, event loop and open addresses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import ipaddress
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,6 +37,14 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
+
+
+def allow_open_files(count: int) -> None:
+    """Raise this process's own limit of open files to `count`, as far as its owner may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 _FRAME = "!" * 78

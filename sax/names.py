@@ -11,7 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sax.errors import InvalidName
+from sax.fields.field import longer
+from sax.fields.table import MODEL_PATH_BYTES
+from sax.format import quoted
 
+_LONGEST = 200  # of a whole name; it is part of file names, labels and every log line
 _NAME = re.compile(r"[a-z]+[a-z0-9-_]*")
 _MODEL_PATH = re.compile(r"[a-zA-Z]+[a-zA-Z0-9_.-]*")
 _CHECKPOINT = re.compile(r"[/\w.\-%:=|+]+", re.ASCII)
@@ -30,11 +34,12 @@ class CellId:
     @classmethod
     def parse(cls, text: str) -> CellId:
         """Raises InvalidName, saying what is wrong and what a good name looks like."""
-        parts = text.split("/")
+        parts = _parts(text)
         if len(parts) != 3 or parts[0] or parts[1] != "sax" or not _NAME.fullmatch(parts[2]):
             raise InvalidName(
-                f"{text!r} is not a cell: use /sax/<cell>, a lower-case letter and then "
-                "lower-case letters, digits, '-' or '_', e.g. /sax/test",
+                f"{quoted(text)} is not a cell: use /sax/<cell>, a lower-case letter and then "
+                f"lower-case letters, digits, '-' or '_', {_LONGEST} characters in all, e.g. "
+                "/sax/test",
                 param="cell",
             )
         return cls(parts[2])
@@ -57,23 +62,28 @@ class ModelId:
     @classmethod
     def parse(cls, text: str) -> ModelId:
         """Raises InvalidName, saying what is wrong and what a good name looks like."""
-        parts = text.split("/")
+        parts = _parts(text)
         good = len(parts) == 4 and not parts[0] and parts[1] == "sax"
         if not good or not all(_NAME.fullmatch(part) for part in parts[2:]):
             raise InvalidName(
-                f"{text!r} is not a model name: use /sax/<cell>/<model>, each a lower-case "
-                "letter and then lower-case letters, digits, '-' or '_', e.g. /sax/test/smollm2",
+                f"{quoted(text)} is not a model name: use /sax/<cell>/<model>, each a lower-case "
+                f"letter and then lower-case letters, digits, '-' or '_', {_LONGEST} characters in "
+                "all, e.g. /sax/test/smollm2",
                 param="model",
             )
         return cls(parts[2], parts[3])
+
+
+def _parts(text: str) -> list[str]:
+    return text.split("/") if len(text) <= _LONGEST else []
 
 
 def check_model_path(text: str) -> str:
     """Return a well-formed model path unchanged. Raises InvalidName."""
     if not _MODEL_PATH.fullmatch(text):
         raise InvalidName(
-            f"{text!r} is not a model path: use letters, digits, '_', '.' and '-', a letter first, "
-            "e.g. llama or saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest",
+            f"{quoted(text)} is not a model path: use letters, digits, '_', '.' and '-', a letter "
+            "first, e.g. llama or saxml.server.pax.lm.params.lm_cloud.LmCloudSpmd2BTest",
             param="model_path",
         )
     return text
@@ -83,8 +93,8 @@ def check_checkpoint(text: str) -> str:
     """Return a well-formed checkpoint path unchanged ("None" means random weights)."""
     if not _CHECKPOINT.fullmatch(text):
         raise InvalidName(
-            f"{text!r} is not a checkpoint: use a path or URL of letters, digits and /._-%:=|+, "
-            'or "None" for random weights',
+            f"{quoted(text)} is not a checkpoint: use a path or URL of letters, digits and "
+            '/._-%:=|+, or "None" for random weights',
             param="checkpoint",
         )
     return text
@@ -93,8 +103,11 @@ def check_checkpoint(text: str) -> str:
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     """Return the known names most similar to `name`, best first, for a 404's hint.
 
-    Names that start with it come before other similar ones.
+    Names that start with it come before other similar ones. A name that is too long to be any
+    model's has none: comparing costs as much as the product of both lengths.
     """
+    if longer(name, MODEL_PATH_BYTES):
+        return []
     by_tail: dict[str, list[str]] = {}
     for candidate in known:
         by_tail.setdefault(_tail(candidate), []).append(candidate)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sax.errors import InvalidRequest
+from sax.fields.table import MOST_REPLICAS
 from sax.types import Autoscaling
 
-MOST_REPLICAS = 1000  # each is listed with its reason
 _BEYOND = 2**31  # int32 on the wire
 
 

@@ -15,6 +15,7 @@ import re
 from dataclasses import dataclass
 
 from sax.errors import InvalidRequest
+from sax.format import quoted
 from sax.names import nearest
 
 ACCELERATOR_LABEL = "cloud.google.com/gke-tpu-accelerator"
@@ -157,7 +158,7 @@ def slice_of(topology: str, machine_type: str | None = None) -> TpuSlice:
     found = _SLICE.fullmatch(topology.strip().lower())
     if found is None:
         raise InvalidRequest(
-            f"topology {topology!r} is not a slice: write CHIP:SIZE, e.g. v5e:4x8 or "
+            f"topology {quoted(topology)} is not a slice: write CHIP:SIZE, e.g. v5e:4x8 or "
             f"v5p:2x2x4; Kubernetes Engine has {', '.join(GENERATIONS)}",
             param="topology",
         )
@@ -180,7 +181,7 @@ def _generation(word: str) -> TpuGeneration:
     if found := _KNOWN.get(word):
         return found
     raise InvalidRequest(
-        f"Kubernetes Engine has no TPU {word!r}; nearest: "
+        f"Kubernetes Engine has no TPU {quoted(word)}; nearest: "
         f"{', '.join(nearest(word, _KNOWN)) or 'v5e'}; available: {', '.join(GENERATIONS)}",
         param="topology",
     )
@@ -210,7 +211,7 @@ def _unfit(generation: TpuGeneration, size: str, wanted: str, fitting: list[Mach
         if wanted in machine_types():
             return f"{wanted} has no {generation.chip} chips: {remedy}"
         near = ", ".join(nearest(wanted, machine_types())) or ", ".join(machine_types())
-        return f"there is no TPU machine type {wanted!r}; nearest: {near}; {remedy}"
+        return f"there is no TPU machine type {quoted(wanted)}; nearest: {near}; {remedy}"
     sizes = [each for each in generation.sizes if theirs.makes(_chips(each))]
     made = f"makes {', '.join(sizes)} only" if len(sizes) < 5 else f"makes {sizes[0]} and larger"
     return (

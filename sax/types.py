@@ -77,6 +77,7 @@ class ReplicaStatus:
     status: ServableStatus
     reason: str = ""  # why it is not ready
     progress: Progress | None = None
+    note: str = ""  # where a ready one does not do as its model path says
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,11 @@ class PublishedModel:
     @property
     def ready_replicas(self) -> int:
         return sum(replica.status is ServableStatus.LOADED for replica in self.replicas)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Where its replicas do not do as the model path says."""
+        return tuple(dict.fromkeys(replica.note for replica in self.replicas if replica.note))
 
     @property
     def wanted_replicas(self) -> int:
@@ -131,6 +137,7 @@ class ServableInfo:
     running: int = 0  # requests in a slot
     arrived: int = 0  # total requests since it was loaded
     acls: Mapping[str, str] = field(default_factory=dict[str, str])  # enforced by the server
+    note: str = ""  # where a loaded model does not do as its model path says
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +160,7 @@ class ServerStatus:
     memory_used: int = 0
     dormant: bool = False  # a Saxml server that sleeps until woken
     traffic: Traffic = Traffic()
+    draining: bool = False  # shuts down and takes no new requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +236,8 @@ class SamplingParams:
     max_tokens: int | None = None  # None: to the end of the context
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    # An answer that ends with these tokens ends there and keeps them; 0 stands for any token.
+    stop_sequence: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None  # None: none; n: the chosen token's and the n most likely
 
@@ -240,7 +250,11 @@ class GenerateRequest:
     prompt: str | tuple[int, ...] | tuple[Message, ...]
     sampling: SamplingParams = SamplingParams()
     request_id: str = ""
+    account: str = ""  # whom it is for, of the users behind one caller; "": the caller
+    priority: int = 0  # among the requests of one account; the lowest comes first
 
+
+MOST_PRIORITY = 1000  # and the least is its negative
 
 EmbedInput = str | Sequence[int]  # text or token ids
 
@@ -261,6 +275,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
     token_bytes: bytes
     logprob: float
     top: tuple[TokenLogprob, ...] = ()
+    text_offset: int = 0  # characters of the answer before this token; 0 for an alternative
 
 
 class TokenChunk(msgspec.Struct, frozen=True, gc=False):

@@ -49,7 +49,7 @@ hypothesis.settings.load_profile("sax")
 
 # Tests of these folders start whole cells or gangs of processes: `make test-all` runs them, and
 # `make test` only those marked `smoke`, one of each kind.
-WHOLE_SYSTEM = ("chaos", "end_to_end", "hosts", "stress")
+WHOLE_SYSTEM = ("chaos", "end_to_end", "hosts")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects

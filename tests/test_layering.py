@@ -109,6 +109,7 @@ LADDERS: dict[str, list[str]] = {
         "config.py",
         "scaling.py",
         "names.py",
+        "fields",
         "types.py",
         "errors.py",
         "need.py",

@@ -65,10 +65,25 @@ class CellCollector(Collector):
             "1 while no change can be made durable",
             float(cell.ledger.store_health.failing),
         )
+        yield GaugeMetricFamily(
+            "sax_admin_store_replaced",
+            "1 while the store is not the one this leader started with, or lacks its records",
+            float(cell.ledger.store_health.replaced),
+        )
+        yield GaugeMetricFamily(
+            "sax_admin_store_foreign_objects",
+            "Objects below the cell's folder that no admin server wrote",
+            len(cell.ledger.store_health.foreign),
+        )
         yield CounterMetricFamily(
             "sax_admin_store_failures",
             "Writes that failed or timed out",
             cell.ledger.store_health.failures,
+        )
+        yield CounterMetricFamily(
+            "sax_admin_disputed_terms",
+            "Refusals by model servers for a term that is not in the log",
+            cell.disputes.count,
         )
         yield CounterMetricFamily("sax_admin_loads", "Loads done", loop.loads)
         yield CounterMetricFamily("sax_admin_unloads", "Unloads done", loop.unloads)

@@ -24,7 +24,8 @@ from sax.errors import InvalidRequest
 from sax.proto import admin_pb2, admin_pb2_grpc, cell_pb2_grpc
 from sax.scaling import check_replicas
 from sax.wire import codec
-from sax.wire.rpc import SERVER_OPTIONS, ErrorInterceptor
+from sax.wire.interceptor import ErrorInterceptor
+from sax.wire.rpc import server_options
 
 _FRESH_S = 0.25
 
@@ -65,10 +66,6 @@ _HEALTH: Any = health  # its stubs lack `aio`
 _ADMIN_GRPC: Any = admin_pb2_grpc
 _CELL_GRPC: Any = cell_pb2_grpc
 _HEALTH_GRPC: Any = health_pb2_grpc
-_OPTIONS = (
-    *(option for option in SERVER_OPTIONS if option[0] != "grpc.max_receive_message_length"),
-    ("grpc.max_receive_message_length", RECEIVE_BYTES),
-)
 Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
 
 
@@ -153,7 +150,10 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self, request: admin_pb2.JoinRequest, context: Context
     ) -> admin_pb2.JoinResponse:
         self._access.check_cell(caller(), "join model servers")
-        self._cell.join(codec.decode_join(request))
+        if request.leaving:
+            self._cell.leave(request.address, request.incarnation_id)
+        else:
+            self._cell.join(codec.decode_join(request))
         return admin_pb2.JoinResponse()
 
     def _check_model(self, model_id: str, doing: str) -> None:
@@ -193,7 +193,9 @@ class AdminServer:
         """Raises InvalidRequest for unreadable tokens."""
         self._security = security
         interceptors = [ErrorInterceptor(security.authentication()), StrictInterceptor()]
-        self._server = grpc.aio.server(interceptors=interceptors, options=_OPTIONS)
+        self._server = grpc.aio.server(
+            interceptors=interceptors, options=server_options(RECEIVE_BYTES)
+        )
         self._role = role
         self._health: Any = _HEALTH.aio.HealthServicer()
         access = Access(

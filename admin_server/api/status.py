@@ -46,6 +46,7 @@ def describe(role: AdminRole, now: float, view: StatusView) -> dict[str, Any]:
         "leading": role.cell is not None,
         "leadership": role.describe(),
         "leader": role.leader,
+        "warnings": role.warnings(),
         "now_s": now,
     }
     return {**head, **(_cell(role.cell, now, view) if role.cell is not None else _NOTHING)}
@@ -156,6 +157,7 @@ def _replica(replica: ReplicaStatus) -> dict[str, Any]:
         "address": replica.address,
         "status": replica.status,
         "reason": replica.reason,
+        "note": replica.note,
         "progress": _progress(replica.progress),
     }
 

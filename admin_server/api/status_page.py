@@ -40,13 +40,15 @@ def health_routes(role: AdminRole, clock: Callable[[], float]) -> list[Route]:
 
 
 def describe_health(role: AdminRole, now: float) -> dict[str, Any]:
-    health, leading = role.health, role.cell is not None
-    answer = {
-        "status": "degraded" if health.failing else "ok",
+    health, leading, warnings = role.health, role.cell is not None, role.warnings()
+    answer: dict[str, Any] = {
+        "status": "degraded" if health.failing or warnings else "ok",
         "role": role.describe(),
         "reads": "ok" if leading else "refused",
         "writes": "ok" if leading and not health.failing else "refused",
     }
+    if warnings:
+        answer["warnings"] = warnings
     if health.since_s is None:
         return answer
     return {**answer, "reason": health.trouble, "for_s": round(max(0.0, now - health.since_s), 1)}

@@ -1,4 +1,4 @@
-"""Strict requests: refuse bytes that do not parse, and unknown fields by name.
+"""Strict requests: refuse large ones, and unknown fields by name.
 
 A field unknown to this admin server would otherwise be dropped silently, and a newer client would
 believe it was honoured.
@@ -7,13 +7,12 @@ believe it was honoured.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import grpc.aio
 from google.protobuf.descriptor import Descriptor
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from sax.errors import InvalidRequest
@@ -29,15 +28,8 @@ _PACKAGE = "/sax."
 _MAY_SAY_MORE = frozenset({"/sax.Admin/Join"})
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadableRequest:
-    """A request that cannot be read, in place of the message."""
-
-    error: InvalidRequest
-
-
 class StrictInterceptor(grpc.aio.ServerInterceptor):
-    """Refuses malformed unary requests to our services with InvalidRequest."""
+    """Refuses unary requests to our services with InvalidRequest, within `ErrorInterceptor`."""
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
@@ -47,36 +39,25 @@ class StrictInterceptor(grpc.aio.ServerInterceptor):
         if handler is None or not handler.unary_unary or not path.startswith(_PACKAGE):
             return handler
         return grpc.unary_unary_rpc_method_handler(
-            _checking(handler.unary_unary, known_only=path not in _MAY_SAY_MORE),
+            handler.unary_unary if path in _MAY_SAY_MORE else _checking(handler.unary_unary),
             request_deserializer=_reading(handler.request_deserializer, path),
             response_serializer=handler.response_serializer,
         )
 
 
-def _reading(
-    parse: Callable[[bytes], Message], path: str
-) -> Callable[[bytes], Message | UnreadableRequest]:
-    """Return parse failures as values: gRPC would end the call with a bare INTERNAL."""
-
-    def read(data: bytes) -> Message | UnreadableRequest:
+def _reading(parse: Callable[[bytes], Message], path: str) -> Callable[[bytes], Message]:
+    def read(data: bytes) -> Message:
         if len(data) > REQUEST_BYTES:
             text = f"a request of {len(data)} bytes to {path}: send at most {REQUEST_BYTES}"
-            return UnreadableRequest(InvalidRequest(text, param="request"))
-        try:
-            return parse(data)
-        except DecodeError as exc:
-            text = f"the {len(data)} bytes sent to {path} are not a valid request message: {exc}"
-            return UnreadableRequest(InvalidRequest(text, param="request"))
+            raise InvalidRequest(text, param="request")
+        return parse(data)
 
     return read
 
 
-def _checking(method: Callable[[Any, Any], Awaitable[Any]], *, known_only: bool) -> Any:
-    async def checked(request: Message | UnreadableRequest, context: Any) -> Any:
-        if isinstance(request, UnreadableRequest):
-            raise request.error
-        if known_only:
-            check_known(request)
+def _checking(method: Callable[[Any, Any], Awaitable[Any]]) -> Any:
+    async def checked(request: Message, context: Any) -> Any:
+        check_known(request)
         return await method(request, context)
 
     return checked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -36,11 +37,19 @@ class Failures:
         return dict(self._needs)
 
     def fail(
-        self, place: Place, version: str, reason: str, now: float, need: Need | None = None
+        self,
+        place: Place,
+        version: str,
+        reason: str,
+        now: float,
+        need: Need | None = None,
+        *,
+        lasting: bool = False,
     ) -> None:
         """Record a failure once, however often it is seen before the next try.
 
-        With a `need` the model is not at fault, and the need holds for every server.
+        With a `need` the model is not at fault, and the need holds for every server. A lasting one
+        is not tried again.
         """
         address, model_id = place
         if need is not None:
@@ -58,7 +67,7 @@ class Failures:
         others = [known] if need is not None else [known, *failures.values()]
         tries = [f.count for f in others if f is not None and f.version == version]
         count = 1 + max(tries, default=0)
-        delay = backoff_s(count, self._jitter.uniform(0.8, 1.2))
+        delay = math.inf if lasting else backoff_s(count, self._jitter.uniform(0.8, 1.2))
         failures[address] = Failure(version, count, reason, now + delay, need=need)
         if len(failures) > _KEPT:
             del failures[next(iter(failures))]

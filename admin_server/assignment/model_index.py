@@ -82,4 +82,5 @@ def _differ(one: ServableInfo, other: ServableInfo) -> bool:
         or one.progress != other.progress
         or one.methods != other.methods
         or one.acls != other.acls
+        or one.note != other.note
     )

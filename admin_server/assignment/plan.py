@@ -122,7 +122,7 @@ def _done(
             servers = [seen.servers[address] for address in addresses]
             if all(s.answered and demand.met_by_server(s.joined.info) for s in servers):
                 settled = Settled(spec, addresses, model.reported_bytes(spec))
-                done[spec.model_id] = SettledModel(settled, model, report_ready(spec, addresses))
+                done[spec.model_id] = SettledModel(settled, model, report_ready(spec, model.held))
     return done
 
 

@@ -18,7 +18,7 @@ from admin_server.assignment.seen import (
     waits,
 )
 from sax.format import clock_time, count, listing
-from sax.types import ModelSpec, Progress, ReplicaStatus, ServableStatus
+from sax.types import ModelSpec, Progress, ReplicaStatus, ServableInfo, ServableStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,11 @@ def report(spec: ModelSpec, intent: Intent, seen: Seen, now: float) -> ModelRepo
     return ModelReport(spec.version, tuple(replicas), frozenset(ready), current)
 
 
-def report_ready(spec: ModelSpec, addresses: Sequence[str]) -> ModelReport:
-    replicas = tuple([ReplicaStatus(address, ServableStatus.LOADED) for address in addresses])
-    return ModelReport(spec.version, replicas, frozenset(addresses), len(replicas))
+def report_ready(spec: ModelSpec, held: Mapping[str, ServableInfo]) -> ModelReport:
+    replicas = tuple(
+        [ReplicaStatus(a, ServableStatus.LOADED, note=held[a].note) for a in sorted(held)]
+    )
+    return ModelReport(spec.version, replicas, frozenset(held), len(replicas))
 
 
 def with_notes(
@@ -131,7 +133,8 @@ def _replica(
     if status is ServableStatus.LOADED and servable is not None:
         if not is_current(servable, spec):
             return ReplicaStatus(address, status, outdated)
-        return ReplicaStatus(address, status, _why_old_acls(spec, model, address))
+        why = _why_old_acls(spec, model, address)
+        return ReplicaStatus(address, status, why, note=servable.note)
     if status is ServableStatus.LOADING or model.load(address):
         return ReplicaStatus(address, ServableStatus.LOADING, _describe(progress), progress)
     if failure is not None and waits(failure, now):
@@ -162,6 +165,8 @@ def _why_outdated(spec: ModelSpec, model: SeenModel, assigned: Sequence[str], st
         return "still serves the previous version until its turn in the update"
     _, address, failure = max(failures, key=lambda failure: failure[:2])
     why, until = f"the new version failed to load on {address}", "a retry works"
+    if failure.lasting:
+        until = "the model is updated"
     if failure.need is not None:
         why, until = f"{address} has too little memory for the new version", "there is more"
     return (
@@ -193,6 +198,8 @@ def _describe(progress: Progress | None) -> str:
 
 
 def _describe_failure(failure: Failure) -> str:
+    if failure.lasting:
+        return f"load failed: {failure.reason}; it is not retried until the model is updated"
     return (
         f"load failed: {failure.reason}; retry {failure.count} at {clock_time(failure.next_try_s)}"
     )

@@ -6,6 +6,7 @@ not the cell's.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,9 +60,13 @@ class Failure:
     version: str
     count: int
     reason: str
-    next_try_s: float
+    next_try_s: float  # infinite: no retry can mend it, only a change of the model
     retrying: bool = False  # the next try is under way
     need: Need | None = None  # what would be enough, as the server reported
+
+    @property
+    def lasting(self) -> bool:
+        return math.isinf(self.next_try_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ from sax.need import Need
 from sax.types import JoinedServer, ServableStatus, ServerInfo, ServerStatus
 
 _UNLOAD_RETRY_S = 5.0
-_GONE_KEPT = 3  # servers pruned lately that reasons still mention
+_GONE_KEPT = 3  # servers dropped lately that reasons still mention
+_LEFT_KEPT = 1000  # starts of servers whose late heartbeats are ignored
 
 
 @dataclass(slots=True)
@@ -62,6 +63,7 @@ class Servers:
         self._pushes = AclPushes(jitter)
         self._index = ModelIndex()
         self._gone: deque[tuple[str, str]] = deque(maxlen=_GONE_KEPT)
+        self._left: dict[tuple[str, str], None] = {}  # address and incarnation, oldest first
         self._paths: dict[tuple[str, ...], tuple[str, ...]] = {}
         self.changes = 0  # grows whenever a plan may come out differently
 
@@ -138,13 +140,34 @@ class Servers:
             self._gone.append((address, f"{why} ({trouble})" if trouble else why))
         return silent
 
+    def leave(self, address: str, incarnation: str, now: float) -> bool:
+        """Drop a server that shuts down; False if this start of it is not joined."""
+        server = self._servers.get(address)
+        if server is None or server.info.incarnation != incarnation:
+            return False
+        if len(self._left) >= _LEFT_KEPT:
+            del self._left[next(iter(self._left))]
+        self._left[address, incarnation] = None
+        self._forget(address)
+        self._gone.append((address, f"{address} began to shut down at {clock_time(now)}"))
+        return True
+
+    def has_left(self, address: str, incarnation: str) -> bool:
+        return (address, incarnation) in self._left
+
     def begin(self, action: Action) -> None:
         self._servers[action.address].under_way.append(_UnderWay(action))
         if isinstance(action, LoadAction):
             self._failures.retry((action.address, action.model_id))
 
     def finish(
-        self, action: Action, error: str | None, now: float, need: Need | None = None
+        self,
+        action: Action,
+        error: str | None,
+        now: float,
+        need: Need | None = None,
+        *,
+        lasting: bool = False,
     ) -> None:
         """Record that the RPC ended; its effect counts until a status requested later arrives."""
         server = self._servers.get(action.address)
@@ -155,7 +178,8 @@ class Servers:
                 pause = _UNLOAD_RETRY_S if error and isinstance(action, UnloadAction) else 0.0
                 under_way.done_at_s = now + pause
                 if error is not None and isinstance(action, LoadAction):
-                    self._failures.fail(place, action.spec.version, error, now, need)
+                    version = action.spec.version
+                    self._failures.fail(place, version, error, now, need, lasting=lasting)
                 if isinstance(action, UpdateAcls):
                     self._pushes.sent(place, action.spec.acls, error, now)
         self.changes += 1

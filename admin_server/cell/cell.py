@@ -19,7 +19,9 @@ from admin_server.assignment.report import with_notes
 from admin_server.assignment.seen import Seen
 from admin_server.assignment.servers import known_paths
 from admin_server.cell.demand import Prospect, prospect
+from admin_server.cell.disputes import Disputes
 from admin_server.cell.modelets import Modelets
+from admin_server.cell.override_check import check_spec
 from admin_server.cell.reconciler import Reconciler, Timing
 from admin_server.cell.scaler import Scaler
 from admin_server.cell.watch import Delta
@@ -87,6 +89,7 @@ class Cell:
         self.ledger = ledger
         self.id = uuid.uuid4().hex  # a client that knows another id starts from the full set
         self.recent_events = CellEvents(clock)
+        self._modelets = modelets
         self._clock = clock
         self._notice = ChangeSignal()
         self._plan = CellActions((), {})
@@ -99,13 +102,16 @@ class Cell:
         # A server that was away for as long as allowed still brings its replicas.
         adopts_until_s = settled_at_s + timing.silence_s
         self.scaler = Scaler(scaling or ScalingTiming(), restored, adopts_until_s)
+        self.disputes = Disputes(
+            modelets, self._still_leads, ledger.deposed.set, clock, self.recent_events
+        )
         self.reconciler = Reconciler(
             modelets,
             lambda: ledger.state,
             self._on_plan,
             self.scaler,
             clock,
-            on_refused=ledger.deposed.set,
+            on_refused=self.disputes.refused,
             timing=timing,
             jitter=jitter or random.Random(),
             events=self.recent_events,
@@ -121,6 +127,7 @@ class Cell:
 
     async def publish(self, spec: ModelSpec, *, by: str = "") -> None:
         """Raises InvalidRequest or a subclass, ModelExists, ModelPathNotFound, AdminUnavailable."""
+        await check_spec(self._modelets, spec, self.reconciler.infos(), self.troubles())
         version, at_s = uuid.uuid4().hex, self._clock()
 
         def make(state: CellState) -> Record:
@@ -132,6 +139,9 @@ class Cell:
 
     async def update(self, spec: ModelSpec, *, by: str = "") -> None:
         """Raises InvalidRequest or a subclass, ModelNotFound, StaleRevision, AdminUnavailable."""
+        old = self.ledger.state.models.get(spec.model_id)
+        if old is None or (old.model_path, old.overrides) != (spec.model_path, spec.overrides):
+            await check_spec(self._modelets, spec, self.reconciler.infos(), self.troubles())
         version, at_s = uuid.uuid4().hex, self._clock()
         await self._commit(
             lambda state: update_record(state, spec, version=version, at_s=at_s, by=by)
@@ -185,6 +195,10 @@ class Cell:
         check_server(info)
         self.reconciler.join(info)
 
+    def leave(self, address: str, incarnation: str) -> None:
+        """A server shuts down: clients are told at once; what it is doing ends by itself."""
+        self.reconciler.leave(address, incarnation)
+
     # Reads by clients
 
     def find(self, model_id: str) -> PublishedModel:
@@ -204,6 +218,10 @@ class Cell:
     def troubles(self) -> dict[str, str]:
         """By address, why a server does not answer now."""
         return {a: server.trouble for a, server in self._seen.servers.items() if server.trouble}
+
+    def warnings(self) -> Sequence[str]:
+        """What harms nothing yet, in words."""
+        return self.disputes.warnings()
 
     def check_name(self, name: str) -> None:
         """Raises InvalidName, NotFound unless the name is "" or this cell's."""
@@ -289,6 +307,11 @@ class Cell:
         return Outlook(self.ledger.state, self._plan, self._seen)
 
     # Internals
+
+    async def _still_leads(self) -> bool:
+        """Look into the log. Raises StoreUnavailable."""
+        await self.ledger.check()
+        return not self.ledger.deposed.is_set()
 
     def _check_leading(self) -> None:
         if self._dismissed:

@@ -11,8 +11,16 @@ import grpc.aio
 
 from admin_server.assignment.seen import Action, LoadAction, UpdateAcls
 from admin_server.ledger.placement import loaded_overrides
-from sax.errors import NotFound, NotLoaded, PermissionDenied, ReplicaLost, Unauthenticated
-from sax.proto import common_pb2, modelet_pb2
+from sax.errors import (
+    InvalidRequest,
+    NotFound,
+    NotLoaded,
+    PermissionDenied,
+    ReplicaLost,
+    SaxError,
+    Unauthenticated,
+)
+from sax.proto import common_pb2, control_pb2, modelet_pb2
 from sax.types import ModelSpec, ServerStatus, Traffic
 from sax.wire import codec
 from sax.wire.rpc import Reply, open_channel
@@ -22,6 +30,7 @@ _log = logging.getLogger(__name__)
 
 _STATUS_TIMEOUT_S = 5.0
 _ACLS_TIMEOUT_S = 30.0
+_CONTROL_TIMEOUT_S = 2.0  # an operator waits for a check
 # Rates cover the last minute, and percentiles cost the server a sort per method.
 _POLLS_PER_TRAFFIC = 10
 
@@ -33,6 +42,14 @@ class Modelets(Protocol):
 
     async def carry_out(self, action: Action) -> None:
         """Return once the model is loaded, unloaded or has its new ACLs."""
+        ...
+
+    async def dispute(self, address: str, term: int) -> None:
+        """Have a server obey this leader instead of the one of this term, which does not lead."""
+        ...
+
+    async def check(self, address: str, spec: ModelSpec) -> None:
+        """Raises InvalidRequest if no load of the spec on this server can succeed."""
         ...
 
     async def close(self, address: str) -> None: ...
@@ -107,6 +124,26 @@ class GrpcModelets:
         with contextlib.suppress(NotFound, NotLoaded):  # already unloaded
             await call(channel, "/sax.Modelet/Unload", unload, gone, peer=peer, timeout_s=None)
 
+    async def dispute(self, address: str, term: int) -> None:
+        request = control_pb2.DisputeRequest(term=self._term, disputed_term=term)
+        await self._control(address, "Dispute", request, control_pb2.DisputeResponse)
+
+    async def check(self, address: str, spec: ModelSpec) -> None:
+        request = control_pb2.CheckRequest(
+            model_path=spec.model_path, overrides=loaded_overrides(spec.overrides)
+        )
+        await self._control(address, "Check", request, control_pb2.CheckResponse)
+
+    async def _control(self, address: str, method: str, request: Any, reply: type[Reply]) -> Reply:
+        return await call(
+            self._channel(address),
+            f"/sax.Control/{method}",
+            request,
+            reply,
+            peer=f"the model server {address}",
+            timeout_s=_CONTROL_TIMEOUT_S,
+        )
+
     async def close(self, address: str) -> None:
         self._traffic.pop(address, None)
         channel = self._channels.pop(address, None)
@@ -117,6 +154,11 @@ class GrpcModelets:
         if address not in self._channels:
             self._channels[address] = open_channel(address)
         return self._channels[address]
+
+
+def is_bad_override(exc: SaxError) -> bool:
+    """True if the model server refused an override: no retry can succeed."""
+    return isinstance(exc, InvalidRequest) and (exc.param or "").startswith("overrides.")
 
 
 def _update_loaded(spec: ModelSpec) -> modelet_pb2.UpdateLoadedRequest:

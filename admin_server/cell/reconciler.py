@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from admin_server.assignment.plan import CellActions, plan_actions
 from admin_server.assignment.seen import Action, LoadAction, Seen, UnloadAction, UpdateAcls
 from admin_server.assignment.servers import Servers
-from admin_server.cell.modelets import Modelets
+from admin_server.cell.modelets import Modelets, is_bad_override
 from admin_server.cell.scaler import Scaler
 from admin_server.events import CellEvents
 from admin_server.ledger.state import CellState
@@ -43,8 +43,8 @@ class Timing:
 class Reconciler:
     """Lives on the event loop.
 
-    `on_plan` is called with every plan before it is carried out, `on_refused` when a server already
-    obeys an admin server of a later term.
+    `on_plan` is called with every plan before it is carried out, `on_refused` with the address when
+    a server already obeys an admin server of a later term.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Reconciler:
         scaler: Scaler,
         clock: Callable[[], float],
         *,
-        on_refused: Callable[[], object],
+        on_refused: Callable[[str, NotLeading], object],
         timing: Timing,
         jitter: random.Random,
         events: CellEvents | None = None,
@@ -82,6 +82,8 @@ class Reconciler:
 
     def join(self, info: ServerInfo) -> None:
         """A server joined or sent a heartbeat; a new one is polled at once."""
+        if self._servers.has_left(info.address, info.incarnation):
+            return  # sent before it said that it leaves
         new = self._servers.join(info, self._clock())
         if new:
             _log.info("model server %s joined (incarnation %s)", info.address, info.incarnation)
@@ -89,6 +91,14 @@ class Reconciler:
             self._drop_calls(info.address)
         self._start_poll(info.address)
         self.wake()
+
+    def leave(self, address: str, incarnation: str) -> None:
+        """A server shuts down; no-op unless this start of it is joined."""
+        if self._servers.leave(address, incarnation, self._clock()):
+            _log.info("model server %s is shutting down", address)
+            self._events.note("left", f"{address} is shutting down", server=address)
+            self._forget(address)
+            self.wake()
 
     def restore(self, infos: Sequence[ServerInfo]) -> None:
         """Take over these servers without waiting for them to join; any may hold any model."""
@@ -159,17 +169,18 @@ class Reconciler:
         _log.info("%s %s on %s", verb, action.model_id, action.address)
         error: str | None = None
         need: Need | None = None
+        lasting = False
         try:
             await self._modelets.carry_out(action)
         except SaxError as exc:
-            self._note_refusal(exc)
-            error, need = exc.text, exc.need
+            self._note_refusal(action.address, exc)
+            error, need, lasting = exc.text, exc.need, is_bad_override(exc)
             self.failed_actions += 1
             _log.warning("%s of %s on %s: %s", verb, action.model_id, action.address, error)
         self.loads += isinstance(action, LoadAction) and error is None
         self.unloads += isinstance(action, UnloadAction) and error is None
         self._tell(action, verb, error)
-        self._servers.finish(action, error, self._clock(), need)
+        self._servers.finish(action, error, self._clock(), need, lasting=lasting)
         self.wake()
 
     def _tell(self, action: Action, verb: str, error: str | None) -> None:
@@ -198,7 +209,7 @@ class Reconciler:
         try:
             status = await self._modelets.status(address)
         except SaxError as exc:
-            self._note_refusal(exc)
+            self._note_refusal(address, exc)
             self._servers.missed(address, exc.text)
             return
         except Exception as exc:  # a bad answer must not end the polling
@@ -209,11 +220,12 @@ class Reconciler:
             _log.info("model server %s was restarted: %s", address, status.incarnation)
             self._events.note("restarted", f"{address} was restarted", server=address)
             self._drop_calls(address)
+        if status.draining:
+            self.leave(address, status.incarnation)
 
-    def _note_refusal(self, exc: SaxError) -> None:
+    def _note_refusal(self, address: str, exc: SaxError) -> None:
         if isinstance(exc, NotLeading):
-            _log.error("%s", exc.text)
-            self._on_refused()
+            self._on_refused(address, exc)
 
     def _drop_calls(self, address: str) -> None:
         for task in self._calls.pop(address, set()):

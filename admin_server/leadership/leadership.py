@@ -28,6 +28,8 @@ from admin_server.leadership.lease import (
 from admin_server.leadership.process_mark import is_gone, own_mark
 from admin_server.leadership.role import AdminRole
 from admin_server.ledger.ledger import Ledger
+from admin_server.storage.envelope import CorruptLog
+from admin_server.storage.foreign_objects import find_foreign
 from admin_server.storage.object_store import ObjectStore, StoreUnavailable
 from admin_server.storage.series import Series
 from sax.errors import AdminUnavailable, NotLeading
@@ -48,6 +50,7 @@ class LeadTiming:
 
     beat_s: float = 1.0  # between two beats of the leader
     patience_s: float = 3.0  # silence after which the leader counts as gone
+    foreign_s: float = 30.0  # between two looks of the leader for foreign objects
 
     @property
     def look_s(self) -> float:
@@ -72,6 +75,7 @@ class Leadership:
         self.admin = uuid.uuid4().hex
         self._mark = own_mark()
         self._role = role
+        self._store = store
         self._address = address
         self._clock = clock
         self._start_cell = start_cell
@@ -86,14 +90,15 @@ class Leadership:
         while True:
             try:
                 ledger = await self._follow_until_vacant()
+                await self._read_membership(ledger)  # it may name a record that is missing
                 term = await ledger.take_lead(self.admin, self._address, self._clock())
-                servers = await self._read_membership()
+                servers = await self._read_membership(ledger)
             except NotLeading as exc:  # another server was faster
                 self._role.wait(exc.text)
                 continue
             except (StoreUnavailable, AdminUnavailable) as exc:
                 # A record of ours that landed after all is followed like anyone else's.
-                self._role.health.failed(exc.text)
+                self._role.health.failed_by(exc)
                 self._role.wait(exc.text)
                 await asyncio.sleep(self._timing.look_s)
                 continue
@@ -119,8 +124,8 @@ class Leadership:
         """Read the leader's last beat and follow the log; True if nobody leads."""
         newest = await self._beats.newest()
         place, beat = (newest[0], _read_beat(newest[1])) if newest else (None, None)
-        if beat is not None and beat.sequence > ledger.sequence:
-            await ledger.follow()
+        if beat is not None:
+            await _read_up_to(ledger, beat.sequence, "the leader's last beat")
         self._lease = self._lease.look(Life(ledger.state.term, place, beat), self._clock())
         if beat is not None and place is not None and place[0] >= ledger.state.term:
             return self._lease.vacant(self._clock()) or is_gone(beat.process)
@@ -141,26 +146,31 @@ class Leadership:
         _log.warning("another admin server leads %s now; this one follows", self._role.cell_id)
 
     async def _beat_until_deposed(self, ledger: Ledger, cell: Cell, term: int) -> None:
-        kept: bytes | None = None
+        kept: Sequence[ServerInfo] | None = None
+        look_at_s = 0.0
         while not ledger.deposed.is_set():
             try:
                 await self._beat(ledger, term)
-                membership = encode_membership(cell.infos())
-                if membership != kept:
-                    await self._memberships.write(term, membership)
-                    kept = membership
+                if (infos := cell.infos()) != kept:
+                    text = encode_membership(infos, ledger.sequence)
+                    await self._memberships.write(term, text)
+                    kept = infos
                 self._role.health.succeeded()
+                if self._clock() >= look_at_s:
+                    self._role.health.found(await find_foreign(self._store, self._role.cell_id))
+                    look_at_s = self._clock() + self._timing.foreign_s
             except StoreUnavailable as exc:
-                self._role.health.failed(exc.text)
+                self._role.health.failed_by(exc)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._timing.beat_s):
                     await ledger.deposed.wait()
 
     async def _beat(self, ledger: Ledger, term: int) -> None:
-        """Write a beat and check for a newer leader. Raises StoreUnavailable."""
+        """Check for a newer leader and write a beat. Raises StoreUnavailable."""
+        # In this order: a beat in another store would keep a leader there from its cell.
+        await ledger.check()
         if await self._beats.write(term, self._word(ledger)) > term:
             ledger.deposed.set()
-        await ledger.check()
 
     async def _resign(self, ledger: Ledger, term: int) -> None:
         """Let the next server lead at once instead of waiting out the silence."""
@@ -172,15 +182,33 @@ class Leadership:
         beat = LeaderBeat(self.admin, self._address, ledger.sequence, self._mark, resigned)
         return msgspec.json.encode(beat)
 
-    async def _read_membership(self) -> Sequence[ServerInfo]:
+    async def _read_membership(self, ledger: Ledger) -> Sequence[ServerInfo]:
+        """Raises CorruptLog if the log lacks the record that the list names."""
         newest = await self._memberships.newest()
         try:
-            return decode_membership(newest[1]) if newest else ()
+            infos, sequence = decode_membership(newest[1]) if newest else ([], 0)
         except msgspec.DecodeError as exc:
             _log.error(
                 "the stored list of model servers of %s is invalid (%s)", self._role.cell_id, exc
             )
             return ()
+        await _read_up_to(ledger, sequence, "the stored list of model servers")
+        return infos
+
+
+async def _read_up_to(ledger: Ledger, sequence: int, source: str) -> None:
+    """Follow the log up to a record that was durable. Raises CorruptLog if it is gone."""
+    if sequence > ledger.sequence:
+        await ledger.follow()
+    if sequence > ledger.sequence:
+        folder = str(ledger.state.cell).strip("/")
+        first, last = f"{folder}/records/{ledger.sequence + 1:012d}", f"{sequence:012d}"
+        raise CorruptLog(
+            f"the records of {ledger.state.cell} end at {ledger.sequence}, but {source} names "
+            f"record {sequence}: {first} to {last} are missing, and with them changes that were "
+            f"acknowledged. Restore them from a backup; to go on without them, delete "
+            f"{folder}/beats and {folder}/roster and start again"
+        )
 
 
 def _read_beat(text: bytes) -> LeaderBeat | None:

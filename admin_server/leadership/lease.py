@@ -20,21 +20,23 @@ class ServerMembership(msgspec.Struct, frozen=True):
 
     paths: list[tuple[str, ...]]
     servers: list[tuple[ServerInfo, int]]  # without model paths, and their index in `paths`
+    sequence: int = 0  # the last record when this was written; 0: by a version that kept none
 
 
-def encode_membership(infos: Sequence[ServerInfo]) -> bytes:
+def encode_membership(infos: Sequence[ServerInfo], sequence: int) -> bytes:
     numbers: dict[tuple[str, ...], int] = {}
     servers = [
         (replace(info, model_paths=()), numbers.setdefault(info.model_paths, len(numbers)))
         for info in infos
     ]
-    return msgspec.json.encode(ServerMembership(list(numbers), servers))
+    return msgspec.json.encode(ServerMembership(list(numbers), servers, sequence))
 
 
-def decode_membership(data: bytes) -> list[ServerInfo]:
-    """Raises msgspec.DecodeError for anything else."""
+def decode_membership(data: bytes) -> tuple[list[ServerInfo], int]:
+    """The servers, and the last record when they were written. Raises msgspec.DecodeError."""
     stored = msgspec.json.decode(data, type=ServerMembership)
-    return [replace(info, model_paths=stored.paths[number]) for info, number in stored.servers]
+    infos = [replace(info, model_paths=stored.paths[number]) for info, number in stored.servers]
+    return infos, stored.sequence
 
 
 class LeaderBeat(msgspec.Struct, frozen=True):

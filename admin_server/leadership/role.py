@@ -47,6 +47,10 @@ class AdminRole:
             raise NotLeading(f"{self.describe()}: ask the leader", param=self.leader)
         return self.cell
 
+    def warnings(self) -> list[str]:
+        """What harms nothing yet, in words."""
+        return [*self.health.warnings, *(self.cell.warnings() if self.cell is not None else ())]
+
     def describe(self) -> str:
         if self.cell is not None:
             return f"leads {self.cell_id} since record {self.term}"

@@ -17,10 +17,23 @@ from itertools import pairwise
 from admin_server.ledger.records import Lead, Record, decode_record, encode_record, model_of
 from admin_server.ledger.state import CellState, apply, decode_state, encode_state
 from admin_server.storage.envelope import CorruptLog
-from admin_server.storage.object_store import TIMEOUT_S, ObjectStore, StoreUnavailable
+from admin_server.storage.object_store import (
+    TIMEOUT_S,
+    ObjectStore,
+    StoreReplaced,
+    StoreUnavailable,
+)
 from admin_server.storage.record_log import Deposed, LateRecord, LogContents, RecordLog
 from admin_server.storage.store_check import StoreHealth
-from sax.errors import AdminUnavailable, ModelExists, NotFound, NotLeading, StaleRevision
+from admin_server.storage.store_mark import StoreMark
+from sax.errors import (
+    AdminUnavailable,
+    ModelExists,
+    NotFound,
+    NotLeading,
+    StaleRevision,
+    StateLost,
+)
 from sax.names import CellId
 
 _log = logging.getLogger(__name__)
@@ -67,9 +80,15 @@ class Ledger:
         snapshot_every: int,
         health: StoreHealth | None = None,
         patience_s: float = TIMEOUT_S,
+        mark: StoreMark | None = None,
     ) -> Ledger:
-        """Restore the state from the log. Raises CorruptLog, StoreUnavailable."""
-        log, history = await RecordLog.open(store, cell)
+        """Restore the state from the log. Raises CorruptLog, StoreUnavailable.
+
+        `mark` is the store's as this process knows it from before, if it does.
+        """
+        mark = mark or StoreMark(store, cell)
+        await mark.settle()
+        log, history = await RecordLog.open(store, cell, mark)
         ledger = cls(log, cell, snapshot_every=snapshot_every, health=health, patience_s=patience_s)
         ledger._read(history)
         return ledger
@@ -132,7 +151,7 @@ class Ledger:
 
         Errors raised by `make` reach the caller. Raises NotLeading if the change was certainly not
         made, AdminUnavailable if the store fails: the state is unchanged, but an unconfirmed record
-        may turn out to have landed.
+        may turn out to have landed. Raises StateLost if the store was deleted or replaced.
         """
         # A cancelled caller must not leave a record that is written but not applied.
         await asyncio.shield(asyncio.ensure_future(self._commit(make)))
@@ -175,9 +194,9 @@ class Ledger:
             async with asyncio.timeout(self._patience_s):
                 await self._look()
         except StoreUnavailable as exc:
-            raise self._refusal(exc.text) from exc
+            raise self._refusal(exc) from exc
         except TimeoutError as exc:
-            raise self._refusal(f"the store took more than {self._patience_s:g} s") from exc
+            raise self._refusal(self._too_slow()) from exc
         if self.deposed.is_set():
             raise NotLeading("another admin server leads this cell now; retry", param="")
 
@@ -217,9 +236,9 @@ class Ledger:
                 raise _unconfirmed(exc.text) from exc
             raise NotLeading(f"{exc.text}; retry", param="") from exc
         except StoreUnavailable as exc:
-            raise self._refusal(exc.text) from exc
+            raise self._refusal(exc) from exc
         except TimeoutError as exc:
-            raise self._refusal(f"the store took more than {self._patience_s:g} s") from exc
+            raise self._refusal(self._too_slow()) from exc
         self._take(sequence, record)
         return True
 
@@ -237,9 +256,12 @@ class Ledger:
         self.recent.append(Entry(sequence, record))
         self.store_health.succeeded()
 
-    def _refusal(self, why: str) -> AdminUnavailable:
-        self.store_health.failed(why)
-        return _unconfirmed(why)
+    def _refusal(self, exc: StoreUnavailable) -> AdminUnavailable:
+        self.store_health.failed_by(exc)
+        return StateLost(exc.text) if isinstance(exc, StoreReplaced) else _unconfirmed(exc.text)
+
+    def _too_slow(self) -> StoreUnavailable:
+        return StoreUnavailable(f"the store took more than {self._patience_s:g} s")
 
     def _read(self, history: LogContents) -> None:
         if history.snapshot is not None:

@@ -10,7 +10,18 @@ import math
 from collections.abc import Mapping
 
 from sax.errors import InvalidRequest
-from sax.scaling import MOST_REPLICAS
+from sax.fields.table import (
+    ACLS,
+    CHECKPOINT_BYTES,
+    MODEL_BYTES,
+    MODEL_PATH_BYTES,
+    MOST_REPLICAS,
+    OVERRIDE_BYTES,
+    OVERRIDES,
+    SPEC_BYTES,
+    TAG_BYTES,
+    TAGS,
+)
 from sax.types import Autoscaling, ModelSpec, Placement, ServerInfo
 
 
@@ -35,21 +46,12 @@ def _refusal(field: str, text: str) -> InvalidRequest:
     return InvalidRequest(f"{field} {text}", param=f"autoscaling.{field}")
 
 
-MODEL_ID_BYTES = 200  # part of file names, labels and every log line
-MODEL_PATH_BYTES = 400
-CHECKPOINT_BYTES = 4096  # PATH_MAX; a URL is shorter
-OVERRIDES = 256
-OVERRIDE_BYTES = 64 * 1024  # a grammar or a chat template, not a vocabulary
-ACLS = 256
-TAGS = 64
-TAG_BYTES = 200
-SPEC_BYTES = 256 * 1024  # with 2,000 models a snapshot stays readable in seconds
 _MOST_DEVICES = 1_000_000
 
 
 def check_limits(spec: ModelSpec) -> None:
     """Raises InvalidRequest naming the field that is too large or out of range."""
-    _check_bytes(spec.model_id, MODEL_ID_BYTES, "model")
+    _check_bytes(spec.model_id, MODEL_BYTES, "model")
     _check_bytes(spec.model_path, MODEL_PATH_BYTES, "model_path")
     _check_bytes(spec.checkpoint, CHECKPOINT_BYTES, "checkpoint")
     _check_bytes(spec.admin_acl, CHECKPOINT_BYTES, "admin_acl")

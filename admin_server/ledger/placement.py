@@ -17,6 +17,7 @@ from functools import lru_cache
 import msgspec
 
 from sax.errors import InvalidRequest
+from sax.format import quoted, shortened
 from sax.need import Need
 from sax.types import ModelSpec, ServerInfo
 
@@ -79,8 +80,8 @@ def check_placement(spec: ModelSpec) -> None:
     for tag in spec.placement.tags:
         if not tag.strip() or "," in tag or tag != tag.strip():
             raise InvalidRequest(
-                f"{tag!r} is not a valid tag: use a word without commas or surrounding spaces, "
-                "as in the --tags of servers",
+                f"{quoted(tag)} is not a valid tag: use a word without commas or surrounding "
+                "spaces, as in the --tags of servers",
                 param="placement",
             )
     for name, number in (("devices", spec.placement.devices), ("memory", spec.placement.memory)):
@@ -91,14 +92,14 @@ def check_placement(spec: ModelSpec) -> None:
     for key, text in spec.overrides.items():
         if key == _CONSTRAINTS and _tags(text) is _UNREADABLE:
             raise InvalidRequest(
-                f"override {key}={text} is not a list of tags: use one JSON string with "
+                f"override {key}={shortened(text)} is not a list of tags: use one JSON string with "
                 'commas between the tags, as in "a100,fast"',
                 param="overrides",
             )
         if key != _CONSTRAINTS and _OURS.fullmatch(key) and _bytes(text) is None:
             raise InvalidRequest(
-                f"override {key}={text} is not a number of bytes: give what one device needs, "
-                "as in 16000000000",
+                f"override {key}={shortened(text)} is not a number of bytes: give what one "
+                "device needs, as in 16000000000",
                 param="overrides",
             )
 

@@ -20,6 +20,7 @@ from admin_server.ledger.versions import History, check_revision, completed
 from sax import names
 from sax.auth.acl import parse_acl, parse_acls
 from sax.errors import InvalidRequest, ModelExists, ModelNotFound, NotFound
+from sax.format import quoted, shortened
 from sax.scaling import check_replicas
 from sax.types import ModelSpec, Version
 
@@ -203,10 +204,9 @@ def _check_override(key: str, text: str) -> None:
     try:
         msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as exc:
-        shown = text if len(text) <= 200 else text[:197] + "..."
         raise InvalidRequest(
-            f"override {key}={shown!r} is not JSON text ({exc}): leave numbers and booleans "
-            'unquoted and put strings in double quotes, as in "bfloat16"',
+            f"override {shortened(key)}={quoted(text)} is not JSON text ({exc}): leave numbers and "
+            'booleans unquoted and put strings in double quotes, as in "bfloat16"',
             param="overrides",
         ) from exc
 

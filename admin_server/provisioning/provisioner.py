@@ -220,8 +220,8 @@ class Provisioner:
         )
 
     def _losses(self, now: float) -> dict[str, Setback]:
-        """Models whose server just fell silent: a network pause must not rent machines."""
-        why = "its server fell silent and may come back"
+        """Models whose server just left: a restart or a network pause must not rent machines."""
+        why = "its server shut down or fell silent and may come back"
         return {
             model_id: Setback(0, why, at_s + self._timing.lost_s)
             for model_id, at_s in self._lost_at_s.items()

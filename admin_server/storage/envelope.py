@@ -54,6 +54,12 @@ def numbers_of(names: Sequence[str]) -> list[int]:
     return sorted(numbers)
 
 
+def known_numbers(names: Sequence[str]) -> list[int]:
+    """The numbers of listed names, sorted; foreign names are passed over (see foreign_objects)."""
+    tails = (name.rpartition("/")[2] for name in names)
+    return sorted(int(tail) for tail in tails if _NUMBER.fullmatch(tail))
+
+
 def wrap(cell: CellId, kind: str, number: int, writer: str, text: bytes) -> bytes:
     checksum = _checksum(cell, kind, number, writer, text)
     body = RecordEnvelope(_FORMAT, str(cell), kind, number, writer, checksum, msgspec.Raw(text))

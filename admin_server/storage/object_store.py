@@ -20,7 +20,14 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, from_url
 from obstore.store import ObjectStore as Backend
 
-from admin_server.storage.durable_file import create_file, prepare_folder, replace_file
+from admin_server.storage.durable_file import (
+    PRIVATE,
+    FileMode,
+    create_file,
+    prepare_folder,
+    replace_file,
+)
+from admin_server.storage.folder_access import make_private
 from admin_server.storage.store_threads import StoreThreads
 from sax.errors import InvalidRequest, Unavailable
 
@@ -34,6 +41,10 @@ _REMOTE = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "https")
 
 class StoreUnavailable(Unavailable):
     """The store did not answer, or not in time: a write may or may not have landed."""
+
+
+class StoreReplaced(StoreUnavailable):
+    """The store lacks what this process wrote or read there: it was deleted or replaced."""
 
 
 class ObjectExists(Exception):
@@ -153,31 +164,44 @@ class FolderStore(RemoteStore):
     lists and deletes are obstore's.
     """
 
-    def __init__(self, root: Path, timeout_s: float = TIMEOUT_S) -> None:
-        prepare_folder(root)
+    def __init__(self, root: Path, timeout_s: float = TIMEOUT_S, mode: FileMode = PRIVATE) -> None:
+        prepare_folder(root, mode)
+        if mode == PRIVATE:
+            make_private(root)
         super().__init__(LocalStore(root), str(root), timeout_s)
         self._root = root
+        self._mode = mode
 
     def _create(self, name: str, data: bytes) -> None:
-        create_file(self._root, self._root / name, data)
+        create_file(self._root, self._root / name, data, self._mode)
 
     def _replace(self, name: str, data: bytes) -> None:
-        replace_file(self._root, self._root / name, data)
+        replace_file(self._root, self._root / name, data, self._mode)
+
+    def _list(self, prefix: str) -> list[str]:
+        if not self._root.is_dir():  # deleted; obstore would find it empty
+            raise FileNotFoundError(self._root)
+        return super()._list(prefix)
 
 
 def open_store(
-    location: str, timeout_s: float = TIMEOUT_S, *, param: str = "fs_root"
+    location: str,
+    timeout_s: float = TIMEOUT_S,
+    *,
+    param: str = "fs_root",
+    mode: FileMode = PRIVATE,
 ) -> ObjectStore:
     """The store of a URL or a plain folder. Raises InvalidRequest if it names no store.
 
+    `mode` is that of new files in a folder; a private one also closes those that are there.
     An operation that takes longer than the timeout fails; it may have been done or not.
     """
     scheme = urlsplit(location).scheme
     try:
         if not scheme or len(scheme) == 1:  # a plain path, or a Windows drive letter
-            return FolderStore(Path(location).expanduser().absolute(), timeout_s)
+            return FolderStore(Path(location).expanduser().absolute(), timeout_s, mode)
         if scheme == "file":
-            return FolderStore(Path(unquote(urlsplit(location).path)), timeout_s)
+            return FolderStore(Path(unquote(urlsplit(location).path)), timeout_s, mode)
         return RemoteStore(_backend(location, scheme, timeout_s), location, timeout_s)
     except (BaseError, OSError, ValueError) as exc:
         raise InvalidRequest(

@@ -12,21 +12,39 @@ checksum, and an object that is torn, foreign or missing is reported by name, ne
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import logging
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from admin_server.storage.envelope import CorruptLog, folder_of, name_of, numbers_of, unwrap, wrap
-from admin_server.storage.object_store import ObjectExists, ObjectMissing, ObjectStore
+from admin_server.storage.envelope import (
+    CorruptLog,
+    folder_of,
+    known_numbers,
+    name_of,
+    numbers_of,
+    unwrap,
+    wrap,
+)
+from admin_server.storage.log_objects import (
+    all_hold,
+    check_gapless,
+    read_object,
+    read_records,
+)
+from admin_server.storage.object_store import (
+    ObjectExists,
+    ObjectMissing,
+    ObjectStore,
+    StoreReplaced,
+)
+from admin_server.storage.store_mark import StoreMark
 from sax.errors import Unavailable
 from sax.names import CellId
 
 _log = logging.getLogger(__name__)
-_READS_AT_ONCE = 16
 _READ_TRIES = 5
 
 
@@ -59,18 +77,22 @@ class RecordLog:
     A process that never appends may keep reading (`catch_up`): that is a follower.
     """
 
-    def __init__(self, store: ObjectStore, cell: CellId) -> None:
+    def __init__(self, store: ObjectStore, cell: CellId, mark: StoreMark | None = None) -> None:
+        """With a mark, nothing is written into any other store."""
         self._store = store
         self._cell = cell
+        self._mark = mark
         self._writer = uuid.uuid4().hex
         self.sequence = 0  # of the last record
         self.snapshot_sequence = 0
         self._unarchived: dict[int, bytes] = {}
 
     @classmethod
-    async def open(cls, store: ObjectStore, cell: CellId) -> tuple[RecordLog, LogContents]:
+    async def open(
+        cls, store: ObjectStore, cell: CellId, mark: StoreMark | None = None
+    ) -> tuple[RecordLog, LogContents]:
         """Read the whole log. Raises CorruptLog, StoreUnavailable."""
-        log = cls(store, cell)
+        log = cls(store, cell, mark)
         return log, await log.catch_up()
 
     async def catch_up(self) -> LogContents:
@@ -98,9 +120,11 @@ class RecordLog:
         last = max(snapshots, default=0)
         known = max(self.sequence, last)
         wanted = [number for number in records if number > known]
-        _check_gapless(cell, known, wanted)
-        snapshot = await _get(store, cell, "snapshots", last) if last > self.sequence else None
-        texts = await _get_all(store, cell, wanted)
+        check_gapless(cell, known, wanted)
+        snapshot = (
+            await read_object(store, cell, "snapshots", last) if last > self.sequence else None
+        )
+        texts = await read_records(store, cell, wanted)
         self.sequence, self.snapshot_sequence = known + len(wanted), last
         news = tuple(zip(wanted, texts, strict=True))
         kept = {} if snapshot is not None else self._unarchived
@@ -111,9 +135,11 @@ class RecordLog:
     async def append(self, text: bytes) -> int:
         """Write the next record; durable on return. Returns its number.
 
-        Raises StoreUnavailable (it may have landed anyway: see LateRecord), Deposed, or LateRecord
-        for an earlier record, after which the append must be retried.
+        Raises StoreUnavailable (it may have landed anyway: see LateRecord), its subclass
+        StoreReplaced, Deposed, or LateRecord for an earlier record, after which the append must be
+        retried.
         """
+        await self._check_store()
         number = self.sequence + 1
         data = wrap(self._cell, "records", number, self._writer, text)
         try:
@@ -121,7 +147,10 @@ class RecordLog:
             found = data
         except ObjectExists:
             found = await self._find_own(number)
-        await self._check_not_deposed(number)
+        # Only a record that is read again, in the store that holds all others, counts.
+        await all_hold(
+            self._check_not_deposed(number), self._check_mark(), self._check_kept(number, found)
+        )
         self.sequence = number
         self._unarchived[number] = unwrap(self._cell, "records", number, found)[1]
         # A backend that retries may find its own first try: then both are equal.
@@ -130,10 +159,12 @@ class RecordLog:
         return number
 
     async def check(self) -> None:
-        """Check whether anyone has written after us.
+        """Check whether anyone has written after us, and that the store still has our records.
 
-        Raises StoreUnavailable, Deposed, or LateRecord for one of our own records that had landed.
+        Raises StoreUnavailable, StoreReplaced, Deposed, or LateRecord for one of our own records
+        that had landed.
         """
+        await self._check_store()
         number = self.sequence + 1
         try:
             await self._store.get(name_of(self._cell, "records", number))
@@ -160,11 +191,54 @@ class RecordLog:
             raise Deposed(_deposed(self._cell, name))
         return found
 
+    async def _check_store(self) -> None:
+        """Raises StoreReplaced if the store is another one or lacks the last record."""
+        await all_hold(self._check_mark(), self._check_last())
+
+    async def _check_mark(self) -> None:
+        if self._mark is not None:
+            await self._mark.check()
+
+    async def _check_last(self) -> None:
+        number = self.sequence
+        if not number:
+            return
+        try:
+            found = await read_object(self._store, self._cell, "records", number)
+        except ObjectMissing:
+            if await self._newest_snapshot() < number:
+                raise self._lost("records", number, "is gone") from None
+        except CorruptLog as exc:
+            raise self._lost("records", number, f"cannot be read ({exc.text})") from exc
+        else:
+            if found != self._unarchived.get(number, found):
+                raise self._lost("records", number, "is not the one that was there")
+
+    async def _check_kept(self, number: int, data: bytes) -> None:
+        """Raises StoreReplaced if the record just written is not there."""
+        try:
+            kept = await self._store.get(name_of(self._cell, "records", number))
+        except ObjectMissing:
+            kept = b""
+        if kept != data:
+            raise self._lost("records", number, "is gone right after it was written")
+
+    def _lost(self, kind: str, number: int, why: str) -> StoreReplaced:
+        return StoreReplaced(
+            f"{name_of(self._cell, kind, number)} {why}: the store of --fs_root lost what this "
+            "admin server keeps there, so no change is acknowledged. Restore it from a backup, and "
+            "this server goes on by itself"
+        )
+
+    async def _newest_snapshot(self) -> int:
+        names = await self._store.names(folder_of(self._cell, "snapshots"))
+        return max(known_numbers(names), default=0)
+
     async def _check_not_deposed(self, number: int) -> None:
-        snapshots = numbers_of(await self._store.names(folder_of(self._cell, "snapshots")))
-        if max(snapshots, default=0) >= number:
-            newest = name_of(self._cell, "snapshots", max(snapshots))
-            raise Deposed(_deposed(self._cell, newest), unsure=True)
+        newest = await self._newest_snapshot()
+        if newest >= number:
+            name = name_of(self._cell, "snapshots", newest)
+            raise Deposed(_deposed(self._cell, name), unsure=True)
 
     async def compact(self, sequence: int, text: bytes) -> None:
         """Archive the records up to `sequence`, write the state after it, delete what it replaces.
@@ -175,11 +249,15 @@ class RecordLog:
         await self._archive(sequence)
         data = wrap(self._cell, "snapshots", sequence, self._writer, text)
         name = name_of(self._cell, "snapshots", sequence)
-        try:
+        with contextlib.suppress(ObjectExists):
             await self._store.create(name, data)
-        except ObjectExists:
-            if await self._store.get(name) != data:
-                raise Deposed(_deposed(self._cell, name)) from None
+        # What it replaces is deleted next, so it must be there, whatever happened to the store.
+        try:
+            found = await self._store.get(name)
+        except ObjectMissing:
+            raise self._lost("snapshots", sequence, "is gone right after it was written") from None
+        if found != data:
+            raise Deposed(_deposed(self._cell, name))
         self.snapshot_sequence = sequence
         # Only now: from here on readers of the log start at this snapshot.
         await self._delete_older("records", sequence + 1)
@@ -192,11 +270,13 @@ class RecordLog:
             return
         text = b"[" + b",".join(b"[%d,%b]" % page for page in pages) + b"]"
         data = wrap(self._cell, "archive", sequence, self._writer, text)
-        try:
+        # It may exist: our own first try, or a previous leader archived the same records.
+        with contextlib.suppress(ObjectExists):
             await self._store.create(name_of(self._cell, "archive", sequence), data)
-        except ObjectExists:
-            # Our own first try, or a previous leader archived the same records.
+        try:
             await self.archived(sequence)
+        except ObjectMissing:
+            raise self._lost("archive", sequence, "is gone right after it was written") from None
         for number, _ in pages:
             self._unarchived.pop(number, None)
 
@@ -206,42 +286,19 @@ class RecordLog:
 
     async def archives(self) -> list[int]:
         """The last record number of each archive, in order."""
-        return numbers_of(await self._store.names(folder_of(self._cell, "archive")))
+        return known_numbers(await self._store.names(folder_of(self._cell, "archive")))
 
     async def archived(self, last: int) -> list[tuple[int, bytes]]:
         """The records of one archive, in order. Raises CorruptLog, ObjectMissing."""
-        text = await _get(self._store, self._cell, "archive", last)
+        text = await read_object(self._store, self._cell, "archive", last)
         pages = msgspec.json.decode(text, type=list[tuple[int, msgspec.Raw]])
         return [(number, bytes(record)) for number, record in pages]
 
     async def _delete_older(self, kind: str, first_kept: int) -> None:
-        numbers = numbers_of(await self._store.names(folder_of(self._cell, kind)))
+        numbers = known_numbers(await self._store.names(folder_of(self._cell, kind)))
         old = [number for number in numbers if number < first_kept]
         await self._store.delete([name_of(self._cell, kind, number) for number in old])
 
 
-def _check_gapless(cell: CellId, last: int, numbers: Sequence[int]) -> None:
-    for expected, number in enumerate(numbers, start=last + 1):
-        if number != expected:
-            raise CorruptLog(
-                f"{name_of(cell, 'records', expected)} is missing (the next existing one is "
-                f"{name_of(cell, 'records', number)}): restore it from a backup"
-            )
-
-
 def _deposed(cell: CellId, name: str) -> str:
     return f"another admin server leads {cell} now: it wrote {name}; this one steps down"
-
-
-async def _get(store: ObjectStore, cell: CellId, kind: str, number: int) -> bytes:
-    return unwrap(cell, kind, number, await store.get(name_of(cell, kind, number)))[1]
-
-
-async def _get_all(store: ObjectStore, cell: CellId, numbers: Sequence[int]) -> list[bytes]:
-    slots = asyncio.Semaphore(_READS_AT_ONCE)
-
-    async def get(number: int) -> bytes:
-        async with slots:
-            return await _get(store, cell, "records", number)
-
-    return await asyncio.gather(*map(get, numbers))

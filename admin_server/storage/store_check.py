@@ -11,8 +11,13 @@ import uuid
 from collections.abc import Callable
 
 from admin_server.condition import ChangeSignal
-from admin_server.storage.object_store import ObjectExists, ObjectStore, StoreUnavailable
-from sax.errors import InvalidRequest
+from admin_server.storage.object_store import (
+    ObjectExists,
+    ObjectStore,
+    StoreReplaced,
+    StoreUnavailable,
+)
+from sax.errors import InvalidRequest, SaxError, StateLost
 from sax.names import CellId
 
 
@@ -24,6 +29,8 @@ class StoreHealth:
         self.trouble = ""  # the last failure; empty while writes succeed
         self.since_s: float | None = None  # time of the first failure in a row
         self.failures = 0  # total
+        self.replaced = False  # the store is not the one it was, or has lost records
+        self.foreign: tuple[str, ...] = ()  # objects of the cell that no admin server wrote
         self.changed = ChangeSignal()  # posted when the store begins to fail and when it recovers
 
     @property
@@ -31,23 +38,43 @@ class StoreHealth:
         """True if a change would probably be refused now."""
         return self.since_s is not None
 
+    @property
+    def warnings(self) -> list[str]:
+        """What harms nothing yet, in words."""
+        more = len(self.foreign) - _NAMED
+        named = ", ".join(self.foreign[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+        if not named:
+            return []
+        return [f"foreign to this cell: {named}; move them elsewhere, or no admin server can start"]
+
     def succeeded(self) -> None:
         if self.since_s is not None:
             _log.warning("the store works again after %.1f s", self._clock() - self.since_s)
-            self.trouble, self.since_s = "", None
+            self.trouble, self.since_s, self.replaced = "", None, False
             self.changed.post()
 
-    def failed(self, why: str) -> None:
+    def failed_by(self, exc: SaxError) -> None:
+        """Record what ended a write, or a look at the store."""
+        self.failed(exc.text, replaced=isinstance(exc, StoreReplaced | StateLost))
+
+    def failed(self, why: str, *, replaced: bool = False) -> None:
         """Record a failed write, or one with unknown outcome."""
         self.failures += 1
-        self.trouble = why
+        self.trouble, self.replaced = why, replaced
         if self.since_s is None:
             _log.warning("changes cannot be made durable: %s", why)
             self.since_s = self._clock()
             self.changed.post()
 
+    def found(self, foreign: tuple[str, ...]) -> None:
+        """Record the foreign objects that were found in the store."""
+        for name in sorted({*foreign} - {*self.foreign}):
+            _log.error("%s is foreign: move it elsewhere, or no admin server can start", name)
+        self.foreign = foreign
+
 
 _log = logging.getLogger(__name__)
+_NAMED = 5  # foreign objects named in a warning
 
 
 async def check_creates_once(store: ObjectStore, cell: CellId) -> None:

@@ -10,6 +10,9 @@ from typing import cast
 
 from http_gateway.openai.schema import ChatMessage, refuse_unsupported
 from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.fields.field import RequestRoute
+from sax.fields.table import field
+from sax.format import quoted
 from sax.types import Message
 
 # "developer" is OpenAI's newer word for "system".
@@ -42,7 +45,7 @@ def _to_message(turn: ChatMessage, at: str) -> Message:
         )
     if turn.role not in _ROLES:
         known = ", ".join(_ROLES)
-        raise InvalidRequest(f"{at}role {turn.role!r}: use one of {known}", param=at + "role")
+        raise InvalidRequest(f"{at}role {quoted(turn.role)}: use one of {known}", param=at + "role")
     refuse_unsupported(turn.model_extra, _NO_OP, at=at)
     return Message(_ROLES[turn.role], _text_of(turn.content, at + "content"))
 
@@ -63,10 +66,11 @@ def _part_text(part: object, at: str) -> str:
     kind, text = fields.pop("type", None), fields.pop("text", None)
     if kind != "text":
         raise UnsupportedParameter(
-            f"{at}.type {kind!r} is not supported: send text parts only",
+            f"{at}.type {quoted(kind)} is not supported: send text parts only",
             param=f"{at}.type",
         )
     if not isinstance(text, str):
         raise InvalidRequest(f"{at}.text: send a string", param=f"{at}.text")
+    field(RequestRoute.CHAT, "messages.content").check_text(text, f"{at}.text")
     refuse_unsupported(fields, {}, at=f"{at}.")
     return text

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
+from http_gateway.bounds import bounded, ranged, sized
 from http_gateway.openai.schema import Prompt, read_prompts, refuse_unsupported
 from sax.errors import UnsupportedParameter
-
-MAX_INPUTS = 2048  # OpenAI's own limit
+from sax.fields.field import RequestRoute
 
 _HARMLESS = frozenset({"user", "metadata", "safety_identifier"})
 # Field -> the values besides null that change nothing. Any other value is refused.
@@ -27,14 +27,18 @@ class EmbeddingRequest(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
-    model: str
+    model: Annotated[str, bounded(RequestRoute.EMBEDDINGS, "model")]
     input: Annotated[
         list[str | list[int]],
         BeforeValidator(read_prompts),
-        Field(min_length=1, max_length=MAX_INPUTS),
+        sized(RequestRoute.EMBEDDINGS, "input", least=1),
+        bounded(RequestRoute.EMBEDDINGS, "input"),
     ]
-    encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Annotated[int, Field(ge=1)] | None = None
+    encoding_format: (
+        Annotated[Literal["float", "base64"], bounded(RequestRoute.EMBEDDINGS, "encoding_format")]
+        | None
+    ) = None
+    dimensions: Annotated[int, ranged(RequestRoute.EMBEDDINGS, "dimensions")] | None = None
 
     def check(self) -> None:
         """Raise UnsupportedParameter for a field that cannot be honoured."""

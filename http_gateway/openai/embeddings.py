@@ -12,8 +12,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from http_gateway.backend import Backend
+from http_gateway.body import read_body
 from http_gateway.openai.embedding_schema import EmbeddingRequest
 from http_gateway.openapi import body_of
+from sax.fields.field import RequestRoute
 from sax.types import Embedded
 
 
@@ -30,7 +32,9 @@ class EmbeddingRoutes:
 
     async def embed(self, request: Request) -> Response:
         """Embed one or several texts."""
-        body = EmbeddingRequest.model_validate_json(await request.body())
+        body = EmbeddingRequest.model_validate_json(
+            await read_body(request, RequestRoute.EMBEDDINGS)
+        )
         body.check()
         backend = self._backend
         model_id = await backend.catalog.resolve(body.model)

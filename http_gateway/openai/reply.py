@@ -142,14 +142,12 @@ class CompletionEvents(Events):
 
     def __init__(self, head: Head, index: int, include_usage: bool) -> None:
         super().__init__(head, "text_completion", index, include_usage)
-        self._offset = 0
 
     def __call__(self, chunk: TokenChunk) -> bytes:
         self._seen(chunk)
         if not (chunk.text or chunk.logprobs or chunk.finish_reason):
             return b""
-        logprobs = completion_logprobs(chunk.logprobs, self._offset) if chunk.logprobs else None
-        self._offset += sum(len(entry.token) for entry in chunk.logprobs)
+        logprobs = completion_logprobs(chunk.logprobs) if chunk.logprobs else None
         return self._event(
             b'"text":', _encode(chunk.text),
             b',"logprobs":', _encode(logprobs),
@@ -189,7 +187,7 @@ def _completion_choice(index: int, transcript: Transcript) -> dict[str, object]:
     return {
         "index": index,
         "text": "".join(transcript.text),
-        "logprobs": completion_logprobs(logprobs, 0) if logprobs else None,
+        "logprobs": completion_logprobs(logprobs) if logprobs else None,
         "finish_reason": transcript.finish_reason,
     }
 
@@ -210,17 +208,13 @@ def _chat_logprob(entry: TokenLogprob) -> dict[str, object]:
     }
 
 
-def completion_logprobs(entries: Sequence[TokenLogprob], offset: int) -> dict[str, object]:
+def completion_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, object]:
     """Return four parallel lists; offsets count characters from the start of the completion."""
-    offsets: list[int] = []
-    for entry in entries:
-        offsets.append(offset)
-        offset += len(entry.token)
     return {
         "tokens": [entry.token for entry in entries],
         "token_logprobs": [_finite(entry.logprob) for entry in entries],
         "top_logprobs": [_rivals(entry) for entry in entries],
-        "text_offset": offsets,
+        "text_offset": [entry.text_offset for entry in entries],
     }
 
 

@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from http_gateway import problems
 from http_gateway.backend import Backend
+from http_gateway.body import read_body
 from http_gateway.envelope import route_name
 from http_gateway.openai import reply
 from http_gateway.openai.chat import to_messages
@@ -34,6 +35,7 @@ from http_gateway.sse import (
     stop,
 )
 from sax.errors import ReplicaLost, SaxError
+from sax.fields.field import RequestRoute
 from sax.types import GenerateRequest, Message, PublishedModel, SamplingParams, TokenChunk
 
 _JSON = "application/json"
@@ -82,7 +84,7 @@ class OpenAiRoutes:
 
     async def chat(self, request: Request) -> Response:
         """Complete a chat, streamed or not."""
-        body = ChatRequest.model_validate_json(await request.body())
+        body = ChatRequest.model_validate_json(await read_body(request, RequestRoute.CHAT))
         body.check()
         prompt = to_messages(body.messages)
         head = Head(f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), body.model)
@@ -90,7 +92,9 @@ class OpenAiRoutes:
         job = Job(
             head=head,
             kind="chat.completion.chunk",
-            requests=fan_out(head.id, model_id, (prompt,), body.sampling(), body.choices),
+            requests=fan_out(
+                head.id, model_id, (prompt,), body.sampling(), body.choices, body.priority or 0
+            ),
             n=body.choices,
             include_usage=body.include_usage,
             events=ChatEvents,
@@ -100,14 +104,17 @@ class OpenAiRoutes:
 
     async def completions(self, request: Request) -> Response:
         """Complete one or several prompts, streamed or not."""
-        body = CompletionRequest.model_validate_json(await request.body())
+        raw = await read_body(request, RequestRoute.COMPLETIONS)
+        body = CompletionRequest.model_validate_json(raw)
         body.check()
         head = Head(f"cmpl-{uuid.uuid4().hex}", int(time.time()), body.model)
         model_id = await self._backend.catalog.resolve(body.model)
         job = Job(
             head=head,
             kind="text_completion",
-            requests=fan_out(head.id, model_id, body.prompts(), body.sampling(), body.choices),
+            requests=fan_out(
+                head.id, model_id, body.prompts(), body.sampling(), body.choices, body.priority or 0
+            ),
             n=body.choices,
             include_usage=body.include_usage,
             events=CompletionEvents,
@@ -174,6 +181,7 @@ def fan_out(
     prompts: Sequence[Prompt | tuple[Message, ...]],
     sampling: SamplingParams,
     n: int,
+    priority: int = 0,
 ) -> tuple[GenerateRequest, ...]:
     """Return n requests per prompt; with a seed, choice k of a prompt gets seed + k."""
     return tuple(
@@ -182,6 +190,7 @@ def fan_out(
             prompt=prompt,
             sampling=_choice_sampling(sampling, k),
             request_id=f"{reply_id}-{i * n + k}",
+            priority=priority,
         )
         for i, prompt in enumerate(prompts)
         for k in range(n)

@@ -11,11 +11,14 @@ from typing import Annotated, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from http_gateway.bounds import bounded, check_names, ranged, sized
 from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.fields.field import RequestRoute
+from sax.fields.table import field
+from sax.format import shortened
 from sax.types import SamplingParams
 
-MAX_CHOICES = 8  # n
-MAX_PROMPTS = 128  # prompts x n of one completion request
+MAX_PROMPTS = field(RequestRoute.COMPLETIONS, "prompt").count or 0  # prompts x n of one request
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 
 # Labels for the request; they do not change the answer.
@@ -45,7 +48,6 @@ _COMMON: dict[str, tuple[object, ...]] = {
     "guided_regex": (),
     "guided_choice": (),
     "guided_grammar": (),
-    "priority": (0,),
     "return_token_ids": (False,),
     "cache_salt": (),
 }
@@ -95,10 +97,17 @@ def refuse_unsupported(
 
     `no_op`: for each known field, the values that change nothing and so are accepted.
     """
-    for name, value in (extra or {}).items():
-        if name in harmless or (name in no_op and _changes_nothing(value, no_op[name])):
+    if not extra:
+        return
+    check_names(extra, at)
+    for name, value in extra.items():
+        if name in harmless:
+            field(RequestRoute.CHAT, name).check(value, at + name)
             continue
-        raise UnsupportedParameter(_refusal(at + name, no_op.get(name)), param=at + name)
+        if name in no_op and _changes_nothing(value, no_op[name]):
+            continue
+        path = at + shortened(name)
+        raise UnsupportedParameter(_refusal(path, no_op.get(name)), param=path)
 
 
 def _changes_nothing(value: object, no_op: tuple[object, ...]) -> bool:
@@ -121,7 +130,7 @@ def _one_or_many(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+TokenId = Annotated[int, ranged(RequestRoute.CHAT, "stop_token_ids")]
 StopText = Annotated[str, Field(min_length=1)]
 
 
@@ -136,20 +145,37 @@ class _OpenAiRequest(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
-    model: str
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    # Chats and completions have the same bounds.
+    model: Annotated[str, bounded(RequestRoute.CHAT, "model")]
+    n: Annotated[int, ranged(RequestRoute.CHAT, "n")] | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None  # -1 and 0: off
-    max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
-    stop: Annotated[list[StopText], BeforeValidator(_one_or_many), Field(max_length=16)] | None = (
-        None
-    )
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=128)] | None = None
+    stream_options: (
+        Annotated[StreamOptions, bounded(RequestRoute.CHAT, "stream_options")] | None
+    ) = None
+    temperature: Annotated[float, ranged(RequestRoute.CHAT, "temperature")] | None = None
+    top_p: Annotated[float, ranged(RequestRoute.CHAT, "top_p")] | None = None
+    top_k: Annotated[int, ranged(RequestRoute.CHAT, "top_k")] | None = None  # -1 and 0: off
+    max_tokens: Annotated[int, ranged(RequestRoute.CHAT, "max_tokens")] | None = None
+    seed: Annotated[int, ranged(RequestRoute.CHAT, "seed")] | None = None
+    stop: (
+        Annotated[
+            list[StopText],
+            BeforeValidator(_one_or_many),
+            sized(RequestRoute.CHAT, "stop"),
+            bounded(RequestRoute.CHAT, "stop"),
+        ]
+        | None
+    ) = None
+    stop_token_ids: (
+        Annotated[
+            list[TokenId],
+            sized(RequestRoute.CHAT, "stop_token_ids"),
+            bounded(RequestRoute.CHAT, "stop_token_ids"),
+        ]
+        | None
+    ) = None
     ignore_eos: bool | None = None
+    priority: Annotated[int, ranged(RequestRoute.CHAT, "priority")] | None = None  # vLLM's
 
     @property
     def choices(self) -> int:
@@ -186,17 +212,23 @@ class ChatMessage(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
-    role: str
-    content: object = None
+    role: Annotated[str, bounded(RequestRoute.CHAT, "messages.role")]
+    content: Annotated[object, bounded(RequestRoute.CHAT, "messages.content")] = None
 
 
 class ChatRequest(_OpenAiRequest):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
-    max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    messages: Annotated[
+        list[ChatMessage],
+        sized(RequestRoute.CHAT, "messages", least=1),
+        bounded(RequestRoute.CHAT, "messages"),
+    ]
+    max_completion_tokens: (
+        Annotated[int, ranged(RequestRoute.CHAT, "max_completion_tokens")] | None
+    ) = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, ranged(RequestRoute.CHAT, "top_logprobs")] | None = None
 
     def check(self) -> None:
         """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
@@ -243,9 +275,10 @@ class CompletionRequest(_OpenAiRequest):
     prompt: Annotated[
         list[str | list[int]],
         BeforeValidator(read_prompts),
-        Field(min_length=1, max_length=MAX_PROMPTS),
+        sized(RequestRoute.COMPLETIONS, "prompt", least=1),
+        bounded(RequestRoute.COMPLETIONS, "prompt"),
     ]
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    logprobs: Annotated[int, ranged(RequestRoute.COMPLETIONS, "logprobs")] | None = None
     best_of: int | None = None
 
     def check(self) -> None:

@@ -15,11 +15,16 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from http_gateway.backend import Backend
+from http_gateway.body import read_body
 from http_gateway.saxml.routes import listed, samples
 from sax.errors import InvalidRequest
+from sax.fields.field import RequestRoute
+from sax.fields.table import fields_of
+from sax.format import quoted
 from sax.scaling import check_replicas
 
 _PUBLISH_KEYS = ("model", "model_path", "checkpoint", "replicas")
+_FIELDS = fields_of(RequestRoute.PUBLISH) | fields_of(RequestRoute.GENERATE)
 _PUBLISH_HINT = "Provide model, model path, checkpoint, and replica number for "
 
 
@@ -83,7 +88,7 @@ def _published(model: str, path: str, checkpoint: str, replicas: int) -> dict[st
 async def _fields(request: Request, keys: tuple[str, ...], hint: str) -> Mapping[str, object]:
     """Parse a body with exactly these keys. Raises InvalidRequest with Saxml's text."""
     try:
-        body: object = json.loads(await request.body())
+        body: object = json.loads(await read_body(request, RequestRoute.GENERATE))
     except (ValueError, RecursionError) as exc:
         raise InvalidRequest(f"the body is not JSON: {exc}") from exc
     if not isinstance(body, dict):
@@ -103,6 +108,7 @@ def _text(fields: Mapping[str, object], key: str) -> str:
     value = fields[key]
     if not isinstance(value, str):
         raise InvalidRequest(f"{key}: give a string", param=key)
+    _FIELDS[key].check_text(value)
     try:
         value.encode()
     except UnicodeEncodeError as exc:  # a lone surrogate, which JSON allows
@@ -114,4 +120,4 @@ def _replicas(value: object) -> int:
     if isinstance(value, int | str) and not isinstance(value, bool):
         with suppress(ValueError):
             return check_replicas(int(value))
-    raise InvalidRequest(f"replicas: {value!r} is not a number of replicas", param="replicas")
+    raise InvalidRequest(f"replicas: {quoted(value)} is not a number of replicas", param="replicas")

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from http_gateway.backend import Backend
+from http_gateway.body import read_body
 from http_gateway.openapi import body_of, query_of
 from http_gateway.saxml.schema import (
     CellBody,
@@ -25,6 +26,7 @@ from http_gateway.saxml.schema import (
     UpdateBody,
 )
 from sax.errors import InvalidRequest
+from sax.fields.field import RequestRoute
 from sax.names import CellId, ModelId
 from sax.types import PublishedModel
 from sax.wire.extra_inputs import ExtraInputs
@@ -56,7 +58,7 @@ class SaxmlRoutes:
 
     async def publish(self, request: Request) -> Response:
         """Publish a model: durable on return, loading continues in the background."""
-        body = PublishBody.model_validate_json(await request.body())
+        body = PublishBody.model_validate_json(await read_body(request, RequestRoute.PUBLISH))
         await self._client.publish(
             body.model,
             body.model_path,
@@ -69,7 +71,7 @@ class SaxmlRoutes:
 
     async def update(self, request: Request) -> Response:
         """Change a published model."""
-        body = UpdateBody.model_validate_json(await request.body())
+        body = UpdateBody.model_validate_json(await read_body(request, RequestRoute.UPDATE))
         await self._client.update(
             body.model,
             model_path=body.model_path,
@@ -83,7 +85,7 @@ class SaxmlRoutes:
 
     async def rollback(self, request: Request) -> Response:
         """Roll back to an earlier version (not in Saxml)."""
-        body = RollbackBody.model_validate_json(await request.body())
+        body = RollbackBody.model_validate_json(await read_body(request, RequestRoute.ROLLBACK))
         version = await self._client.rollback(body.model, body.version)
         return pretty({"model": body.model, "version": version})
 
@@ -94,25 +96,25 @@ class SaxmlRoutes:
         return pretty(msgspec.to_builtins(events))
 
     async def unpublish(self, request: Request) -> Response:
-        body = ModelBody.model_validate_json(await request.body())
+        body = ModelBody.model_validate_json(await read_body(request, RequestRoute.UNPUBLISH))
         await self._client.unpublish(body.model)
         return pretty({"model": body.model})
 
     async def listcell(self, request: Request) -> Response:
         """Describe one model, named in the body (of a GET too) or the query string."""
-        body = await _body_or_query(request, ModelBody)
+        body = await _body_or_query(request, ModelBody, RequestRoute.LISTCELL)
         model = await self._client.list(body.model)
-        return pretty({**listed(model), **_shortage(model)})
+        return pretty({**listed(model), **_shortage(model), **_note(model)})
 
     async def listall(self, request: Request) -> Response:
         """List the full names of a cell's models."""
-        body = await _body_or_query(request, CellBody)
+        body = await _body_or_query(request, CellBody, RequestRoute.LISTALL)
         models = await self._client.list_all(str(CellId.parse(body.sax_cell)))
         return pretty([model.spec.model_id for model in models])
 
     async def generate(self, request: Request) -> Response:
         """Generate; returns every sample with its score."""
-        body = GenerateBody.model_validate_json(await request.body())
+        body = GenerateBody.model_validate_json(await read_body(request, RequestRoute.GENERATE))
         extra = body.effective_extra_inputs()
         return pretty(await samples(self._backend, request, body.model, body.query, extra))
 
@@ -148,6 +150,11 @@ def _shortage(model: PublishedModel) -> dict[str, object]:
     return {"reason": "; ".join(reasons)} if reasons else {}
 
 
+def _note(model: PublishedModel) -> dict[str, object]:
+    """Return `note`, a field not in Saxml, if it is not served as its model path says."""
+    return {"note": "; ".join(model.notes)} if model.notes else {}
+
+
 def pretty(content: object) -> Response:
     text = json.dumps(content, indent=4, ensure_ascii=False)
     return Response(text, media_type="application/json")
@@ -160,8 +167,8 @@ def _published(body: PublishBody) -> dict[str, object]:
     return body.model_dump(exclude=silent | (_SCALING - body.model_fields_set))
 
 
-async def _body_or_query(request: Request, model: type[M]) -> M:
-    raw = await request.body()
+async def _body_or_query(request: Request, model: type[M], route: RequestRoute) -> M:
+    raw = await read_body(request, route)
     if raw and request.query_params:
         raise InvalidRequest("give the field in the body or in the query string, not both")
     if raw:

@@ -8,10 +8,14 @@ from __future__ import annotations
 import json
 from typing import Annotated, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from http_gateway.bounds import bounded, check_names, ranged
 from sax.errors import InvalidRequest
-from sax.scaling import MOST_REPLICAS, Scaling, named
+from sax.fields.field import RequestRoute
+from sax.fields.table import field
+from sax.format import quoted, shortened
+from sax.scaling import Scaling, named
 from sax.wire.extra_inputs import ExtraInputs
 
 # Generation 2 always sends these unless overridden; null selects the model's own defaults.
@@ -21,9 +25,6 @@ DEFAULT_EXTRA_INPUTS: ExtraInputs = {
     "per_example_top_k": 200.0,
     "per_example_top_p": 0.95,
 }
-
-
-_SHOWN = 200  # characters of a bad value to quote
 
 
 def read_overrides(value: object) -> object:
@@ -44,26 +45,27 @@ def _json_text(key: str, value: object) -> str:
         json.loads(value)
     except (ValueError, RecursionError) as exc:
         raise ValueError(
-            f'{key}={value[:_SHOWN]} is not JSON text: a string needs "quotes"'
+            f'{shortened(key)}={shortened(value)} is not JSON text: a string needs "quotes"'
         ) from exc
     return value
 
 
 def _overrides_from_text(text: str) -> dict[str, str]:
     overrides: dict[str, str] = {}
-    decoder = json.JSONDecoder()
+    pairs, decoder = 0, json.JSONDecoder()
     rest = text.strip()
     while rest:
+        field(RequestRoute.PUBLISH, "overrides").check_count(pairs := pairs + 1)
         key, equals, tail = rest.partition("=")
         if not equals or not key or any(letter.isspace() for letter in key):
-            raise ValueError(f"{rest!r}: write KEY=VALUE pairs with a space between them")
+            raise ValueError(f"{quoted(rest)}: write KEY=VALUE pairs with a space between them")
         try:
             _, end = decoder.raw_decode(tail)
         except (ValueError, RecursionError) as exc:
-            word = tail.split(maxsplit=1)[0][:_SHOWN] if tail.strip() else ""
-            raise ValueError(f'{key}={word} is not JSON text: a string needs "quotes"') from exc
+            word = shortened(f"{key}={tail}".split(maxsplit=1)[0])
+            raise ValueError(f'{word} is not JSON text: a string needs "quotes"') from exc
         if tail[end:] and not tail[end].isspace():
-            raise ValueError(f"{key}={tail}: a space must follow the value")
+            raise ValueError(f"{quoted(rest)}: a space must follow the value")
         overrides[key], rest = tail[:end], tail[end:].strip()
     return overrides
 
@@ -76,25 +78,36 @@ def _not_a_bool(value: object) -> object:
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 ExtraInput = Number | list[Number] | Annotated[str, Field(strict=True)]
-Replicas = Annotated[int, BeforeValidator(_not_a_bool), Field(ge=0, le=MOST_REPLICAS)]
-Count = Annotated[int, Field(strict=True, lt=2**31)]
-Overrides = Annotated[dict[str, str], BeforeValidator(read_overrides)]
+Replicas = Annotated[int, BeforeValidator(_not_a_bool), ranged(RequestRoute.PUBLISH, "replicas")]
+Count = Annotated[int, Field(strict=True)]
+Overrides = Annotated[
+    dict[str, str], BeforeValidator(read_overrides), bounded(RequestRoute.PUBLISH, "overrides")
+]
+ModelName = Annotated[str, bounded(RequestRoute.PUBLISH, "model")]  # the same on every route
 
 
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, data: object) -> object:
+        """Refuse too many fields at once: each unknown one would be reported by itself."""
+        if isinstance(data, dict):
+            check_names(cast("dict[str, object]", data))
+        return cast("object", data)
+
 
 class ModelBody(_Body):
     """/listcell and /unpublish."""
 
-    model: str
+    model: ModelName
 
 
 class CellBody(_Body):
     """/listall."""
 
-    sax_cell: str
+    sax_cell: Annotated[str, bounded(RequestRoute.LISTALL, "sax_cell")]
 
 
 class PublishBody(_Body):
@@ -104,14 +117,14 @@ class PublishBody(_Body):
     and a max_replicas of null turns autoscaling off.
     """
 
-    model: str
-    model_path: str
-    checkpoint: str
+    model: ModelName
+    model_path: Annotated[str, bounded(RequestRoute.PUBLISH, "model_path")]
+    checkpoint: Annotated[str, bounded(RequestRoute.PUBLISH, "checkpoint")]
     replicas: Replicas
     overrides: Overrides | None = None
-    min_replicas: Annotated[Count, Field(ge=0)] | None = None
-    max_replicas: Annotated[Count, Field(ge=1)] | None = None
-    target_queue: Annotated[Number, Field(gt=0)] | None = None
+    min_replicas: Annotated[Count, ranged(RequestRoute.PUBLISH, "min_replicas")] | None = None
+    max_replicas: Annotated[Count, ranged(RequestRoute.PUBLISH, "max_replicas")] | None = None
+    target_queue: Annotated[Number, ranged(RequestRoute.PUBLISH, "target_queue")] | None = None
 
     @property
     def autoscaling(self) -> Scaling | None:
@@ -131,30 +144,34 @@ class UpdateBody(PublishBody):
     """/update. With `revision` (the number of the model's newest event) the update applies only to
     that state; without it, to any."""
 
-    revision: Annotated[int, Field(strict=True, gt=0, lt=2**63)] | None = None
+    revision: Annotated[Count, ranged(RequestRoute.UPDATE, "revision")] | None = None
 
 
 class RollbackBody(_Body):
     """/rollback. Default version: the one before the current."""
 
-    model: str
-    version: Annotated[str, Field(pattern="^([0-9a-f]{32})?$")] = ""
+    model: ModelName
+    version: Annotated[
+        str, Field(pattern="^([0-9a-f]{32})?$"), bounded(RequestRoute.ROLLBACK, "version")
+    ] = ""
 
 
 class EventsQuery(_Body):
     """/events. Default: all models of the cell."""
 
-    model: str = ""
-    before: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+    model: ModelName = ""
+    before: Annotated[int, ranged(RequestRoute.EVENTS, "before")] = 0
+    limit: Annotated[int, ranged(RequestRoute.EVENTS, "limit")] = 100
 
 
 class GenerateBody(_Body):
     """/generate."""
 
-    model: str
-    query: str
-    extra_inputs: dict[str, ExtraInput] | None = None
+    model: ModelName
+    query: Annotated[str, bounded(RequestRoute.GENERATE, "query")]
+    extra_inputs: (
+        Annotated[dict[str, ExtraInput], bounded(RequestRoute.GENERATE, "extra_inputs")] | None
+    ) = None
 
     def effective_extra_inputs(self) -> ExtraInputs | None:
         """Merge what was sent over generation 2's defaults; None when null was sent."""

@@ -6,22 +6,28 @@ import json
 from pathlib import Path
 from typing import Any
 
+from model_server.checkpoints.regular_file import read_regular
 from sax.errors import CheckpointError
+
+_MOST_BYTES = 1 << 27  # the largest tokenizer.json known has a quarter of them
+# Python's parser holds up every other thread until it is done: half a second at these bounds.
+MOST_JSON = 1 << 25  # bytes
+_MOST_VALUES = 2_000_000
+_MOST_NESTED = 1_000_000  # lists and objects
+_DIGITS = 40  # of a whole number; 64 bits have half of them
 
 
 def read_text(path: Path) -> str:
     """Read text. Raises CheckpointError if the file cannot be read or is not UTF-8."""
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as exc:
-        raise CheckpointError(f"{path} cannot be read: {exc.strerror or exc}") from exc
+        return read_bytes(path).decode()
     except UnicodeDecodeError as exc:
         raise CheckpointError(f"{path} is not UTF-8 text: {exc}") from exc
 
 
 def read_bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path, _MOST_BYTES)
     except OSError as exc:
         raise CheckpointError(f"{path} cannot be read: {exc.strerror or exc}") from exc
 
@@ -31,9 +37,24 @@ def read_json(path: Path, missing: dict[str, Any] | None = None) -> dict[str, An
     if missing is not None and not path.exists():
         return missing
     try:
-        value = json.loads(read_text(path))
+        value = parse_json(read_text(path))
     except (ValueError, RecursionError) as exc:
         raise CheckpointError(f"{path} is not JSON: {exc}") from exc
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} does not hold a JSON object")
     return value
+
+
+def parse_json(text: str) -> Any:
+    """Parse what a stranger wrote. Raises ValueError, or RecursionError if nested too deeply."""
+    if len(text) > MOST_JSON:
+        raise ValueError(f"it has {len(text)} characters; at most {MOST_JSON} are read")
+    if text.count("{") + text.count("[") > _MOST_NESTED or text.count(",") > _MOST_VALUES:
+        raise ValueError(f"it holds more than {_MOST_VALUES} values or {_MOST_NESTED} lists")
+    return json.loads(text, parse_int=_whole_number)
+
+
+def _whole_number(text: str) -> int:
+    if len(text.removeprefix("-")) > _DIGITS:
+        raise ValueError(f"it holds a number of {len(text)} digits, {text[:_DIGITS]}...")
+    return int(text)

@@ -12,6 +12,7 @@ from model_server.checkpoints.huggingface.safetensors_tensors import WEIGHT_FILE
 from model_server.checkpoints.orbax.checkpoint import OrbaxCheckpoint
 from model_server.checkpoints.orbax.folder import REMOTE, Folder
 from model_server.checkpoints.orbax.layout import find_layout
+from model_server.checkpoints.roots import local_place
 from model_server.checkpoints.text_part import text_part_of
 from sax.errors import CheckpointError
 
@@ -26,15 +27,14 @@ def open_checkpoint(path: str, on_error: ErrorHandler = raise_error) -> Checkpoi
     is missing, unreadable or truncated. If `on_error` returns instead of raising, a Hugging Face
     folder opens even if some of its weight files are broken.
     """
-    scheme, separator, rest = path.partition("://")
-    if separator and scheme in REMOTE:
+    if path.partition("://")[0] in REMOTE and "://" in path:
         return _open_remote(path)
-    if separator and scheme != "file":
+    place = local_place(path)
+    if place is None:
         raise CheckpointError(
             f"{path}: checkpoints are read from local paths, and Orbax checkpoints also from "
             "gs:// and s3://; copy it to this machine first"
         )
-    place = Path(rest if separator else path).expanduser()
     try:
         return _checked(_open(place, on_error))
     except OSError as exc:  # e.g. a path that cannot be inspected

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from model_server.checkpoints.aligned import aligned_empty
+from model_server.checkpoints.regular_file import open_regular
 from sax.errors import CheckpointError
 
 
@@ -23,7 +24,7 @@ class TensorFile:
         """Raises CheckpointError if the file cannot be opened."""
         self.path = path
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._descriptor = open_regular(path)
         except OSError as exc:
             raise CheckpointError(f"{path} cannot be opened: {exc.strerror or exc}") from exc
         # Closes once: in close(), or when this object is garbage-collected.

@@ -33,6 +33,9 @@ def encode_ask(
         seed=sampling.seed,
         logprobs=sampling.logprobs,
         key=key,
+        account=engine_request.account,
+        member=engine_request.member,
+        priority=engine_request.priority,
     )
 
 
@@ -53,6 +56,9 @@ def decode_ask(message: prefill_pb2.PrefillRequest) -> EngineRequest:
         ),
         max_tokens=1,
         stop_ids=frozenset(),
+        account=message.account,
+        member=message.member,
+        priority=message.priority,
     )
 
 

@@ -17,9 +17,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import EngineRequest, Finish, Sequence, SequenceUpdate
@@ -68,8 +69,8 @@ class Engine:
         self._scheduler = Scheduler(self._limits)
         self._changed = threading.Condition()  # guards all below
         self._inbox: deque[Sequence | int] = deque()  # to add; ids to cancel
-        self._arriving = 0  # sequences in the inbox
-        self._reserved = 0  # places held for sequences not submitted yet
+        self._arriving: Counter[str] = Counter()  # sequences in the inbox, by account
+        self._reserved: Counter[str] = Counter()  # places held for sequences not submitted yet
         self._last_id = 0
         self._draining = False
         self._closing = False
@@ -94,12 +95,12 @@ class Engine:
         with self._changed:
             self._check_open()
             Sequence(self._last_id + 1, engine_request, self._limits)
-            self._check_room()
-            self._reserved += 1
+            self._check_room(engine_request.account)
+            self._reserved[engine_request.account] += 1
 
-    def release(self) -> None:
+    def release(self, account: str = "") -> None:
         with self._changed:
-            self._reserved -= 1
+            self._reserved -= Counter([account])
             self._changed.notify_all()
 
     def submit(
@@ -115,15 +116,16 @@ class Engine:
         Raises InvalidRequest, PromptTooLong, QueueFull, ShuttingDown, or Internal once failed.
         """
         with self._changed:
-            self._reserved -= reserved
+            if reserved:
+                self._reserved -= Counter([engine_request.account])
             self._check_open(draining=self._draining and not reserved)
             sequence = Sequence(self._last_id + 1, engine_request, self._limits)
-            self._check_room()
+            self._check_room(engine_request.account)
             self._last_id = sequence.id
             if announce is not None:
                 announce(sequence.id)
             self._inbox.append(sequence)
-            self._arriving += 1
+            self._arriving[sequence.account] += 1
             self._changed.notify_all()
         return sequence.id
 
@@ -157,7 +159,7 @@ class Engine:
         scheduler = self._scheduler
         return EngineStats(
             running=scheduler.running,
-            waiting=scheduler.waiting + self._arriving,
+            waiting=scheduler.waiting + self._arriving.total(),
             slots=self._limits.slots,
             slots_used=scheduler.slots_used,
             pages=self._limits.pages,
@@ -179,16 +181,39 @@ class Engine:
         if self._closing or (self._draining if draining is None else draining):
             raise ShuttingDown("this replica is shutting down; try another")
 
-    def _check_room(self) -> None:
-        """Bound live requests, not waiting ones: a burst into free slots is not a full queue."""
-        live = self._scheduler.live + self._arriving + self._reserved
-        if live >= self._limits.slots + self._limits.queue:
-            retry_after_s = self._seconds_per_answer()
-            raise QueueFull(
-                f"this replica is full ({live} requests running or waiting); "
-                f"retry in {retry_after_s:.0f} s",
-                retry_after_s=retry_after_s,
-            )
+    def _check_room(self, account: str) -> None:
+        """Bound live requests, not waiting ones: a burst into free slots is not a full queue.
+
+        One account may fill the queue. Another may then still wait beside it with as many requests
+        as an equal share of the places, so all together are bounded too.
+        """
+        limits, places = self._limits, self._limits.slots + self._limits.queue
+        mine = self._live_of(account)
+        if limits.max_queued_per_account is not None:
+            slots = min(limits.slots, limits.max_running_per_account or limits.slots)
+            if mine >= slots + limits.max_queued_per_account:
+                self._refuse(
+                    f"{mine} requests of this account are running or waiting here, the "
+                    "most that --max_queued_per_account allows"
+                )
+        live = self._scheduler.live + self._arriving.total() + self._reserved.total()
+        if live >= places and mine >= places // self._accounts_with(account):
+            self._refuse(f"this replica is full ({live} requests running or waiting)")
+
+    def _refuse(self, why: str) -> NoReturn:
+        retry_after_s = self._seconds_per_answer()
+        raise QueueFull(f"{why}; retry in {retry_after_s:.0f} s", retry_after_s=retry_after_s)
+
+    def _live_of(self, account: str) -> int:
+        return self._scheduler.live_of(account) + self._arriving[account] + self._reserved[account]
+
+    def _accounts_with(self, account: str) -> int:
+        """Count the accounts with live requests, this one included: those that share the places.
+
+        One that has arrived but is not scheduled yet may count twice, for a step.
+        """
+        others = {*self._arriving, *self._reserved, account}
+        return self._scheduler.accounts + sum(not self._scheduler.live_of(name) for name in others)
 
     def _seconds_per_answer(self) -> float:
         """Mean time so far until a place becomes free, in whole seconds from 1 to 60."""
@@ -196,7 +221,7 @@ class Engine:
         return float(min(max(round(mean_s), 1), 60))
 
     def _is_still(self) -> bool:
-        return self._ended or (self._resting and not self._inbox and not self._reserved)
+        return self._ended or (self._resting and not self._inbox and not self._reserved.total())
 
     # The engine's thread
 
@@ -239,7 +264,7 @@ class Engine:
                 arrival = self._inbox.popleft()
                 if isinstance(arrival, Sequence):
                     self._scheduler.add(arrival)
-                    self._arriving -= 1
+                    self._arriving -= Counter([arrival.account])
                 elif self._scheduler.cancel(arrival):
                     cancelled.append(arrival)
             if self._closing:
@@ -258,7 +283,7 @@ class Engine:
             lost = self._scheduler.cancel_all()
             lost += [arrival.id for arrival in self._inbox if isinstance(arrival, Sequence)]
             self._inbox.clear()
-            self._arriving = 0
+            self._arriving.clear()
         self._outbox += [SequenceUpdate(id, RowResult(), error=_stopped(failure)) for id in lost]
         try:
             self._flush()

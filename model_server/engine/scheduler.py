@@ -1,11 +1,22 @@
 """Decides what each step computes, and applies its results. Pure: no clock, thread or device.
 
 Every step is one flat batch: first one token for every running sequence, so that a long prompt
-never stalls a stream, then prefill chunks in order of arrival within what is left of the token
-budget. Sequences run and wait in order of arrival: every running sequence is older than every
-waiting one, and only the youngest running sequence can be in the middle of its prompt. When pages
-run out, the youngest sequence is preempted: it loses its pages, goes to the front of the queue, and
-is recomputed later from prompt and answer so far.
+never stalls a stream, then prefill chunks within what is left of the token budget.
+
+`Accounts` decides whose turn it is: slots are shared among accounts, an account's slots go by
+priority, then by age. The sequences of one account with one priority are admitted, and their
+prompts computed, in order of arrival, one after the other; the prompts of several accounts share
+each step's blocks, so a long one does not keep a short one waiting. If all slots or pages are taken
+and the next in line has waited for a step, sequences of accounts that hold at least two slots more
+than its own make room (`Accounts.displaceable`). When pages run out, the youngest sequence of the
+heaviest account does. Who makes room is preempted: it loses its pages, goes back to its place in
+the queue, and is recomputed later from prompt and answer so far.
+
+Everything ends. A sequence is admitted only if the pages of all prompts that are under way are
+there, and one more for each sequence that will need it, so it is not preempted for lack of pages
+within `page_size` steps: each stay brings it forward. It is displaced for others only a bounded
+number of times. And who waits becomes the next in line, because those before it are served
+meanwhile.
 
 `schedule` runs one step ahead of `commit`: it counts positions launched, not tokens known. A
 sequence that `commit` ends may therefore have a surplus row in the step in flight; its result is
@@ -16,13 +27,19 @@ written itself.
 A sequence whose keys and values were computed elsewhere takes slot and pages like any other, skips
 its prefill and decodes at once: the runner fills the pages before it runs the sequence's first row.
 If preempted, it is recomputed here.
+
+A model with LongRoPE rotates a sequence by the factors for its length at the time. One that
+outgrows the short factors starts again, as if preempted, with the long ones; this happens once.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Collection
 
+from model_server.engine.accounts import Accounts
+from model_server.engine.limits import check_limits
 from model_server.engine.pages import PagePool
+from model_server.engine.prefill import chunk_length, pages_lacking, pages_to_begin
 from model_server.engine.sequence import Finish, Sequence, SequenceUpdate
 from model_server.engine.types import (
     EngineLimits,
@@ -34,6 +51,8 @@ from model_server.engine.types import (
     Step,
     StepResult,
 )
+
+_PATIENCE = 1  # steps that the next in line waits for a slot to come free before it gets one
 
 
 class _Draft:
@@ -66,8 +85,8 @@ class Scheduler:
         self._slots = list(range(limits.slots - 1, -1, -1))  # free; the last one is taken next
         self._samplings: list[Sampling | None] = [None] * limits.slots  # as the runner has them
         self._live: dict[int, Sequence] = {}
-        self._running: list[Sequence] = []  # oldest first
-        self._waiting: deque[Sequence] = deque()  # oldest first
+        self._running: list[Sequence] = []  # in order of admission
+        self._accounts = Accounts(limits.max_running_per_account)
         self._committed = 0
 
     @property
@@ -80,7 +99,7 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return self._accounts.waiting
 
     @property
     def slots_used(self) -> int:
@@ -90,10 +109,19 @@ class Scheduler:
     def pages_used(self) -> int:
         return self._pool.used
 
+    @property
+    def accounts(self) -> int:
+        """Accounts with live sequences."""
+        return len(self._accounts)
+
+    def live_of(self, account: str) -> int:
+        return self._accounts.live(account)
+
     def add(self, sequence: Sequence) -> None:
         assert not self._live or sequence.id > next(reversed(self._live)), "ids must increase"
         self._live[sequence.id] = sequence
-        self._waiting.append(sequence)
+        sequence.since = self.steps
+        self._accounts.add(sequence)
 
     def cancel(self, id: int) -> bool:
         """Drop a live sequence and free its slot and pages; return False if it is not live."""
@@ -110,9 +138,13 @@ class Scheduler:
     def schedule(self) -> Step | None:
         """Return the next step, or None if nothing can be launched before the next commit."""
         draft = _Draft(self.limits)
-        self._admit_computed(draft)
+        accounts = self._accounts
+        if accounts.waiting:
+            self._displace()
+            self._admit_computed(draft)
         self._decode(draft)
-        self._prefill(draft)
+        if accounts.unfinished or accounts.waiting:
+            self._prefill(draft)
         if not draft.rows:
             return None
         self.steps += 1
@@ -135,34 +167,51 @@ class Scheduler:
 
     # Scheduling
 
+    def _displace(self) -> None:
+        """Preempt for the next in line, if that gives it a slot and its pages."""
+        if not self._accounts.uneven:
+            return
+        sequence = self._accounts.next()
+        if sequence is None or self.steps - sequence.since < _PATIENCE or self._fits(sequence):
+            return
+        victims: list[Sequence] = []
+        for victim in self._accounts.displaceable(sequence):
+            victims.append(victim)
+            if self._fits(sequence, victims):
+                for each in victims:
+                    self._preempt(each)
+                return
+
     def _admit_computed(self, draft: _Draft) -> None:
-        """Admit the sequences in front that need no prefill, unless a prompt is half done.
+        """Admit those next in line that need no prefill.
 
         Neither budget nor logit rows can be short: they hold a decode for every slot.
         """
-        running, waiting = self._running, self._waiting
-        if running and running[-1].launched < running[-1].goal:
-            return
-        while waiting and waiting[0].computed and self._slots and self._has_pages(waiting[0]):
-            sequence = waiting[0]
-            self._admit(sequence, draft)
+        while self._slots and (sequence := self._accounts.next()) and sequence.computed:
+            if not self._fits(sequence):
+                return
+            self._admit(sequence)
+            self._set_sampling(sequence, draft)
             sequence.computed = False
             sequence.launched = sequence.goal = len(sequence.tokens) - 1
+            sequence.rotate(self.limits.short_context, sequence.goal)
+            self._accounts.finish_prompt(sequence)
             self._grant(sequence, -(-sequence.goal // self.limits.page_size), draft)
 
     def _decode(self, draft: _Draft) -> None:
-        """Add a row for every running sequence that is past its prefill, oldest first."""
-        page_size, running, rows = self.limits.page_size, self._running, draft.rows
-        index = 0
-        while index < len(running):  # _grow may preempt the youngest
-            sequence = running[index]
-            index += 1
+        """Add a row for every running sequence that is past its prefill."""
+        page_size, rows = self.limits.page_size, draft.rows
+        if self.limits.short_context is not None:
+            self._restart_outgrown()
+        if self._pool.free < len(self._running):
+            self._make_room()
+        for sequence in self._running:
             start = sequence.launched
-            if start < sequence.goal or start >= sequence.end:
+            if start < sequence.goal or start >= sequence.end or start == sequence.recompute_at:
                 continue
-            if start == len(sequence.pages) * page_size and not self._grow(sequence, draft):
-                continue
-            rows.append(Row(sequence.id, sequence.slot, start, (), True))
+            if start == len(sequence.pages) * page_size:
+                self._grant(sequence, 1, draft)
+            rows.append(Row(sequence.id, sequence.slot, start, (), True, (), sequence.long))
             sequence.launched = start + 1
             sequence.in_flight += 1
         limits = self.limits
@@ -172,73 +221,96 @@ class Scheduler:
             draft.blocks = min(draft.blocks, limits.max_prefill_blocks)
         self.decode_tokens += len(rows)
 
-    def _grow(self, sequence: Sequence, draft: _Draft) -> bool:
-        """Grant one more page, preempting the youngest sequences until one is free.
-
-        Returns False if the sequence itself was the youngest. No victim has a row in this step yet,
-        because rows are added oldest first.
-        """
-        while not self._pool.free:
-            victim = self._running[-1]
-            self._preempt(victim)
-            if victim is sequence:
-                return False
-        self._grant(sequence, 1, draft)
-        return True
+    def _make_room(self) -> None:
+        """Preempt until every sequence that decodes into a new page can have one."""
+        page_size = self.limits.page_size
+        while self._pool.free < sum(
+            sequence.goal <= sequence.launched < sequence.end
+            and sequence.launched != sequence.recompute_at
+            and sequence.launched == len(sequence.pages) * page_size
+            for sequence in self._running
+        ):
+            self._preempt(self._accounts.victim())
 
     def _preempt(self, victim: Sequence) -> None:
         """Free slot and pages; tokens in flight are still committed when they arrive."""
-        self._release(victim)
-        self._waiting.appendleft(victim)
+        self._restart(victim)
         self.preemptions += 1
 
+    def _restart_outgrown(self) -> None:
+        """Queue again what outgrew the short rotary factors, once its last token is known."""
+        outgrown = [
+            each
+            for each in self._running
+            if each.launched == each.recompute_at >= each.goal and not each.in_flight
+        ]
+        for sequence in outgrown:
+            self._restart(sequence)
+
+    def _restart(self, sequence: Sequence) -> None:
+        self._release(sequence)
+        sequence.since = self.steps
+        self._accounts.wait(sequence)
+
     def _prefill(self, draft: _Draft) -> None:
-        """Continue the unfinished prompt, then admit sequences until one is left unfinished."""
-        running = self._running
-        if running and running[-1].launched < running[-1].goal:
-            sequence = running[-1]
-            self._chunk(sequence, draft)
-            if sequence.launched < sequence.goal:
+        """Give each account in turn a chunk, and admit more as long as blocks are left."""
+        done: set[int] = set()
+        while draft.blocks and draft.logit_rows:
+            self._admit_waiting()
+            turns = self._accounts.turns(min(draft.blocks, draft.logit_rows), done)
+            if not turns:
                 return
-        while self._waiting and self._admissible(self._waiting[0], draft):
-            sequence = self._waiting[0]
-            self._admit(sequence, draft)
-            self._chunk(sequence, draft)
-            if sequence.launched < sequence.goal:
+            self._share(turns, draft)
+            done.update(sequence.id for sequence in turns)
+
+    def _admit_waiting(self) -> None:
+        """Admit all that may be; one without prefill waits for the next step's decodes."""
+        while self._slots and (sequence := self._accounts.next()):
+            if sequence.computed or not self._fits(sequence):
                 return
+            self._admit(sequence)
 
-    def _admissible(self, sequence: Sequence, draft: _Draft) -> bool:
-        """Check for a slot, budget, and pages; a sequence without prefill waits for `_decode`."""
-        if sequence.computed or not (self._slots and draft.blocks and draft.logit_rows):
-            return False
-        return self._has_pages(sequence)
+    def _share(self, turns: list[Sequence], draft: _Draft) -> None:
+        """Give each prompt an equal part of the blocks; what short ones leave goes to the others.
 
-    def _has_pages(self, sequence: Sequence) -> bool:
-        """Check for the pages of the whole prefill.
-
-        Also keeps one page free for each sequence that will need another, including this one, so
-        that no admitted sequence is preempted within the next `page_size` steps. This also keeps a
-        victim from returning in the step that preempted it.
+        Each also gets a logit row: decodes leave one for every prompt.
         """
-        page_size = self.limits.page_size
-        wanted = -(-min(len(sequence.tokens), sequence.end) // page_size)
-        reserve = wanted * page_size < sequence.end
-        reserve += sum(len(other.pages) * page_size < other.end for other in self._running)
-        return self._pool.free >= wanted + reserve
+        turns.sort(key=lambda sequence: sequence.goal - sequence.launched)
+        for others in range(len(turns) - 1, -1, -1):
+            sequence = turns[len(turns) - 1 - others]
+            self._chunk(sequence, draft, draft.blocks // (others + 1), draft.logit_rows - others)
 
-    def _admit(self, sequence: Sequence, draft: _Draft) -> None:
+    def _fits(self, sequence: Sequence, without: Collection[Sequence] = ()) -> bool:
+        """Check for a slot and for the pages of the whole prefill, had `without` been preempted.
+
+        Keeps the pages of the prompts under way, and one for each sequence that will need another,
+        this one included, so that no admitted sequence is preempted for lack of pages within the
+        next `page_size` steps.
+        """
+        if not (self._slots or without):
+            return False
+        page_size = self.limits.page_size
+        wanted, free = pages_to_begin(sequence, page_size), self._pool.free
+        for other in self._running:
+            if other in without:
+                free += len(other.pages)
+            else:
+                wanted += pages_lacking(other, page_size)
+        return free >= wanted
+
+    def _admit(self, sequence: Sequence) -> None:
         assert not sequence.in_flight, "a victim's last token must be committed first"
-        self._waiting.popleft()
+        self._accounts.admit(sequence)
         self._running.append(sequence)
         sequence.slot = self._slots.pop()
-        sequence.goal = sequence.end
-        if sequence.score_from is None:
-            sequence.goal = len(sequence.tokens)
-            self._set_sampling(sequence, draft)
+        sequence.rotate(self.limits.short_context, len(sequence.tokens))
+        sequence.goal = len(sequence.tokens) if sequence.score_from is None else sequence.end
 
     def _set_sampling(self, sequence: Sequence, draft: _Draft) -> None:
         """Tell the runner how the slot samples now, unless it samples like that already."""
         slot, sampling = sequence.slot, sequence.sampling
+        if sequence.score_from is not None:
+            return
         if sampling.edits:
             tokens = tuple(sequence.tokens)
             draft.samplings.append(SlotSampling(slot, sampling, tokens, sequence.prompt))
@@ -246,12 +318,14 @@ class Scheduler:
             draft.samplings.append(SlotSampling(slot, sampling))
         self._samplings[slot] = sampling
 
-    def _chunk(self, sequence: Sequence, draft: _Draft) -> None:
-        """Add the next chunk of a prefill, as far as budget, logit rows and pages allow."""
+    def _chunk(self, sequence: Sequence, draft: _Draft, blocks: int, logit_rows: int) -> None:
+        """Add the next chunk of a prefill, as far as these limits and the free pages allow."""
         start = sequence.launched
-        end = start + self._chunk_length(sequence, draft)
+        end = start + chunk_length(sequence, self.limits, self._pool.free, blocks, logit_rows)
         if end == start:
             return
+        if not start:
+            self._set_sampling(sequence, draft)
         missing = -(-end // self.limits.page_size) - len(sequence.pages)
         if missing > 0:
             self._grant(sequence, missing, draft)
@@ -260,28 +334,16 @@ class Scheduler:
         if end > sequence.unscored:
             targets = tuple(sequence.tokens[max(start, sequence.unscored) + 1 : end + 1])
         tokens = tuple(sequence.tokens[start:end])
-        draft.rows.append(Row(sequence.id, sequence.slot, start, tokens, yields, targets))
+        row = Row(sequence.id, sequence.slot, start, tokens, yields, targets, sequence.long)
+        draft.rows.append(row)
         draft.blocks -= -(-len(tokens) // self.limits.prefill_block)
         draft.logit_rows -= yields + len(targets)
         sequence.launched = end
         sequence.in_flight += yields
         sequence.scores_launched += len(targets)
         self.prefill_tokens += len(tokens)
-
-    def _chunk_length(self, sequence: Sequence, draft: _Draft) -> int:
-        """Return whole blocks, unless the chunk ends the prefill or logit rows do not allow one."""
-        start, block = sequence.launched, self.limits.prefill_block
-        left = sequence.goal - start
-        room = (len(sequence.pages) + self._pool.free) * self.limits.page_size - start
-        length = min(left, room, draft.blocks * block)
-        if length < left:
-            length -= length % block
-        if sequence.score_from is None:
-            return length  # needs at most one logit row, and decodes leave one per free slot
-        scorable = max(sequence.unscored - start, 0) + draft.logit_rows
-        if length > scorable:
-            length = max(scorable - scorable % block, min(scorable, block))
-        return length
+        if end == sequence.goal:
+            self._accounts.finish_prompt(sequence)
 
     def _grant(self, sequence: Sequence, count: int, draft: _Draft) -> None:
         first = len(sequence.pages)
@@ -319,35 +381,15 @@ class Scheduler:
         del self._live[sequence.id]
         if sequence.slot >= 0:
             self._release(sequence)
-        else:
-            self._waiting.remove(sequence)
+        self._accounts.remove(sequence)
 
     def _release(self, sequence: Sequence) -> None:
         """Stop running and free slot and pages (see the module docstring on steps in flight)."""
         self._running.remove(sequence)
+        self._accounts.release(sequence)
         self._slots.append(sequence.slot)
         for page in sequence.pages:
             self._pool.release(page)
         sequence.pages = []
         sequence.slot = -1
         sequence.launched = 0
-
-
-def check_limits(limits: EngineLimits) -> None:
-    """Raise ValueError for limits under which some sequence could wait forever."""
-    if min(limits.slots, limits.pages, limits.page_size, limits.prefill_block) < 1:
-        raise ValueError(f"slots, pages, page_size and prefill_block must be positive: {limits}")
-    if limits.max_context < 2:
-        raise ValueError(f"max_context must hold a prompt and an answer: {limits.max_context}")
-    if limits.max_prefill_blocks is not None and limits.max_prefill_blocks < 1:
-        raise ValueError(f"max_prefill_blocks must be positive: {limits.max_prefill_blocks}")
-    least = limits.slots - 1 + limits.prefill_block
-    if limits.token_budget < least:
-        raise ValueError(
-            f"token_budget is {limits.token_budget}; with {limits.slots} slots and a "
-            f"prefill_block of {limits.prefill_block} it must be at least {least}"
-        )
-    if limits.max_logit_rows < limits.slots:
-        raise ValueError(
-            f"max_logit_rows is {limits.max_logit_rows}; it must be at least slots: {limits.slots}"
-        )

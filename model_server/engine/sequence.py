@@ -20,6 +20,9 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int  # the context may end the answer earlier
     stop_ids: frozenset[int]
     score_from: int | None = None  # score prompt[score_from:] and generate nothing
+    account: str = ""  # who asks: slots are shared among accounts
+    member: str = ""  # a user of that account, by its own word: divides what the account gets
+    priority: int = 0  # among the requests of one member; the lowest comes first
     # Of an answer begun elsewhere:
     answer: tuple[int, ...] = ()  # its tokens; they do not finish it (see `finish_of`)
     computed: bool = False  # the runner has keys and values for all tokens but the last
@@ -43,6 +46,7 @@ class Sequence:
     """
 
     __slots__ = (
+        "account",
         "computed",
         "end",
         "finish_at",
@@ -50,12 +54,18 @@ class Sequence:
         "id",
         "in_flight",
         "launched",
+        "long",
+        "lost",
+        "member",
         "pages",
+        "priority",
         "prompt",
+        "recompute_at",
         "sampling",
         "score_from",
         "scores",
         "scores_launched",
+        "since",
         "slot",
         "stop_ids",
         "tokens",
@@ -67,6 +77,9 @@ class Sequence:
         prompt = len(engine_request.prompt)
         self.id = id
         self.prompt = prompt  # tokens of it
+        self.account = engine_request.account
+        self.member = engine_request.member
+        self.priority = engine_request.priority
         self.tokens = [*engine_request.prompt, *engine_request.answer]  # known and committed
         self.computed = engine_request.computed  # False once it has a slot
         self.sampling = engine_request.sampling
@@ -76,15 +89,29 @@ class Sequence:
         if self.score_from is not None:
             self.finish_at = prompt
         self.end = self.finish_at - 1  # positions to compute in all
+        self.since = 0  # the number of steps when it began to wait
+        self.lost = 0  # positions computed when it was preempted, at most
         # Since the sequence last took a slot:
         self.slot = -1  # -1 while waiting
         self.pages: list[int] = []
         self.launched = 0  # positions computed or in flight
         self.goal = 0  # positions that are prefill; from there on it decodes
+        self.long = False  # rotated by the factors of long sequences
+        self.recompute_at = -1  # position from which on it must be, having begun as a short one
         # Kept across preemptions, because results in flight stay valid:
         self.in_flight = 0  # rows launched whose token is not committed
         self.scores_launched = 0  # scores requested from the device
         self.scores: list[float] = []  # scores committed
+
+    def rotate(self, short_context: int | None, positions: int) -> None:
+        """Choose the rotary factors for the positions at the start, as the reference does.
+
+        Called at every start. The factors of a sequence that outgrows the short context change for
+        all its positions, so that it starts again.
+        """
+        if short_context is not None:
+            self.long = positions > short_context
+            self.recompute_at = -1 if self.long else short_context
 
     @property
     def unscored(self) -> int:

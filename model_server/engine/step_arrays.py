@@ -19,6 +19,7 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.types import EngineLimits, Row, Sampling, Step
+from model_server.models.long_positions import LONG
 
 
 class Column(NamedTuple):
@@ -160,6 +161,8 @@ class StepArrays:
         starts = np.fromiter((row.start for row in rows), np.int32, count)
         tables = self._tables[slots]
         views["positions"][:count] = starts
+        if self._limits.short_context is not None:
+            views["positions"][:count] += [LONG * row.long for row in rows]
         views["decode_slots"][:count] = slots
         views["decode_tables"][:count] = tables
         views["decode_limits"][:count, 0] = starts + 1
@@ -178,7 +181,7 @@ class StepArrays:
         table = self._tables[row.slot]
         positions = np.arange(row.start, row.start + count, dtype=np.int32)
         views["tokens"][flat : flat + count] = row.tokens
-        views["positions"][flat : flat + count] = positions
+        views["positions"][flat : flat + count] = positions + LONG * row.long
         views["pages"][flat : flat + count] = table[positions // self._limits.page_size]
         views["offsets"][flat : flat + count] = positions % self._limits.page_size
         views["block_tables"][block : block + blocks] = table

@@ -25,6 +25,11 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     prefill_block: int = 1  # a prefill chunk takes up whole blocks of the budget
     max_prefill_blocks: int | None = None  # per step; None: as many as the budget holds
     queue: int = 256  # waiting sequences before QueueFull
+    # Longest sequence that the model rotates by its short factors (see `long_positions`); None: the
+    # model has only one list.
+    short_context: int | None = None
+    max_running_per_account: int | None = None  # None: as many as there are slots
+    max_queued_per_account: int | None = None  # None: up to the queue, and see Engine
 
     @property
     def pages_per_sequence(self) -> int:
@@ -77,6 +82,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     yields: bool  # the row's last position gives a token (kept as last_tokens[slot])
     # Score: log p(targets[i]) from the logits of the row's last len(targets) positions.
     targets: tuple[int, ...] = ()
+    long: bool = False  # rotated by the factors of long sequences
 
     @property
     def count(self) -> int:

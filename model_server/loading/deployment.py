@@ -127,6 +127,9 @@ class PlacedModel:
             prefill_block=self.prefill_block,
             max_prefill_blocks=max(PREFILL_BLOCKS),
             queue=config.queue,
+            short_context=self.recipe.short_context,
+            max_running_per_account=config.max_running_per_account,
+            max_queued_per_account=config.max_queued_per_account,
         )
         return Deployment(self.recipe, self.blueprint, self.layout, limits, planned)
 

@@ -37,6 +37,10 @@ class SentenceTokenizer:
         self._tokenizer = tokenizer
         self._settings = settings
 
+    @property
+    def longest_token(self) -> int:
+        return self._tokenizer.longest_token
+
     def encode(self, text: str) -> list[int]:
         whole = self._settings.prefix + text
         return self._tokenizer.encode_framed(whole.lower() if self._settings.lower_case else whole)

@@ -27,6 +27,9 @@ class Loaded:
     vocab: int | None = None  # rows of the embedding; None: the tokenizer's size
     chat_template: ChatTemplate | None
     chat_queries: bool = False  # render a Saxml query as a user message
+    tokenized_input: bool = False  # a Saxml query is a list of token ids, "5,6,7"
+    tokenized_output: bool = False  # and so is its answer
+    note: str = ""  # where it does not do as its model path says
     defaults: SamplingParams  # for fields that a Saxml request omits
     samples: int  # answers per Saxml Generate call
     memory: int  # bytes of weights, KV pages and workspace
@@ -60,6 +63,11 @@ class EmbedRunner(Protocol):
 
 class TextEncoder(Protocol):
     """Encodes a text for an embedder, including start and end tokens."""
+
+    @property
+    def longest_token(self) -> int:
+        """Bytes of the vocabulary's longest token, or more."""
+        ...
 
     def encode(self, text: str) -> list[int]: ...
 

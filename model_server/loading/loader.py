@@ -14,6 +14,7 @@ import jax
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.checkpoints.opening import open_checkpoint
+from model_server.checkpoints.roots import CheckpointRoots
 from model_server.config import ModelServerConfig, advertised_host
 from model_server.disaggregation.disaggregation import Disaggregation
 from model_server.disaggregation.kv_runner import KvRunner
@@ -34,6 +35,7 @@ from model_server.loading.loaded import (
     LoadedEmbedder,
 )
 from model_server.loading.memory_plan import Devices, FreeMemory
+from model_server.loading.openings import Openings
 from model_server.loading.stages.host_stage import StageHost, StageLoad
 from model_server.models.custom import CustomModel
 from model_server.models.recipe import Recipe
@@ -41,7 +43,7 @@ from model_server.models.registry import find, make_recipe
 from model_server.multihost.lockstep import Lockstep
 from model_server.multihost.vote import Shares
 from model_server.text.chat_template import ChatTemplate
-from model_server.text.tokenizer import ByteTokenizer
+from model_server.text.tokenizer import ByteTokenizer, Tokenizer
 from model_server.text.vocabulary_fit import check_fit
 from sax.errors import (
     CheckpointError,
@@ -84,6 +86,8 @@ class ModelLoader:
         self._hosts = hosts
         self._stage_host = stage_host or StageHost()
         self.watch = watch
+        self._roots = CheckpointRoots(config.checkpoint_roots)
+        self._openings = Openings(config.open_seconds)
         self._transfer = TransferServer(advertised_host(config.host))
         self._live: list[tuple[AnyRunner, int]] = []
         # Launch order of each model whose hosts wait for each other.
@@ -95,6 +99,7 @@ class ModelLoader:
         check_offered(entry.path, self._config.model_filter_regex)
         with self._watched(spec):
             if isinstance(entry, CustomModel):
+                self._check_root(spec)
                 return self._keep(
                     load_custom(entry, spec, self._config, self._free_memory(), report)
                 )
@@ -147,16 +152,26 @@ class ModelLoader:
     def _open(self, spec: ModelSpec) -> AbstractContextManager[Checkpoint | None]:
         if spec.checkpoint == NO_CHECKPOINT:
             return nullcontext(None)
-        return closing(open_checkpoint(spec.checkpoint))
+        return closing(
+            self._openings.run(
+                spec.checkpoint, lambda: self._opened(spec), lambda late: late.close()
+            )
+        )
+
+    def _opened(self, spec: ModelSpec) -> Checkpoint:
+        self._roots.check(spec.checkpoint)
+        return open_checkpoint(spec.checkpoint)
+
+    def _check_root(self, spec: ModelSpec) -> None:
+        """Raise CheckpointError; for models whose own function opens the checkpoint."""
+        if spec.checkpoint != NO_CHECKPOINT:
+            self._openings.run(spec.checkpoint, lambda: self._roots.check(spec.checkpoint))
 
     def _load(
         self, spec: ModelSpec, recipe: Recipe, checkpoint: Checkpoint | None, report: Report
     ) -> Loaded:
         # Cheap checks come before slow work: vocabulary, plan, then weights.
-        tokenizer = checkpoint.tokenizer() if checkpoint else ByteTokenizer(recipe.vocab)
-        if checkpoint:
-            check_fit(checkpoint.tokenizer(), recipe.vocab, spec.checkpoint)
-        template = checkpoint.chat_template() if checkpoint else None
+        tokenizer, template = self._text(spec, recipe, checkpoint)
         as_chat = chat_queries(recipe, template)
         load = self._planned(spec, recipe, checkpoint)
         self._check_order(load.order)
@@ -171,12 +186,28 @@ class ModelLoader:
             vocab=recipe.vocab,
             chat_template=template,
             chat_queries=as_chat,
+            tokenized_input=recipe.tokenized_input,
+            tokenized_output=recipe.tokenized_output,
+            note=recipe.note,
             defaults=recipe.defaults,
             samples=recipe.samples,
             memory=load.deployment.total_bytes,
             methods=_METHODS,
             disaggregation=disaggregation,
         )
+
+    def _text(
+        self, spec: ModelSpec, recipe: Recipe, checkpoint: Checkpoint | None
+    ) -> tuple[Tokenizer, ChatTemplate | None]:
+        """Read the tokenizer and the chat template. Raises CheckpointError."""
+        if checkpoint is None:
+            return ByteTokenizer(recipe.vocab), None
+        tokenizer = self._openings.run(spec.checkpoint, checkpoint.tokenizer)
+        check_fit(tokenizer, recipe.vocab, spec.checkpoint)
+        template = self._openings.run(spec.checkpoint, checkpoint.chat_template)
+        if template is not None:
+            template.try_out()
+        return tokenizer, template
 
     def _planned(
         self,
@@ -277,4 +308,5 @@ def chat_queries(recipe: Recipe, template: ChatTemplate | None) -> bool:
             'QUERY_FORMAT is "chat" but the checkpoint has no chat template',
             param="overrides.QUERY_FORMAT",
         )
-    return template is not None and recipe.query_format != "raw"
+    text = not recipe.tokenized_input and recipe.query_format != "raw"
+    return template is not None and text

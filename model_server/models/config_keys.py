@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from model_server.models.known_keys import KnownKeys
 from sax.errors import CheckpointError
 
 _MOST = 2**24  # upper bound of any count: far above every model, so it catches slips
@@ -13,21 +14,25 @@ _MOST = 2**24  # upper bound of any count: far above every model, so it catches 
 class ConfigKeys:
     """Values of one config.json. A null counts as absent, as Hugging Face writes it.
 
-    `defaults` apply to missing keys, not to null ones. All readers but `get` raise CheckpointError;
-    integers are at least 1 unless `least` says otherwise.
+    Raises CheckpointError for a key that `known` does not list. `defaults` apply to missing keys,
+    not to null ones. All readers but `get` raise CheckpointError; integers are at least 1 unless
+    `least` says otherwise.
     """
 
     def __init__(
         self,
         config: Mapping[str, Any] | None,
-        family: str,
+        known: KnownKeys,
         defaults: Mapping[str, Any] | None = None,
     ) -> None:
-        assert config is not None, f"the registry says that {family} needs a checkpoint"
+        assert config is not None, f"the registry says that {known.family} needs a checkpoint"
+        known.check(config)
         self.all = {**(defaults or {}), **config}
-        self.family = family
+        self.known = known
+        self.family = known.family
 
     def get(self, key: str, default: Any = None) -> Any:
+        assert key in self.known.computed, f"{self.family} reads {key}, but does not list it"
         value = self.all.get(key)
         return default if value is None else value
 

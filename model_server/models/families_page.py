@@ -39,7 +39,11 @@ _MEANINGS = {
     "TOP_K": "default of Saxml calls; 0: all tokens",
     "TOP_P": "default of Saxml calls",
     "QUERY_FORMAT": 'a Saxml query is a user turn (`"chat"`) or bare text (`"raw"`); null: '
-    "chat if the checkpoint has a chat template",
+    "chat if the checkpoint has a chat template. The prefix of Score is such a query, and its "
+    "suffix the answer",
+    "TOKENIZED_INPUT": 'a Saxml query is a list of token ids, such as `"5,6,7"`, after the start '
+    "token if the model has one",
+    "TOKENIZED_OUTPUT": "a Saxml answer is a list of token ids, including the end token",
     "MAX_DECODE_STEPS": "most tokens of an answer to a Saxml call without "
     "`per_example_max_decode_steps`; for Saxml's classes also part of the context",
     "PER_EXAMPLE_MAX_DECODE_STEPS": "lowers that default, if less than `MAX_DECODE_STEPS`",

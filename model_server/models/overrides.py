@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sax.errors import InvalidRequest
+from sax.format import quoted, shortened
 
 _NO_BEAM = "beam search is not supported; answers are sampled, or greedy at TEMPERATURE 0"
 _NO_BUCKETS = "prompts of any length run in chunks, so there are no buckets to choose"
@@ -74,7 +75,7 @@ def _unknown(key: str, defaults: Mapping[str, Any]) -> str:
         return f"override {key} has no effect here: {reason}"
     close = difflib.get_close_matches(key.upper(), defaults, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]}? " if close else ""
-    return f"unknown override {key!r}: {hint}this model takes {', '.join(sorted(defaults))}"
+    return f"unknown override {quoted(key)}: {hint}this model takes {', '.join(sorted(defaults))}"
 
 
 def _checked(key: str, text: str, default: Any) -> Any:
@@ -82,14 +83,15 @@ def _checked(key: str, text: str, default: Any) -> Any:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         raise InvalidRequest(
-            f"override {key}={text} is not JSON ({error.msg}): strings need double quotes",
+            f"override {quoted(key)}={shortened(text)} is not JSON ({error.msg}): "
+            "strings need double quotes",
             param=f"overrides.{key}",
         ) from error
     if isinstance(default, float) and type(value) is int:
         value = float(value)
     if value is not None and default is not None and type(value) is not type(default):
         raise InvalidRequest(
-            f"override {key}={text} is a {type(value).__name__}, expected "
+            f"override {key}={shortened(text)} is a {type(value).__name__}, expected "
             f"{type(default).__name__} like the default {json.dumps(default)}",
             param=f"overrides.{key}",
         )

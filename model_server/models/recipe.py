@@ -39,9 +39,9 @@ SERVING_DEFAULTS: Mapping[str, Any] = {
     "TEMPERATURE": 1.0,
     "TOP_K": 0,
     "TOP_P": 1.0,
-    # How a Saxml Generate query becomes a prompt: "chat": as a user turn in the chat template,
-    # "raw": verbatim; null: chat if the checkpoint has a template (an instruct model answers a bare
-    # question with nothing), else raw.
+    # How a Saxml query (of Generate, or the prefix of Score) becomes a prompt: "chat": as a user
+    # turn in the chat template, "raw": verbatim; null: chat if the checkpoint has a template (an
+    # instruct model answers a bare question with nothing), else raw.
     "QUERY_FORMAT": None,
     "MAX_DECODE_STEPS": 128,  # for Saxml calls without per_example_max_decode_steps
 }
@@ -66,9 +66,14 @@ class Recipe:
     samples: int
     query_format: str | None  # chat, raw; None: chat if there is a template
     defaults: SamplingParams
+    tokenized_input: bool = False  # a Saxml query is a list of token ids
+    tokenized_output: bool = False  # and so is its answer
+    note: str = ""  # where it does not do as its model path says
     # prefixes of checkpoint tensors that the model deliberately ignores
     unused: tuple[str, ...] = ()
     stage: Stage | None = None  # None: the whole model
+    # Longest sequence that is rotated by the short one of two lists of factors; None: one list
+    short_context: int | None = None
 
     def cut(self) -> tuple[Recipe, ...]:
         """Return a recipe per stage. Raises InvalidRequest if there are more stages than layers."""

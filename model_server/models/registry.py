@@ -5,6 +5,7 @@ A new family is one line in `_FAMILIES` or `_EMBEDDERS`; user modules add models
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,10 +29,12 @@ from model_server.models.families import (
     qwen3_moe,
 )
 from model_server.models.layers.embedder import EmbedderClass, EmbedderFamily, EmbedRecipe
+from model_server.models.lookalikes import refuse_lookalike
 from model_server.models.overrides import apply_overrides
-from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass, Recipe
+from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass, Recipe, serving
 from model_server.models.saxml import c4, lm_cloud, saxml_gemma, saxml_gptj, saxml_llama
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
+from sax.format import quoted
 from sax.names import check_model_path, nearest
 
 _Recipes = ModelClass | EmbedderClass
@@ -96,7 +99,7 @@ def find(path: str) -> Entry:
         close = nearest(path, _ENTRIES)
         hint = f"nearest: {', '.join(close)}" if close else f"known: {_overview()}"
         raise ModelPathNotFound(
-            f"no model path {path!r} on this server; {hint}", param="model_path"
+            f"no model path {quoted(path)} on this server; {hint}", param="model_path"
         )
     return found
 
@@ -116,6 +119,21 @@ def make_recipe(
     if config is not None:
         found = _of_checkpoint(found, config)
     return found.configure(config, apply_overrides(found.overridable, overrides))
+
+
+def check_overrides(path: str, overrides: Mapping[str, str]) -> None:
+    """Check what needs no checkpoint.
+
+    Raises InvalidRequest naming the override with which no load of the path can succeed, and
+    ModelPathNotFound.
+    """
+    entry = find(path)
+    defaults = entry.overridable
+    if entry.path == _AUTO:  # the checkpoint decides which of these it takes
+        defaults = {k: v for each in families() for k, v in each.model_class().overridable.items()}
+    values = apply_overrides(defaults, overrides)
+    if values.keys() >= SERVING_DEFAULTS.keys():
+        serving(values, sys.maxsize)
 
 
 def _lookup(path: str) -> Entry | None:
@@ -138,6 +156,7 @@ def _of_checkpoint(found: _Recipes, config: Mapping[str, Any]) -> _Recipes:
             f"{config['model_type']!r}), not a {found.path} one: publish it as {_AUTO} or "
             f"{kept.path}"
         )
+    refuse_lookalike(config.get("model_type"), found.path)
     return found
 
 
@@ -147,7 +166,7 @@ def _known(
     if family is None:
         there = sorted(name for family in families() for name in family.model_types)
         raise CheckpointError(
-            f"model_type {config.get('model_type')!r} is not supported; supported: "
+            f"model_type {quoted(config.get('model_type'))} is not supported; supported: "
             f"{', '.join(there)}"
         )
     return family

@@ -24,6 +24,8 @@ _ALIKE = (
     "max_context",
     "kv_cache_bytes",
     "queue",
+    "max_running_per_account",
+    "max_queued_per_account",
     "cpu_devices",
     "imports",
     "model_filter_regex",

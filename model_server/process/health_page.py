@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import socketserver
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -16,8 +17,11 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from sax.format import shortened
+
 STUCK_S = 60.0  # no correct callback takes this long: loads and compiles run on other threads
 _TICK_S = 1.0
+_REQUEST_S = 10.0  # a client that sends nothing for this long is let go, and its thread with it
 _CLOSE_S = 0.1  # how soon its thread sees that the page is closed
 
 
@@ -82,12 +86,19 @@ class _PageServer(socketserver.ThreadingMixIn, WSGIServer):
         self.server_name, self.server_port = self.server_address[:2]  # pyright: ignore
         self.setup_environ()
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Log bugs only: a client may be slow or go away at any time."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)  # pyright: ignore[reportArgumentType]
+
 
 class _ServerOn6(_PageServer):
     address_family = socket.AF_INET6
 
 
 class _Quiet(WSGIRequestHandler):
+    timeout = _REQUEST_S
+
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing: a probe every few seconds is noise."""
 
@@ -146,7 +157,7 @@ class HealthPage:
             return _status(self.trouble() or self.waiting(), "ready")
         if path == "/metrics":
             return "503 Service Unavailable", "starting: there are no metrics yet"
-        return "404 Not Found", f"no {path} here: /healthz, /readyz, /metrics"
+        return "404 Not Found", f"no {shortened(path)} here: /healthz, /readyz, /metrics"
 
 
 def _status(problem: str, well: str) -> tuple[str, str]:

@@ -1,4 +1,5 @@
-"""Keeps this server joined to its admin server: at start and every few seconds after.
+"""Keeps this server joined to its admin server: at start, every few seconds after, and until it
+leaves.
 
 Server info and the admin's address come from callables, because both may change.
 """
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 PERIOD_S = 5.0
 _FIRST_RETRY_S = 0.1
 _TIMEOUT_S = 5.0
+_LEAVE_S = 1.0  # a shutdown does not wait longer for an admin
 
 
 class Joiner:
@@ -70,17 +72,40 @@ class Joiner:
             await asyncio.sleep(random.uniform(retry_s / 2, retry_s))
             retry_s = min(2 * retry_s, self._period_s)
 
+    async def leave(self) -> None:
+        """Tell the admin that this server shuts down, so that clients stop choosing it now.
+
+        Call it once `run` has ended. If the admin cannot be told, GetStatus or silence will.
+        """
+        if self._joined_at_s is None:
+            return
+        try:
+            async with asyncio.timeout(_LEAVE_S):
+                address = await self._choice.ask()
+                channel = rpc.open_channel(address)
+                try:
+                    await self._call(channel, address, encode_join(self._info(), leaving=True))
+                finally:
+                    await channel.close()
+        except Exception as exc:  # nothing may keep the process from draining
+            logger.info("the admin server was not told of the shutdown: %s", exc)
+
+    async def _call(
+        self, channel: grpc.aio.Channel, address: str, request: admin_pb2.JoinRequest
+    ) -> None:
+        await rpc.call(
+            channel,
+            "/sax.Admin/Join",
+            request,
+            admin_pb2.JoinResponse,
+            peer=f"the admin server at {address}",
+            timeout_s=_TIMEOUT_S,
+            unavailable=AdminUnavailable,
+        )
+
     async def _join_while_it_lasts(self, channel: grpc.aio.Channel, address: str) -> None:
         while True:
-            await rpc.call(
-                channel,
-                "/sax.Admin/Join",
-                encode_join(self._info()),
-                admin_pb2.JoinResponse,
-                peer=f"the admin server at {address}",
-                timeout_s=_TIMEOUT_S,
-                unavailable=AdminUnavailable,
-            )
+            await self._call(channel, address, encode_join(self._info()))
             if not self._joined:
                 logger.info("joined the admin server at %s", address)
             self._joined = True

@@ -24,7 +24,13 @@ from model_server.loading.loaded import Loader
 from model_server.loading.memory_plan import Devices
 from model_server.process.health_page import HealthPage, LoopWatch, why_not_ready
 from model_server.process.join import Joiner
+from model_server.services.control_service import (
+    CheckOverrides,
+    ControlService,
+    takes_every_override,
+)
 from model_server.services.custom_service import CustomService
+from model_server.services.fencing import Fencing
 from model_server.services.lm_service import LmService
 from model_server.services.modelet import Modelet
 from model_server.services.prefill_service import PrefillService
@@ -32,6 +38,7 @@ from model_server.services.token_service import TokenService
 from model_server.serving.admission import Admission
 from model_server.serving.custom_calls import CustomCalls
 from model_server.serving.embeddings import Embeddings
+from model_server.serving.encoding import EncodingThreads
 from model_server.serving.handler import Handler
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.metrics import ModelServerMetrics
@@ -43,8 +50,10 @@ from sax.auth.security import CLOSING_FLAGS
 from sax.client.location import find_admin
 from sax.config import check_addresses
 from sax.errors import NotLoaded, ReplicaLost
-from sax.host import open_warning
+from sax.host import is_loopback, open_warning
 from sax.proto import (
+    control_pb2,
+    control_pb2_grpc,
     custom_pb2,
     custom_pb2_grpc,
     lm_pb2,
@@ -57,7 +66,8 @@ from sax.proto import (
     tokens_pb2_grpc,
 )
 from sax.types import ModelSpec, ServerInfo
-from sax.wire.rpc import SERVER_OPTIONS, ErrorInterceptor
+from sax.wire.interceptor import ErrorInterceptor
+from sax.wire.rpc import server_options
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +77,7 @@ _SERVICES = (
     custom_pb2.DESCRIPTOR.services_by_name["CustomService"].full_name,
     tokens_pb2.DESCRIPTOR.services_by_name["TokenService"].full_name,
     prefill_pb2.DESCRIPTOR.services_by_name["PrefillService"].full_name,
+    control_pb2.DESCRIPTOR.services_by_name["Control"].full_name,
 )
 _GRACE_S = 1.0  # for calls to end by themselves once every request is answered
 
@@ -88,12 +99,14 @@ class ModelServer:
         *,
         model_paths: Callable[[], Sequence[str]],
         compiles_while_serving: Callable[[], int],
+        check_overrides: CheckOverrides = takes_every_override,
         devices: Callable[[], Devices] | None = None,
         page: HealthPage | None = None,
     ) -> None:
         """`devices` is called in `start`; without it, flags alone give the memory. `page` may be
         serving already; without it, one is created.
         """
+        self._check_overrides = check_overrides
         self._config = config
         self._model_paths = model_paths
         self._ask_devices = devices
@@ -103,15 +116,17 @@ class ModelServer:
         self._admission = Admission()
         self._prefill = PrefillServers(config.prefill_servers, self._language_models)
         self._remote_prefill = RemotePrefill(self._prefill)
+        self._encoding = EncodingThreads()
         self._handler = Handler(
-            self.servables, self._metrics, self._admission, self._remote_prefill
+            self.servables, self._metrics, self._admission, self._remote_prefill, self._encoding
         )
-        self._embeddings = Embeddings(self.servables, self._admission)
+        self._embeddings = Embeddings(self.servables, self._admission, self._encoding)
         authentication = config.security.authentication()
         self._tokens = TokenService(self._handler, self._embeddings, authentication)
         self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
         self._server = grpc.aio.server(
-            interceptors=[ErrorInterceptor(authentication)], options=SERVER_OPTIONS
+            interceptors=[ErrorInterceptor(authentication)],
+            options=server_options(config.max_message_bytes),
         )
         self._page = page or HealthPage()
         self._loop = LoopWatch()
@@ -139,17 +154,16 @@ class ModelServer:
     async def stop(self) -> None:
         """Refuse new requests, let running ones end within the drain time, free everything."""
         self._page.waiting = lambda: "draining"
-        if self._joining is not None:
-            self._joining.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._joining
+        leaving = asyncio.create_task(self._leave())
         await self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
         if not await self._admission.drain(self._config.drain_seconds):
             logger.warning("some requests did not finish within the drain time")
+        await leaving
         await self._remote_prefill.close()
         await self._prefill.stop()
         await self.servables.close(drain_s=0)
         self._tokens.end()
+        self._encoding.close()
         self._loop.stop()
         await asyncio.gather(self._server.stop(_GRACE_S), asyncio.to_thread(self._page.close))
         logger.info("model server stopped")
@@ -181,14 +195,22 @@ class ModelServer:
     async def lose(self, error: ReplicaLost) -> None:
         """Fail all requests at once: a host is lost, so there is nothing to drain."""
         self._page.waiting = lambda: error.text
-        if self._joining is not None:
-            self._joining.cancel()
+        leaving = asyncio.create_task(self._leave())
         await self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
         self.servables.lose(error)
         await self._admission.drain(_GRACE_S)
+        await leaving
         self._tokens.end()
         self._loop.stop()
         await self._server.stop(_GRACE_S)
+
+    async def _leave(self) -> None:
+        """Stop joining, and tell the admin."""
+        if self._joining is not None:
+            self._joining.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._joining
+            await self._joiner.leave()
 
     def info(self) -> ServerInfo:
         config = self._config
@@ -221,16 +243,19 @@ class ModelServer:
         return await find_admin(cell=config.cell)
 
     def _add_services(self) -> None:
-        config, server = self._config, self._server
+        config, server, fencing = self._config, self._server, Fencing()
         modelet = Modelet(
             self.servables,
             self._admission,
             cell=config.cell,
             incarnation=config.incarnation,
             memory=self._devices.memory,
+            fencing=fencing,
             security=config.security,
         )
         modelet_pb2_grpc.add_ModeletServicer_to_server(modelet, server)
+        control = ControlService(fencing, self._check_overrides, config.security)
+        control_pb2_grpc.add_ControlServicer_to_server(control, server)
         language = LmService(self._handler, self._embeddings)
         lm_pb2_grpc.add_LMServiceServicer_to_server(language, server)
         custom = CustomService(CustomCalls(self.servables, self._admission))
@@ -286,6 +311,11 @@ class ModelServer:
             remedy=f"start it with {CLOSING_FLAGS}, or with --host 127.0.0.1",
         ):
             logger.warning("%s", warning)
+        if not config.checkpoint_roots and not is_loopback(config.host):
+            logger.warning(
+                "whoever may publish a model can make this server read any file that it may read: "
+                "start it with --checkpoint_roots"
+            )
         if config.security.authenticates and config.sax_cell and not Credentials.ours().given:
             logger.warning(
                 "this model server has no credentials, so an admin server that authenticates will "

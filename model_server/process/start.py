@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from model_server.config import ModelServerConfig
 from model_server.loading.loader import ModelLoader
-from model_server.models.registry import model_paths
+from model_server.models.registry import check_overrides, model_paths
 from model_server.process.health_page import HealthPage
 from model_server.process.server import Hosts, ModelServer
 from sax.errors import LoadFailed, ReplicaLost
@@ -45,6 +45,7 @@ def serve(
             config,
             loader,
             model_paths=model_paths,
+            check_overrides=check_overrides,
             compiles_while_serving=loader.compiles_while_serving,
             devices=loader.devices,
             page=page,

@@ -16,7 +16,12 @@ from model_server.programs.keys import Keys
 from sax.errors import CheckpointError
 
 FORMAT = 1
-_OF_HOST = ("pages", "queue")  # may differ (pages), or affects no program (queue)
+_OF_HOST = (  # may differ (pages), or affect no program (the rest)
+    "pages",
+    "queue",
+    "max_running_per_account",
+    "max_queued_per_account",
+)
 
 
 class ProgramEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,26 +22,31 @@ class Delivery(NamedTuple):
     chunk: TokenChunk | SaxError
 
 
+BEAT = Delivery(0, TokenChunk(""))  # for no request; only ever the first delivery of a message
+
+
 class TokenStream:
     """Requests of one caller, on the event loop. Call `take` until it returns [], then `close`."""
 
     def __init__(self, handler: Handler, method: str) -> None:
         self._handler = handler
         self._method = method
-        self._requests: dict[int, RunningRequest | None] = {}  # None: being submitted
+        self._requests: dict[int, RunningRequest | None] = {}  # None: being checked
         self._outbox: list[Delivery] = []
         self._ready = asyncio.Event()
         self._ended = False
 
-    async def start(self, id: int, request: GenerateRequest) -> None:
-        """Start a request under the caller's id. A bad request fails alone, through `take`."""
+    def start(self, id: int, request: GenerateRequest) -> None:
+        """Start a request under the caller's id. A bad request fails alone, through `take`.
+
+        Does not wait for a long prompt to be encoded, so no request delays the next one, and a
+        cancel finds every request that came before it.
+        """
         if id in self._requests:
             raise InvalidRequest(f"request {id} is already running: use unique ids", param="id")
         self._requests[id] = None
         try:
-            running = await self._handler.start(
-                request, self._method, lambda chunk: self._put(id, chunk)
-            )
+            running = self._handler.start(request, self._method, lambda chunk: self._put(id, chunk))
         except SaxError as error:
             self._put(id, error)
         except BaseException:
@@ -70,6 +75,12 @@ class TokenStream:
             await self._ready.wait()
         taken, self._outbox = self._outbox, []
         return taken
+
+    def beat(self) -> None:
+        """Let the next `take` return at once, with BEAT first."""
+        if not self._outbox or self._outbox[0] is not BEAT:
+            self._outbox.insert(0, BEAT)
+            self._ready.set()
 
     def end(self) -> None:
         """No more requests will be started."""

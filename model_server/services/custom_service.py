@@ -7,6 +7,7 @@ from typing import Any
 from model_server.serving.custom_calls import CustomCalls
 from sax.proto import custom_pb2, custom_pb2_grpc
 from sax.wire.codec import refuse_extra_inputs
+from sax.wire.request_bounds import check_custom
 
 
 class CustomService(custom_pb2_grpc.CustomServiceServicer):
@@ -14,6 +15,7 @@ class CustomService(custom_pb2_grpc.CustomServiceServicer):
         self._calls = calls
 
     async def Custom(self, request: Any, context: Any) -> custom_pb2.CustomResponse:
+        check_custom(request)
         refuse_extra_inputs(request.extra_inputs, "Custom")
         answer = await self._calls.call(request.model_key, request.method_name, request.request)
         return custom_pb2.CustomResponse(response=answer)

@@ -7,14 +7,17 @@ from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from model_server.services.account import account_of_call
 from model_server.services.connection import Delivery, TokenStream
 from model_server.serving.embeddings import Embeddings
 from model_server.serving.engine_request import sample_seeds
 from model_server.serving.handler import GENERATE, GENERATE_STREAM, Handler
+from model_server.text.id_list import join_ids
 from sax.errors import SaxError, UnsupportedParameter
 from sax.proto import lm_pb2, lm_pb2_grpc
-from sax.types import GenerateRequest
+from sax.types import GenerateRequest, TokenChunk
 from sax.wire.codec import refuse_extra_inputs, sampling_from_extra_inputs
+from sax.wire.request_bounds import check_question, check_score
 
 
 @dataclass(slots=True)
@@ -24,17 +27,19 @@ class Sample:
     score: float = 0.0
 
 
-async def start_samples(connection: TokenStream, request: GenerateRequest, count: int) -> None:
+def start_samples(connection: TokenStream, request: GenerateRequest, count: int) -> None:
     """Start `count` requests for one prompt, each with its own seed."""
     for index, seed in enumerate(sample_seeds(request.sampling.seed, count)):
         sampling = replace(request.sampling, seed=seed)
-        await connection.start(index, replace(request, sampling=sampling))
+        connection.start(index, replace(request, sampling=sampling))
     connection.end()
 
 
 class Samples:
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, as_ids: bool = False) -> None:
+        """as_ids: texts are lists of token ids instead."""
         self.all = [Sample() for _ in range(count)]
+        self._as_ids = as_ids
 
     def add(self, deliveries: Iterable[Delivery]) -> None:
         """Add new deliveries. Raises the first error: one failed sample fails the request."""
@@ -45,8 +50,14 @@ class Samples:
             if isinstance(delivery.chunk, SaxError):
                 raise delivery.chunk
             sample = self.all[delivery.id]
-            sample.piece += delivery.chunk.text
+            sample.piece += self._text(sample, delivery.chunk)
             sample.score = delivery.chunk.score
+
+    def _text(self, sample: Sample, chunk: TokenChunk) -> str:
+        if not self._as_ids:
+            return chunk.text
+        goes_on = chunk.token_ids and (sample.text or sample.piece)
+        return ("," if goes_on else "") + join_ids(chunk.token_ids)
 
     def best_first(self) -> list[Sample]:
         """Sort by score; on a tie, the lower request id comes first."""
@@ -60,7 +71,7 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
 
     async def Generate(self, request: Any, context: Any) -> lm_pb2.GenerateResponse:
         """Return all samples whole, best first."""
-        async with contextlib.aclosing(self._sample(request, GENERATE)) as stream:
+        async with contextlib.aclosing(self._sample(request, GENERATE, context)) as stream:
             async for samples in stream:
                 last = samples
         texts = [
@@ -73,17 +84,21 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
         self, request: Any, context: Any
     ) -> AsyncGenerator[lm_pb2.GenerateStreamResponse]:
         """Stream text as it comes: the client keeps prefix_len characters and appends `text`."""
-        async with contextlib.aclosing(self._sample(request, GENERATE_STREAM)) as stream:
+        async with contextlib.aclosing(self._sample(request, GENERATE_STREAM, context)) as stream:
             async for samples in stream:
                 items = [_stream_item(sample) for sample in samples.all]
                 yield lm_pb2.GenerateStreamResponse(items=items)
 
     async def Score(self, request: Any, context: Any) -> lm_pb2.ScoreResponse:
+        check_score(request)
         refuse_extra_inputs(request.extra_inputs, "Score")
-        logp = await self._handler.score(request.model_key, request.prefix, request.suffix)
+        logp = await self._handler.score(
+            request.model_key, request.prefix, request.suffix, account_of_call(context)
+        )
         return lm_pb2.ScoreResponse(logp=logp)
 
     async def Embed(self, request: Any, context: Any) -> lm_pb2.EmbedResponse:
+        check_question(request)
         refuse_extra_inputs(request.extra_inputs, "Embed")
         embedded = await self._embeddings.embed(request.model_key, [request.text])
         return lm_pb2.EmbedResponse(embedding=embedded.vectors[0])
@@ -93,17 +108,20 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
             "Gradient is not served; LMService here has Generate, GenerateStream, Score and Embed"
         )
 
-    async def _sample(self, request: Any, method: str) -> AsyncGenerator[Samples]:
+    async def _sample(self, request: Any, method: str, context: Any) -> AsyncGenerator[Samples]:
         """Yield the samples as they grow: the same object after every step that added to it."""
+        check_question(request)
         defaults, count = self._handler.defaults(request.model_key)
         question = GenerateRequest(
             model_id=request.model_key,
             prompt=self._handler.query(request.model_key, request.text),
             sampling=sampling_from_extra_inputs(request.extra_inputs, defaults),
+            account=account_of_call(context),
         )
-        connection, samples = TokenStream(self._handler, method), Samples(count)
+        samples = Samples(count, as_ids=self._handler.answers_ids(request.model_key))
+        connection = TokenStream(self._handler, method)
         try:
-            await start_samples(connection, question, count)
+            start_samples(connection, question, count)
             while deliveries := await connection.take():
                 samples.add(deliveries)
                 yield samples

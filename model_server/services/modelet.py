@@ -4,46 +4,21 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from model_server.services.fencing import Fencing
 from model_server.serving.admission import Admission, check_admin, check_enforceable
 from model_server.serving.method_stats import MethodSnapshot
 from model_server.serving.servable import Servable
 from model_server.serving.servables import Servables
 from sax.auth.acl import caller
 from sax.auth.security import OPEN_TO_ALL, Security
-from sax.errors import InvalidName, InvalidRequest, NotLeading, StaleRevision, UnsupportedParameter
+from sax.errors import InvalidName, InvalidRequest, StaleRevision, UnsupportedParameter
 from sax.names import ModelId, check_checkpoint, check_model_path
 from sax.proto import modelet_pb2, modelet_pb2_grpc
 from sax.types import ModelSpec, ServerStatus
 from sax.wire.codec import decode_load, encode_status
-
-_FORGET_S = 30.0  # a live leader polls the status every second
-
-
-class Fencing:
-    """Tracks the latest term seen."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._latest = 0
-        self._heard_s = 0.0
-
-    def check(self, term: int) -> None:
-        """Raise NotLeading for an older term; 0 is an admin without terms (Saxml's)."""
-        now = self._clock()
-        if not term:
-            return
-        if term < self._latest and now - self._heard_s < _FORGET_S:
-            raise NotLeading(
-                f"this model server obeys the admin server of term {self._latest}, which took the "
-                f"lead after the one of term {term}: that one must step down",
-                param="",
-            )
-        self._latest, self._heard_s = term, now
-
 
 Status = modelet_pb2.GetStatusResponse
 _VERSION = re.compile("([0-9a-f]{32})?")
@@ -60,6 +35,7 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         cell: str,
         incarnation: str,
         memory: int,
+        fencing: Fencing | None = None,
         security: Security = OPEN_TO_ALL,
     ) -> None:
         self._servables = servables
@@ -67,7 +43,7 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         self._cell = cell
         self._incarnation = incarnation
         self._memory = memory
-        self._fencing = Fencing()
+        self._fencing = fencing or Fencing()
         self._security = security
 
     async def Load(self, request: Any, context: Any) -> modelet_pb2.LoadResponse:
@@ -101,12 +77,20 @@ class Modelet(modelet_pb2_grpc.ModeletServicer):
         return modelet_pb2.UnloadResponse()
 
     async def GetStatus(self, request: Any, context: Any) -> Status:
-        self._fencing.check(request.term)
+        """Answers everyone; a term only counts from callers that may load models here."""
+        if not self._security.authenticates or self._security.admins.allows(caller()):
+            self._fencing.check(request.term)
         infos = self._servables.infos()
         if not request.include_failure_reasons:
             infos = tuple(replace(info, reason="") for info in infos)
         reply = encode_status(
-            ServerStatus(infos, self._incarnation, self._memory, self._servables.memory_used)
+            ServerStatus(
+                infos,
+                self._incarnation,
+                self._memory,
+                self._servables.memory_used,
+                draining=self._admission.draining,
+            )
         )
         now = time.monotonic()
         early = self._admission.rejections.rate(now)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from model_server.services.connection import Delivery, TokenStream
+from model_server.services.account import account_of_call
+from model_server.services.beats import Beats
+from model_server.services.connection import BEAT, Delivery, TokenStream
 from model_server.serving.embeddings import Embeddings
 from model_server.serving.handler import GENERATE_STREAM, Handler
 from sax.auth.acl import Principal, caller
@@ -21,6 +23,14 @@ from sax.wire.codec import (
     encode_failure,
     put_chunk,
 )
+from sax.wire.request_bounds import check_embed, check_generate, check_token, check_tokenize
+
+
+class _Sender(NamedTuple):
+    """Who opened a stream."""
+
+    principal: Principal
+    account: str
 
 
 class TokenService(tokens_pb2_grpc.TokenServiceServicer):
@@ -34,6 +44,7 @@ class TokenService(tokens_pb2_grpc.TokenServiceServicer):
         self._embeddings = embeddings
         self._authentication = authentication
         self._connections: set[TokenStream] = set()
+        self._beats = Beats()
 
     async def Stream(
         self, request_iterator: Any, context: Any
@@ -41,7 +52,10 @@ class TokenService(tokens_pb2_grpc.TokenServiceServicer):
         """Run until the caller hangs up, or half-closes and has every answer."""
         connection = TokenStream(self._handler, GENERATE_STREAM)
         self._connections.add(connection)
-        reader = asyncio.create_task(_read(request_iterator, connection, self._authentication))
+        sender = _Sender(caller(), account_of_call(context))
+        reader = asyncio.create_task(
+            _read(request_iterator, connection, self._beats, self._authentication, sender)
+        )
         try:
             while deliveries := await connection.take():
                 yield _message(deliveries)
@@ -50,13 +64,16 @@ class TokenService(tokens_pb2_grpc.TokenServiceServicer):
         finally:
             reader.cancel()
             connection.close()
+            self._beats.discard(connection)
             self._connections.discard(connection)
 
     async def Tokenize(self, request: Any, context: Any) -> tokens_pb2.TokenizeResponse:
+        check_tokenize(request)
         ids, max_context = await self._handler.tokenize(*decode_tokenize(request))
         return tokens_pb2.TokenizeResponse(ids=ids, max_context=max_context)
 
     async def Embed(self, request: Any, context: Any) -> tokens_pb2.EmbedResponse:
+        check_embed(request)
         return encode_embedded(await self._embeddings.embed(*decode_embed(request)))
 
     def end(self) -> None:
@@ -68,6 +85,8 @@ class TokenService(tokens_pb2_grpc.TokenServiceServicer):
 def _message(deliveries: Sequence[Delivery]) -> tokens_pb2.FromServer:
     message = tokens_pb2.FromServer()
     add = message.chunks.add
+    if deliveries[0] is BEAT:
+        message.beats, deliveries = True, deliveries[1:]
     for id, chunk in deliveries:
         if isinstance(chunk, SaxError):
             add().MergeFrom(encode_failure(id, chunk))
@@ -77,33 +96,40 @@ def _message(deliveries: Sequence[Delivery]) -> tokens_pb2.FromServer:
 
 
 async def _read(
-    request_iterator: Any, connection: TokenStream, authentication: Authentication
+    request_iterator: Any,
+    connection: TokenStream,
+    beats: Beats,
+    authentication: Authentication,
+    sender: _Sender,
 ) -> None:
     """Start and cancel requests in order, so that a cancel never overtakes its request."""
-    sender = caller()
     try:
         async for message in request_iterator:
             if message.HasField("generate"):
-                await _start(connection, message.generate, authentication, sender)
+                _start(connection, message.generate, authentication, sender)
             elif message.HasField("cancel"):
                 connection.cancel(message.cancel.id)
+            elif message.HasField("beats"):
+                beats.set(connection, message.beats)
     except BaseException:
         connection.close()
         raise
     connection.end()
 
 
-async def _start(
+def _start(
     connection: TokenStream,
     message: tokens_pb2.Generate,
     authentication: Authentication,
-    sender: Principal,
+    sender: _Sender,
 ) -> None:
     """Start one request as its own user: requests of several users may share a stream."""
     try:
-        authentication.enter_message(message.token, sender)
-        question = decode_generate(message)
+        check_token(message)
+        authentication.enter_message(message.token, sender.principal)
+        check_generate(message)
+        question = decode_generate(message, sender.account)
     except SaxError as error:
         connection.fail(message.id, error)
     else:
-        await connection.start(message.id, question)
+        connection.start(message.id, question)

@@ -22,6 +22,7 @@ from sax.errors import (
     ShuttingDown,
     UnsupportedParameter,
 )
+from sax.format import shortened
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +33,9 @@ def check_method(principal: Principal, model_id: str, method: str, acls: MethodA
     if acl is not None and not acl.allows(principal):
         # Do not list who is allowed: that is for operators only.
         raise PermissionDenied(
-            f"{principal.name or 'an unauthenticated caller'} may not call {method} of "
+            f"{principal.name or 'an unauthenticated caller'} may not call {shortened(method)} of "
             f"{model_id}: ask one of the model's operators to add that name to its access control "
-            f"list (`sax setacl {model_id} {method} NAMES`)"
+            f"list (`sax setacl {model_id} {shortened(method)} NAMES`)"
         )
 
 
@@ -140,7 +141,7 @@ class Admission:
 
 def refusal(servable: Servable, method: str) -> InvalidRequest:
     return InvalidRequest(
-        f"{servable.model_id} is {servable.kind} and does not serve {method}; it serves "
+        f"{servable.model_id} is {servable.kind} and does not serve {shortened(method)}; it serves "
         f"{', '.join(servable.methods)}",
         param="model",
     )

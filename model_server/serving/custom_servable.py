@@ -16,6 +16,7 @@ class CustomServable:
     """Runs on the event loop; batches of all methods run on one thread, in turn."""
 
     kind = "a custom model"
+    note = ""
 
     def __init__(self, model_id: str, loaded: LoadedCustom) -> None:
         self.model_id = model_id

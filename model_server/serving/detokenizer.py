@@ -1,26 +1,41 @@
-"""Detokenizer for one sequence: tokens in, text chunks of whole characters out."""
+"""Detokenizer for one sequence: tokens in, text chunks of whole characters out.
+
+An answer continues the text of its prompt, except in a chat, where it is a text of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from model_server.engine.types import RowResult
+from model_server.text.stop_sequence import StopSequence
 from model_server.text.stop_text import StopText
 from model_server.text.tokenizer import Tokenizer
-from sax.types import TokenChunk, TokenLogprob
+from sax.types import SamplingParams, TokenChunk, TokenLogprob
 
 
 class Detokenizer:
     """Turns the tokens of one sequence into chunks and ends it at a stop string."""
 
     def __init__(
-        self, tokenizer: Tokenizer, *, stop: Sequence[str], prompt_tokens: int, logprobs: int | None
+        self,
+        tokenizer: Tokenizer,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        own_text: bool = False,
     ) -> None:
+        """own_text: the answer's text starts with its first token, not with the prompt."""
         self._tokenizer = tokenizer
-        self._decoder = tokenizer.decoder()
-        self._stop_text = StopText(stop)
-        self._prompt_tokens = prompt_tokens
-        self._logprobs = logprobs
+        self._decoder = tokenizer.decoder(() if own_text else prompt)
+        self._stop_text = StopText(sampling.stop)
+        self._stop_sequence: StopSequence | None = None
+        if sampling.stop_sequence:
+            self._stop_sequence = StopSequence(sampling.stop_sequence)
+            self._stop_sequence.follow(prompt)
+        self._prompt_tokens = len(prompt)
+        self._logprobs = sampling.logprobs
+        self._characters = 0  # so far, if there are logprobs
         self.tokens = 0
         self.score = 0.0
 
@@ -31,17 +46,20 @@ class Detokenizer:
         the caller must cancel the sequence.
         """
         if result.token is None:
-            return self._chunk(self._text(None, finish), (), (), finish)
+            return self._chunk(self._text("", finish), (), (), finish)
         self.tokens += 1
         self.score += result.logprob
-        text = self._text(result.token, finish)
+        piece = "" if finish == "stop" else self._decoder.push(result.token)  # not a stop token's
+        logprobs = () if self._logprobs is None else self._token_logprobs(result, piece)
+        if self._stop_sequence is not None and self._stop_sequence.push(result.token):
+            finish = "stop"
+        text = self._text(piece, finish)
         if self._stop_text.matched:
             finish = "stop"
-        return self._chunk(text, (result.token,), self._token_logprobs(result), finish)
+        return self._chunk(text, (result.token,), logprobs, finish)
 
-    def _text(self, token: int | None, finish: str | None) -> str:
-        """Return the text that can be sent with this token; a stop token has none."""
-        piece = "" if token is None or finish == "stop" else self._decoder.push(token)
+    def _text(self, piece: str, finish: str | None) -> str:
+        """Return the text that can be sent once `piece` was decoded."""
         if not finish:
             return self._stop_text.push(piece)
         text = self._stop_text.push(piece + self._decoder.flush())
@@ -64,14 +82,21 @@ class Detokenizer:
             score=self.score,
         )
 
-    def _token_logprobs(self, result: RowResult) -> tuple[TokenLogprob, ...]:
-        if self._logprobs is None or result.token is None:
-            return ()
+    def _token_logprobs(self, result: RowResult, piece: str) -> tuple[TokenLogprob, ...]:
+        assert result.token is not None
         rivals = tuple(self._named(token, logprob) for token, logprob in result.top)
-        return (self._named(result.token, result.logprob, rivals[: self._logprobs]),)
+        chosen = self._named(
+            result.token, result.logprob, rivals[: self._logprobs], self._characters
+        )
+        self._characters += len(piece)
+        return (chosen,)
 
     def _named(
-        self, token: int, logprob: float, rivals: tuple[TokenLogprob, ...] = ()
+        self,
+        token: int,
+        logprob: float,
+        rivals: tuple[TokenLogprob, ...] = (),
+        text_offset: int = 0,
     ) -> TokenLogprob:
         return TokenLogprob(
             token_id=token,
@@ -79,4 +104,5 @@ class Detokenizer:
             token_bytes=self._tokenizer.token_bytes(token),
             logprob=logprob,
             top=rivals,
+            text_offset=text_offset,
         )

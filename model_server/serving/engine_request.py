@@ -9,15 +9,22 @@ import math
 import secrets
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from model_server.engine.engine import EngineRequest
 from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
+from model_server.serving.rendered_chat import Prompt, RenderedChat
+from model_server.text.text_length import check_bytes, check_pieces
+from model_server.text.tokenizer import Tokenizer
 from model_server.text.vocabulary_fit import check_rows
+from sax.auth.acl import Principal
 from sax.errors import InvalidRequest
-from sax.types import GenerateRequest, Message, SamplingParams
+from sax.fields.field import RequestRoute
+from sax.fields.table import fields_of
+from sax.types import MOST_PRIORITY, GenerateRequest, SamplingParams
 
-MAX_STOP_STRINGS = 16
-MAX_LOGPROBS = 20
+_FIELDS = fields_of(RequestRoute.STREAM)
 _INT32 = 2**31
 _SEEDS = 2**64
 _SEED_STRIDE = 0x9E3779B97F4A7C15  # odd, so every sample of a request gets another seed
@@ -36,14 +43,26 @@ def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
         raise _out_of_range("seed", seed, "a whole number from 0 to 2**64 - 1")
     if sampling.max_tokens is not None and not 1 <= sampling.max_tokens < _INT32:
         raise _out_of_range("max_tokens", sampling.max_tokens, "a whole number of 1 or more")
-    if sampling.logprobs is not None and not 0 <= sampling.logprobs <= MAX_LOGPROBS:
-        raise _out_of_range("logprobs", sampling.logprobs, f"a whole number, 0 to {MAX_LOGPROBS}")
+    most = _FIELDS["logprobs"].most or 0
+    if sampling.logprobs is not None and not 0 <= sampling.logprobs <= most:
+        raise _out_of_range("logprobs", sampling.logprobs, f"a whole number, 0 to {most}")
     _check_stops(sampling.stop)
+    _FIELDS["stop_token_ids"].check_count(len(sampling.stop_token_ids))
     check_ids("stop_token_ids", sampling.stop_token_ids, vocab_size)
+    _FIELDS["stop_sequence"].check_count(len(sampling.stop_sequence))
+    check_ids("stop_sequence", sampling.stop_sequence, vocab_size)
 
 
-def prompt_ids(prompt: str | tuple[int, ...] | tuple[Message, ...], loaded: Loaded) -> list[int]:
-    """Return the prompt as token ids. Raises InvalidRequest."""
+def check_asker(request: GenerateRequest) -> None:
+    """Raise InvalidRequest for an account or a priority out of range."""
+    if not -MOST_PRIORITY <= request.priority <= MOST_PRIORITY:
+        allowed = f"a whole number from {-MOST_PRIORITY} (first) to {MOST_PRIORITY}"
+        raise _out_of_range("priority", request.priority, allowed)
+    _FIELDS["account"].check_text(request.account)
+
+
+def prompt_ids(prompt: Prompt | RenderedChat, loaded: Loaded) -> list[int]:
+    """Return the prompt as token ids; a chat must have been rendered. Raises InvalidRequest."""
     if not prompt:
         raise InvalidRequest(
             "the prompt is empty: send text, token ids or messages", param="prompt"
@@ -53,15 +72,31 @@ def prompt_ids(prompt: str | tuple[int, ...] | tuple[Message, ...], loaded: Load
     return ids
 
 
-def _encoded(prompt: str | tuple[int, ...] | tuple[Message, ...], loaded: Loaded) -> list[int]:
+def _encoded(prompt: Prompt | RenderedChat, loaded: Loaded) -> list[int]:
+    tokenizer, context = loaded.tokenizer, loaded.runner.limits.max_context
+    if isinstance(prompt, RenderedChat):
+        check_bytes(prompt.text, tokenizer, context, "messages")
+        check_pieces(prompt.text, tokenizer.encode_chat, context, "messages")
+        return tokenizer.encode_chat(prompt.text)
     if isinstance(prompt, str):
-        return loaded.tokenizer.encode(prompt)
-    messages = [part for part in prompt if isinstance(part, Message)]
-    if messages:
-        return loaded.tokenizer.encode_chat(_render(messages, loaded))
+        return text_ids(prompt, tokenizer, context, "prompt")
     ids = [part for part in prompt if isinstance(part, int)]
     check_ids("prompt", ids, loaded.tokenizer.vocab_size)
     return ids
+
+
+def text_ids(
+    text: str, tokenizer: Tokenizer, context: int, param: str, *, add_bos: bool = True
+) -> list[int]:
+    """Return the ids of a text. Raises PromptTooLong where that is clear without encoding it."""
+    check_length(text, tokenizer, context, param)
+    return tokenizer.encode(text, add_bos=add_bos)
+
+
+def check_length(text: str, tokenizer: Tokenizer, context: int, param: str) -> None:
+    """Raise PromptTooLong for a text that is clearly longer than the context."""
+    check_bytes(text, tokenizer, context, param)
+    check_pieces(text, tokenizer.encode, context, param)
 
 
 def make_engine_request(
@@ -83,7 +118,18 @@ def make_engine_request(
         # At least 1: the engine refuses a prompt that fills the context, with both numbers.
         max_tokens=max(1, room) if sampling.max_tokens is None else sampling.max_tokens,
         stop_ids=eos | frozenset(sampling.stop_token_ids),
+        priority=request.priority,
     )
+
+
+def of_caller(engine_request: EngineRequest, principal: Principal, account: str) -> EngineRequest:
+    """Enter whose turn the request takes: the principal's, else that of the account it names.
+
+    What a principal says about the user behind it only divides its own turns.
+    """
+    if principal.known:
+        return replace(engine_request, account=principal.name, member=account)
+    return replace(engine_request, account=account)
 
 
 def score_engine_request(prefix: Sequence[int], suffix: Sequence[int]) -> EngineRequest:
@@ -102,24 +148,16 @@ def sample_seeds(seed: int | None, count: int) -> list[int]:
     return [(first + index * _SEED_STRIDE) % _SEEDS for index in range(count)]
 
 
-def _render(messages: Sequence[Message], loaded: Loaded) -> str:
-    if loaded.chat_template is None:
-        raise InvalidRequest(
-            "this model has no chat template: send the prompt as text instead of messages",
-            param="messages",
-        )
-    return loaded.chat_template.render(messages)
-
-
 def _check_stops(stops: Sequence[str]) -> None:
-    if len(stops) > MAX_STOP_STRINGS:
-        raise _out_of_range("stop", f"{len(stops)} strings", f"at most {MAX_STOP_STRINGS}")
+    _FIELDS["stop"].check(stops)
     if not all(stops):
         raise InvalidRequest("stop holds an empty string: leave it out", param="stop")
 
 
 def check_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:
     """Raise InvalidRequest naming the first id outside the vocabulary."""
+    if not ids or (min(ids) >= 0 and max(ids) < vocab_size):
+        return
     for token in ids:
         if not 0 <= token < vocab_size:
             raise _out_of_range(param, f"token {token}", f"ids from 0 to {vocab_size - 1}")

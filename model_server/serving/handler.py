@@ -7,29 +7,35 @@ so a token costs no task and no queue of its own. Runs on the event loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.detokenizer import Detokenizer
+from model_server.serving.encoding import INLINE, EncodingThreads
 from model_server.serving.engine_request import (
+    check_asker,
     check_sampling,
     make_engine_request,
+    of_caller,
     prompt_ids,
     score_engine_request,
 )
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.metrics import ModelServerMetrics
+from model_server.serving.query import prompt_of, scored_ids, scored_prompt
 from model_server.serving.remote_prefill import RemotePrefill
+from model_server.serving.rendered_chat import Prompt, RenderedChat, is_chat, rendered
 from model_server.serving.running_request import RunningRequest, Sink
 from model_server.serving.servables import Servables
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import caller
-from sax.errors import InvalidRequest, SaxError
+from sax.errors import Internal, InvalidRequest, SaxError
 from sax.types import GenerateRequest, Message, SamplingParams, TokenChunk
 
 GENERATE, GENERATE_STREAM, SCORE = "lm.generate", "lm.generate_stream", "lm.score"
 
-_INLINE_CHARACTERS = 2000  # shorter prompts are tokenised on the event loop, in well under 1 ms
+logger = logging.getLogger(__name__)
 
 
 class Handler:
@@ -39,14 +45,17 @@ class Handler:
         metrics: ModelServerMetrics,
         admission: Admission,
         elsewhere: RemotePrefill | None = None,  # servers that prefill long prompts
+        encoding: EncodingThreads | None = None,  # None: its own
     ) -> None:
         self._servables = servables
         self._remote_prefill = elsewhere
         self._metrics = metrics
+        self._encoding = encoding or EncodingThreads()
         self.admission = admission
 
-    async def start(self, request: GenerateRequest, method: str, sink: Sink) -> RunningRequest:
-        """Check and submit a request; from then on `sink` receives its chunks.
+    def start(self, request: GenerateRequest, method: str, sink: Sink) -> RunningRequest:
+        """Check a request and submit it, a long prompt once a thread has encoded it; from then on
+        `sink` receives its chunks or its error.
 
         Raises InvalidRequest and its subclasses, PermissionDenied, NotLoaded, QueueFull or
         ShuttingDown; `sink` is then never called.
@@ -55,30 +64,23 @@ class Handler:
         try:
             loaded = running.servable.loaded
             check_sampling(request.sampling, loaded.tokenizer.vocab_size)
-            ids = await self._prompt_ids(request.prompt, running.servable)
-            running.expect(
-                Detokenizer(
-                    loaded.tokenizer,
-                    stop=request.sampling.stop,
-                    prompt_tokens=len(ids),
-                    logprobs=request.sampling.logprobs,
-                )
-            )
-            engine_request = make_engine_request(ids, request, loaded)
-            if self._remote_prefill is None or not self._remote_prefill.take(
-                running, engine_request
-            ):
-                running.submit(engine_request)
+            check_asker(request)
+            if is_chat(request.prompt) or _characters(request.prompt) > INLINE:
+                running.follow(asyncio.create_task(self._encode(running, request)))
+            else:
+                self._submit(running, request, prompt_ids(request.prompt, loaded))
         except BaseException as exc:
             self._refuse(running, exc)
             raise
         return running
 
-    async def score(self, model_id: str, prefix: str, suffixes: Sequence[str]) -> list[float]:
-        """Return the log-probability of each suffix after the prefix."""
+    async def score(
+        self, model_id: str, prefix: str, suffixes: Sequence[str], account: str = ""
+    ) -> list[float]:
+        """Return the log-probability of each suffix after the prefix, read as Generate reads it."""
         if not suffixes:
             raise InvalidRequest("suffix is empty: send at least one text to score", param="suffix")
-        waiting = [self._score(model_id, prefix, suffix) for suffix in suffixes]
+        waiting = [self._score(model_id, prefix, suffix, account) for suffix in suffixes]
         tasks = [asyncio.ensure_future(one) for one in waiting]
         try:
             return list(await asyncio.gather(*tasks))
@@ -100,10 +102,13 @@ class Handler:
         loaded = self._language_model(model_id, GENERATE).loaded
         return loaded.defaults, loaded.samples
 
-    def query(self, model_id: str, text: str) -> str | tuple[Message, ...]:
-        """Return the prompt for a Saxml query: the text, or a user message. Raises NotLoaded."""
-        chat = self._language_model(model_id, GENERATE).loaded.chat_queries and text
-        return (Message("user", text),) if chat else text
+    def query(self, model_id: str, text: str) -> Prompt:
+        """Return the prompt for a Saxml query. Raises NotLoaded, InvalidRequest."""
+        return prompt_of(text, self._language_model(model_id, GENERATE).loaded)
+
+    def answers_ids(self, model_id: str) -> bool:
+        """True if a Saxml answer is a list of token ids. Raises NotLoaded."""
+        return self._language_model(model_id, GENERATE).loaded.tokenized_output
 
     def _begin(self, model_id: str, method: str, sink: Sink) -> RunningRequest:
         self.admission.check_open()
@@ -120,29 +125,49 @@ class Handler:
             raise refusal(servable, method)
         return servable
 
+    async def _encode(self, running: RunningRequest, request: GenerateRequest) -> None:
+        """Submit a request with a long prompt. Cancelled with the request, so others never wait."""
+        try:
+            self._submit(running, request, await self._prompt_ids(request.prompt, running.servable))
+        except SaxError as error:
+            self.admission.refused(error)
+            running.fail(error)
+        except Exception:
+            logger.exception("a prompt could not be encoded")
+            running.fail(Internal("internal error; the server's log has the details"))
+
+    def _submit(
+        self, running: RunningRequest, request: GenerateRequest, ids: Sequence[int]
+    ) -> None:
+        loaded = running.servable.loaded
+        own_text = is_chat(request.prompt)
+        running.expect(Detokenizer(loaded.tokenizer, ids, request.sampling, own_text=own_text))
+        asked = make_engine_request(ids, request, loaded)
+        engine_request = of_caller(asked, caller(), request.account)
+        if self._remote_prefill is None or not self._remote_prefill.take(running, engine_request):
+            running.submit(engine_request)
+
     def _refuse(self, running: RunningRequest, exc: BaseException) -> None:
         self.admission.refused(exc)
         running.refuse(exc)
 
-    async def _prompt_ids(
-        self, prompt: str | tuple[int, ...] | tuple[Message, ...], servable: LmServable
-    ) -> list[int]:
+    async def _prompt_ids(self, asked: Prompt, servable: LmServable) -> list[int]:
         loaded = servable.loaded
-        if _characters(prompt) <= _INLINE_CHARACTERS:
-            return prompt_ids(prompt, loaded)
-        return await asyncio.to_thread(prompt_ids, prompt, loaded)
+        prompt = await rendered(asked, loaded)
+        return await self._encoding.run(_characters(prompt), lambda: prompt_ids(prompt, loaded))
 
-    async def _score(self, model_id: str, prefix: str, suffix: str) -> float:
+    async def _score(self, model_id: str, prefix: str, suffix: str, account: str) -> float:
         outcome: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         running = self._begin(model_id, SCORE, lambda chunk: _settle(outcome, chunk))
         loaded = running.servable.loaded
-        tokenizer = loaded.tokenizer
         try:
-            ids = await asyncio.to_thread(tokenizer.encode, prefix)
-            target = await asyncio.to_thread(tokenizer.encode, suffix, add_bos=False)
+            asked = await rendered(scored_prompt(prefix, loaded), loaded)
+            ids, target = await self._encoding.run(
+                len(prefix) + len(suffix), lambda: scored_ids(asked, suffix, loaded)
+            )
             _check_scorable(ids, target)
-            check_rows((*ids, *target), loaded.vocab, tokenizer)
-            running.submit(score_engine_request(ids, target))
+            check_rows((*ids, *target), loaded.vocab, loaded.tokenizer)
+            running.submit(of_caller(score_engine_request(ids, target), caller(), account))
         except BaseException as exc:
             self._refuse(running, exc)
             raise
@@ -171,7 +196,6 @@ def _check_scorable(prefix: Sequence[int], suffix: Sequence[int]) -> None:
         raise InvalidRequest("suffix holds a text without tokens: leave it out", param="suffix")
 
 
-def _characters(prompt: str | tuple[int, ...] | tuple[Message, ...]) -> int:
-    if isinstance(prompt, str):
-        return len(prompt)
-    return sum(len(part.content) if isinstance(part, Message) else 1 for part in prompt)
+def _characters(prompt: Prompt | RenderedChat) -> int:
+    """Return about how many characters there are to encode; token ids cost less."""
+    return len(prompt.text if isinstance(prompt, RenderedChat) else prompt)

@@ -49,6 +49,8 @@ class LmServable:
         self._receivers: dict[int, Receive] = {}
         self._lost: ReplicaLost | None = None
         self._engine = Engine(loaded.runner, self._deliver)
+        if loaded.note:
+            logger.warning("%s: %s", model_id, loaded.note)
 
     def submit(
         self,
@@ -75,8 +77,9 @@ class LmServable:
         """Hold a place in the queue until `submit` or `release`. Raises as `submit` does."""
         self._engine.reserve(engine_request)
 
-    def release(self) -> None:
-        self._engine.release()
+    def release(self, engine_request: EngineRequest) -> None:
+        """Give up a reserved place."""
+        self._engine.release(engine_request.account)
 
     def cancel(self, sequence: int) -> None:
         """Free the sequence's slot and pages; its receiver gets no more updates."""
@@ -94,6 +97,10 @@ class LmServable:
         receivers, self._receivers = self._receivers, {}
         for sequence, receive in receivers.items():
             receive(SequenceUpdate(sequence, RowResult(), error=error))
+
+    @property
+    def note(self) -> str:
+        return self.loaded.note
 
     @property
     def memory(self) -> int:

@@ -52,7 +52,7 @@ class RemotePrefill:
         disaggregation = running.servable.loaded.disaggregation
         if disaggregation is None or not disaggregation.transfers.takes:
             return False
-        if len(engine_request.prompt) < worthwhile(running.servable.loaded.runner.limits):
+        if not is_remote(len(engine_request.prompt), running.servable.loaded.runner.limits):
             return False
         server = self._servers.choose(running.servable.model_id)
         pages = -(-len(engine_request.prompt) // disaggregation.contract.page_size)
@@ -95,6 +95,15 @@ class RemotePrefill:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def is_remote(prompt: int, limits: EngineLimits) -> bool:
+    """Check whether a prompt of this many tokens is prefilled remotely.
+
+    One that fills the short context of a model with LongRoPE would be computed again here for its
+    second token.
+    """
+    return prompt >= worthwhile(limits) and prompt != limits.short_context
 
 
 def worthwhile(limits: EngineLimits) -> int:

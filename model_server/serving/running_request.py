@@ -42,8 +42,8 @@ class RunningRequest:
         self._on_end = on_end
         self._answer: Detokenizer | None = None  # None for scored sequences
         self._sequence: int | None = None
-        self._reserved = False  # holds a place in the engine's queue
-        self._way: asyncio.Task[None] | None = None  # remote prefill in progress
+        self._reserved: EngineRequest | None = None  # holds a place in the engine's queue
+        self._way: asyncio.Task[None] | None = None  # encoding or remote prefill in progress
         self._began_s = time.monotonic()
         self._first_s: float | None = None
         self._over = False
@@ -59,25 +59,25 @@ class RunningRequest:
     def reserve(self, engine_request: EngineRequest) -> None:
         """Reserve a place in the engine's queue. Raises as the engine does."""
         self.servable.reserve(engine_request)
-        self._reserved = True
+        self._reserved = engine_request
 
     def submit_reserved(
         self, engine_request: EngineRequest, announce: Announce | None = None
     ) -> None:
         """Submit the sequence in its reserved place. Raises as the engine does."""
-        self._reserved = False
+        self._reserved = None
         self._sequence = self.servable.submit(
             engine_request, self.receive, reserved=True, announce=announce
         )
 
     def release(self) -> None:
         """Release the reserved place, if there is one. Idempotent."""
-        if self._reserved:
-            self._reserved = False
-            self.servable.release()
+        if self._reserved is not None:
+            reserved, self._reserved = self._reserved, None
+            self.servable.release(reserved)
 
     def follow(self, way: asyncio.Task[None]) -> None:
-        """Attach the remote prefill task, to be cancelled with this request."""
+        """Attach the task that leads to the engine, to be cancelled with this request."""
         self._way = way
 
     @property
@@ -89,6 +89,14 @@ class RunningRequest:
         """End the request before it began; the caller raises."""
         if self._end():
             self._fail_or_leave(exc)
+
+    def fail(self, error: SaxError) -> None:
+        """End the request with an error, which the sink receives."""
+        if not self._over:
+            self._end()
+            self._stats.fail(time.monotonic())
+            self._stop_sequence()
+            self._sink(error)
 
     def cancel(self) -> None:
         """The caller went away: free slot and pages, send nothing more. Idempotent."""
@@ -108,10 +116,9 @@ class RunningRequest:
             logger.exception("an update could not be turned into text")
             chunk = Internal("internal error; the server's log has the details")
         if isinstance(chunk, SaxError):
-            self._end()
-            self._stats.fail(time.monotonic())
-            self._stop_sequence()
-        elif chunk.finish_reason is not None:
+            self.fail(chunk)
+            return
+        if chunk.finish_reason is not None:
             self._succeed(update)
         self._sink(chunk)
 

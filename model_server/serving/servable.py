@@ -75,6 +75,11 @@ class Servable(Protocol):
         ...
 
     @property
+    def note(self) -> str:
+        """Where it does not do as its model path says, or ""."""
+        ...
+
+    @property
     def memory(self) -> int:
         """Bytes of device memory in use."""
         ...

@@ -16,8 +16,10 @@ from model_server.loading.loaded import AnyLoaded, Loader
 from model_server.serving.admission import tell_of_idle
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.servable import Servable, StatusEvent, make_servable, transition
+from sax import memory_return
 from sax.auth.acl import OPEN, MethodAcls, parse_acls
 from sax.errors import Cancelled, NotLoaded, ReplicaLost, SaxError, ShuttingDown
+from sax.format import shortened
 from sax.need import Need
 from sax.types import ModelSpec, Progress, ServableInfo, ServableStatus
 
@@ -211,6 +213,7 @@ class Servables:
             except Exception:  # callers of unload must not wait forever
                 logger.exception("the memory of %s may not be free", entry.model_id)
             entry.servable = None
+            memory_return.soon()
             logger.info("unloaded model for key: %s", entry.model_id)
 
     async def _load(self, entry: _WantedServable, spec: ModelSpec) -> SaxError | None:
@@ -224,6 +227,7 @@ class Servables:
             entry.load = LoadThread(self._loader, spec, lambda news: _progress(entry, news))
             outcome = await entry.load.run()
             entry.load = None
+            memory_return.soon()  # of what building the model took
         return self._keep(entry, outcome)
 
     def _keep(self, entry: _WantedServable, outcome: AnyLoaded | SaxError) -> SaxError | None:
@@ -255,7 +259,7 @@ class Servables:
             why = f": {entry.reason}" if entry.reason else ""
             return f"{model_id} is {entry.status} on this server{why}"
         held = ", ".join(servable.model_id for servable in self.loaded()) or "no model"
-        return f"this server does not hold {model_id}; it holds {held}"
+        return f"this server does not hold {shortened(model_id)}; it holds {held}"
 
 
 def _same(wish: ModelSpec | None, spec: ModelSpec) -> bool:
@@ -268,10 +272,9 @@ def _same(wish: ModelSpec | None, spec: ModelSpec) -> bool:
 
 def _settle(settled: asyncio.Future[None], error: SaxError | None) -> None:
     if error is None:
-        settled.set_result(None)
-    else:
-        settled.set_exception(error)
-        settled.exception()  # mark as retrieved: the caller may be gone
+        return settled.set_result(None)
+    settled.set_exception(error)
+    settled.exception()  # mark as retrieved: the caller may be gone
 
 
 def _progress(entry: _WantedServable, news: Progress) -> None:
@@ -293,6 +296,7 @@ def _info(entry: _WantedServable) -> ServableInfo:
         running=entry.servable.running if entry.servable else 0,
         arrived=_arrived(entry.servable) if entry.servable else 0,
         acls=entry.acls.texts,
+        note=entry.servable.note if entry.servable else "",
     )
 
 

@@ -17,6 +17,7 @@ class StopText:
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._matchers = [_Matcher(stop) for stop in stops]
+        self._firsts = frozenset(stop[0] for stop in stops)
         self._held = ""
         self.matched = False
 
@@ -26,6 +27,8 @@ class StopText:
             return piece
         if self.matched:
             return ""
+        if not self._held and self._firsts.isdisjoint(piece):
+            return piece
         text = self._held + piece
         for end, character in enumerate(piece, start=len(self._held) + 1):
             if found := self._longest_match(character):
@@ -51,19 +54,21 @@ class StopText:
 class _Matcher:
     """Tracks how much of a stop string the text ends with (Knuth, Morris and Pratt).
 
-    Amortised constant work per character for any stop string, so no request can slow the others.
+    Amortised constant work per character of the text for any stop string, and none before: a stop
+    string is read only as far as the text has matched it.
     """
 
     def __init__(self, stop: str) -> None:
         self.stop = stop
         self.length = 0
-        self._border = [0] * len(stop)  # longest proper prefix that is also a suffix
-        for end in range(1, len(stop)):
-            self._border[end] = self._extend(self._border[end - 1], stop[end])
+        # Of each beginning that was met: the longest proper prefix that is also a suffix.
+        self._border = [0]
 
     def push(self, character: str) -> bool:
         """True once the stop string is complete."""
         self.length = self._extend(self.length, character)
+        if self.length > len(self._border):
+            self._border.append(self._extend(self._border[-1], self.stop[self.length - 1]))
         return self.length == len(self.stop)
 
     def _extend(self, length: int, character: str) -> int:

@@ -43,7 +43,10 @@ class TokenBytes:
             for token_id, token in added.items()
         }
         self.control = {i: token.content for i, token in added.items() if token.special}
-        ids = tokenizer.get_vocab(with_added_tokens=True).values()
+        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+        ids = vocabulary.values()
+        # As written, which is never shorter; WordPiece adds a space.
+        self.longest = 1 + max(map(len, map(str.encode, vocabulary)), default=0)
         self.size = 1 + max(ids, default=-1)
         self.ordinary_size = 1 + max((i for i in ids if i not in added), default=-1)
         self.strip_left = strip_left  # leading spaces that a whole sequence's text may lose

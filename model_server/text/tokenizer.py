@@ -6,7 +6,7 @@ decoding (`text_decoder`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
@@ -21,6 +21,7 @@ from model_server.text.tokenizer_parts import (
     part_of,
     take_charsmap,
     unknown_id,
+    without_any_first_space,
     without_first_space,
 )
 from sax.errors import InvalidRequest
@@ -38,11 +39,20 @@ class Tokenizer(Protocol):
     @property
     def eos_ids(self) -> frozenset[int]: ...
 
+    @property
+    def longest_token(self) -> int:
+        """Bytes of the longest token, or more: no text of n tokens is longer than n of it."""
+        ...
+
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
         """Return the ids of plain text; control tokens written in it stay text.
 
         `add_bos` puts the start token first if this model was trained with one.
         """
+        ...
+
+    def encode_continuation(self, text: str) -> list[int]:
+        """Return the ids of text that goes on where another ends: no start token or first space."""
         ...
 
     def encode_chat(self, rendered: str) -> list[int]:
@@ -61,7 +71,9 @@ class Tokenizer(Protocol):
         """Return one token as bytes, control tokens included; b"" outside the vocabulary."""
         ...
 
-    def decoder(self) -> IncrementalDecoder: ...
+    def decoder(self, after: Sequence[int] = ()) -> IncrementalDecoder:
+        """Return a decoder for ids that follow `after` in one text."""
+        ...
 
 
 class _Control(NamedTuple):
@@ -108,6 +120,10 @@ class HfTokenizer:
         return self._bytes.size
 
     @property
+    def longest_token(self) -> int:
+        return self._bytes.longest
+
+    @property
     def ordinary_size(self) -> int:
         """One more than the largest id that is not an added token."""
         return self._bytes.ordinary_size
@@ -117,6 +133,9 @@ class HfTokenizer:
         if add_bos and self.adds_bos and self.bos_id is not None:
             return [self.bos_id, *ids]
         return ids
+
+    def encode_continuation(self, text: str) -> list[int]:
+        return self._ids(self._continuing, text)
 
     def encode_framed(self, text: str) -> list[int]:
         """Return the ids of plain text with the post-processor's tokens around it, for encoders."""
@@ -144,8 +163,14 @@ class HfTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         return self._bytes.bytes_of(token_id)
 
-    def decoder(self) -> IncrementalDecoder:
-        return Utf8Decoder(self._bytes.text_bytes, strip_left=self._bytes.strip_left)
+    def decoder(self, after: Sequence[int] = ()) -> IncrementalDecoder:
+        decoder = Utf8Decoder(self._bytes.text_bytes, strip_left=self._bytes.strip_left)
+        decoder.follow(after)
+        return decoder
+
+    @cached_property
+    def _continuing(self) -> tokenizers.Tokenizer:
+        return without_any_first_space(self._start)
 
     @cached_property
     def _frame(self) -> tuple[list[int], list[int]]:
@@ -228,10 +253,14 @@ class ByteTokenizer:
                 param="VOCAB_SIZE",
             )
         self.vocab_size = vocab_size
+        self.longest_token = len(self.token_bytes(vocab_size - 1))
 
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
         """Return the bytes of the text; there is no start token."""
         return list(_utf8(text))
+
+    def encode_continuation(self, text: str) -> list[int]:
+        return self.encode(text)
 
     def encode_chat(self, rendered: str) -> list[int]:
         return self.encode(rendered)
@@ -248,8 +277,10 @@ class ByteTokenizer:
             return b""
         return bytes([token_id]) if token_id < 256 else b" " + _word(token_id - 256)
 
-    def decoder(self) -> IncrementalDecoder:
-        return Utf8Decoder(self.token_bytes)
+    def decoder(self, after: Sequence[int] = ()) -> IncrementalDecoder:
+        decoder = Utf8Decoder(self.token_bytes)
+        decoder.follow(after)
+        return decoder
 
 
 def _word(number: int) -> bytes:

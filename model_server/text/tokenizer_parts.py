@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from typing import Any
 
 import tokenizers
@@ -14,6 +15,12 @@ from tokenizers import normalizers, pre_tokenizers
 
 from model_server.text.charsmap import CharsMap
 from sax.errors import CheckpointError
+
+# The library's own threads would encode the one text they get, and take a core from the engine.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+_SHORT = 2000  # characters, encoded in well under a millisecond
+_START = r"\A"  # of a pattern that looks at the start of a text only
 
 
 def parsed(serialized: str) -> tokenizers.Tokenizer:
@@ -32,8 +39,14 @@ def parsed(serialized: str) -> tokenizers.Tokenizer:
 
 
 def encoded(tokenizer: tokenizers.Tokenizer, text: str) -> tokenizers.Encoding:
-    """Encode without the post-processor's tokens. Raises CheckpointError."""
+    """Encode without the post-processor's tokens. Raises CheckpointError.
+
+    `encode_batch` lets other threads run meanwhile, and `encode` does not: a megabyte would stop
+    the process for a second. A short text is over before another thread could begin.
+    """
     try:
+        if len(text) > _SHORT:
+            return tokenizer.encode_batch([text], add_special_tokens=False)[0]
         return tokenizer.encode(text, add_special_tokens=False)
     except BaseException as exc:
         if not _is_the_librarys(exc):
@@ -83,12 +96,58 @@ def without_first_space(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer
     steps = part_of(tokenizer.pre_tokenizer)
     if steps is None or not _first_only(steps):
         return tokenizer
-    inner = tokenizers.Tokenizer(tokenizer.model)  # the vocabulary is shared, not copied
-    inner.normalizer = tokenizer.normalizer
-    inner.pre_tokenizer = _from_json(_never(steps))
-    inner.add_tokens(list(tokenizer.get_added_tokens_decoder().values()))
-    inner.encode_special_tokens = True
-    return inner
+    return _changed(tokenizer, tokenizer.normalizer, _from_json(_never(steps)))
+
+
+def without_any_first_space(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """Return the tokenizer for text that continues other text: its start is like its middle."""
+    normal = [_in_the_middle(step) for step in _each(part_of(tokenizer.normalizer))]
+    words = [_in_the_middle(step) for step in _each(part_of(tokenizer.pre_tokenizer))]
+    normalizer = normalizers.Sequence([])  # replaced by the states below
+    kept = {"type": "Sequence", "normalizers": [step for step in normal if step]}
+    normalizer.__setstate__(json.dumps(kept).encode())
+    return _changed(tokenizer, normalizer, _from_json({"type": "Sequence", "pretokenizers": words}))
+
+
+def _changed(
+    tokenizer: tokenizers.Tokenizer,
+    normalizer: normalizers.Normalizer | None,
+    pre_tokenizer: pre_tokenizers.PreTokenizer,
+) -> tokenizers.Tokenizer:
+    made = tokenizers.Tokenizer(tokenizer.model)  # the vocabulary is shared, not copied
+    made.normalizer = normalizer
+    made.pre_tokenizer = pre_tokenizer
+    made.add_tokens(list(tokenizer.get_added_tokens_decoder().values()))
+    made.encode_special_tokens = True
+    return made
+
+
+def _each(step: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Return the single steps of a normaliser or pre-tokenizer."""
+    if step is None:
+        return []
+    parts = step.get("normalizers", step.get("pretokenizers"))
+    return [step] if parts is None else [each for part in parts for each in _each(part)]
+
+
+def _in_the_middle(step: dict[str, Any]) -> dict[str, Any]:
+    """Return the step without what it does to the start of a text; {} if nothing is left."""
+    match step:
+        case {"type": "Prepend"}:
+            return {}
+        case {"type": "Metaspace"}:
+            return step | {"prepend_scheme": "never"}
+        case {"type": "ByteLevel", "add_prefix_space": True}:
+            return step | {"add_prefix_space": False}
+        case {"type": "Strip", "strip_left": True}:
+            return step | {"strip_left": False}
+        case {"type": "Replace", "pattern": {"Regex": str(pattern)}, "content": content} if (
+            pattern.startswith(_START)
+        ):
+            # The text that is added is added there alone; spaces are removed elsewhere too.
+            elsewhere = "" if content else pattern.partition("|")[2]
+            return step | {"pattern": {"Regex": elsewhere}} if elsewhere else {}
+    return step
 
 
 def _first_only(step: Any) -> bool:

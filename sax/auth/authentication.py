@@ -6,16 +6,13 @@ an invalid token is refused even with a valid certificate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from sax.auth import acl
 from sax.auth.acl import ANYONE, Principal, enter_call
-from sax.auth.credentials import TOKEN_KEY, TOKEN_VARIABLE, bearer_token
+from sax.auth.credentials import OPENER_KEY, TOKEN_KEY, TOKEN_VARIABLE, bearer_token
 from sax.auth.token_file import TokenFile
 from sax.errors import Unauthenticated
-
-Context = Any  # grpc.aio.ServicerContext is generic in the stubs only
 
 # Probes and tools call these without credentials; they reveal only that the process is alive and
 # its protocol, which is public.
@@ -24,8 +21,12 @@ _OPEN = (
     "/grpc.reflection.v1.ServerReflection/",
     "/grpc.reflection.v1alpha.ServerReflection/",
 )
-# Opening the stream does nothing by itself; each request on it carries its own token.
+# Each request on this stream carries its own token; whoever opens it only has to be known.
 _TOKEN_STREAM = "/sax.tokens.TokenService/Stream"
+
+
+def is_open(path: str) -> bool:
+    return path.startswith(_OPEN)
 
 
 class Authentication:
@@ -40,17 +41,30 @@ class Authentication:
     def on(self) -> bool:
         return self._tokens is not None or self._certificates
 
-    def enter(self, path: str, context: Context) -> None:
-        """Set the caller of the call that this task answers. Raises Unauthenticated."""
-        if not self.on or path.startswith(_OPEN):
+    @property
+    def by_header(self) -> bool:
+        """True when headers alone tell who calls; with certificates the connection tells too."""
+        return self._tokens is not None and not self._certificates
+
+    def enter(
+        self,
+        path: str,
+        metadata: Iterable[tuple[str, str | bytes]],
+        connection: Mapping[str, Iterable[bytes]] | None = None,
+    ) -> None:
+        """Set the caller of the call that this task answers. Raises Unauthenticated.
+
+        `connection` is the authentication context of a handler, which holds the certificate.
+        """
+        if not self.on or is_open(path):
             return
-        metadata: dict[str, str] = dict(context.invocation_metadata() or ())
-        header = metadata.get(TOKEN_KEY)
-        principal = self._of_certificate(context.auth_context()) if self._certificates else ANYONE
+        headers = dict(metadata)
+        header = headers.get(TOKEN_KEY)
+        principal = self._of_certificate(connection or {}) if self._certificates else ANYONE
         if header is not None:
-            principal = self.of_header(header)
-        elif not principal.known and path != _TOKEN_STREAM:
-            raise _no_token()
+            principal = self.of_header(str(header))
+        elif not principal.known:
+            self._check_opener(path, headers.get(OPENER_KEY))
         enter_call(principal)
 
     def enter_message(self, token: str, sender: Principal) -> None:
@@ -61,6 +75,12 @@ class Authentication:
         if not principal.known:
             raise _no_token()
         enter_call(principal)
+
+    def _check_opener(self, path: str, opener: str | bytes | None) -> None:
+        """Let someone who is known open a token stream: each of its requests has its own caller."""
+        if path != _TOKEN_STREAM or opener is None:
+            raise _no_token()
+        self.of_token(str(opener))
 
     def of_header(self, header: str) -> Principal:
         """Return the principal of an `authorization` header. Raises Unauthenticated."""
@@ -81,7 +101,7 @@ class Authentication:
             )
         return principal
 
-    def _of_certificate(self, auth: Mapping[str, Sequence[bytes]]) -> Principal:
+    def _of_certificate(self, auth: Mapping[str, Iterable[bytes]]) -> Principal:
         """Use the subject's common name, or the first alternative name valid for a principal."""
         names = [
             *auth.get("x509_common_name", ()),

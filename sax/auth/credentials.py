@@ -32,11 +32,14 @@ KEY_VARIABLE = "SAX_TLS_KEY"
 SERVER_NAME_VARIABLE = "SAX_TLS_SERVER_NAME"
 
 TOKEN_KEY = "authorization"  # in both gRPC metadata and HTTP headers
+ACCOUNT_KEY = "sax-account"  # in gRPC metadata: whom the caller asks for, by its own word
 SCHEME = "Bearer "
+OPENER_KEY = "sax-opener"  # gRPC metadata: the token of who opens a stream for others to use
 
 Metadata = tuple[tuple[str, str], ...]
 
 _user: ContextVar[str | None] = ContextVar("user", default=None)  # None: use our own credentials
+_account: ContextVar[str] = ContextVar("account", default="")  # "": we ask for ourselves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,19 +115,39 @@ def presented_token() -> str:
     return Credentials.ours().current_token() if user is None else user
 
 
+def presented_account() -> str:
+    """Return whom a call made now is for; "" if it is for the caller itself."""
+    return _account.get()
+
+
 def call_metadata() -> Metadata:
-    token = presented_token()
-    return ((TOKEN_KEY, SCHEME + token),) if token else ()
+    token, account = presented_token(), presented_account()
+    pairs = ((TOKEN_KEY, SCHEME + token), (ACCOUNT_KEY, account))
+    return tuple(pair for pair, given in zip(pairs, (token, account), strict=True) if given)
+
+
+def opener_metadata() -> Metadata:
+    """Metadata for opening a stream that carries the requests of several users.
+
+    It proves that a known caller opens the stream, and gives its requests no rights. Our own token,
+    or without one the token of the user whose request opens the stream.
+    """
+    token = Credentials.ours().current_token() or presented_token()
+    return ((OPENER_KEY, token),) if token else ()
 
 
 @contextmanager
-def acting_as(token: str) -> Generator[None]:
-    """Make calls here, and in tasks started here, with this token ("": none) instead of ours."""
-    before = _user.set(token)
+def acting_as(token: str, account: str = "") -> Generator[None]:
+    """Make calls here, and in tasks started here, with this token ("": none) instead of ours.
+
+    account: whom they are for, so that servers can tell users without tokens apart.
+    """
+    before, account_before = _user.set(token), _account.set(account)
     try:
         yield
     finally:
         _user.reset(before)
+        _account.reset(account_before)
 
 
 def own_account() -> Context:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from sax.command import parse_overrides
 from sax.errors import InvalidRequest
+from sax.format import quoted
 from sax.names import NO_CHECKPOINT, ModelId, check_checkpoint, check_model_path
 
 
@@ -24,8 +25,8 @@ def parse_publication(words: Sequence[str]) -> Publication:
     """Parse MODEL MODEL_PATH CHECKPOINT [REPLICAS] [KEY=JSON ...]. Raises InvalidRequest."""
     if len(words) < 3:
         raise InvalidRequest(
-            f"{' '.join(words)!r}: write MODEL MODEL_PATH CHECKPOINT [REPLICAS] [KEY=JSON ...], "
-            "e.g. /sax/test/smollm2 llama /models/smollm2.gguf 1"
+            f"{quoted(' '.join(words))}: write MODEL MODEL_PATH CHECKPOINT [REPLICAS] "
+            "[KEY=JSON ...], e.g. /sax/test/smollm2 llama /models/smollm2.gguf 1"
         )
     model_id, model_path, checkpoint, *rest = words
     replicas, pairs = _split(rest)
@@ -46,7 +47,7 @@ def _split(rest: Sequence[str]) -> tuple[int, Sequence[str]]:
     except ValueError:
         replicas = -1
     if replicas < 0:
-        raise InvalidRequest(f"{rest[0]!r} is not a number of replicas: write 0, 1, 2, ...")
+        raise InvalidRequest(f"{quoted(rest[0])} is not a number of replicas: write 0, 1, 2, ...")
     return replicas, rest[1:]
 
 

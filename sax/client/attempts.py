@@ -16,6 +16,7 @@ class RetryLimits:
 
     attempts: int = 4
     attempts_s: float = 10.0  # no new attempt later than this
+    rounds_s: float = 2.5  # nor one at a replica that failed already: a frozen one costs seconds
     ready_s: float = 3.0  # wait for a first ready replica
     holds: bool = True  # wait to the deadline while the admin says a replica is starting
     most_held: int = 256  # requests per model waiting for a replica
@@ -42,7 +43,11 @@ class Attempts:
         self.failures = 0
         self.last: SaxError | None = None
         self.ends_at = math.inf if timeout_s is None else now + timeout_s
-        self._give_up_at = now + patience.attempts_s
+        self._began_at = now
+
+    @property
+    def _spent_s(self) -> float:
+        return asyncio.get_running_loop().time() - self._began_at
 
     @property
     def wait_s(self) -> float:
@@ -65,17 +70,20 @@ class Attempts:
         self.failures += 1
         self.last = error
         spent = self.failures >= self.patience.attempts
-        late = asyncio.get_running_loop().time() >= self._give_up_at
+        late = self._spent_s >= self.patience.attempts_s
         if spent or late or meaning(error).retry is not Retry.LOCATOR:
             raise error
 
     def begin(self) -> None:
         """Start the time for attempts now, after the request was held for a replica."""
-        self._give_up_at = asyncio.get_running_loop().time() + self.patience.attempts_s
+        self._began_at = asyncio.get_running_loop().time()
 
     async def again(self) -> None:
-        """Pause and start over after every replica was tried; raise if their queues are full."""
-        if isinstance(self.last, QueueFull):
+        """Pause and start over after every replica was tried. Raises the last failure if their
+        queues are full or it is late."""
+        if self.last is not None and (
+            isinstance(self.last, QueueFull) or self._spent_s >= self.patience.rounds_s
+        ):
             raise self.last
         await asyncio.sleep(pause_s(self.failures))
         self.tried.clear()

@@ -15,9 +15,26 @@ from typing import NamedTuple, TypeVar
 import grpc.aio
 from google.protobuf.message import Message
 
-from sax.auth.credentials import own_account, presented_token
+from sax.auth.credentials import (
+    Metadata,
+    opener_metadata,
+    own_account,
+    presented_account,
+    presented_token,
+)
 from sax.client.inbox import Inbox, Mailbox, Outlet, is_last
-from sax.errors import Cancelled, DeadlineExceeded, ReplicaLost, Retry, SaxError, fresh, meaning
+from sax.client.pulse import SILENCE_S, Pulse
+from sax.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidRequest,
+    ReplicaLost,
+    Retry,
+    SaxError,
+    Unauthenticated,
+    fresh,
+    meaning,
+)
 from sax.proto import tokens_pb2
 from sax.types import GenerateRequest, TokenChunk
 from sax.wire import codec, rpc
@@ -38,8 +55,11 @@ class ServerLoad(NamedTuple):
 class ModelServerConnection:
     """Connection to one model server. Use and close it in one event loop."""
 
-    def __init__(self, address: str) -> None:
-        """Connects on first use, and reconnects on the next use after a break."""
+    def __init__(self, address: str, silence_s: float = SILENCE_S) -> None:
+        """Connects on first use, and reconnects on the next use after a break.
+
+        Requests fail with ReplicaLost when a server that sends beats is silent for `silence_s`.
+        """
         self.address = address
         self.peer = f"the model server at {address}"
         self.channel = rpc.open_channel(address)
@@ -52,6 +72,7 @@ class ModelServerConnection:
         self._inboxes: dict[int, Mailbox] = {}
         self._outgoing: Outgoing | None = None  # None: no stream is open
         self._reader: asyncio.Task[None] | None = None
+        self._pulse = Pulse(self._owes, self._ask_for_beats, self._fall_silent, silence_s)
         self._calls = 0
         self._broke_at = float("-inf")
 
@@ -145,8 +166,12 @@ class ModelServerConnection:
         number = next(self._numbers)
         message = tokens_pb2.ToServer(generate=codec.encode_generate(number, request))
         message.generate.token = presented_token()
+        if not request.account:
+            message.generate.account = presented_account()
+        _check_size(message)
         self._send(message)
         self._inboxes[number] = inbox
+        self._pulse.watch()
         timer = self._start_timer(inbox, timeout_s)
         try:
             yield number
@@ -163,9 +188,10 @@ class ModelServerConnection:
 
     def _send(self, message: tokens_pb2.ToServer) -> None:
         if self._outgoing is None:
+            opener = opener_metadata()
             self._outgoing = asyncio.Queue()
             self._reader = asyncio.create_task(
-                self._read(self._outgoing), name=self.peer, context=own_account()
+                self._read(self._outgoing, opener), name=self.peer, context=own_account()
             )
         self._outgoing.put_nowait(message)
 
@@ -181,9 +207,9 @@ class ModelServerConnection:
         late = DeadlineExceeded(f"the answer was not complete within {timeout_s:g} s")
         return asyncio.get_running_loop().call_later(timeout_s, inbox.put, late)
 
-    async def _read(self, outgoing: Outgoing) -> None:
+    async def _read(self, outgoing: Outgoing, opener: Metadata) -> None:
         """Read one stream to its end: dispatch its messages, then fail open requests."""
-        stream = self._open_stream(_requests(outgoing))
+        stream = self._open_stream(_requests(outgoing), metadata=opener)
         error: SaxError = Cancelled("the client was closed")
         try:
             while isinstance(message := await stream.read(), tokens_pb2.FromServer):
@@ -196,12 +222,35 @@ class ModelServerConnection:
                 raise
             error = ReplicaLost(f"{self.peer} ended the stream")
         finally:
-            self._outgoing = None
             outgoing.put_nowait(None)
             stream.cancel()
-            self._fail_all(error)
+            if self._outgoing is outgoing:  # else another stream is open: this one fell silent
+                self._pulse.beats = False  # what answers next may be of an older version
+                self._close_stream(error)
+
+    def _owes(self) -> int:
+        return len(self._inboxes)
+
+    def _ask_for_beats(self, wanted: bool) -> None:
+        self._send(tokens_pb2.ToServer(beats=wanted))
+
+    def _fall_silent(self) -> None:
+        """Give the stream up: the connection lives, but nobody there sends anything."""
+        reader = self._reader
+        self._close_stream(ReplicaLost(f"{self.peer} has fallen silent: it hangs or is cut off"))
+        if reader is not None:
+            reader.cancel()
+
+    def _close_stream(self, error: SaxError) -> None:
+        self._outgoing = None
+        self._pulse.stop()
+        self._fail_all(error)
 
     def _dispatch(self, message: tokens_pb2.FromServer) -> None:
+        pulse = self._pulse
+        pulse.heard = True
+        if not pulse.beats:  # asked of few messages: reading a field costs more than all the rest
+            pulse.beats = message.beats
         inboxes = self._inboxes
         for chunk in message.chunks:
             inbox = inboxes.get(chunk.id)
@@ -221,6 +270,20 @@ async def _requests(outgoing: Outgoing) -> AsyncIterator[tokens_pb2.ToServer]:
         yield message
 
 
+def _check_size(message: tokens_pb2.ToServer) -> None:
+    """Refuse what the server would not read: it would end the stream, and every request on it."""
+    size = message.ByteSize()
+    if size > rpc.REQUEST_BYTES:
+        raise InvalidRequest(
+            f"the request has {size} bytes: send at most {rpc.REQUEST_BYTES}", param="prompt"
+        )
+
+
 def _as_lost(error: SaxError) -> SaxError:
-    """Map any stream error to a lost replica: the stream itself carries no single request."""
-    return error if meaning(error).retry is Retry.LOCATOR else ReplicaLost(error.text)
+    """Map a stream error to a lost replica: the stream itself carries no single request.
+
+    Unauthenticated stays: every other replica would refuse this opener too.
+    """
+    if isinstance(error, Unauthenticated) or meaning(error).retry is Retry.LOCATOR:
+        return error
+    return ReplicaLost(error.text)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from sax.client.admin import Admin
 from sax.errors import InvalidRequest, StaleRevision
+from sax.format import quoted
 from sax.names import ModelId
 from sax.proto import cell_pb2
 from sax.types import Event, Version
@@ -87,7 +88,7 @@ def check_version(text: str) -> str:
     """Return a version id, or "", unchanged. Raises InvalidRequest."""
     if text and not _VERSION.fullmatch(text):
         raise InvalidRequest(
-            f"{text!r} is not a version: use its 32 hex digits, as shown by `sax versions`",
+            f"{quoted(text)} is not a version: use its 32 hex digits, as shown by `sax versions`",
             param="version",
         )
     return text

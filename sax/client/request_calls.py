@@ -78,7 +78,11 @@ class RequestCalls:
         *,
         route: Route = ANY_ROUTE,
     ) -> list[float]:
-        """Return the log-probability of each suffix after the prefix."""
+        """Return the log-probability of each suffix after the prefix.
+
+        A model with a chat template reads the prefix as a user's message and a suffix as the
+        assistant's answer, unless it was published with QUERY_FORMAT="raw".
+        """
         request = codec.encode_score(model_id, prefix, suffixes, extra_inputs)
         reply = await self._call(_SCORE, model_id, request, timeout_s, route)
         return [*reply.logp]

@@ -86,16 +86,18 @@ class Placement(_message.Message):
     def __init__(self, tags: _Optional[_Iterable[str]] = ..., devices: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class Replica(_message.Message):
-    __slots__ = ("address", "status", "reason", "progress")
+    __slots__ = ("address", "status", "reason", "progress", "note")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     address: str
     status: _common_pb2.ModelStatus
     reason: str
     progress: _common_pb2.Progress
-    def __init__(self, address: _Optional[str] = ..., status: _Optional[_Union[_common_pb2.ModelStatus, str]] = ..., reason: _Optional[str] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ...) -> None: ...
+    note: str
+    def __init__(self, address: _Optional[str] = ..., status: _Optional[_Union[_common_pb2.ModelStatus, str]] = ..., reason: _Optional[str] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., note: _Optional[str] = ...) -> None: ...
 
 class PublishedModel(_message.Message):
     __slots__ = ("model", "modelet_addresses", "ready_replicas", "replicas", "wanted_replicas", "scaling_reason")
@@ -236,7 +238,7 @@ class ModelServerTypeStat(_message.Message):
     def __init__(self, chip_type: _Optional[_Union[ModelServer.ChipType, str]] = ..., chip_topology: _Optional[_Union[ModelServer.ChipTopology, str]] = ..., num_replicas: _Optional[int] = ...) -> None: ...
 
 class Servable(_message.Message):
-    __slots__ = ("model_id", "status", "uuid", "reason", "progress", "memory_bytes", "methods", "queued_requests", "running_requests", "arrived_requests")
+    __slots__ = ("model_id", "status", "uuid", "reason", "progress", "memory_bytes", "methods", "queued_requests", "running_requests", "arrived_requests", "note")
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
@@ -247,6 +249,7 @@ class Servable(_message.Message):
     QUEUED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     RUNNING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     ARRIVED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     model_id: str
     status: _common_pb2.ModelStatus
     uuid: bytes
@@ -257,7 +260,8 @@ class Servable(_message.Message):
     queued_requests: int
     running_requests: int
     arrived_requests: int
-    def __init__(self, model_id: _Optional[str] = ..., status: _Optional[_Union[_common_pb2.ModelStatus, str]] = ..., uuid: _Optional[bytes] = ..., reason: _Optional[str] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., methods: _Optional[_Iterable[str]] = ..., queued_requests: _Optional[int] = ..., running_requests: _Optional[int] = ..., arrived_requests: _Optional[int] = ...) -> None: ...
+    note: str
+    def __init__(self, model_id: _Optional[str] = ..., status: _Optional[_Union[_common_pb2.ModelStatus, str]] = ..., uuid: _Optional[bytes] = ..., reason: _Optional[str] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., methods: _Optional[_Iterable[str]] = ..., queued_requests: _Optional[int] = ..., running_requests: _Optional[int] = ..., arrived_requests: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
 
 class JoinedModelServer(_message.Message):
     __slots__ = ("model_server", "address", "debug_address", "data_address", "last_join_ms", "loaded_models", "failure_reasons", "is_dormant", "pending_requests", "errors_per_second", "successes_per_second", "mean_latency_in_seconds", "incarnation_id", "memory_total_bytes", "memory_used_bytes", "servables", "devices")
@@ -426,7 +430,7 @@ class WaitForReadyResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("address", "debug_address", "data_address", "model_server", "incarnation_id", "memory_total_bytes", "devices")
+    __slots__ = ("address", "debug_address", "data_address", "model_server", "incarnation_id", "memory_total_bytes", "devices", "leaving")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DEBUG_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DATA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -434,6 +438,7 @@ class JoinRequest(_message.Message):
     INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
     MEMORY_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     address: str
     debug_address: str
     data_address: str
@@ -441,7 +446,8 @@ class JoinRequest(_message.Message):
     incarnation_id: str
     memory_total_bytes: int
     devices: int
-    def __init__(self, address: _Optional[str] = ..., debug_address: _Optional[str] = ..., data_address: _Optional[str] = ..., model_server: _Optional[_Union[ModelServer, _Mapping]] = ..., incarnation_id: _Optional[str] = ..., memory_total_bytes: _Optional[int] = ..., devices: _Optional[int] = ...) -> None: ...
+    leaving: bool
+    def __init__(self, address: _Optional[str] = ..., debug_address: _Optional[str] = ..., data_address: _Optional[str] = ..., model_server: _Optional[_Union[ModelServer, _Mapping]] = ..., incarnation_id: _Optional[str] = ..., memory_total_bytes: _Optional[int] = ..., devices: _Optional[int] = ..., leaving: bool = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ()

@@ -149,7 +149,7 @@ class GetStatusResponse(_message.Message):
         recent_batch_sizes: _containers.RepeatedScalarFieldContainer[int]
         def __init__(self, method: _Optional[str] = ..., pending_reqs: _Optional[int] = ..., errors_per_second: _Optional[float] = ..., successes_per_second: _Optional[float] = ..., mean_latency_on_success_per_second: _Optional[float] = ..., p50_latency_on_success_per_second: _Optional[float] = ..., p95_latency_on_success_per_second: _Optional[float] = ..., p99_latency_on_success_per_second: _Optional[float] = ..., recent_batch_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
     class ModelWithStatus(_message.Message):
-        __slots__ = ("model_key", "model_status", "failure_reason", "method_stats", "progress", "uuid", "memory_bytes", "methods", "queued_requests", "running_requests", "arrived_requests", "acls", "need")
+        __slots__ = ("model_key", "model_status", "failure_reason", "method_stats", "progress", "uuid", "memory_bytes", "methods", "queued_requests", "running_requests", "arrived_requests", "acls", "need", "note")
         MODEL_KEY_FIELD_NUMBER: _ClassVar[int]
         MODEL_STATUS_FIELD_NUMBER: _ClassVar[int]
         FAILURE_REASON_FIELD_NUMBER: _ClassVar[int]
@@ -163,6 +163,7 @@ class GetStatusResponse(_message.Message):
         ARRIVED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
         ACLS_FIELD_NUMBER: _ClassVar[int]
         NEED_FIELD_NUMBER: _ClassVar[int]
+        NOTE_FIELD_NUMBER: _ClassVar[int]
         model_key: str
         model_status: _common_pb2.ModelStatus
         failure_reason: str
@@ -176,9 +177,10 @@ class GetStatusResponse(_message.Message):
         arrived_requests: int
         acls: _common_pb2.AccessControlLists
         need: Need
-        def __init__(self, model_key: _Optional[str] = ..., model_status: _Optional[_Union[_common_pb2.ModelStatus, str]] = ..., failure_reason: _Optional[str] = ..., method_stats: _Optional[_Iterable[_Union[GetStatusResponse.MethodStats, _Mapping]]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., uuid: _Optional[bytes] = ..., memory_bytes: _Optional[int] = ..., methods: _Optional[_Iterable[str]] = ..., queued_requests: _Optional[int] = ..., running_requests: _Optional[int] = ..., arrived_requests: _Optional[int] = ..., acls: _Optional[_Union[_common_pb2.AccessControlLists, _Mapping]] = ..., need: _Optional[_Union[Need, _Mapping]] = ...) -> None: ...
+        note: str
+        def __init__(self, model_key: _Optional[str] = ..., model_status: _Optional[_Union[_common_pb2.ModelStatus, str]] = ..., failure_reason: _Optional[str] = ..., method_stats: _Optional[_Iterable[_Union[GetStatusResponse.MethodStats, _Mapping]]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., uuid: _Optional[bytes] = ..., memory_bytes: _Optional[int] = ..., methods: _Optional[_Iterable[str]] = ..., queued_requests: _Optional[int] = ..., running_requests: _Optional[int] = ..., arrived_requests: _Optional[int] = ..., acls: _Optional[_Union[_common_pb2.AccessControlLists, _Mapping]] = ..., need: _Optional[_Union[Need, _Mapping]] = ..., note: _Optional[str] = ...) -> None: ...
     class ServerStatus(_message.Message):
-        __slots__ = ("state", "explanation", "stats", "incarnation_id", "memory_total_bytes", "memory_used_bytes")
+        __slots__ = ("state", "explanation", "stats", "incarnation_id", "memory_total_bytes", "memory_used_bytes", "draining")
         class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
             __slots__ = ()
             UNDEFINED: _ClassVar[GetStatusResponse.ServerStatus.State]
@@ -198,13 +200,15 @@ class GetStatusResponse(_message.Message):
         INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
         MEMORY_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
         MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+        DRAINING_FIELD_NUMBER: _ClassVar[int]
         state: GetStatusResponse.ServerStatus.State
         explanation: str
         stats: GetStatusResponse.ServerStatus.Stats
         incarnation_id: str
         memory_total_bytes: int
         memory_used_bytes: int
-        def __init__(self, state: _Optional[_Union[GetStatusResponse.ServerStatus.State, str]] = ..., explanation: _Optional[str] = ..., stats: _Optional[_Union[GetStatusResponse.ServerStatus.Stats, _Mapping]] = ..., incarnation_id: _Optional[str] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ...) -> None: ...
+        draining: bool
+        def __init__(self, state: _Optional[_Union[GetStatusResponse.ServerStatus.State, str]] = ..., explanation: _Optional[str] = ..., stats: _Optional[_Union[GetStatusResponse.ServerStatus.Stats, _Mapping]] = ..., incarnation_id: _Optional[str] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., draining: bool = ...) -> None: ...
     MODELS_FIELD_NUMBER: _ClassVar[int]
     SERVER_STATUS_FIELD_NUMBER: _ClassVar[int]
     models: _containers.RepeatedCompositeFieldContainer[GetStatusResponse.ModelWithStatus]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.format import listing, quoted, shortened
 from sax.proto import common_pb2
 from sax.types import SamplingParams
 
@@ -30,7 +31,7 @@ def encode_extra_inputs(extra: ExtraInputs) -> common_pb2.ExtraInputs:
                 msg.items[key] = value
         except (TypeError, ValueError) as exc:
             raise InvalidRequest(
-                f"extra input {key!r} must be a number, a list of numbers or a text: {exc}",
+                f"extra input {quoted(key)} must be a number, a list of numbers or a text: {exc}",
                 param=f"extra_inputs.{key}",
             ) from exc
     return msg
@@ -46,8 +47,9 @@ def sampling_from_extra_inputs(
         field, convert = _NUMBERS[key]
         changes[field] = convert(key, value)
     if _EOS_ID in extra.tensors:
-        # The request's end tokens replace the model's, as in Saxml.
-        changes["stop_token_ids"] = _token_ids(_EOS_ID, extra.tensors[_EOS_ID].values)
+        # One sequence of tokens, which replaces the model's end tokens, as in Saxml.
+        changes["stop_sequence"] = _token_ids(_EOS_ID, extra.tensors[_EOS_ID].values)
+        changes["stop_token_ids"] = ()
         changes["ignore_eos"] = True
     return replace(defaults, **changes)
 
@@ -56,7 +58,7 @@ def refuse_extra_inputs(extra: common_pb2.ExtraInputs, method: str) -> None:
     """Raise UnsupportedParameter if any extra input was sent to a method without them."""
     if names := [*extra.items, *extra.tensors, *extra.strings]:
         raise UnsupportedParameter(
-            f"{method} takes no extra inputs; leave out {', '.join(names)}",
+            f"{method} takes no extra inputs; leave out {_named(names)}",
             param=f"extra_inputs.{names[0]}",
         )
 
@@ -66,9 +68,13 @@ def _refuse_unknown(extra: common_pb2.ExtraInputs) -> None:
     if unknown:
         allowed = ", ".join([*_NUMBERS, f"{_EOS_ID} (tensor)"])
         raise UnsupportedParameter(
-            f"extra input {', '.join(unknown)} is not supported; supported: {allowed}",
+            f"extra input {_named(unknown)} is not supported; supported: {allowed}",
             param=f"extra_inputs.{unknown[0]}",
         )
+
+
+def _named(names: Sequence[str]) -> str:
+    return listing([shortened(name) for name in names])
 
 
 def _temperature(key: str, value: float) -> float:
@@ -90,14 +96,21 @@ def _integer(low: int, high: int) -> Callable[[str, float], int]:
 def _token_ids(key: str, values: Sequence[float]) -> tuple[int, ...]:
     """Return the ids of a fixed-length tensor, padded on the left with zeros."""
     ids = [_integer(0, _MAX_I32)(key, value) for value in values]
-    first = next((index for index, value in enumerate(ids) if value), len(ids))
+    first = next((index for index, value in enumerate(ids) if value), None)
+    if first is None:
+        raise InvalidRequest(
+            f"extra input {key} holds no token: give the tokens that end an answer together, "
+            "padded on the left with zeros",
+            param=f"extra_inputs.{key}",
+        )
     return tuple(ids[first:])
 
 
 def _check(key: str, value: float, good: bool, wanted: str) -> float:
     if not good:
         raise InvalidRequest(
-            f"extra input {key} is {value:g}; it must be {wanted}", param=f"extra_inputs.{key}"
+            f"extra input {key} is {value:g}; it must be {wanted}",
+            param=f"extra_inputs.{key}",
         )
     return value
 

@@ -141,6 +141,7 @@ def _encode_replica(replica: ReplicaStatus) -> admin_pb2.Replica:
         status=encode_state(replica.status),
         reason=replica.reason,
         progress=encode_progress(replica.progress),
+        note=replica.note,
     )
 
 
@@ -150,4 +151,5 @@ def _decode_replica(msg: admin_pb2.Replica) -> ReplicaStatus:
         status=decode_state(msg.status),
         reason=msg.reason,
         progress=decode_progress(msg.progress) if msg.HasField("progress") else None,
+        note=msg.note,
     )

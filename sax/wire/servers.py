@@ -20,7 +20,7 @@ _ACTIVE = modelet_pb2.GetStatusResponse.ServerStatus.ACTIVE
 _DORMANT = modelet_pb2.GetStatusResponse.ServerStatus.DORMANT
 
 
-def encode_join(info: ServerInfo) -> admin_pb2.JoinRequest:
+def encode_join(info: ServerInfo, *, leaving: bool = False) -> admin_pb2.JoinRequest:
     return admin_pb2.JoinRequest(
         address=info.address,
         debug_address=info.debug_address,
@@ -29,6 +29,7 @@ def encode_join(info: ServerInfo) -> admin_pb2.JoinRequest:
         incarnation_id=info.incarnation,
         memory_total_bytes=info.memory_total,
         devices=info.devices,
+        leaving=leaving,
     )
 
 
@@ -46,6 +47,7 @@ def encode_status(status: ServerStatus) -> modelet_pb2.GetStatusResponse:
             incarnation_id=status.incarnation,
             memory_total_bytes=status.memory_total,
             memory_used_bytes=status.memory_used,
+            draining=status.draining,
         ),
     )
 
@@ -58,6 +60,7 @@ def decode_status(msg: modelet_pb2.GetStatusResponse) -> ServerStatus:
         memory_used=msg.server_status.memory_used_bytes,
         dormant=msg.server_status.state == _DORMANT,
         traffic=_decode_traffic(msg),
+        draining=msg.server_status.draining,
     )
 
 
@@ -186,6 +189,7 @@ def _encode_model(servable: ServableInfo) -> modelet_pb2.GetStatusResponse.Model
         arrived_requests=servable.arrived,
         acls=common_pb2.AccessControlLists(items=servable.acls),
         need=_encode_need(servable.need),
+        note=servable.note,
     )
 
 
@@ -203,6 +207,7 @@ def _decode_model(msg: modelet_pb2.GetStatusResponse.ModelWithStatus) -> Servabl
         arrived=msg.arrived_requests,
         acls=dict(msg.acls.items),
         need=_decode_need(msg.need) if msg.HasField("need") else None,
+        note=msg.note,
     )
 
 
@@ -235,6 +240,7 @@ def _encode_servable(servable: ServableInfo) -> admin_pb2.Servable:
         queued_requests=servable.queued,
         running_requests=servable.running,
         arrived_requests=servable.arrived,
+        note=servable.note,
     )
 
 
@@ -250,4 +256,5 @@ def _decode_servable(msg: admin_pb2.Servable) -> ServableInfo:
         queued=msg.queued_requests,
         running=msg.running_requests,
         arrived=msg.arrived_requests,
+        note=msg.note,
     )

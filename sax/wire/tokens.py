@@ -12,6 +12,7 @@ from google.protobuf.message import Message as ProtoMessage
 
 from sax import errors
 from sax.errors import InvalidRequest, SaxError
+from sax.format import without_long_words
 from sax.proto import tokens_pb2
 from sax.types import GenerateRequest, Message, SamplingParams, TokenChunk, TokenLogprob
 
@@ -24,18 +25,22 @@ def encode_generate(request_number: int, request: GenerateRequest) -> tokens_pb2
     msg = tokens_pb2.Generate(id=request_number)
     _put(msg, "model_key", request.model_id, "model_id")
     _put(msg, "request_id", request.request_id)
+    _put(msg, "account", request.account)
+    _put(msg, "priority", request.priority)
     _put_prompt(msg, request.prompt)
     _put_sampling(msg.sampling, request.sampling)
     return msg
 
 
-def decode_generate(msg: tokens_pb2.Generate) -> GenerateRequest:
-    """Decode a request; its number stays in the message."""
+def decode_generate(msg: tokens_pb2.Generate, account: str = "") -> GenerateRequest:
+    """Decode a request; its number stays in the message. `account`: if the message names none."""
     return GenerateRequest(
         model_id=msg.model_key,
         prompt=_decode_prompt(msg),
         sampling=_decode_sampling(msg.sampling),
         request_id=msg.request_id,
+        account=msg.account or account,
+        priority=msg.priority,
     )
 
 
@@ -96,7 +101,7 @@ def encode_failure(request_number: int, error: SaxError) -> tokens_pb2.Chunk:
         id=request_number,
         failure=tokens_pb2.Failure(
             error=errors.wire_name(error),
-            text=error.text,
+            text=without_long_words(error.text),
             retry_after_s=error.retry_after_s or 0.0,
             param=error.param or "",
         ),
@@ -159,6 +164,7 @@ def _put_sampling(msg: tokens_pb2.Sampling, sampling: SamplingParams) -> None:
             _put(msg, field, value)
     _extend(msg.stop, sampling.stop, "stop")
     _extend(msg.stop_token_ids, sampling.stop_token_ids, "stop_token_ids")
+    _extend(msg.stop_sequence, sampling.stop_sequence, "stop_sequence")
 
 
 def _decode_prompt(msg: tokens_pb2.Generate) -> Prompt:
@@ -184,6 +190,7 @@ def _decode_sampling(msg: tokens_pb2.Sampling) -> SamplingParams:
         max_tokens=msg.max_tokens if msg.HasField("max_tokens") else None,
         stop=tuple(msg.stop),
         stop_token_ids=tuple(msg.stop_token_ids),
+        stop_sequence=tuple(msg.stop_sequence),
         ignore_eos=msg.ignore_eos,
         logprobs=msg.logprobs if msg.HasField("logprobs") else None,
     )
@@ -196,6 +203,7 @@ def _encode_logprob(logprob: TokenLogprob) -> tokens_pb2.TokenLogprob:
         token_bytes=logprob.token_bytes,
         logprob=logprob.logprob,
         top=map(_encode_logprob, logprob.top),
+        text_offset=logprob.text_offset,
     )
 
 
@@ -206,4 +214,5 @@ def _decode_logprob(msg: tokens_pb2.TokenLogprob) -> TokenLogprob:
         msg.token_bytes,
         msg.logprob,
         tuple(map(_decode_logprob, msg.top)),
+        msg.text_offset,
     )

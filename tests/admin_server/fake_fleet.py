@@ -84,6 +84,12 @@ class FakeFleet:
         await asyncio.sleep(self._load_s)
         self.end(action)
 
+    async def dispute(self, address: str, term: int) -> None:
+        """Nobody here doubts the leader."""
+
+    async def check(self, address: str, spec: ModelSpec) -> None:
+        """Every spec can be loaded."""
+
     async def close(self, address: str) -> None:
         """Nothing to hang up."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,28 @@ import grpc.aio
 from sax.auth.authentication import Authentication
 from sax.auth.credentials import call_metadata
 from sax.auth.token_file import TokenFile
-from sax.errors import CheckpointError, InvalidRequest, MemoryPlanError
+from sax.errors import (
+    CheckpointError,
+    InvalidRequest,
+    MemoryPlanError,
+    NotLeading,
+    UnsupportedParameter,
+)
 from sax.need import Need
-from sax.proto import admin_pb2, modelet_pb2, modelet_pb2_grpc
+from sax.proto import (
+    admin_pb2,
+    control_pb2,
+    control_pb2_grpc,
+    modelet_pb2,
+    modelet_pb2_grpc,
+)
 from sax.types import Progress, ServableInfo, ServableStatus, ServerInfo, ServerStatus
 from sax.wire import codec
-from sax.wire.rpc import SERVER_OPTIONS, ErrorInterceptor, open_channel
+from sax.wire.interceptor import ErrorInterceptor
+from sax.wire.rpc import open_channel, server_options
 
 
-class FakeModelet(modelet_pb2_grpc.ModeletServicer):
+class FakeModelet(modelet_pb2_grpc.ModeletServicer, control_pb2_grpc.ControlServicer):
     """`calls` tells what it was asked, in order: ("load" or "unload", model id)."""
 
     def __init__(
@@ -55,15 +69,22 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
         self.stats: list[modelet_pb2.GetStatusResponse.MethodStats] = []  # of every model
         self.polls: list[bool] = []  # of each GetStatus, whether it asked for them
         self.dormant = False
+        self.draining = False
         self.away = False  # for who makes it beat
         self.terms: set[int] = set()  # of whoever gave orders or asked
+        self.obeys = 0  # a term that nobody else's orders are taken beside; 0: everyone's are
+        self.disputes: list[tuple[int, int]] = []  # term of the leader, and the one it disputed
+        self.bad_override = ""  # refused by a check and by a load
+        self.checks = 0
+        self.cannot_check = False  # as one of an older version
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> FakeModelet:
         """Serve; after a stop, at the same address as before, as another start of the process."""
         interceptor = ErrorInterceptor(self._authentication)
-        self._server = grpc.aio.server(interceptors=[interceptor], options=SERVER_OPTIONS)
+        self._server = grpc.aio.server(interceptors=[interceptor], options=server_options())
         modelet_pb2_grpc.add_ModeletServicer_to_server(self, self._server)
+        control_pb2_grpc.add_ControlServicer_to_server(self, self._server)
         port = self._server.add_insecure_port(self.address)
         self.address = f"127.0.0.1:{port}"
         await self._server.start()
@@ -134,6 +155,12 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
         self.models[spec.model_id] = replace(loaded, memory=1000)
         if self.failing:
             raise CheckpointError(self.failing)
+        try:
+            self._check(self.loaded_overrides)
+        except InvalidRequest as exc:
+            failed = replace(loaded, status=ServableStatus.FAILED, reason=exc.text)
+            self.models[spec.model_id] = failed
+            raise
         return modelet_pb2.LoadResponse()
 
     async def UpdateLoaded(self, request: Any, context: Any) -> modelet_pb2.UpdateLoadedResponse:
@@ -152,11 +179,37 @@ class FakeModelet(modelet_pb2_grpc.ModeletServicer):
         self.models.pop(request.model_key, None)
         return modelet_pb2.UnloadResponse()
 
+    async def Dispute(self, request: Any, context: Any) -> control_pb2.DisputeResponse:
+        self.disputes.append((request.term, request.disputed_term))
+        self.obeys = 0
+        return control_pb2.DisputeResponse()
+
+    async def Check(self, request: Any, context: Any) -> control_pb2.CheckResponse:
+        self.checks += 1
+        if self.cannot_check:
+            raise UnsupportedParameter("no such method")
+        self._check(request.overrides)
+        return control_pb2.CheckResponse()
+
+    def _check(self, overrides: Mapping[str, str]) -> None:
+        if self.bad_override in overrides:
+            param = f"overrides.{self.bad_override}"
+            raise InvalidRequest(f"unknown override {self.bad_override!r}", param=param)
+
     async def GetStatus(self, request: Any, context: Any) -> modelet_pb2.GetStatusResponse:
         self.terms.add(request.term)
+        if self.obeys:
+            raise NotLeading(f"this server obeys term {self.obeys}", param=str(self.obeys))
         held = tuple(self.models.values())
         memory = 1000 * len(held)
-        status = ServerStatus(held, self.incarnation, 2**30, memory, dormant=self.dormant)
+        status = ServerStatus(
+            held,
+            self.incarnation,
+            2**30,
+            memory,
+            dormant=self.dormant,
+            draining=self.draining,
+        )
         reply = codec.encode_status(status)
         self.polls.append(request.include_method_stats)
         if request.include_method_stats:

@@ -24,7 +24,7 @@ from admin_server.leadership.role import AdminRole
 from admin_server.ledger.ledger import Ledger
 from admin_server.process import Running
 from admin_server.storage.store_check import StoreHealth
-from sax.proto import admin_pb2, modelet_pb2
+from sax.proto import admin_pb2, control_pb2, modelet_pb2
 from sax.wire import codec
 from tests.admin_server.fake_modelet import FakeModelet
 from tests.simulation.store import Bucket, View
@@ -40,6 +40,7 @@ class Wires:
         self.modelets: dict[str, WiredModelet] = {}
         self.cells: dict[int, Cell] = {}  # by port
         self.opened = 0  # addresses given away
+        self.store = View(Bucket(), random.Random(0))  # of the last leader
 
     def open_channel(self, address: str) -> WiredChannel:
         """Stand in for `sax.wire.rpc.open_channel`."""
@@ -50,6 +51,7 @@ class Wires:
         """Run the cell of a leader over an empty store."""
         health, luck, port = StoreHealth(now), random.Random(0), len(self.cells) + 1
         store, address = View(Bucket(), luck), f"127.0.0.1:{port}"
+        self.store = store
         ledger = await Ledger.open(store, config.cell, snapshot_every=100, health=health)
         term = await ledger.take_lead("me", address, now())
         modelets, scaling = GrpcModelets(term), config.scaling
@@ -64,6 +66,7 @@ class Wires:
             life.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await life
+            await cell.disputes.close()
             await cell.reconciler.close()
 
 
@@ -93,7 +96,8 @@ class WiredModelet(FakeModelet):
 
     async def answer(self, method: str, request: bytes) -> bytes:
         """Serve one call. Ends with UNAVAILABLE if this server is cut off before its answer."""
-        message = getattr(modelet_pb2, f"{method}Request").FromString(request)
+        protocol = control_pb2 if method in ("Dispute", "Check") else modelet_pb2
+        message = getattr(protocol, f"{method}Request").FromString(request)
         call = asyncio.ensure_future(getattr(self, method)(message, None))
         self._under_way.add(call)
         call.add_done_callback(self._under_way.discard)

@@ -1,7 +1,7 @@
 """Every benchmark, one after the other, and the page that keeps the figures.
 
 `make bench` runs all and rewrites docs/benchmarks.md; `python -m tests.bench engine gateway`
-runs some and prints their tables.
+runs some and prints their tables, and with `--page` puts them into the page.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import importlib.metadata
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -21,6 +22,7 @@ from tests.bench import (
     bench_control_plane,
     bench_engine,
     bench_failover,
+    bench_fairness,
     bench_gateway,
     bench_gpu_attention,
     bench_loading,
@@ -48,6 +50,7 @@ BENCHES: dict[str, Callable[[], Table | list[Table]]] = {
     "quantization": bench_quantization.run,
     "seeds": bench_seeds.run,
     "gpu_attention": bench_gpu_attention.run,  # no table where there is no GPU
+    "fairness": bench_fairness.run,
     "lockstep": bench_lockstep.run,
     "plan": bench_plan.run,
     "gateway": bench_gateway.run,
@@ -60,7 +63,9 @@ BENCHES: dict[str, Callable[[], Table | list[Table]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*BENCHES, []], help="which; none: all")
-    names = parser.parse_args().names
+    parser.add_argument("--page", action="store_true", help="replace these tables in the page")
+    flags = parser.parse_args()
+    names = flags.names
     pages = []
     for name in names or BENCHES:
         print(f"running {name}", file=sys.stderr, flush=True)
@@ -72,6 +77,22 @@ def main() -> None:
             pages.append(table.markdown())
     if not names:
         PAGE.write_text("\n".join([HEAD, _machine(), *pages]))
+    elif flags.page:
+        PAGE.write_text(with_tables(PAGE.read_text(), pages, _machine()))
+
+
+def with_tables(page: str, tables: list[str], machine: str) -> str:
+    """Replace the tables of the same titles in a page, or add them at its end.
+
+    Each says on which machine it was made if that is not the page's.
+    """
+    elsewhere = "" if machine in page else f"\n{machine}"
+    head, *sections = re.split(r"(?m)^(?=## )", page)
+    by_title = {section.partition("\n")[0]: section for section in sections}
+    for table in tables:
+        title, _, rest = table.partition("\n")
+        by_title[title] = f"{title}\n{elsewhere}{rest}"
+    return head + "\n".join(section.rstrip("\n") + "\n" for section in by_title.values())
 
 
 def _machine() -> str:

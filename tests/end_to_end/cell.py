@@ -175,6 +175,10 @@ class Cell:
         self._signal(name, signal.SIGTERM)
         return self._processes[name].wait(60)
 
+    def terminate(self, name: str) -> None:
+        """SIGTERM, without waiting for the end; `ended` does."""
+        self._signal(name, signal.SIGTERM)
+
     def pause(self, name: str) -> None:
         """SIGSTOP: the process is there and answers nobody."""
         self._signal(name, signal.SIGSTOP)

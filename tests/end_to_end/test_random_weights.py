@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -44,6 +45,30 @@ def test_a_shrunken_test_model_generates_by_saxmls_route(small: Cell) -> None:
 def test_the_overrides_are_listed(small: Cell) -> None:
     assert small.listed(MODEL)["spec"]["overrides"]["NUM_LAYERS"] == "2"
     assert "NUM_LAYERS=2" in small.sax("ls", MODEL).stdout
+
+
+def test_a_class_of_token_ids_takes_and_gives_them_and_tells_that_it_samples(small: Cell) -> None:
+    name, sizes = "/sax/test/ids", {**SMALL, "ROTARY_DIM": 16, "BATCH_SIZE": 1}
+    own = {"INPUT_SEQ_LEN": 64, "MAX_DECODE_STEPS": 8, "ICI_MESH_SHAPE": [1, 1, 1]}
+    path = "saxml.server.pax.lm.params.gptj.GPTJ4TokenizedBF16BS32"
+    words = [f"{key}={json.dumps(value)}" for key, value in {**sizes, **own}.items()]
+    result = small.sax("publish", name, path, "None", "1", *words, "--wait")
+    try:
+        assert result.returncode == 0, result.stderr
+        told = "answers are sampled"
+        assert told in result.stderr
+        assert told in small.sax("ls").stdout
+        assert told in small.http.get("/listcell", params={"model": name}).json()["note"]
+        assert told in small.log("model server")
+        query = {"model": name, "query": "5,6,7", "extra_inputs": None}
+        ((ids, _),) = small.http.post("/generate", json=query).json()
+        assert len(ids.split(",")) == 8
+        assert all(int(token) < SMALL["VOCAB_SIZE"] for token in ids.split(","))
+        refused = small.http.post("/generate", json={**query, "query": "five"})
+        assert refused.status_code == 400
+        assert "TOKENIZED_INPUT" in refused.text
+    finally:
+        small.sax("unpublish", name)
 
 
 def test_an_unknown_override_is_refused_by_name(small: Cell) -> None:

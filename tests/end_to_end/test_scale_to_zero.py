@@ -76,9 +76,10 @@ def test_a_client_that_goes_away_is_not_waited_for(sleepy: Cell) -> None:
 def test_a_model_that_cannot_be_loaded_says_so_to_who_asks(sleepy: Cell) -> None:
     name = "/sax/test/broken"
     bounds = ("--min-replicas", "0", "--max-replicas", "1")
-    result = sleepy.sax("publish", name, PATH, "None", "0", "NUM_LAYERZ=2", *bounds)
+    # Not refused when published: nobody looks into a checkpoint before a load.
+    result = sleepy.sax("publish", name, PATH, "/nowhere/at/all", "0", *bounds)
     assert result.returncode == 0, result.stderr
     answer = sleepy.complete("x", model=name)
     assert answer.status_code == 503, answer.text
-    assert "NUM_LAYERZ" in answer.json()["error"]["message"]
+    assert "/nowhere/at/all" in answer.json()["error"]["message"]
     assert sleepy.sax("unpublish", name).returncode == 0

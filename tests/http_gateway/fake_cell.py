@@ -20,7 +20,6 @@ from sax.errors import (
     ModelNotFound,
     SaxError,
     StaleRevision,
-    UnsupportedParameter,
 )
 from sax.names import ModelId
 from sax.scaling import Scaling, settle
@@ -33,21 +32,14 @@ from sax.types import (
     ModelSpec,
     PublishedModel,
     ReplicaStatus,
+    SamplingParams,
     ServableStatus,
     TokenChunk,
     TokenLogprob,
 )
-from sax.wire.extra_inputs import ExtraInputs
+from sax.wire.extra_inputs import ExtraInputs, encode_extra_inputs, sampling_from_extra_inputs
 
 LENGTH = 5
-EXTRA_INPUTS = {
-    "temperature",
-    "per_example_top_k",
-    "per_example_top_p",
-    "per_example_max_decode_steps",
-    "eos_id",
-    "seed",
-}
 
 
 def published(
@@ -234,7 +226,9 @@ class FakeCell:
         return TokenChunk(
             text=f" {token}",
             token_ids=(token,),
-            logprobs=() if sampling.logprobs is None else (_logprob(token, sampling.logprobs),),
+            logprobs=()
+            if sampling.logprobs is None
+            else (_logprob(token, sampling.logprobs, i * len(f" {token}")),),
             finish_reason=stop if last and not self.cut_short else None,
             prompt_tokens=first,
             completion_tokens=i + 1,
@@ -251,9 +245,7 @@ class FakeCell:
         self.timeouts.append(timeout_s)
         self._begin(model_id)
         try:
-            for key in extra_inputs or {}:
-                if key not in EXTRA_INPUTS:
-                    raise UnsupportedParameter(f"extra input {key} is not known", param=key)
+            sampling_from_extra_inputs(encode_extra_inputs(extra_inputs or {}), SamplingParams())
             if self.failure:
                 raise self.failure
             if self.hold_after is not None:
@@ -266,9 +258,9 @@ class FakeCell:
                 self.answer_closed.set()
 
 
-def _logprob(token: int, rivals: int) -> TokenLogprob:
-    def entry(token_id: int, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+def _logprob(token: int, rivals: int, offset: int) -> TokenLogprob:
+    def entry(token_id: int, top: tuple[TokenLogprob, ...] = (), offset: int = 0) -> TokenLogprob:
         text = f" {token_id}"
-        return TokenLogprob(token_id, text, text.encode(), -token_id / 8, top)
+        return TokenLogprob(token_id, text, text.encode(), -token_id / 8, top, offset)
 
-    return entry(token, tuple(entry(token + k) for k in range(rivals)))
+    return entry(token, tuple(entry(token + k) for k in range(rivals)), offset)

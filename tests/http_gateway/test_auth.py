@@ -17,7 +17,7 @@ from http_gateway.app import create_app
 from http_gateway.catalog import Catalog
 from http_gateway.config import GatewayConfig
 from sax.auth.authentication import Authentication
-from sax.auth.credentials import presented_token
+from sax.auth.credentials import presented_account, presented_token
 from sax.auth.token_file import TokenFile
 from sax.errors import AdminUnavailable, Unauthenticated
 from sax.types import PublishedModel
@@ -225,3 +225,20 @@ def test_half_a_certificate_is_a_wrong_command_line(capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit):
         parse_flags(["--tls_cert", "c"])
     assert "--tls_key" in capsys.readouterr().err
+
+
+async def test_the_cell_hears_the_clients_address_and_not_what_it_says_about_itself() -> None:
+    heard: list[str] = []
+
+    class Hearing(FakeCell):
+        async def generate_to(self, *args: Any, **settings: Any) -> None:
+            heard.append(presented_account())
+            await super().generate_to(*args, **settings)
+
+    transport = httpx.ASGITransport(
+        create_app(Hearing(published("/sax/test/llama")), GatewayConfig()), client=("10.1.2.3", 4)
+    )
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        named = {"x-forwarded-for": "1.2.3.4"}
+        assert (await http.post("/v1/completions", json=PROMPT, headers=named)).status_code == 200
+    assert heard == ["10.1.2.3"]

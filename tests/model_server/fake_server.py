@@ -12,12 +12,14 @@ import grpc.aio
 import pytest
 
 from model_server.config import ModelServerConfig
+from model_server.models.registry import check_overrides
 from model_server.process.server import ModelServer
 from model_server.serving.lm_servable import LmServable
-from sax.auth.credentials import call_metadata, presented_token
+from sax.auth.credentials import OPENER_KEY, call_metadata, presented_token
 from sax.errors import SaxError
 from sax.proto import (
     common_pb2,
+    control_pb2_grpc,
     custom_pb2_grpc,
     lm_pb2,
     lm_pb2_grpc,
@@ -44,6 +46,7 @@ class Served:
     def __post_init__(self) -> None:
         self.modelet = modelet_pb2_grpc.ModeletStub(self.channel)
         self.lm = lm_pb2_grpc.LMServiceStub(self.channel)
+        self.control = control_pb2_grpc.ControlStub(self.channel)
         self.custom = custom_pb2_grpc.CustomServiceStub(self.channel)
         self.tokens = tokens_pb2_grpc.TokenServiceStub(self.channel)
 
@@ -89,7 +92,11 @@ async def serving(models: FakeModels, **changes: object) -> AsyncIterator[Served
     # Nobody listens on port 9: this server goes without an admin, and does not mind.
     config = ModelServerConfig(admin="127.0.0.1:9", **(settings | changes))  # pyright: ignore
     server = ModelServer(
-        config, models, model_paths=lambda: MODEL_PATHS, compiles_while_serving=lambda: 0
+        config,
+        models,
+        model_paths=lambda: MODEL_PATHS,
+        compiles_while_serving=lambda: 0,
+        check_overrides=check_overrides,
     )
     await server.start()
     channel = rpc.open_channel(server.address)
@@ -113,9 +120,11 @@ class Stream:
     chunks: dict[int, list[TokenChunk]] = field(default_factory=dict)
     failures: dict[int, SaxError] = field(default_factory=dict)
     messages: int = 0
+    opener: str = ""  # the token of who opens the connection
 
     def __post_init__(self) -> None:
-        self.call = self.served.tokens.Stream()
+        metadata = ((OPENER_KEY, self.opener),) if self.opener else ()
+        self.call = self.served.tokens.Stream(metadata=metadata)
 
     async def ask(
         self, id: int, prompt: str = "hi", model: str = MODEL, **sampling: object

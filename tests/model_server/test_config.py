@@ -113,3 +113,10 @@ def test_jax_never_takes_sigterm_from_us() -> None:
 def test_the_memory_limit_is_the_machines_unless_told() -> None:
     assert ModelServerConfig().memory_limit == machine_memory()
     assert ModelServerConfig(memory_limit_bytes=7).memory_limit == 7
+
+
+@pytest.mark.parametrize("root", ["models", "https://x/y", "gs://", "gs://b/../c", "az://b/c"])
+def test_a_checkpoint_root_is_a_folder_or_a_bucket(root: str) -> None:
+    with pytest.raises(ValueError, match=r"--checkpoint_roots has .*: give"):
+        ModelServerConfig(checkpoint_roots=("/models", "gs://b/c", root))
+    assert ModelServerConfig(checkpoint_roots=("/models", "gs://b/c")).checkpoint_roots

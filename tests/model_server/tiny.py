@@ -11,6 +11,7 @@ import numpy as np
 from model_server.kernels import reference
 from model_server.kernels.paged import Kernel, PagedBatch
 from model_server.kernels.pages import LayerPages, allocate
+from model_server.models.long_positions import LONG
 
 PAGE = 8
 
@@ -35,11 +36,18 @@ def one_prompt(count: int, kernel: Kernel = reference.KERNEL) -> PagedBatch:
     )
 
 
+def long_mark(recipe: Any, count: int) -> int:
+    """Added to the positions of a sequence of `count` tokens, as the engine does."""
+    most = recipe.short_context
+    return LONG if most is not None and count > most else 0
+
+
 def logits_of(module: Any, recipe: Any, prompt: np.ndarray) -> jax.Array:
     """f32[S, V]: the logits after each token of a prompt."""
     count = len(prompt)
     tokens = jnp.asarray(np.concatenate([[0], prompt]), jnp.int32)
-    positions = jnp.asarray(np.concatenate([[0], np.arange(count)]), jnp.int32)
+    at = np.arange(count) + long_mark(recipe, count)
+    positions = jnp.asarray(np.concatenate([[0], at]), jnp.int32)
     pages = empty_pages(recipe, -(-count // PAGE))
     hidden, _ = module(tokens, positions, pages, one_prompt(count))
     return module.logits(hidden[1:])

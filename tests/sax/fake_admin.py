@@ -23,7 +23,8 @@ from sax.types import (
     ServerTypeStat,
 )
 from sax.wire import codec
-from sax.wire.rpc import SERVER_OPTIONS, ErrorInterceptor
+from sax.wire.interceptor import ErrorInterceptor
+from sax.wire.rpc import server_options
 
 
 class FakeAdmin(admin_pb2_grpc.AdminServicer, cell_pb2_grpc.CellServicer):
@@ -45,7 +46,7 @@ class FakeAdmin(admin_pb2_grpc.AdminServicer, cell_pb2_grpc.CellServicer):
         self.address = ""
 
     async def start(self, port: int = 0) -> str:
-        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=server_options())
         add: Any = admin_pb2_grpc.add_AdminServicer_to_server
         add(self, self._server)
         if self.hears_demand:

@@ -25,7 +25,8 @@ from sax.proto import (
 )
 from sax.types import Embedded, GenerateRequest, TokenChunk
 from sax.wire import codec
-from sax.wire.rpc import SERVER_OPTIONS, ErrorInterceptor
+from sax.wire.interceptor import ErrorInterceptor
+from sax.wire.rpc import server_options
 
 
 class FakeReplica(
@@ -43,12 +44,15 @@ class FakeReplica(
         self.hold = asyncio.Event()  # clear: after its first token every answer waits
         self.hold.set()
         self.streams = 0  # how many were ever opened
+        self.beats: bool = True  # False: a server older than beats
+        self.silent: bool = False  # True: sends nothing more
+        self.asked_to_beat: list[bool] = []
         self.extra: Any = None
         self.address = ""
         self._server: grpc.aio.Server | None = None
 
     async def start(self, port: int = 0) -> str:
-        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=server_options())
         add_tokens: Any = tokens_pb2_grpc.add_TokenServiceServicer_to_server
         add_tokens(self, self._server)
         add_lm: Any = lm_pb2_grpc.add_LMServiceServicer_to_server
@@ -72,6 +76,9 @@ class FakeReplica(
 
         async def listen() -> None:
             async for message in request_iterator:
+                if message.WhichOneof("kind") == "beats":
+                    self.asked_to_beat.append(message.beats)
+                    continue
                 if message.WhichOneof("kind") == "cancel":
                     running.pop(message.cancel.id, None)
                     self.cancelled.append(message.cancel.id)
@@ -87,6 +94,10 @@ class FakeReplica(
         try:
             while True:
                 await asyncio.sleep(0.001)
+                if self.silent:
+                    continue
+                if self.beats and self.asked_to_beat[-1:] == [True]:
+                    yield tokens_pb2.FromServer(beats=True)
                 chunks = [news.get_nowait() for _ in range(news.qsize())]
                 for number, (done, total) in list(running.items()):
                     if done and not self.hold.is_set():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from sax import format as text
@@ -48,3 +50,29 @@ def test_paths_are_listed_once_in_order() -> None:
 
 def test_a_time_is_in_utc() -> None:
     assert text.clock_time(3661) == "01:01:01 UTC"
+
+
+@pytest.mark.parametrize("show", [text.quoted, text.shortened, text.without_long_words])
+@pytest.mark.parametrize("length", [0, 1, text.LONGEST_QUOTE])
+def test_input_that_is_short_is_repeated_whole(show: Callable[[str], str], length: int) -> None:
+    assert "x" * length in show("x" * length)
+
+
+@pytest.mark.parametrize("show", [text.quoted, text.shortened, text.without_long_words])
+def test_long_input_is_shown_by_its_start_and_length(show: Callable[[str], str]) -> None:
+    shown = show("x" * 8_000_000)
+    assert shown.endswith("... (8000000 characters)")
+    assert shown.count("x") < text.LONGEST_QUOTE
+
+
+def test_values_of_any_kind_are_quoted_by_their_start() -> None:
+    assert text.quoted(3) == "3"
+    assert text.quoted(None) == "None"
+    assert text.quoted([1, "a"]) == "[1, 'a']"
+    assert len(text.quoted(10**4000)) < 300
+    assert len(text.quoted([["x" * 10**6] * 1000] * 1000)) < 3000
+
+
+def test_words_of_usual_length_pass_with_their_spaces() -> None:
+    said = "a path  /x/y\n and more " * 50
+    assert text.without_long_words(said) == said

@@ -14,6 +14,7 @@ from admin_server.leadership.leadership import Leadership, LeadTiming
 from admin_server.leadership.role import AdminRole
 from admin_server.ledger.ledger import Ledger
 from admin_server.storage.store_check import StoreHealth
+from admin_server.storage.store_mark import StoreMark
 from sax.errors import AdminUnavailable
 from sax.names import CellId
 from sax.types import ServerInfo
@@ -44,6 +45,7 @@ class Admin:
         """Run the real leadership over a fresh connection to the store."""
         self.role = AdminRole(CELL, StoreHealth(now))
         self.view = View(self._bucket, self._luck)
+        self.mark = StoreMark(self.view, CELL)
         self.way = asyncio.Event()
         self.way.set()
         leadership = Leadership(
@@ -92,7 +94,8 @@ class Admin:
             raise AdminUnavailable(f"{self.name} died before it answered")
 
     async def _open(self) -> Ledger:
-        return await Ledger.open(self.view, CELL, snapshot_every=3, health=self.role.health)
+        health, mark = self.role.health, self.mark
+        return await Ledger.open(self.view, CELL, snapshot_every=3, health=health, mark=mark)
 
     @asynccontextmanager
     async def _lead(
@@ -108,4 +111,5 @@ class Admin:
             loop.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await loop
+            await cell.disputes.close()
             await cell.reconciler.close()

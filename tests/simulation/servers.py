@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from admin_server.assignment.seen import Action, LoadAction, UnloadAction
 from admin_server.cell.cell import Cell
-from model_server.services.modelet import Fencing
+from model_server.services.fencing import Fencing
 from sax.errors import CheckpointError, ReplicaLost, SaxError
-from sax.types import ServableInfo, ServableStatus, ServerInfo, ServerStatus
+from sax.types import ModelSpec, ServableInfo, ServableStatus, ServerInfo, ServerStatus
 from tests.virtual_loop import now
 
 PATH = "x"
@@ -125,6 +125,15 @@ class Network:
         finally:
             # The server goes on with what it was told: only this call is over.
             work.add_done_callback(_ignore)
+
+    async def dispute(self, address: str, term: int) -> None:
+        async with self._call(address):
+            await asyncio.sleep(0.002)
+            await self._way.wait()
+            self._servers[address].terms.dispute(self._term, term)
+
+    async def check(self, address: str, spec: ModelSpec) -> None:
+        """Every spec can be loaded."""
 
     async def close(self, address: str) -> None:
         pass

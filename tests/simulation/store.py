@@ -8,6 +8,7 @@ that a store does.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,9 +26,39 @@ class Bucket:
     objects: dict[str, bytes] = field(default_factory=dict[str, bytes])
     failing: float = 0.0  # the share of operations that get lost, half of them after they were done
     stalled: asyncio.Event = field(default_factory=asyncio.Event)  # set: nothing is held up
+    whole: asyncio.Event = field(default_factory=asyncio.Event)  # set: nothing was taken away
+    harmed: bool = False  # something was taken away once
 
     def __post_init__(self) -> None:
         self.stalled.set()
+        self.whole.set()
+
+    def take_all(self) -> Callable[[], None]:
+        """Empty the bucket; call the result to have everything back, and only that."""
+        there, self.objects = self.objects, {}
+        return self._harm(lambda: setattr(self, "objects", there))
+
+    def last_record(self, folder: str) -> int:
+        """The number of the last record that a beat names too; 0 if there is none."""
+        records, beats = self.names(f"{folder}/records"), self.names(f"{folder}/beats")
+        last = _number(records[-1]) if records else 0
+        return last if beats and _named(self.objects[beats[-1]]) >= last else 0
+
+    def take_last(self, folder: str) -> Callable[[], None]:
+        """Delete the last record; call the result to have it back."""
+        last = self.names(f"{folder}/records")[-1]
+        data = self.objects.pop(last)
+        return self._harm(lambda: self.objects.__setitem__(last, data))
+
+    def _harm(self, mend: Callable[[], None]) -> Callable[[], None]:
+        self.harmed = True
+        self.whole.clear()
+
+        def back() -> None:
+            mend()
+            self.whole.set()
+
+        return back
 
     def create(self, name: str, data: bytes) -> None:
         if name in self.objects:
@@ -45,6 +76,14 @@ class Bucket:
     def delete(self, names: Sequence[str]) -> None:
         for name in names:
             self.objects.pop(name, None)
+
+
+def _number(name: str) -> int:
+    return int(name.rpartition("/")[2])
+
+
+def _named(beat: bytes) -> int:
+    return json.loads(beat)["text"]["sequence"]
 
 
 class View:

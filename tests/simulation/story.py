@@ -6,13 +6,15 @@ A story is its seed. It ends when everything was healed, and gives what there is
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from admin_server.cell.cell import Cell
 from admin_server.ledger.ledger import Entry, Ledger
 from admin_server.ledger.state import CellState
+from admin_server.storage.envelope import CorruptLog
 from sax.auth.acl import Principal, enter_call
 from sax.errors import (
     AdminUnavailable,
@@ -20,6 +22,7 @@ from sax.errors import (
     ModelExists,
     NotFound,
     NotLeading,
+    SaxError,
     StaleRevision,
 )
 from sax.types import ModelSpec, ServableStatus
@@ -30,6 +33,7 @@ from tests.simulation.servers import PATH, Server, join_for_ever
 from tests.simulation.store import Bucket, View
 from tests.virtual_loop import now, run
 
+_FOLDER = str(CELL).strip("/")
 REFUSALS = (ModelExists, NotFound, StaleRevision, InvalidRequest)
 
 
@@ -44,11 +48,17 @@ class Shape:
     calls: int = 12  # of each client
     trouble_s: float = 40.0
     calm_s: float = 90.0  # at most, until everything has converged
+    troubles: tuple[str, ...] = ("admin", "server", "store")
 
 
 # Many calls about few models: leaders that are cut off are asked about what others have changed.
 BUSY = Shape(models=2, calls=40)
 SMALL = Shape(admins=2, servers=3, clients=3, models=3, calls=8, trouble_s=15.0)
+# Lies about who leads, alone and beside other trouble.
+LIES = replace(SMALL, troubles=("lie",))
+LYING = replace(SMALL, troubles=("lie", "lie", *SMALL.troubles))
+# The store's objects go and come back beside all other trouble.
+LOSING = replace(SMALL, troubles=(*SMALL.troubles, "loss"))
 
 
 @dataclass
@@ -95,6 +105,7 @@ class _Story:
             for server in self.servers.values()
         ]
         trouble = asyncio.ensure_future(self._make_trouble())
+        joins.append(asyncio.ensure_future(self._restart_the_puzzled()))
         clients = [
             asyncio.ensure_future(self._client(number)) for number in range(self.shape.clients)
         ]
@@ -122,10 +133,8 @@ class _Story:
         running: list[asyncio.Task[None]] = []
         while now() < until:
             await asyncio.sleep(self.luck.expovariate(1 / 2.0))
-            kind = self.luck.choice(
-                [self._admin_trouble, self._server_trouble, self._store_trouble]
-            )
-            running.append(asyncio.ensure_future(kind()))
+            kind = self.luck.choice(self.shape.troubles)
+            running.append(asyncio.ensure_future(getattr(self, f"_{kind}_trouble")()))
         await asyncio.gather(*running)
 
     async def _admin_trouble(self) -> None:
@@ -136,6 +145,8 @@ class _Story:
             if admin.alive:
                 admin.kill()
                 await asyncio.sleep(pause)
+                # In a store without its objects it would begin a new cell, as it should.
+                await self.bucket.whole.wait()
                 admin.start()
             return
         view, way = admin.view, admin.way
@@ -174,6 +185,48 @@ class _Story:
             self.bucket.failing = self.luck.choice([0.1, 0.5, 1.0])
             await asyncio.sleep(pause)
             self.bucket.failing = 0.0
+
+    async def _lie_trouble(self) -> None:
+        """Somebody tells a model server of a leader that there is not."""
+        server = self.luck.choice(list(self.servers.values()))
+        term = self.luck.choice([self.luck.randint(1, 60), 10**11, 2**62])
+        self._note(f"tell {server.address} of term {term}")
+        with contextlib.suppress(SaxError):
+            server.terms.check(term)
+
+    async def _loss_trouble(self) -> None:
+        """Somebody deletes the store's objects, or the last record, and brings them back."""
+        # Whoever first looks at an empty store rightly begins a new cell there.
+        known = all(admin.mark.settled for admin in self.admins if admin.alive)
+        if not self.bucket.whole.is_set() or not known:
+            return
+        how, pause = self.luck.choice(["all", "last"]), self.luck.uniform(0.05, 9)
+        if how == "last" and not self._may_lose_the_last():
+            return
+        self._note(f"take {how} of the store for {pause:.1f} s")
+        back = self.bucket.take_all() if how == "all" else self.bucket.take_last(_FOLDER)
+        await asyncio.sleep(pause)
+        back()
+
+    def _may_lose_the_last(self) -> bool:
+        """A beat names the last record, and nobody who believes to lead would write it anew.
+
+        It is all that tells a deposed leader of the next one, until it sees a beat.
+        """
+        last = self.bucket.last_record(_FOLDER)
+        cells = [admin.role.cell for admin in self.admins]
+        return last > 0 and all(cell is None or cell.ledger.sequence >= last for cell in cells)
+
+    async def _restart_the_puzzled(self) -> None:
+        """An admin server that finds records missing ends, and is started again."""
+        while True:
+            await asyncio.sleep(0.5)
+            for admin in self.admins:
+                if self._is_puzzled(admin) and self.bucket.whole.is_set():
+                    admin.start()
+
+    def _is_puzzled(self, admin: Admin) -> bool:
+        return self.bucket.harmed and isinstance(admin.failure(), CorruptLog)
 
     async def _heal(self) -> None:
         self.troubled = False
@@ -243,7 +296,7 @@ class _Story:
         while now() < until:
             await asyncio.sleep(0.5)
             for admin in self.admins:
-                if (failure := admin.failure()) is not None:
+                if (failure := admin.failure()) is not None and not self._is_puzzled(admin):
                     raise failure
             cells = self._leaders()
             why = f"{len(cells)} lead"

@@ -11,10 +11,11 @@ import pytest
 from admin_server.ledger.ledger import Ledger
 from admin_server.storage.object_store import StoreUnavailable
 from admin_server.storage.record_log import Deposed, LateRecord, RecordLog
+from admin_server.storage.store_mark import StoreMark
 from sax.errors import AdminUnavailable, NotLeading, SaxError
 from tests.simulation.history import Wrong
 from tests.simulation.store import Bucket
-from tests.simulation.story import SMALL, play
+from tests.simulation.story import LOSING, SMALL, Shape, play
 
 STORIES = 400  # the first that goes wrong is enough
 _append, _write = Ledger._append, RecordLog.append
@@ -76,10 +77,20 @@ def test_a_broken_control_plane_is_found(monkeypatch, owner, name, broken):
     assert any(goes_wrong(seed) for seed in range(STORIES))
 
 
-def goes_wrong(seed: int) -> bool:
+async def trust_any_store(*_: object) -> None:
+    """Whatever is found at the place of the store is taken for it."""
+
+
+def test_a_control_plane_that_trusts_any_store_is_found(monkeypatch):
+    monkeypatch.setattr(StoreMark, "check", trust_any_store)
+    monkeypatch.setattr(RecordLog, "_check_last", trust_any_store)
+    assert any(goes_wrong(seed, LOSING) for seed in range(STORIES))
+
+
+def goes_wrong(seed: int, shape: Shape = SMALL) -> bool:
     """By what a story looks for, or an error of ours; a break that merely crashes shows nothing."""
     try:
-        play(seed, SMALL)
+        play(seed, shape)
     except (Wrong, SaxError):
         return True
     return False

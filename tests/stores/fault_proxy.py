@@ -24,6 +24,7 @@ Mood = Literal[
     "late",  # done, and answered after `delay_s`
     "stall",  # the request is taken, and nothing ever comes back
     "lost",  # done, and the connection is cut before the answer
+    "lost write",  # the same for writes; reads are answered
     "cut",  # not done, and the connection is closed
     "reset",  # not done, and the connection is reset
     "forgetful",  # the condition of a write is taken out: an S3 server that ignores it
@@ -89,7 +90,7 @@ class FaultProxy:
             if mood == "forgetful":
                 request = _CONDITION.sub(b"", request, count=1)
             answer = await self._forward(request)
-            if mood == "lost":
+            if mood == "lost" or (mood == "lost write" and request.startswith(b"PUT")):
                 return
             await asyncio.sleep(self.delay_s if mood == "late" else 0)
             writer.write(answer)

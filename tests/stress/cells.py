@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from tempfile import mkdtemp
 
 from tests.demo_model import demo_model
 from tests.end_to_end.cell import Cell, local_plan
@@ -22,17 +24,20 @@ class Cells:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._cells: dict[tuple[object, ...], Cell] = {}
+        self._numbers = itertools.count()  # of folders, one per cell ever started
 
     def of(self, row: Row) -> Cell:
         """Return a cell with /sax/test/smollm2 ready on every server."""
-        shape = (row.servers, row.model_server_flags, row.tokens)
+        if row.fresh:
+            self.drop(row)
+        shape = _shape(row)
         if shape not in self._cells:
-            self._cells[shape] = self._start(row, len(self._cells))
+            self._cells[shape] = self._start(row)
         return self._cells[shape]
 
     def drop(self, row: Row) -> None:
         """End a row's cell: after a failure nobody knows what state it is in."""
-        if cell := self._cells.pop((row.servers, row.model_server_flags, row.tokens), None):
+        if cell := self._cells.pop(_shape(row), None):
             cell.close()
 
     def close(self) -> None:
@@ -40,18 +45,24 @@ class Cells:
             cell.close()
         self._cells.clear()
 
-    def _start(self, row: Row, number: int) -> Cell:
-        folder = self._folder / str(number)
-        folder.mkdir(parents=True)
+    def _start(self, row: Row) -> Cell:
+        folder = Path(mkdtemp(dir=self._folder))  # new: a cell that was dropped has its own
         people = Identities(folder, *PEOPLE) if row.tokens else None
         plan = local_plan(
             folder,
             *FLAGS,
             *row.model_server_flags,
             servers=row.servers,
+            hosts=row.hosts,
             tokens=people.path if people else None,
             admin_acl=OPERATOR if people else "",
         )
         cell = Cell(plan, people).__enter__()
         cell.publish(str(demo_model()), replicas=row.servers)
         return cell
+
+
+def _shape(row: Row) -> tuple[object, ...]:
+    """Rows of one shape share a cell; a fresh one shares with nobody."""
+    own = row.title if row.fresh else ""
+    return row.servers, row.hosts, row.model_server_flags, row.tokens, own

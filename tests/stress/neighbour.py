@@ -1,30 +1,23 @@
-"""A light user beside an attack: one stream after the other through the gateway."""
+"""The light user beside an attack (`light_user.py`), as the attack sees it."""
 
 from __future__ import annotations
 
-import threading
-import time
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-import httpx
-
+from tests.demo_model import ROOT
 from tests.end_to_end.cell import SMOLLM2, Cell
-
-_TOKENS = 200  # of one stream
-_WARM_UP = 8  # tokens before the attack begins
 
 
 class Neighbour:
-    """Streams completions from entry to exit, and notes every pause and every error."""
+    """Streams completions from entry to exit; afterwards tells of every pause and error."""
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
-        self._stop = threading.Event()
-        self._warm = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="neighbour")
-        self._tokens = 0
         self.longest_gap_s = 0.0
         self.errors: list[str] = []
 
@@ -37,8 +30,20 @@ class Neighbour:
         yield nobody
 
     def __enter__(self) -> Neighbour:
-        self._thread.start()
-        assert self._warm.wait(60), f"the neighbour got no tokens: {self.errors}"
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "tests.stress.light_user",
+                *(self._cell.url, SMOLLM2, json.dumps(self._cell.headers)),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline(), "the neighbour ended"
         return self
 
     def __exit__(
@@ -47,47 +52,6 @@ class Neighbour:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stop.set()
-        self._thread.join(60)
-
-    def _run(self) -> None:
-        with httpx.Client(
-            base_url=self._cell.url, timeout=60, trust_env=False, headers=self._cell.headers
-        ) as http:
-            while not self._stop.is_set():
-                try:
-                    self._stream(http)
-                except (httpx.HTTPError, AssertionError) as error:
-                    self.errors.append(f"{type(error).__name__}: {error}"[:200])
-                    self._warm.set()
-                    time.sleep(0.1)
-
-    def _stream(self, http: httpx.Client) -> None:
-        body = {
-            "model": SMOLLM2,
-            "prompt": "Once upon a time",
-            "max_tokens": _TOKENS,
-            "temperature": 0,
-            "ignore_eos": True,
-            "stream": True,
-        }
-        with http.stream("POST", "/v1/completions", json=body) as reply:
-            if reply.status_code != 200:
-                raise AssertionError(f"{reply.status_code} {reply.read().decode()[:150]}")
-            last_s = 0.0  # the first token's wait is not a gap of a stream
-            for line in reply.iter_lines():
-                if self._stop.is_set():
-                    return
-                if not line.startswith("data: {"):
-                    continue
-                assert '"error"' not in line, line[:150]
-                now = time.monotonic()
-                self._note(now - last_s if last_s else 0.0)
-                last_s = now
-
-    def _note(self, gap_s: float) -> None:
-        self._tokens += 1
-        if self._tokens == _WARM_UP:
-            self._warm.set()
-        elif self._tokens > _WARM_UP:
-            self.longest_gap_s = max(self.longest_gap_s, gap_s)
+        told, _ = self._process.communicate("", timeout=120)
+        facts = json.loads(told.splitlines()[-1])
+        self.longest_gap_s, self.errors = facts["longest_gap_s"], facts["errors"]

@@ -28,10 +28,13 @@ class Row:
     title: str
     attack: Attack
     servers: int = 1
+    hosts: int = 1  # of each server
     model_server_flags: tuple[str, ...] = ()
     tokens: bool = False  # True: the cell asks for tokens (tests/identities.py)
+    ends: tuple[str, ...] = ()  # processes that the attack itself ends and starts again
     neighbour: bool = True  # False: the attack takes the only replica, so nobody can be served
     longest_gap_s: float = 0.25  # of the neighbour's streams
+    fresh: bool = False  # True: a cell of its own, dropped afterwards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +56,13 @@ def row(
     title: str,
     *,
     servers: int = 1,
+    hosts: int = 1,
     model_server_flags: tuple[str, ...] = (),
     tokens: bool = False,
+    ends: tuple[str, ...] = (),
     neighbour: bool = True,
     longest_gap_s: float = 0.25,
+    fresh: bool = False,
 ) -> Callable[[Attack], Attack]:
     """Add an attack to the table."""
 
@@ -65,10 +71,13 @@ def row(
             title=title,
             attack=attack,
             servers=servers,
+            hosts=hosts,
             model_server_flags=model_server_flags,
             tokens=tokens,
+            ends=ends,
             neighbour=neighbour,
             longest_gap_s=longest_gap_s,
+            fresh=fresh,
         )
         return attack
 
@@ -78,7 +87,7 @@ def row(
 def run(one: Row, cell: Cell) -> Outcome:
     """Run a row once on a cell that serves SmolLM2. Raises what the attack asserts."""
     before = cell.memory()
-    processes = cell.pids()
+    processes = {name: pid for name, pid in cell.pids().items() if name not in one.ends}
     with Neighbour(cell) if one.neighbour else Neighbour.absent() as neighbour:
         began_s = time.monotonic()
         text = one.attack(cell)

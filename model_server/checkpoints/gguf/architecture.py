@@ -124,6 +124,7 @@ class GgufArchitecture:
     usual: Callable[[str], str] = str
     # Hugging Face tensors that carry no weights, or none that GGUF has a name for.
     dropped: re.Pattern[str] = re.compile(r"(?!)")
+    ignored: tuple[str, ...] = ()  # metadata of this family that changes nothing
     spare_layers: bool = False  # checkpoints may have extra layers used only in training
     split_kv_b: bool = False  # attn_kv_b may be stored as two tensors, attn_k_b and attn_v_b
 

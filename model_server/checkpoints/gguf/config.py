@@ -17,17 +17,21 @@ from model_server.checkpoints.gguf.facts import REQUIRED, Facts, Key
 from model_server.checkpoints.gguf.header import GgufHeader
 from sax.errors import CheckpointError
 
-# These would change what a model computes, and no family here implements them.
-_NOT_COMPUTED = (
-    "attention.clamp_kqv",
-    "attention.max_alibi_bias",
-    "attention.temperature_length",
-    "attention.temperature_scale",
-    "embedding_scale",
-    "logit_scale",
-    "residual_scale",
-    "router_logit_softcapping",
-)
+# Metadata that changes nothing, with the values for which this is true (empty: all). Whatever else
+# is in a file must be read for its config.json: it may be a factor that the model was trained with.
+_HARMLESS: Mapping[str, tuple[Any, ...]] = {
+    "attention.causal": (True,),
+    "decoder_start_token_id": (),
+    "pooling_type": (),
+    "rope.scaling.factor": (1.0,),
+    "rope.scaling.finetuned": (),
+    "rope.scaling.original_context_length": (),
+    "rope.scaling.type": ("none",),
+    "rope.scaling.yarn_attn_factor": (1.0,),
+    "rope.scaling.yarn_ext_factor": (1.0,),
+    "tensor_data_layout": (),
+    "vocab_size": (),
+}
 
 
 def architecture_of(header: GgufHeader) -> GgufArchitecture:
@@ -59,9 +63,6 @@ def config_of(
     factors: rotary factors by tensor name; GGUF stores this part of the configuration as tensors.
     """
     facts = Facts(header, architecture.name, factors)
-    for suffix in _NOT_COMPUTED:
-        if facts.get(suffix):
-            raise CheckpointError(f"its metadata sets {suffix}, which is not supported")
     config: dict[str, Any] = {"model_type": next(iter(architecture.model_types))}
     config |= architecture.fixed
     config |= {key.name: facts.value(key) for key in architecture.keys}
@@ -77,7 +78,28 @@ def config_of(
         **_token_ids(header),
     }
     config |= architecture.more_config(facts, config)
+    _check_all_known(facts.unread(), architecture)
     return {"architectures": [architecture.model_types[config["model_type"]]], **config}
+
+
+def _check_all_known(unread: Mapping[str, Any], architecture: GgufArchitecture) -> None:
+    """Raise CheckpointError for metadata that might change what the model computes."""
+    for suffix, value in unread.items():
+        if suffix not in architecture.ignored and not _is_harmless(suffix, value):
+            raise CheckpointError(
+                f"its metadata has {architecture.name}.{suffix[:80]} = {str(value)[:80]}, which is "
+                "not supported, so the answers could be wrong: use the model's Hugging Face "
+                "folder, or, if you know that it changes nothing, a file without this key"
+            )
+
+
+def _is_harmless(suffix: str, value: Any) -> bool:
+    """A number 0 is how converters say that a feature is off."""
+    if type(value) in (int, float) and value == 0:
+        return True
+    values = _HARMLESS.get(suffix)
+    one = not isinstance(value, list | np.ndarray)
+    return values is not None and (not values or (one and value in values))
 
 
 def _token_ids(header: GgufHeader) -> dict[str, Any]:

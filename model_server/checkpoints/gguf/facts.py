@@ -39,6 +39,7 @@ class Facts:
         self.factors = factors or {}  # rotary factors, stored as tensors
         self._metadata = header.metadata
         self._prefix = prefix
+        self._read: set[str] = set()
 
     def value(self, key: Key) -> Any:
         """Return a bool or a number. Raises CheckpointError for anything else."""
@@ -84,7 +85,16 @@ class Facts:
 
     def get_any(self, suffix: str, default: Any = None) -> Any:
         """Return the value as stored, which may be a list."""
+        self._read.add(suffix)
         return self._metadata.get(f"{self._prefix}.{suffix}", default)
+
+    def unread(self) -> dict[str, Any]:
+        """Return the architecture's values, by suffix, that nothing has asked for."""
+        start = f"{self._prefix}."
+        own = {key: key.removeprefix(start) for key in self._metadata if key.startswith(start)}
+        return {
+            suffix: self._metadata[key] for key, suffix in own.items() if suffix not in self._read
+        }
 
     def has(self, tensor: str) -> bool:
         return tensor in self.tensors

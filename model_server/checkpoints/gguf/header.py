@@ -24,6 +24,7 @@ from sax.errors import CheckpointError
 
 _CHUNK = 1 << 20
 _MAX_DIMENSIONS = 4
+_MAX_HEADER = 1 << 27  # bytes, ten times the largest vocabulary's
 _NUMBERS = {
     GGUFValueType.UINT8: "<u1",
     GGUFValueType.INT8: "<i1",
@@ -94,6 +95,8 @@ class _Cursor:
 
     def _fill(self, nbytes: int) -> None:
         self._start, self._at = self.offset, 0
+        if self._start + nbytes > _MAX_HEADER:
+            raise self.file.damaged(f"its header has more than {_MAX_HEADER} bytes")
         available = self.file.size - self._start
         if nbytes > available:
             raise self.file.truncated(self._start + nbytes, "its header")
@@ -109,10 +112,11 @@ class _Cursor:
         Raises CheckpointError if the rest of the file cannot hold them.
         """
         count = self.number("<Q")
-        if count * least_bytes > self.file.size - self.offset:
+        size = min(self.file.size, _MAX_HEADER)
+        if count * least_bytes > size - self.offset:
             raise self.file.damaged(
                 f"it announces {count} entries at byte {self.offset - 8}, "
-                f"more than its {self.file.size} bytes can hold"
+                f"more than its {self.file.size} bytes or a header of {_MAX_HEADER} can hold"
             )
         return count
 

@@ -6,7 +6,6 @@ file names neither tensor nor bytes. Layout: u64 length, JSON header, tensor dat
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,10 +14,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from model_server.checkpoints.json_file import MOST_JSON, parse_json
 from model_server.checkpoints.tensor_file import TensorFile
 from sax.errors import CheckpointError
 
-MAX_HEADER = 100_000_000  # the format's own limit
+MAX_HEADER = MOST_JSON  # a third of the format's own limit; a thousand times a usual header
+_MAX_DIMENSIONS = 16
 DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype(np.float32),
     "F16": np.dtype(np.float16),
@@ -54,7 +55,7 @@ def read_header(file: TensorFile, on_error: ErrorHandler = raise_error) -> dict[
         raise file.damaged(f"it announces a header of {length} bytes; at most {MAX_HEADER}")
     text = file.read(8, length, "its header").tobytes()
     try:
-        header = json.loads(text)
+        header = parse_json(text.decode())
     except (ValueError, RecursionError) as exc:
         raise file.damaged(f"its header is not JSON: {exc}") from exc
     if not isinstance(header, dict):
@@ -81,7 +82,8 @@ def _stored(file: TensorFile, name: str, entry: Any, data_start: int) -> StoredT
         dtype, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     except (TypeError, KeyError, ValueError):
         raise file.damaged(f"its header's entry for {name!r} is {str(entry)[:200]}") from None
-    numbers = [start, end, *shape] if isinstance(shape, list) else [None]
+    short = isinstance(shape, list) and len(shape) <= _MAX_DIMENSIONS
+    numbers = [start, end, *shape] if short else [None]
     if not isinstance(dtype, str) or not all(type(n) is int and n >= 0 for n in numbers):
         raise file.damaged(f"its header's entry for {name!r} is {str(entry)[:200]}")
     nbytes = end - start

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import resource
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "U8": np.dtype(np.uint8),
     "BOOL": np.dtype(np.bool_),
 }
+_MOST_SHARDS = 10_000
 _BAND = 2**20  # bytes per read where data must be cut or converted; fits a core's cache
 
 
@@ -159,9 +161,16 @@ class StoredTensors:
         shard_of = read_json(path).get("weight_map")
         if not isinstance(shard_of, dict) or not all(map(_is_file_name, shard_of.values())):
             raise CheckpointError(f"{path} has no weight_map of tensor names to file names")
+        names_in: dict[str, set[str]] = {}
+        for name, shard in shard_of.items():
+            names_in.setdefault(shard, set()).add(name)
+        if len(names_in) > (most := _most_shards()):
+            raise CheckpointError(
+                f"{path} names {len(names_in)} files; at most {most} are opened here, half of what "
+                "this process may have open (ulimit -n)"
+            )
         tensors: dict[str, StoredTensor] = {}
-        for shard in sorted(set(shard_of.values())):
-            listed = {name for name, place in shard_of.items() if place == shard}
+        for shard, listed in sorted(names_in.items()):
             if found := self._open_file(shard):
                 self._check_shard(path, shard, listed, found)
             tensors |= found
@@ -182,6 +191,11 @@ class StoredTensors:
                 f"there, the first is {extra[0]}: the files belong to different checkpoints"
             )
             self._on_error(CheckpointError(text))
+
+
+def _most_shards() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_SHARDS if soft == resource.RLIM_INFINITY else min(_MOST_SHARDS, soft // 2)
 
 
 def _is_file_name(text: Any) -> bool:

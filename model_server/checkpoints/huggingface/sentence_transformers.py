@@ -6,14 +6,13 @@ The files are carried along when a checkpoint is fetched or converted.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from model_server.checkpoints.json_file import read_json, read_text
+from model_server.checkpoints.json_file import parse_json, read_json, read_text
 from sax.errors import CheckpointError
 
 MODULES = "modules.json"
@@ -62,7 +61,7 @@ def read_modules(folder: Path) -> list[tuple[str, PurePosixPath]]:
     """Return each module's kind and its subfolder. Raises CheckpointError if malformed."""
     path = folder / MODULES
     try:
-        listed: Any = json.loads(read_text(path))
+        listed: Any = parse_json(read_text(path))
         found = [(m["type"].rpartition(".")[2], PurePosixPath(m["path"])) for m in listed]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
         raise CheckpointError(f"{path} is not a list of modules with type and path") from exc

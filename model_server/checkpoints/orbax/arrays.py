@@ -6,13 +6,13 @@ arrays are read; other leaves (strings, Python objects) are ignored, and nothing
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import tensorstore as ts
 
+from model_server.checkpoints.json_file import MOST_JSON, parse_json
 from model_server.checkpoints.orbax.folder import Folder, reason
 from model_server.checkpoints.orbax.layout import MANIFEST, METADATA
 from sax.errors import CheckpointError
@@ -39,11 +39,11 @@ class Tree:
 def read_tree(folder: Folder) -> Tree:
     """Read the metadata. Raises CheckpointError if it is invalid."""
     ocdbt = folder.has(MANIFEST)
-    raw = folder.read(METADATA)
+    raw = folder.read(METADATA, MOST_JSON)
     if raw is None:
         return Tree(folder, ocdbt, False, _listed(folder, ocdbt))
     try:
-        return _described(folder, ocdbt, json.loads(raw))
+        return _described(folder, ocdbt, parse_json(raw.decode()))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
         raise CheckpointError(f"{folder.url}/{METADATA} is not what Orbax writes: {exc!r}") from exc
 

@@ -36,6 +36,7 @@ from model_server.checkpoints.orbax.maxtext import MAXTEXT
 from model_server.checkpoints.orbax.view import OrbaxView
 from model_server.checkpoints.packed import PackedBlocks, Packing
 from model_server.checkpoints.region import Region
+from model_server.checkpoints.regular_file import check_files_below
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import HfTokenizer
 from sax.errors import CheckpointError
@@ -74,6 +75,8 @@ class OrbaxCheckpoint:
         self._fetched: TemporaryDirectory[str] | None = None
         self._closed = False
         try:
+            if layout.arrays.is_local:
+                check_files_below(layout.arrays.path)
             self._folder = self._folder_with_config(layout)
             self.folder: Path | None = self._folder
             self.config = read_config(self._folder)

@@ -7,12 +7,14 @@ profiles. $AWS_ENDPOINT_URL names another S3 server.
 from __future__ import annotations
 
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import tensorstore as ts
 
+from model_server.checkpoints.regular_file import read_regular
 from sax.errors import CheckpointError
 
 REMOTE = ("gs", "s3")
@@ -75,13 +77,23 @@ class Folder:
             **_s3_server(),
         }
 
-    def read(self, name: str) -> bytes | None:
-        """Read a small file; None if there is none."""
+    def read(self, name: str, most: int = sys.maxsize) -> bytes | None:
+        """Read a file of at most `most` bytes, on this machine a regular one; None if none."""
+        if self.is_local:
+            return self._read_here(self.path / name, most)
         try:
             found = self._files().read(name).result()
         except (ValueError, OSError) as exc:
             raise CheckpointError(f"{self.url}/{name} cannot be read: {reason(exc)}") from exc
         return found.value if found.state == "value" else None
+
+    def _read_here(self, path: Path, most: int) -> bytes | None:
+        try:
+            return read_regular(path, most)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as exc:
+            raise CheckpointError(f"{path} cannot be read: {exc.strerror or exc}") from exc
 
     def write(self, name: str, body: bytes) -> None:
         """Write a whole file atomically: readers see the old content or all of the new."""

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from model_server.models.config_keys import ConfigKeys
+from model_server.models.known_keys import KnownKeys, ignored
 from model_server.models.layers.embedder import EmbedRecipe, embedding
 from model_server.models.layers.feed_forward import FeedForward
 from model_server.models.layers.layers import (
@@ -29,6 +30,33 @@ from model_server.models.layers.layers import (
 from model_server.models.weights.weight import WeightForm, weight
 from sax.errors import CheckpointError
 
+KEYS = KnownKeys(
+    "bert",
+    (
+        "architectures",
+        "hidden_act",
+        "hidden_size",
+        "intermediate_size",
+        "is_decoder",
+        "layer_norm_eps",
+        "max_position_embeddings",
+        "num_attention_heads",
+        "num_hidden_layers",
+        "position_embedding_type",
+        "type_vocab_size",
+        "vocab_size",
+    ),
+    ignored(
+        "directionality",
+        "pooler_fc_size",
+        "pooler_num_attention_heads",
+        "pooler_num_fc_layers",
+        "pooler_size_per_head",
+        "pooler_type",
+        "pooling",  # read by the loader
+        "tie_word_embeddings",
+    ),
+)
 # Heads for other tasks, and a 0, 1, 2, ... buffer that old exporters wrote.
 _UNUSED = ("pooler.", "cls.", "classifier.", "qa_outputs.", "embeddings.position_ids")
 
@@ -49,7 +77,7 @@ class BertConfig:
     @classmethod
     def from_hf(cls, config: Mapping[str, Any] | None) -> BertConfig:
         """Parse `config.json`. Raises CheckpointError for unsupported settings."""
-        keys = ConfigKeys(config, "bert")
+        keys = ConfigKeys(config, KEYS)
         keys.only("position_embedding_type", "absolute")
         keys.only("is_decoder", False)
         heads, embed = keys.whole("num_attention_heads"), keys.whole("hidden_size")

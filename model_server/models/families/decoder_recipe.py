@@ -64,6 +64,7 @@ def decoder_recipe(
         ),
         embed=shape.embed,
         vocab=keys.whole("vocab_size"),
+        short_context=next((r.short_context for r in ropes if r.short_context), None),
         **served,
     )
 

@@ -17,6 +17,7 @@ from model_server.models.families.decoder_recipe import (
     head_of,
     norm_of,
 )
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
 from model_server.models.layers.feed_forward import GatedFeedForward
@@ -29,6 +30,34 @@ from model_server.models.recipe import Recipe, serving
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
+KEYS = KnownKeys(
+    "deepseek_v3",
+    (
+        *(key for key in DECODER if key not in ("head_dim", "num_key_value_heads")),
+        "attention_bias",
+        "first_k_dense_replace",
+        "kv_lora_rank",
+        "moe_intermediate_size",
+        "moe_layer_freq",
+        "n_group",
+        "n_routed_experts",
+        "n_shared_experts",
+        "norm_topk_prob",
+        "num_experts_per_tok",
+        "num_nextn_predict_layers",
+        "q_lora_rank",
+        "qk_nope_head_dim",
+        "qk_rope_head_dim",
+        "rope_interleave",
+        "routed_scaling_factor",
+        "scoring_func",
+        "topk_group",
+        "topk_method",
+        "v_head_dim",
+    ),
+    # All heads share one latent; head sizes are given part by part.
+    {**DECODER_OFF, **ignored("head_dim", "num_key_value_heads", "qk_head_dim")},
+)
 # Hugging Face's defaults.
 _DEFAULTS = {
     "n_routed_experts": 256,
@@ -43,7 +72,7 @@ _DEFAULTS = {
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    keys = ConfigKeys(config, "deepseek_v3", _DEFAULTS)
+    keys = ConfigKeys(config, KEYS, _DEFAULTS)
     layers, shape = keys.whole("num_hidden_layers"), latent_shape(keys)
     first_sparse = keys.whole("first_k_dense_replace", 0, least=0)
     dense, routed = gated_ffw(keys), _routed_ffw(keys)
@@ -75,6 +104,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         embed=shape.embed,
         vocab=keys.whole("vocab_size"),
         unused=_spare_layers(keys, layers),
+        short_context=rope.short_context,
         **serving(values, keys.whole("max_position_embeddings")),
     )
 

@@ -14,17 +14,20 @@ import numpy as np
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import BuildAttention, gated_ffw, pre_norm_recipe
 from model_server.models.families.llama import attention_shape
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.rope import rope_of
 from model_server.models.recipe import Recipe, serving
 from model_server.models.weights.weight import WeightForm
 
-_TANH = "gelu_pytorch_tanh"
+GEMMA = (*DECODER, "attention_bias", "hidden_activation", "use_bidirectional_attention")
+KEYS = KnownKeys("gemma", GEMMA, DECODER_OFF)
+_TANH, _OTHER_GELUS = "gelu_pytorch_tanh", ("gelu", "gelu_new", "gelu_fast")
 _DEFAULTS = {"head_dim": 256, "max_position_embeddings": 8192}
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    keys = ConfigKeys(config, "gemma", _DEFAULTS)
+    keys = ConfigKeys(config, KEYS, _DEFAULTS)
     keys.only("use_bidirectional_attention", False)
     shape = attention_shape(keys)
     return pre_norm_recipe(
@@ -41,11 +44,14 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
 
 def activation_name(keys: ConfigKeys) -> str:
-    """The config's activation; early checkpoints say `gelu` but mean the tanh approximation."""
-    given = keys.get("hidden_activation")
-    if given is not None:
-        return given
-    named = keys.get("hidden_act", _TANH)
+    """The config's activation; early checkpoints say `gelu` but mean the tanh approximation.
+
+    Raises CheckpointError for any other than a GELU: with `silu` it is a model like Llama, whose
+    tensors have the same names.
+    """
+    if keys.get("hidden_activation") is not None:
+        return keys.only("hidden_activation", _TANH, *_OTHER_GELUS)
+    named = keys.only("hidden_act", _TANH, *_OTHER_GELUS)
     return _TANH if named == "gelu" else named
 
 

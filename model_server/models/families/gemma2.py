@@ -17,14 +17,33 @@ from model_server.models.families.decoder_recipe import (
     gated_ffw,
     norm_of,
 )
-from model_server.models.families.gemma import activation_name, attention_of, embedding_scale
+from model_server.models.families.gemma import (
+    GEMMA,
+    activation_name,
+    attention_of,
+    embedding_scale,
+)
 from model_server.models.families.llama import attention_shape
+from model_server.models.known_keys import DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.attention import AttentionShape
 from model_server.models.layers.pre_norm import SandwichNormLayer
 from model_server.models.layers.rope import Rope, rope_of
 from model_server.models.recipe import Recipe, serving
 from model_server.models.weights.weight import WeightForm
 
+SANDWICH = (
+    *GEMMA,
+    "final_logit_softcapping",
+    "layer_types",
+    "query_pre_attn_scalar",
+    "sliding_window",
+)
+# The first checkpoints give the window twice.
+KEYS = KnownKeys(
+    "gemma2",
+    (*SANDWICH, "attn_logit_softcapping"),
+    {**DECODER_OFF, **ignored("sliding_window_size")},
+)
 _DEFAULTS = {
     "head_dim": 256,
     "query_pre_attn_scalar": 256,
@@ -36,10 +55,17 @@ _DEFAULTS = {
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    keys = ConfigKeys(config, "gemma2", _DEFAULTS)
+    keys = ConfigKeys(config, KEYS, _DEFAULTS)
     slides = sliding_layers(keys, lambda index: index % 2 == 0)
     rope = rope_of(keys.all, keys.whole("head_dim"))
-    return sandwich_recipe(keys, values, slides, [rope] * len(slides), attention_of(keys))
+    return sandwich_recipe(
+        keys,
+        values,
+        slides,
+        [rope] * len(slides),
+        attention_of(keys),
+        softcap=keys.number_or_none("attn_logit_softcapping"),
+    )
 
 
 def sandwich_recipe(
@@ -48,10 +74,15 @@ def sandwich_recipe(
     slides: Sequence[bool],
     ropes: Sequence[Rope],
     attention: BuildAttention,
+    *,
+    softcap: float | None = None,
 ) -> Recipe:
-    """Build a recipe over layers with four norms, some of them with a sliding window."""
+    """Build a recipe over layers with four norms, some of them with a sliding window.
+
+    softcap: of the attention scores.
+    """
     keys.only("use_bidirectional_attention", False)
-    shape, window = _shape(keys), keys.whole_or_none("sliding_window")
+    shape, window = _shape(keys, softcap), keys.whole_or_none("sliding_window")
     ffw = gated_ffw(keys, activation_name(keys))
 
     def layer(index: int, form: WeightForm) -> SandwichNormLayer:
@@ -79,7 +110,7 @@ def sandwich_recipe(
     )
 
 
-def _shape(keys: ConfigKeys) -> AttentionShape:
+def _shape(keys: ConfigKeys, softcap: float | None) -> AttentionShape:
     """Llama's shape, with scores scaled by a config value rather than the head size."""
-    shape = attention_shape(keys, softcap=keys.number_or_none("attn_logit_softcapping"))
+    shape = attention_shape(keys, softcap=softcap)
     return replace(shape, scale=keys.number("query_pre_attn_scalar") ** -0.5)

@@ -12,11 +12,30 @@ from collections.abc import Mapping
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys, sliding_layers
-from model_server.models.families.gemma2 import sandwich_recipe
+from model_server.models.families.gemma2 import SANDWICH, sandwich_recipe
 from model_server.models.families.qwen3 import normed_attention
+from model_server.models.known_keys import DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.rope import Rope, rope_of
 from model_server.models.recipe import Recipe
 
+# The reference stores the cap of attention and applies none; the pattern with an underscore is a
+# note beside layer_types. The rest are sizes and tokens of the vision part, which is not read.
+_UNUSED = ignored(
+    "_sliding_window_pattern",
+    "attn_logit_softcapping",
+    "boi_token_id",
+    "boi_token_index",
+    "eoi_token_id",
+    "eoi_token_index",
+    "image_token_id",
+    "image_token_index",
+    "mm_tokens_per_image",
+)
+KEYS = KnownKeys(
+    "gemma3",
+    (*SANDWICH, "rope_local_base_freq", "sliding_window_pattern"),
+    {**DECODER_OFF, **_UNUSED},
+)
 # The larger models are published with hardly any keys.
 _DEFAULTS = {
     "vocab_size": 262208,
@@ -35,7 +54,7 @@ _GLOBAL_BASE, _LOCAL_BASE = 1e6, 1e4
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    keys = ConfigKeys(config, "gemma3", _DEFAULTS)
+    keys = ConfigKeys(config, KEYS, _DEFAULTS)
     pattern = keys.whole("sliding_window_pattern")
     slides = sliding_layers(keys, lambda index: (index + 1) % pattern != 0)
     whole, local = _ropes(keys)

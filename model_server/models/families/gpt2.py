@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
+from model_server.models.known_keys import KnownKeys, ignored
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.feed_forward import FeedForward
@@ -27,9 +28,34 @@ from model_server.models.weights.source import Tensor, Transposed, WeightSource,
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
+# GPT-2 and GPT-J; a summary is a head for other tasks.
+GPT = (
+    "activation_function",
+    "layer_norm_epsilon",
+    "n_embd",
+    "n_head",
+    "n_inner",
+    "n_layer",
+    "n_positions",
+    "tie_word_embeddings",
+    "vocab_size",
+)
+SUMMARY = ignored(
+    "summary_activation",
+    "summary_first_dropout",
+    "summary_proj_to_labels",
+    "summary_type",
+    "summary_use_proj",
+)
+KEYS = KnownKeys(
+    "gpt2",
+    (*GPT, "add_cross_attention", "scale_attn_by_inverse_layer_idx", "scale_attn_weights"),
+    {**SUMMARY, **ignored("reorder_and_upcast_attn")},
+)
+
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    keys = ConfigKeys(config, "gpt2")
+    keys = ConfigKeys(config, KEYS)
     keys.only("add_cross_attention", False)
     embed, heads, layers = (keys.whole(key) for key in ("n_embd", "n_head", "n_layer"))
     positions, vocab = keys.whole("n_positions", 1024), keys.whole("vocab_size")

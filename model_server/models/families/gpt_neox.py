@@ -14,6 +14,7 @@ from flax import nnx
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.gpt2 import divided, norm_of
 from model_server.models.families.gptj import biased_ffw
+from model_server.models.known_keys import KnownKeys
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.layers import Embedding, Linear, activation_of
@@ -24,9 +25,32 @@ from model_server.models.weights.source import GroupRows, Tensor
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
+KEYS = KnownKeys(
+    "gpt_neox",
+    (
+        "attention_bias",
+        "hidden_act",
+        "hidden_size",
+        "intermediate_size",
+        "layer_norm_eps",
+        "max_position_embeddings",
+        "num_attention_heads",
+        "num_hidden_layers",
+        "rope_parameters",
+        "rope_scaling",
+        "rope_theta",
+        "rotary_emb_base",
+        "rotary_pct",
+        "tie_word_embeddings",
+        "use_parallel_residual",
+        "vocab_size",
+    ),
+    {},
+)
+
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    keys = ConfigKeys(config, "gpt_neox")
+    keys = ConfigKeys(config, KEYS)
     embed, heads = keys.whole("hidden_size"), keys.whole("num_attention_heads")
     layers, vocab = keys.whole("num_hidden_layers"), keys.whole("vocab_size")
     head_dim = divided(embed, heads)
@@ -62,6 +86,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
         cache=head_cache(layers=layers, heads=heads, kv_heads=heads, head_dim=head_dim),
         embed=embed,
         vocab=vocab,
+        short_context=rope.short_context,
         **serving(values, keys.whole("max_position_embeddings", 2048)),
     )
 
@@ -90,8 +115,8 @@ def _attention_sources(prefix: str, shape: AttentionShape, biased: bool) -> Atte
 
 def _rope(keys: ConfigKeys, head_dim: int) -> Rope:
     """Rope over part of a head; transformers 5 moved its settings into rope_parameters."""
-    moved = keys.get("rope_parameters", {})
-    share = keys.number("rotary_pct", moved.get("partial_rotary_factor", 0.25))
+    moved = dict(keys.get("rope_parameters", {}))
+    share = keys.number("rotary_pct", moved.pop("partial_rotary_factor", 0.25))
     rotated = int(head_dim * share)
     if rotated % 2 or not 0 < rotated <= head_dim:
         raise CheckpointError(
@@ -99,7 +124,7 @@ def _rope(keys: ConfigKeys, head_dim: int) -> Rope:
             f"head of {head_dim}, not {rotated}"
         )
     base = keys.get("rotary_emb_base", keys.get("rope_theta"))
-    return rope_of({**keys.all, "rope_theta": base}, rotated)
+    return rope_of({**keys.all, "rope_theta": base, "rope_parameters": moved}, rotated)
 
 
 def _head(keys: ConfigKeys, vocab: int, embed: int, form: WeightForm) -> Linear | None:

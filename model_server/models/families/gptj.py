@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
-from model_server.models.families.gpt2 import divided, norm_of
+from model_server.models.families.gpt2 import GPT, SUMMARY, divided, norm_of
+from model_server.models.known_keys import KnownKeys, one_of
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.decoder import Decoder
 from model_server.models.layers.feed_forward import FeedForward
@@ -21,11 +22,16 @@ from model_server.models.recipe import Recipe, head_cache, serving
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
+KEYS = KnownKeys(
+    "gptj",
+    (*GPT, "head_dim", "rotary_dim"),
+    {**SUMMARY, "rotary": one_of(True), "scale_attn_weights": one_of(True)},
+)
 _ROPE_THETA = 10000.0
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    keys = ConfigKeys(config, "gptj", {"rotary_dim": 64})
+    keys = ConfigKeys(config, KEYS, {"rotary_dim": 64})
     keys.only("tie_word_embeddings", False)
     shape, layers = _attention_shape(keys), keys.whole("n_layer")
     embed, vocab = shape.embed, keys.whole("vocab_size")

@@ -11,14 +11,17 @@ from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import gated_ffw, pre_norm_recipe
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.rope import rope_of
 from model_server.models.recipe import Recipe, serving
 from model_server.models.weights.weight import WeightForm
 
+KEYS = KnownKeys("llama", (*DECODER, "attention_bias", "mlp_bias"), DECODER_OFF)
+
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    keys = ConfigKeys(config, "llama")
+    keys = ConfigKeys(config, KEYS)
     shape, biased = attention_shape(keys), keys.flag("attention_bias")
 
     def attention(prefix: str, shape: AttentionShape, form: WeightForm) -> Attention:

@@ -13,15 +13,20 @@ from typing import Any
 from model_server.models.config_keys import ConfigKeys, windows_of
 from model_server.models.families.decoder_recipe import pre_norm_recipe
 from model_server.models.families.llama import attention_shape
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.rope import rope_of
 from model_server.models.recipe import Recipe, serving
 
-# A missing sliding_window means the first model's; null means none.
-_DEFAULTS = {"sliding_window": 4096, "max_position_embeddings": 131072}
+KEYS = KnownKeys("mistral", (*DECODER, "layer_types", "sliding_window"), DECODER_OFF)
+_DEFAULTS = {"max_position_embeddings": 131072}
+# If config.json of a Mistral has no sliding_window: the first model's. Null means none, as does a
+# missing one in a model type that only resembles Mistral.
+_FIRST_WINDOW = {"sliding_window": 4096}
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    keys = ConfigKeys(config, "mistral", _DEFAULTS)
+    own = config is not None and config.get("model_type") == "mistral"
+    keys = ConfigKeys(config, KEYS, _DEFAULTS | (_FIRST_WINDOW if own else {}))
     shape = attention_shape(keys)
     windows = windows_of(keys, keys.whole_or_none("sliding_window"), lambda index: True)
     return pre_norm_recipe(

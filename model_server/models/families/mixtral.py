@@ -12,6 +12,7 @@ from typing import Any
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import BuildFfw, pre_norm_recipe
 from model_server.models.families.llama import attention_shape
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
 from model_server.models.layers.layers import activation_of
 from model_server.models.layers.rope import rope_of
@@ -19,12 +20,17 @@ from model_server.models.layers.routing import Router, SoftmaxChoice, checked_co
 from model_server.models.recipe import Recipe, serving
 from model_server.models.weights.weight import WeightForm
 
+KEYS = KnownKeys(
+    "mixtral",
+    (*DECODER, "num_experts_per_tok", "num_local_experts", "sliding_window"),
+    DECODER_OFF,
+)
 _DEFAULTS = {"num_experts_per_tok": 2, "num_local_experts": 8, "max_position_embeddings": 131072}
 _THETA = {"rope_theta": 1e6}  # if config.json has no rope settings
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    keys = ConfigKeys(config, "mixtral", _DEFAULTS)
+    keys = ConfigKeys(config, KEYS, _DEFAULTS)
     shape = attention_shape(keys, window=keys.whole_or_none("sliding_window"))
     rope = keys.all if keys.get("rope_parameters") else _THETA | keys.all
     return pre_norm_recipe(

@@ -16,6 +16,7 @@ from flax import nnx
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import decoder_recipe, gated_ffw, norm_of
 from model_server.models.families.llama import attention_shape
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.pre_norm import PostNormLayer
 from model_server.models.layers.rope import rope_of
@@ -24,11 +25,12 @@ from model_server.models.weights.sharding import split_heads
 from model_server.models.weights.source import RepeatedGroups, Tensor, WeightSource
 from model_server.models.weights.weight import WeightForm, weight
 
+KEYS = KnownKeys("olmo2", (*DECODER, "attention_bias"), DECODER_OFF)
 _DEFAULTS = {"rms_norm_eps": 1e-5, "max_position_embeddings": 2048}
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    keys = ConfigKeys(config, "olmo2", _DEFAULTS)
+    keys = ConfigKeys(config, KEYS, _DEFAULTS)
     shape, ffw = attention_shape(keys), gated_ffw(keys)
 
     def layer(index: int, form: WeightForm) -> PostNormLayer:

@@ -13,6 +13,7 @@ from typing import Any
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import BuildFfw, pre_norm_recipe
 from model_server.models.families.llama import attention_shape
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, one_of
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.feed_forward import GatedFeedForward
 from model_server.models.layers.layers import activation_of
@@ -22,6 +23,16 @@ from model_server.models.weights.source import Tensor, cut
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
+KEYS = KnownKeys(
+    "phi3",
+    (*DECODER, "original_max_position_embeddings", "partial_rotary_factor", "sliding_window"),
+    {
+        **DECODER_OFF,
+        "full_attn_mod": one_of(1),
+        "interpolate_factor": one_of(1),
+        "lm_head_bias": one_of(False),
+    },
+)
 _DEFAULTS = {
     "rms_norm_eps": 1e-5,
     "max_position_embeddings": 4096,
@@ -30,7 +41,7 @@ _DEFAULTS = {
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    keys = ConfigKeys(config, "phi3", _DEFAULTS)
+    keys = ConfigKeys(config, KEYS, _DEFAULTS)
     served = serving(values, keys.whole("max_position_embeddings"))
     shape = replace(attention_shape(keys), window=keys.whole_or_none("sliding_window"))
     return pre_norm_recipe(
@@ -44,7 +55,7 @@ def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Re
 
 
 def _rope(keys: ConfigKeys, head_dim: int, context: int) -> Rope:
-    """Rope over the rotated part of a head, with one list of factors (see `rope._longrope`)."""
+    """Rope over the rotated part of a head."""
     given = dict(keys.get("rope_parameters") or keys.get("rope_scaling") or {})
     kind = given.pop("rope_type", given.pop("type", "default"))
     # Early checkpoints call longrope `su` or `yarn`.
@@ -53,7 +64,7 @@ def _rope(keys: ConfigKeys, head_dim: int, context: int) -> Rope:
             f"rope scaling {kind!r} is not supported; the phi3 family supports: default, longrope"
         )
     given["rope_type"] = "default" if kind == "default" else "longrope"
-    part = given.get("partial_rotary_factor", keys.number("partial_rotary_factor", 1.0))
+    part = given.pop("partial_rotary_factor", keys.number("partial_rotary_factor", 1.0))
     rotated = int(head_dim * part)
     if not 0 < rotated <= head_dim or rotated % 2:
         raise CheckpointError(

@@ -13,16 +13,19 @@ from typing import Any
 from model_server.models.config_keys import ConfigKeys, windows_of
 from model_server.models.families.decoder_recipe import pre_norm_recipe
 from model_server.models.families.llama import attention_shape
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.rope import rope_of
 from model_server.models.recipe import Recipe, serving
 from model_server.models.weights.weight import WeightForm
 
+WINDOWS = ("layer_types", "max_window_layers", "sliding_window", "use_sliding_window")
+KEYS = KnownKeys("qwen2", (*DECODER, *WINDOWS), DECODER_OFF)
 _DEFAULTS = {"sliding_window": 4096, "max_window_layers": 28, "max_position_embeddings": 32768}
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    keys = ConfigKeys(config, "qwen2", _DEFAULTS)
+    keys = ConfigKeys(config, KEYS, _DEFAULTS)
     shapes = layer_shapes(keys)
     return pre_norm_recipe(
         keys,

@@ -11,13 +11,15 @@ from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
 from model_server.models.families.decoder_recipe import BuildAttention, pre_norm_recipe
-from model_server.models.families.qwen2 import layer_shapes
+from model_server.models.families.qwen2 import WINDOWS, layer_shapes
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys
 from model_server.models.layers.attention import Attention, AttentionShape, AttentionSources
 from model_server.models.layers.layers import RmsNorm
 from model_server.models.layers.rope import rope_of
 from model_server.models.recipe import Recipe, serving
 from model_server.models.weights.weight import WeightForm
 
+KEYS = KnownKeys("qwen3", (*DECODER, *WINDOWS, "attention_bias"), DECODER_OFF)
 DEFAULTS = {
     "head_dim": 128,
     "sliding_window": 4096,
@@ -27,7 +29,7 @@ DEFAULTS = {
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    keys = ConfigKeys(config, "qwen3", DEFAULTS)
+    keys = ConfigKeys(config, KEYS, DEFAULTS)
     shapes = layer_shapes(keys)
     return pre_norm_recipe(
         keys,

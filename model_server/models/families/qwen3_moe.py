@@ -18,6 +18,7 @@ from model_server.models.families.decoder_recipe import (
 )
 from model_server.models.families.llama import attention_shape
 from model_server.models.families.qwen3 import normed_attention
+from model_server.models.known_keys import DECODER, DECODER_OFF, KnownKeys, ignored
 from model_server.models.layers.experts import Experts, ExpertSources, RoutedFeedForward
 from model_server.models.layers.layers import activation_of
 from model_server.models.layers.pre_norm import PreNormLayer
@@ -27,6 +28,23 @@ from model_server.models.recipe import Recipe, serving
 from model_server.models.weights.weight import WeightForm
 from sax.errors import CheckpointError
 
+KEYS = KnownKeys(
+    "qwen3_moe",
+    (
+        *DECODER,
+        "attention_bias",
+        "decoder_sparse_step",
+        "mlp_only_layers",
+        "moe_intermediate_size",
+        "norm_topk_prob",
+        "num_experts",
+        "num_experts_per_tok",
+        "num_local_experts",
+        "sliding_window",
+        "use_sliding_window",
+    ),
+    {**DECODER_OFF, **ignored("max_window_layers")},  # every layer slides, or none
+)
 _DEFAULTS = {
     "num_experts_per_tok": 8,
     "norm_topk_prob": False,
@@ -37,7 +55,7 @@ _DEFAULTS = {
 
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> Recipe:
-    keys = ConfigKeys(config, "qwen3_moe", _DEFAULTS)
+    keys = ConfigKeys(config, KEYS, _DEFAULTS)
     window = keys.whole_or_none("sliding_window") if keys.flag("use_sliding_window") else None
     shape, sparse = attention_shape(keys, window=window), sparse_layers(keys)
     attention, dense, routed = normed_attention(keys), gated_ffw(keys), _routed_ffw(keys)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from model_server.models.long_positions import LONG
 from sax.errors import CheckpointError
 
 
@@ -54,12 +55,18 @@ class Rope:
     frequencies: tuple[float, ...]  # of each pair, radians per token
     scale: float = 1.0  # of the rotated dimensions
     interleaved: bool = False
+    long_frequencies: tuple[float, ...] | None = None  # of long sequences; None: the same
+    short_context: int | None = None  # tokens of the longest sequence that is not long
 
     def at(self, positions: jax.Array) -> Rotary:
-        """Return the rotations for positions i32[T]."""
+        """Return the rotations for positions i32[T], marked by LONG if there are two lists."""
         # In float32, as in training: more exact angles (`rotary_angles`) flip bfloat16 ties.
-        frequencies = jnp.asarray(self.frequencies, jnp.float32)
-        angles = (positions.astype(jnp.float32)[:, None] * frequencies[None, :])[:, None, :]
+        frequencies = jnp.asarray(self.frequencies, jnp.float32)[None, :]
+        if self.long_frequencies is not None:
+            long = jnp.asarray(self.long_frequencies, jnp.float32)
+            frequencies = jnp.where((positions >= LONG)[:, None], long[None, :], frequencies)
+            positions = positions % LONG
+        angles = (positions.astype(jnp.float32)[:, None] * frequencies)[:, None, :]
         cos, sin = jnp.cos(angles) * self.scale, jnp.sin(angles) * self.scale
         # Without the barrier XLA fuses the sines into every use and recomputes them for every head.
         cos, sin = jax.lax.optimization_barrier((cos, sin))
@@ -103,11 +110,12 @@ def rope_of(
         raise CheckpointError(
             f"rope scaling {kind!r} is not supported; supported: {', '.join(_STRETCHES)}"
         )
+    _check_settings(kind, given)
     try:
         base = float(config.get("rope_theta") or given.get("rope_theta") or 10000.0)
-        frequencies, scale = _STRETCHES[kind](
-            _Asked(rope_frequencies(rotated, base), base, given, config, context)
-        )
+        asked = _Asked(rope_frequencies(rotated, base), base, given, config, context)
+        frequencies, scale = _STRETCHES[kind](asked)
+        long, short_context = _long_list(asked) if kind == "longrope" else (None, None)
     except KeyError as missing:
         raise CheckpointError(f"rope scaling {kind!r} has no {missing}") from missing
     except (TypeError, ValueError, ZeroDivisionError) as exc:
@@ -116,7 +124,25 @@ def rope_of(
         frequencies=tuple(frequencies.astype(np.float32).tolist()),
         scale=scale,
         interleaved=interleaved,
+        long_frequencies=long,
+        short_context=short_context,
     )
+
+
+def _check_settings(kind: str, given: Mapping[str, Any]) -> None:
+    """Raise CheckpointError for a setting that might change the positions; a null counts as absent.
+
+    A family that rotates part of a head removes partial_rotary_factor before.
+    """
+    known = (*_SETTINGS[kind], *_HARMLESS_SETTINGS)
+    for key, value in given.items():
+        at_rest = key in _AT_REST and value == _AT_REST[key]
+        if value is not None and key not in known and not at_rest:
+            raise CheckpointError(
+                f"config.json has {key} = {value!r} among its rope settings, which is not computed "
+                f"for positions of kind {kind!r}, so the answers could be wrong: serve a model of "
+                "a supported family, or, if you know that it changes nothing, remove the key"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,25 +182,42 @@ def _llama3(asked: _Asked) -> Stretched:
 def _longrope(asked: _Asked) -> Stretched:
     """LongRoPE (Ding et al. 2024, https://arxiv.org/abs/2402.13753): a divisor for every pair.
 
-    There are two lists, for texts within the original context and for longer ones. The reference
-    switches lists while a text grows, which would change the rotation of keys already cached; a
-    server chooses once, by the longest text it serves.
+    There are two lists, for sequences within the original context, as here, and for longer ones.
     """
-    given, whole = asked.given, int(asked.config["max_position_embeddings"])
-    original = int(
-        asked.config.get("original_max_position_embeddings")
-        or given["original_max_position_embeddings"]
-    )
-    name = "long_factor" if (asked.context or whole) > original else "short_factor"
-    divisors = np.asarray(given[name], np.float64)
+    given, whole, original = asked.given, _whole(asked), _original(asked)
+    factor = float(given.get("factor") or whole / original)
+    scale = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return _divided(asked, "short_factor"), float(given.get("attention_factor") or scale)
+
+
+def _long_list(asked: _Asked) -> tuple[tuple[float, ...] | None, int | None]:
+    """LongRoPE's frequencies for long sequences and the original context.
+
+    None and None if no sequence that is served can be long.
+    """
+    long, original = _divided(asked, "long_factor"), _original(asked)
+    if (asked.context or _whole(asked)) <= original:
+        return None, None
+    return tuple(long.astype(np.float32).tolist()), original
+
+
+def _whole(asked: _Asked) -> int:
+    return int(asked.config["max_position_embeddings"])
+
+
+def _original(asked: _Asked) -> int:
+    given = asked.config.get("original_max_position_embeddings")
+    return int(given or asked.given["original_max_position_embeddings"])
+
+
+def _divided(asked: _Asked, name: str) -> np.ndarray:
+    divisors = np.asarray(asked.given[name], np.float64)
     if divisors.shape != asked.plain.shape:
         raise CheckpointError(
             f"config.json has {divisors.size} numbers in {name} for the {len(asked.plain)} "
             "rotated pairs of a head"
         )
-    factor = float(given.get("factor") or whole / original)
-    scale = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-    return asked.plain / divisors, float(given.get("attention_factor") or scale)
+    return asked.plain / divisors
 
 
 def _yarn(asked: _Asked) -> Stretched:
@@ -219,3 +262,28 @@ _STRETCHES = {
     "longrope": _longrope,
     "yarn": _yarn,
 }
+_SETTINGS = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "longrope": ("factor", "long_factor", "short_factor", "attention_factor"),
+    "yarn": (
+        "factor",
+        "beta_fast",
+        "beta_slow",
+        "truncate",
+        "attention_factor",
+        "mscale",
+        "mscale_all_dim",
+    ),
+}
+# Read by each kind that needs them; a limit, and a note that the weights were trained so.
+_HARMLESS_SETTINGS = (
+    "finetuned",
+    "max_position_embeddings",
+    "original_max_position_embeddings",
+    "rope_theta",
+    "rope_type",
+    "type",
+)
+_AT_REST = {"partial_rotary_factor": 1.0, "attn_factor": 1.0, "extrapolation_factor": 1.0}

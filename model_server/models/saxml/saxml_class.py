@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from model_server.models.config_keys import ConfigKeys
+from model_server.models.known_keys import KnownKeys
 from model_server.models.recipe import SERVING_DEFAULTS, ModelClass, Recipe
 from sax.errors import CheckpointError, InvalidRequest
+from sax.format import quoted
 
 Values = Mapping[str, Any]
 
@@ -28,6 +30,8 @@ _TEMPLATE: Values = {
     "TOP_K": 40,  # in Saxml also an upper limit; here a request may ask for more
     "EOS_ID": None,  # end token, instead of the tokenizer's; null: the tokenizer's
     "STOP_TOKEN_IDS": None,  # likewise, several
+    "TOKENIZED_INPUT": False,  # queries of Generate and Score are token ids, "5,6,7"
+    "TOKENIZED_OUTPUT": False,  # and so are answers, the end token included
     "USE_BEAM_SEARCH": False,
 }
 _SIZES = (
@@ -54,8 +58,9 @@ class SaxmlArchitecture:
     configure: Callable[[Values | None, Values], Recipe]
     # Maps a class's values and a context to what `configure` reads: a config.json, or the values.
     config: Callable[[Values, int], Values] = _own_config
-    model_type: str | None = None  # of matching checkpoints; None: random weights only
+    keys: KnownKeys | None = None  # of matching checkpoints; None: random weights only
     sizes: Callable[[ConfigKeys], Values] = lambda keys: {}  # config.json sizes in Saxml's names
+    beams: int = 0  # of Saxml's beam search; here answers are sampled
 
 
 def sizes(
@@ -92,6 +97,9 @@ def saxml_class(
             recipe,
             max_context=_context(recipe.max_context, given, defaults),
             defaults=replace(recipe.defaults, **_ends(given, recipe.vocab)),
+            tokenized_input=given["TOKENIZED_INPUT"],
+            tokenized_output=given["TOKENIZED_OUTPUT"],
+            note=_sampled(name, architecture.beams),
         )
 
     return ModelClass(f"{_PACKAGE}.{module}.{name}", False, defaults, configure)
@@ -103,7 +111,7 @@ def _check(given: Values) -> None:
         unsaid = value is None and key in _MAY_BE_NULL
         if not unsaid and (type(value) is not int or value < 1):
             raise InvalidRequest(
-                f"{key} must be at least 1, not {value!r}", param=f"overrides.{key}"
+                f"{key} must be at least 1, not {quoted(value)}", param=f"overrides.{key}"
             )
     heads, kv_heads = given["NUM_HEADS"], given.get(_KV_HEADS) or given["NUM_HEADS"]
     if heads % kv_heads:
@@ -116,6 +124,12 @@ def _check(given: Values) -> None:
             "USE_BEAM_SEARCH: beam search is not supported; answers are sampled, or greedy at "
             "TEMPERATURE 0",
             param="overrides.USE_BEAM_SEARCH",
+        )
+    if given["TOKENIZED_INPUT"] and given["QUERY_FORMAT"] == "chat":
+        raise InvalidRequest(
+            'QUERY_FORMAT "chat" needs queries that are text: with TOKENIZED_INPUT they are token '
+            "ids; leave one of the two out",
+            param="overrides.QUERY_FORMAT",
         )
     if given["BATCH_SIZE"] and given["NUM_CACHE_SLOTS"]:
         raise InvalidRequest(
@@ -137,18 +151,19 @@ def _agree(
     name: str, architecture: SaxmlArchitecture, config: Values, given: Values, defaults: Values
 ) -> None:
     """Raises CheckpointError if the checkpoint does not match the class."""
-    fitting, model_type = architecture.model_type, config.get("model_type")
-    if fitting is None:
+    known, model_type = architecture.keys, config.get("model_type")
+    if known is None:
         raise CheckpointError(
             f'{name} takes checkpoint "None" (random weights): no supported format holds its '
             "weights"
         )
+    fitting = known.family
     if model_type != fitting:
         raise CheckpointError(
             f"{name} loads checkpoints of model_type {fitting!r}, not {model_type!r}"
         )
     wanted = _whole(given)
-    for key, found in architecture.sizes(ConfigKeys(config, fitting)).items():
+    for key, found in architecture.sizes(ConfigKeys(config, known)).items():
         # Saxml rounds vocabularies up; trust the checkpoint unless VOCAB_SIZE was overridden.
         insisted = key != "VOCAB_SIZE" or given[key] != defaults[key]
         if insisted and found != wanted[key]:
@@ -182,6 +197,15 @@ def _context(own: int, given: Values, defaults: Values) -> int:
             param=f"overrides.{asked[0]}",
         )
     return min(wanted, own)
+
+
+def _sampled(name: str, beams: int) -> str:
+    if not beams:
+        return ""
+    return (
+        f"answers are sampled, or greedy with TEMPERATURE=0: Saxml's {name} searches with {beams} "
+        "beams, which is not supported"
+    )
 
 
 def _ends(given: Values, vocab: int) -> Values:

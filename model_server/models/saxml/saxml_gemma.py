@@ -35,11 +35,11 @@ def _config(values: Values, context: int) -> dict[str, Any]:
 
 
 def _sizes(keys: ConfigKeys) -> Values:
-    return saxml_llama.sizes_of(ConfigKeys(keys.all, keys.family, {"head_dim": 256}))
+    return saxml_llama.sizes_of(ConfigKeys(keys.all, keys.known, {"head_dim": 256}))
 
 
 _ARCHITECTURE = SaxmlArchitecture(
-    configure=gemma.configure, config=_config, model_type="gemma", sizes=_sizes
+    configure=gemma.configure, config=_config, keys=gemma.KEYS, sizes=_sizes
 )
 # Saxml pads the vocabulary from the published 256,000 to a multiple of 256.
 _BASE: Values = {

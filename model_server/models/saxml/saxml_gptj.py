@@ -1,7 +1,7 @@
 """Saxml's GPT-J classes, as MLPerf measured them.
 
 Source: `saxml.server.pax.lm.params.gptj`. Each loads a GPT-J checkpoint. Saxml runs a beam search
-of width 4; here answers are sampled, or greedy at TEMPERATURE 0.
+of width 4; here answers are sampled, or greedy at TEMPERATURE 0, and the listing says so.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _sizes(keys: ConfigKeys) -> Values:
 
 
 _ARCHITECTURE = SaxmlArchitecture(
-    configure=gptj.configure, config=_config, model_type="gptj", sizes=_sizes
+    configure=gptj.configure, config=_config, keys=gptj.KEYS, sizes=_sizes, beams=4
 )
 _6B: Values = {
     # 50,400 in the published checkpoint; the tokenizer has 50,257 entries.
@@ -69,8 +69,11 @@ _6B_IN_BATCHES = {**_6B, **mesh(4), "DTYPE": "bfloat16", "BATCH_SIZE": 32}
 _CLASSES: Mapping[str, Values] = {
     "GPTJ": _6B,
     "GPTJ4BF16BS32": _6B_IN_BATCHES,
-    # Token-id prompts need no class of their own here: every model takes them.
-    "GPTJ4TokenizedBF16BS32": _6B_IN_BATCHES,
+    "GPTJ4TokenizedBF16BS32": {
+        **_6B_IN_BATCHES,
+        "TOKENIZED_INPUT": True,
+        "TOKENIZED_OUTPUT": True,
+    },
 }
 
 

@@ -70,7 +70,7 @@ def _config_31(values: Values, context: int) -> dict[str, Any]:
 
 def _architecture(config: Any) -> SaxmlArchitecture:
     return SaxmlArchitecture(
-        configure=llama.configure, config=config, model_type="llama", sizes=sizes_of
+        configure=llama.configure, config=config, keys=llama.KEYS, sizes=sizes_of
     )
 
 
@@ -130,9 +130,13 @@ _LLAMA_1_AND_2: Mapping[str, Values] = {
     "LLaMA70BFP16TPUv5e32": {**_70B, **mesh(32)},
     "LLaMA70BFP16TPUv5e64": {**_70B, **mesh(64)},
     "LLaMA70BInt8TPUv5e8": _70B_MLPERF,
-    # Token-id prompts and streams need no class of their own here: every model has them.
-    "LLaMA70BInt8TokenizedInputTPUv5e8": _70B_MLPERF,
-    "LLaMA70BInt8TokenizedInputTPUv5e8Stream": _70B_MLPERF,
+    "LLaMA70BInt8TokenizedInputTPUv5e8": {**_70B_MLPERF, "TOKENIZED_INPUT": True},
+    # Saxml serves only streams of this class; here every model has both.
+    "LLaMA70BInt8TokenizedInputTPUv5e8Stream": {
+        **_70B_MLPERF,
+        "TOKENIZED_INPUT": True,
+        "TOKENIZED_OUTPUT": True,
+    },
     "LLaMA70BInt8LinearOnlyx8": {**_70B, **_INT8, **mesh(8)},
     # Requests flash decoding, for which Saxml raises NotImplementedError; here it uses our own
     # attention.

@@ -137,4 +137,6 @@ def _template(report: Report, checkpoint: Checkpoint) -> None:
     if report.tokenizer is None:  # a template needs the control tokens
         return
     template = checkpoint.chat_template()
-    report.chat_template = template and template.source
+    if template is not None:
+        report.chat_template = template.source
+        template.try_out()

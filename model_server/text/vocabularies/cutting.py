@@ -124,6 +124,13 @@ _DEEPSEEK_CODER = (
     {"type": "Digits", "individual_digits": True},
 )
 
+_FALCON = (
+    {"type": "Punctuation", "behavior": "Contiguous"},
+    GPT2_WORDS,
+    {"type": "Digits", "individual_digits": False},
+    split("[0-9][0-9][0-9]"),
+)
+
 GPT2 = Cutting((GPT2_WORDS,))
 GPT_NEOX = Cutting((GPT2_WORDS,), NFC)
 LLAMA3 = by_pattern(_LLAMA3, whole_words_first=True, adds_bos=True)
@@ -138,6 +145,8 @@ CUTTINGS: Mapping[str, Cutting] = MappingProxyType(
         "phi-2": GPT2,
         "olmo": GPT_NEOX,
         "mpt": GPT_NEOX,
+        "gpt-neox": GPT_NEOX,
+        "falcon": Cutting(_FALCON),
         "smollm": Cutting((_DIGITS, GPT2_WORDS)),
         "starcoder": Cutting((_DIGITS, GPT2_WORDS)),
         "refact": Cutting((_DIGITS, GPT2_WORDS)),

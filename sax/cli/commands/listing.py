@@ -120,7 +120,7 @@ def model_row(model: PublishedModel) -> tuple[str, ...]:
         spec.checkpoint,
         ready,
         summary(model),
-        reason(model),
+        reason(model) or "; ".join(model.notes),
     )
 
 
@@ -138,6 +138,7 @@ def details(model: PublishedModel) -> list[tuple[str, str]]:
         ("admin acl", spec.admin_acl),
         ("autoscaling", bounds(spec.autoscaling)),
         ("scaling", model.scaling_reason),
+        *(("note", note) for note in model.notes),
     ]
     lines += [("acl", f"{method}: {acl}") for method, acl in sorted(spec.acls.items()) if acl]
     lines += [("override", f"{key}={value}") for key, value in sorted(spec.overrides.items())]
@@ -154,7 +155,7 @@ def bounds(autoscaling: Autoscaling | None) -> str:
 def replica_rows(model: PublishedModel) -> list[tuple[str, ...]]:
     stages = replica_stages(model)
     return [
-        (replica.address or "(no server)", stage.text, replica.reason)
+        (replica.address or "(no server)", stage.text, replica.reason or replica.note)
         for replica, stage in zip(model.replicas, stages, strict=False)
     ]
 

@@ -12,7 +12,7 @@ import typer
 from sax.cli.terminal import open_client
 from sax.command import AsJson, Model, printable, say
 from sax.errors import SaxError
-from sax.types import GenerateRequest, Message, SamplingParams, TokenChunk
+from sax.types import MOST_PRIORITY, GenerateRequest, Message, SamplingParams, TokenChunk
 
 Temperature = Annotated[float, typer.Option(min=0, help="0 always takes the likeliest token.")]
 TopK = Annotated[int, typer.Option(min=0, help="Sample from the k likeliest tokens; 0: all.")]
@@ -23,6 +23,14 @@ TopP = Annotated[
 Seed = Annotated[int | None, typer.Option(min=0, help="The same seed gives the same text.")]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Maximum tokens to generate.")]
 Stop = Annotated[list[str] | None, typer.Option(help="Stop before this text; repeatable.")]
+Priority = Annotated[
+    int,
+    typer.Option(
+        min=-MOST_PRIORITY,
+        max=MOST_PRIORITY,
+        help="Among your own requests; the lowest comes first.",
+    ),
+]
 NoStream = Annotated[bool, typer.Option("--no-stream", help="Print the text only when complete.")]
 
 
@@ -38,6 +46,7 @@ def generate(
     seed: Seed = None,
     max_tokens: MaxTokens = 128,
     stop: Stop = None,
+    priority: Priority = 0,
     no_stream: NoStream = False,
     as_json: AsJson = False,
 ) -> None:
@@ -60,7 +69,7 @@ def generate(
         max_tokens=max_tokens,
         stop=tuple(stop or ()),
     )
-    request = GenerateRequest(model_id=model, prompt=text, sampling=sampling)
+    request = GenerateRequest(model_id=model, prompt=text, sampling=sampling, priority=priority)
     with open_client(ctx) as client:
         if as_json:
             print(json.dumps(answer_value(client.generate(request))))
@@ -116,6 +125,7 @@ def chat(
     seed: Seed = None,
     max_tokens: MaxTokens = 512,
     stop: Stop = None,
+    priority: Priority = 0,
     no_stream: NoStream = False,
 ) -> None:
     """Chat with a model.
@@ -141,7 +151,9 @@ def chat(
     with open_client(ctx) as client:
         for asked in _questions(interactive) if question is None else [_once(question)]:
             turn = Message("user", asked)
-            request = GenerateRequest(model_id=model, prompt=(*messages, turn), sampling=sampling)
+            request = GenerateRequest(
+                model_id=model, prompt=(*messages, turn), sampling=sampling, priority=priority
+            )
             try:
                 answer = print_answer(client.generate(request), stream=not no_stream)
             except SaxError as error:

@@ -56,12 +56,14 @@ def score(
 ) -> None:
     """Score how likely each suffix is after a prefix.
 
-    Prints the log-probability of each suffix, in order.
+    Prints the log-probability of each suffix, in order. A model with a chat template reads the
+    prefix as a user's message and the suffix as the assistant's answer, as Saxml's Generate does;
+    publish it with QUERY_FORMAT="raw" to score bare text.
 
     \b
     Examples:
-      sax score /sax/test/smollm2 "The capital of France is" " Paris" " Rome"
-      sax lm.score /sax/test/smollm2 "Two and two are" " four" --json
+      sax score /sax/test/smollm2 "What is the capital of France?" "It is Paris." "It is Rome."
+      sax lm.score /sax/test/raw "Two and two are" " four" --json
     """
     texts = [sys.stdin.read() if text == "-" else text for text in suffixes]
     with open_client(ctx) as client:

@@ -12,7 +12,7 @@ from sax.cli.display import Display, open_display
 from sax.cli.stages import failure, reason, replica_stages
 from sax.cli.terminal import open_async_client, open_client
 from sax.client import AsyncClient
-from sax.command import Model
+from sax.command import Model, say
 from sax.errors import DeadlineExceeded, LoadFailed
 from sax.types import PublishedModel
 
@@ -72,7 +72,11 @@ def wait_until_ready(
     async def go() -> None:
         async with open_async_client(ctx) as client:
             with open_display() as display:
-                await until_ready(client, model, display, replicas=replicas, timeout_s=timeout_s)
+                published = await until_ready(
+                    client, model, display, replicas=replicas, timeout_s=timeout_s
+                )
+        for note in published.notes:
+            say(f"note: {note}")
 
     asyncio.run(go())
 

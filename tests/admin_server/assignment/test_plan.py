@@ -91,6 +91,14 @@ def test_a_loaded_model_is_left_alone_and_is_ready():
     assert plan.models[M].current == 1
 
 
+def test_a_ready_replica_shows_what_its_server_notes_of_it():
+    noted = seen({A: [holds(S.LOADED, note="samples")], B: [holds(S.LOADED)]})
+    for wanted in (2, 3):  # the model is settled, or waits for another server
+        replicas = plan_actions(cell(spec(replicas=wanted)), noted, 9).models[M].replicas
+        notes = {replica.address: replica.note for replica in replicas}
+        assert (notes[A], notes[B]) == ("samples", "")
+
+
 def test_a_model_that_nobody_published_is_unloaded():
     plan = plan_actions(cell(), seen({A: [holds(S.LOADED)]}), 0)
     assert plan.actions == (UnloadAction(A, M, "it is no longer published"),)

@@ -46,6 +46,17 @@ def test_a_dropped_server_that_joins_again_is_no_reason_any_more():
     assert servers.view().gone == ()
 
 
+def test_a_server_that_leaves_is_forgotten_and_the_reason_names_it():
+    servers = joined(A, B)
+    assert not servers.leave(A, "zero", 5)
+    assert servers.leave(A, "one", 5)
+    assert not servers.leave(A, "one", 6)
+    assert servers.view().gone == (f"{A} began to shut down at 00:00:05 UTC",)
+    assert list(servers.view().servers) == [B]
+    assert servers.has_left(A, "one")
+    assert not servers.has_left(A, "two")
+
+
 def test_a_heartbeat_of_the_same_start_forgets_nothing():
     servers = joined(A)
     servers.begin(LoadAction(A, SPEC))

@@ -66,6 +66,58 @@ async def test_a_restart_is_noticed_from_the_status_alone(admin, start_modelet):
     assert admin.cell.servers()[0].info.incarnation == modelet.incarnation
 
 
+async def test_a_server_that_leaves_is_ready_no_more_and_its_models_go_elsewhere(
+    admin, start_modelet
+):
+    first = await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: first.holds(M))
+    second = await start_modelet()
+    second.may_load.clear()
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    admin.cell.leave(first.address, first.incarnation)
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 0)
+    assert first.holds(M)  # its requests end there by themselves
+    await eventually(lambda: second.calls == [("load", M)])
+    second.may_load.set()
+    await eventually(lambda: replica(admin).address == second.address)
+
+
+async def test_a_late_heartbeat_of_a_server_that_left_does_not_bring_it_back(admin, start_modelet):
+    modelet = await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    admin.cell.leave(modelet.address, modelet.incarnation)
+    await modelet.join(admin.port)
+    await eventually(lambda: not admin.cell.servers())
+    await asyncio.sleep(5)
+    assert admin.cell.servers() == []
+    await eventually(lambda: "began to shut down" in replica(admin).reason)
+    await modelet.stop()
+    await modelet.start()
+    await modelet.join(admin.port)
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+
+
+async def test_leaving_is_of_one_start_of_a_server(admin, start_modelet):
+    modelet = await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    admin.cell.leave(modelet.address, "the start before")
+    admin.cell.leave("127.0.0.1:1", modelet.incarnation)
+    await asyncio.sleep(5)
+    assert len(admin.cell.servers()) == 1
+
+
+async def test_a_server_whose_status_says_that_it_drains_is_ready_no_more(admin, start_modelet):
+    modelet = await start_modelet()
+    await admin.cell.publish(spec())
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 1)
+    modelet.draining = True
+    await eventually(lambda: admin.cell.find(M).ready_replicas == 0)
+    assert admin.cell.servers() == []
+
+
 async def test_a_silent_server_is_dropped_and_its_models_go_elsewhere(admin, start_modelet):
     first = await start_modelet()
     await admin.cell.publish(spec())

@@ -4,9 +4,10 @@ import math
 
 import pytest
 
-from admin_server.ledger.limits import SPEC_BYTES, check_limits, check_server
+from admin_server.ledger.limits import check_limits, check_server
 from admin_server.ledger.state import CellState, publish_record
 from sax.errors import InvalidRequest
+from sax.fields.table import SPEC_BYTES
 from sax.types import Autoscaling, ModelSpec, Placement, ServerInfo
 
 

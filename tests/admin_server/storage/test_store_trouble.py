@@ -118,7 +118,7 @@ async def assert_well(admin: Running, channel: grpc.aio.Channel) -> None:
 
 _MORE_MOODS = [
     pytest.param(mood, marks=pytest.mark.extended)
-    for mood in ("too many", "stall", "lost", "cut", "reset")
+    for mood in ("too many", "stall", "lost", "lost write", "cut", "reset")
 ]
 
 
@@ -142,7 +142,7 @@ async def test_an_admin_refuses_changes_while_its_store_fails_and_recovers_by_it
         await assert_well(admin, channel)
         kept = await listed(stub)
         # What was refused is not there, or it landed and only its answer was lost.
-        assert kept == {"before", "after"} | ({"during"} if mood == "lost" else set())
+        assert kept == {"before", "after"} | ({"during"} if mood == "lost write" else set())
     async with running(config, FAST) as again:
         assert {model.spec.model_id[10:] for model in again.cell.models()} == kept
 
@@ -215,7 +215,7 @@ async def test_every_acknowledged_change_survives_a_store_that_fails_now_and_the
     """Moods change under the changes of three clients; then the log is read anew."""
     acknowledged: set[str] = set()
     tried: set[str] = set()
-    moods = ["well", "lost", "cut", "slow down", "well", "late", "reset"]
+    moods = ["well", "lost write", "cut", "slow down", "well", "late", "reset"]
     config = replace(config, snapshot_every=5)
 
     async def publish(admin: Running, who: int) -> None:

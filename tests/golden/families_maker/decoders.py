@@ -245,10 +245,9 @@ PHI3_CASES = [
         without={"window": {"sliding_window": None}},
     ),
     Case(
-        name="phi3_longrope_short",  # served within the original context
-        config=phi3(rope_scaling=LONGROPE, original_max_position_embeddings=32),
-        without={"longrope": PLAIN_ROPE},
-        overrides={"MAX_CONTEXT": "32"},
+        name="phi3_longrope_short",  # within the original context, though served with a longer one
+        config=phi3(rope_scaling=LONGROPE, original_max_position_embeddings=24),
+        without={"longrope": PLAIN_ROPE, "short": {"original_max_position_embeddings": 23}},
     ),
     Case(
         name="phi3_longrope_long",

@@ -195,6 +195,12 @@ CASES = [
         published=published_tower,
     ),
     Case(
+        name="gemma3_caps",  # the cap of attention is stored and applied nowhere
+        config=gemma3(attn_logit_softcapping=1.0, final_logit_softcapping=2.0),
+        tokens=21,
+        without={"cap of logits": {"final_logit_softcapping": None}},
+    ),
+    Case(
         name="gemma3_rope_parameters",
         config=gemma3_rope_parameters(),
         tokens=21,

@@ -80,13 +80,15 @@ def test_a_completion_stream_tells_text_and_reason_in_one_event():
     )
 
 
-def test_offsets_of_a_completion_stream_go_on_from_chunk_to_chunk():
+def test_offsets_of_a_completion_stream_are_the_model_servers():
+    """Only it knows which tokens have no text, or less than their own."""
     events = CompletionEvents(HEAD, 0, include_usage=False)
+    first, second = (TokenLogprob(2, "</s>", b"</s>", -1.0, text_offset=n) for n in (0, 5))
     offsets = [
-        json.loads(events(TokenChunk("a", (7,), (CHOSEN,)))[6:])["choices"][0]["logprobs"]
-        for _ in range(2)
+        json.loads(events(TokenChunk("a", (2,), (one,)))[6:])["choices"][0]["logprobs"]
+        for one in (first, second)
     ]
-    assert [one["text_offset"] for one in offsets] == [[0], [1]]
+    assert [one["text_offset"] for one in offsets] == [[0], [5]]
 
 
 def test_a_stream_ends_with_its_usage_if_asked_and_done():
@@ -157,8 +159,8 @@ def test_chat_logprobs_name_token_and_rivals_with_their_bytes():
 
 
 def test_a_completion_always_tells_the_chosen_token_among_its_rivals():
-    chosen = TokenLogprob(9, "c", b"c", -3.0, (RIVAL,))
-    assert completion_logprobs((chosen,), 4) == {
+    chosen = TokenLogprob(9, "c", b"c", -3.0, (RIVAL,), 4)
+    assert completion_logprobs((chosen,)) == {
         "tokens": ["c"],
         "token_logprobs": [-3.0],
         "top_logprobs": [{"b": -2.0, "c": -3.0}],
@@ -168,5 +170,5 @@ def test_a_completion_always_tells_the_chosen_token_among_its_rivals():
 
 @pytest.mark.parametrize("logprob", [float("-inf"), -1e30])
 def test_a_token_that_cannot_be_has_a_finite_logprob(logprob: float):
-    told = completion_logprobs((TokenLogprob(1, "a", b"a", logprob),), 0)
+    told = completion_logprobs((TokenLogprob(1, "a", b"a", logprob),))
     assert told["token_logprobs"] == [-9999.0]

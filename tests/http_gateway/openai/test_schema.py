@@ -167,7 +167,6 @@ def test_every_field_of_the_openai_package_is_declared_or_decided():
         ("top_p", 0),
         ("top_p", 1.1),
         ("max_tokens", 0),
-        ("stop", ["x"] * 17),
         ("stop", [""]),
         ("seed", 2**64),
         ("seed", 1.5),
@@ -180,6 +179,39 @@ def test_a_value_out_of_range_is_refused_by_its_field(field: str, value: object)
     with pytest.raises(ValidationError) as caught:
         chat(**{field: value})
     assert caught.value.errors()[0]["loc"][0] == field
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "size", "bound"),
+    [
+        ("stop", ["x"] * 17, "17 entries", "16"),
+        ("stop", ["x" * 1025], "1025 bytes", "1024"),
+        ("stop", "\u00e9" * 513, "1026 bytes", "1024"),
+        ("stop", [1] * 1000, "1000 entries", "16"),
+        ("stop_token_ids", [1] * 129, "129 entries", "128"),
+        ("model", "m" * 201, "201 bytes", "200"),
+        ("messages", [{}] * 4097, "4097 entries", "4096"),
+        ("user", "u" * 513, "513 bytes", "512"),
+        ("metadata", dict.fromkeys(map(str, range(17)), ""), "17 entries", "16"),
+        ("metadata", {"k": "v" * 513}, "513 bytes", "512"),
+    ],
+)
+def test_a_value_that_is_too_large_is_refused_with_its_size_and_bound(
+    field: str, value: object, size: str, bound: str
+):
+    with pytest.raises(InvalidRequest) as caught:
+        chat(**{field: value}).check()
+    assert caught.value.param == field
+    assert size in caught.value.text
+    assert f"at most {bound} " in caught.value.text
+
+
+def test_unknown_fields_are_counted_and_their_names_measured():
+    with pytest.raises(InvalidRequest, match="65 unknown fields; at most 64"):
+        chat(**{f"x{i}": 1 for i in range(65)}).check()
+    with pytest.raises(InvalidRequest, match="a field name of 7800000 bytes") as caught:
+        chat(**{"x" * 7_800_000: 1}).check()
+    assert len(caught.value.text) < 200
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity"])
@@ -261,3 +293,10 @@ def test_a_completion_refuses_what_it_cannot_do(fields: dict[str, object], param
 def test_a_completion_accepts_what_changes_nothing():
     assert completion(echo=False, suffix=None, best_of=1, n=1, logprobs=2).sampling().logprobs == 2
     assert completion(n=3, best_of=3).choices == 3
+
+
+@pytest.mark.parametrize("priority", [-1001, 1001, 1.5, True])
+def test_a_priority_is_a_whole_number_within_bounds(priority: object):
+    assert chat(priority=-1000).priority == -1000
+    with pytest.raises(ValidationError, match="priority"):
+        chat(priority=priority)

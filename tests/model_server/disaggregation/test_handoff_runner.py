@@ -39,7 +39,10 @@ def test_answers_are_the_same_wherever_prompts_are_computed(data: st.DataObject)
     moved = []
     for ask in asks:
         if goes_on(ask.engine_request, limits) and (how := data.draw(st.integers(0, 2))):
-            engine_request = computed_elsewhere(ask.engine_request, pages=how == 2)
+            # One that fills the short context is never asked for: its next token turns all anew.
+            fills = len(ask.engine_request.prompt) == limits.short_context
+            pages = how == 2 and not fills
+            engine_request = computed_elsewhere(ask.engine_request, pages=pages)
             ask = Ask(engine_request, ask.turn, ask.cancel_at)
         moved.append(ask)
     trace = run(limits, moved)

@@ -37,6 +37,7 @@ from model_server.engine.types import (
 from tests.model_server.engine.fake_traffic import FakeTraffic
 
 VOCAB = 97
+GARBAGE = 96  # no token: what pages from elsewhere hold beyond the prompt
 GREEDY = Sampling(0.0, 0, 1.0, seed=0)
 
 
@@ -95,6 +96,7 @@ class FakeRunner:
         self._holders: dict[int, int] = {}  # page -> slot it was last granted to
         self._samplings = [GREEDY] * limits.slots
         self._last_tokens = [-1] * limits.slots
+        self._turned = np.zeros((limits.pages + 1, limits.page_size), bool)
 
     def launch(self, step: Step) -> PendingStep:
         """Compute a step now; its result is read later."""
@@ -134,7 +136,10 @@ class FakeRunner:
     def import_pages(self, key: int, pages: Seq[int], slot: int, token: int) -> None:
         assert self.traffic is not None
         assert set(pages) <= set(range(1, self.limits.pages + 1)), "scratch is nobody's"
-        self._memory[list(pages)] = self.traffic.take(key)
+        blocks = self.traffic.take(key)
+        self._memory[list(pages)] = blocks
+        short = self.limits.short_context
+        self._turned[list(pages)] = short is not None and (blocks != GARBAGE).sum() > short
         self._last_tokens[slot] = token
         self.imported.append(tuple(pages))
 
@@ -153,8 +158,9 @@ class FakeRunner:
     def _run(self, row: Row) -> RowResult:
         tokens = row.tokens or (self._last_tokens[row.slot],)
         for position, token in enumerate(tokens, row.start):
-            self._write(row.slot, position, token)
+            self._write(row.slot, position, token, row.long)
         seen = self._read(row.slot, row.start + len(tokens))
+        self._check_turned(row, len(seen))
         if row.yields:
             return self._sample(row.slot, seen)
         scored = range(len(seen) - len(row.targets) + 1, len(seen) + 1)
@@ -163,12 +169,23 @@ class FakeRunner:
             target_logprobs=tuple(logprob(seen[:end], target) for end, target in pairs)
         )
 
-    def _write(self, slot: int, position: int, token: int) -> None:
+    def _check_turned(self, row: Row, count: int) -> None:
+        """All tokens that a row sees are rotated alike, by the factors for their number."""
+        short = self.limits.short_context
+        turned = self._turned[self._tables[row.slot]].reshape(-1)[:count]
+        assert (turned == row.long).all(), "short and long factors are mixed"
+        if row.long:
+            assert short is not None, "a model with one list has no long factors"
+        elif short is not None:
+            assert count <= short, "a long sequence has short factors"
+
+    def _write(self, slot: int, position: int, token: int, long: bool) -> None:
         index, offset = divmod(position, self.limits.page_size)
         assert index < len(self._tables[slot]), f"slot {slot} has no page for position {position}"
         page = self._tables[slot][index]
         assert self._holders[page] == slot, f"page {page} was granted to another slot since"
         self._memory[page, offset] = token
+        self._turned[page, offset] = long
 
     def _read(self, slot: int, count: int) -> list[int]:
         pages = self._memory[self._tables[slot]]  # i64[pages of the slot, G]

@@ -6,6 +6,7 @@ import logging
 import threading
 
 import pytest
+from msgspec.structs import replace
 
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.types import EngineLimits, Sampling
@@ -247,4 +248,41 @@ def test_a_place_is_reserved_only_for_what_can_be_served(start: Start) -> None:
     engine, _ = start(FakeRunner(LIMITS))
     with pytest.raises(PromptTooLong):
         engine.reserve(ask_for(64))
+    assert engine.drain(30)
+
+
+def of(account: str) -> EngineRequest:
+    return replace(ask_for(3), account=account)
+
+
+def test_another_account_may_wait_beside_a_full_queue_but_only_with_its_share(start: Start) -> None:
+    runner = gated()
+    engine, _ = start(runner)
+    places = LIMITS.slots + LIMITS.queue
+    for _ in range(places):
+        engine.submit(of("heavy"))
+    with pytest.raises(QueueFull, match="this replica is full"):
+        engine.submit(of("heavy"))
+    for _ in range(places // 2):
+        engine.submit(of("light"))
+    with pytest.raises(QueueFull, match="this replica is full"):
+        engine.submit(of("light"))
+    engine.submit(of("third"))
+    assert runner.gate is not None
+    runner.gate.release(1000)
+    assert engine.drain(30)
+
+
+def test_a_limit_of_queued_requests_counts_one_account_and_is_named(start: Start) -> None:
+    engine, _ = start(gated(replace(LIMITS, max_running_per_account=1, max_queued_per_account=2)))
+    for _ in range(3):
+        engine.reserve(of("ann"))
+    with pytest.raises(QueueFull, match="--max_queued_per_account") as refused:
+        engine.submit(of("ann"))
+    assert refused.value.retry_after_s
+    engine.reserve(of("bob"))
+    engine.release("ann")
+    engine.reserve(of("ann"))
+    for account in ("ann", "ann", "ann", "bob"):
+        engine.release(account)
     assert engine.drain(30)

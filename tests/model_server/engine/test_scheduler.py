@@ -31,6 +31,7 @@ def limits_of(
     max_logit_rows: int = 16,
     prefill_block: int = 1,
     max_prefill_blocks: int | None = None,
+    short_context: int | None = None,
 ) -> EngineLimits:
     return EngineLimits(
         slots=slots,
@@ -41,6 +42,7 @@ def limits_of(
         max_logit_rows=max_logit_rows,
         prefill_block=prefill_block,
         max_prefill_blocks=max_prefill_blocks,
+        short_context=short_context,
     )
 
 
@@ -74,6 +76,7 @@ def some_limits(draw: st.DrawFn) -> EngineLimits:
         max_logit_rows=slots + draw(st.integers(0, 6)),
         prefill_block=block,
         max_prefill_blocks=draw(st.none() | st.integers(1, 4)),
+        short_context=draw(st.none() | st.integers(1, 20)),
     )
 
 
@@ -128,6 +131,28 @@ def test_every_sequence_gets_the_answer_it_would_get_alone(data: st.DataObject) 
     stats = trace.scheduler
     assert stats.finished + stats.cancelled == len(asks)
     assert stats.tokens == sum(len(answer.tokens) for answer in trace.answers.values())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "starts"),
+    [
+        (5, 4, [(0, False)]),  # 8 positions are computed in all, as many as fit
+        (5, 5, [(0, False), (0, True)]),
+        (8, 9, [(0, False), (0, True)]),
+        (9, 3, [(0, True)]),
+    ],
+)
+def test_a_sequence_starts_again_once_when_it_outgrows_the_short_factors(
+    prompt: int, answer: int, starts: list[tuple[int, bool]]
+) -> None:
+    """The fake runner checks that no row sees tokens of both kinds."""
+    limits = limits_of(short_context=8, token_budget=64)
+    asks = [Ask(ask_for(tuple(range(prompt)), answer)), Ask(ask_for((1, 2), 6))]
+    trace = run(limits, asks)
+    assert_answers(trace, asks)
+    rows = [row for step in trace.steps for row in step.rows if row.sequence == 1]
+    assert [(row.start, row.long) for row in rows if row.start == 0] == starts
+    assert trace.scheduler.preemptions == 0
 
 
 @st.composite

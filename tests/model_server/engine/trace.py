@@ -10,7 +10,7 @@ from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import EngineRequest, Sequence, SequenceUpdate
 from model_server.engine.types import EngineLimits, PendingStep, Row, RowResult, Step
-from tests.model_server.engine.fake_runner import FakeRunner, logprob, next_token
+from tests.model_server.engine.fake_runner import GARBAGE, FakeRunner, logprob, next_token
 from tests.model_server.engine.fake_traffic import FakeTraffic
 
 
@@ -97,8 +97,17 @@ class Trace:
         return step
 
     def _check_chunk(self, row: Row) -> None:
-        """Prompts are prefilled one after the other, in whole blocks up to their last chunk."""
-        elders = [id for id in self._unfinished if id < row.sequence]
+        """A member's prompts are prefilled one after the other, the most urgent first, in whole
+        blocks up to their last chunk.
+        """
+        mine = self._submissions[row.sequence]
+        elders = [
+            id
+            for id in self._unfinished
+            if id < row.sequence
+            and user_of(self._submissions[id]) == user_of(mine)
+            and self._submissions[id].priority <= mine.priority
+        ]
         assert all(self.answers[id].finish for id in elders), "it overtook an older prompt"
         asked, block = self._submissions[row.sequence], self.scheduler.limits.prefill_block
         scored = asked.score_from is not None
@@ -134,10 +143,15 @@ def run(limits: EngineLimits, asks: list[Ask]) -> Trace:
     return trace
 
 
+def user_of(engine_request: EngineRequest) -> tuple[str, str]:
+    """The account and its member."""
+    return engine_request.account, engine_request.member
+
+
 def pages_of(engine_request: EngineRequest, limits: EngineLimits) -> np.ndarray:
     """A prompt as another runner would have left it in its pages: beyond its end lies garbage."""
     pages = -(-len(engine_request.prompt) // limits.page_size)
-    rows = np.full(pages * limits.page_size, 96, np.int64)
+    rows = np.full(pages * limits.page_size, GARBAGE, np.int64)
     rows[: len(engine_request.prompt)] = engine_request.prompt
     return rows.reshape(pages, limits.page_size)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import socket
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -265,3 +266,30 @@ def test_models_that_would_start_their_programs_in_different_orders_are_not_held
         loader._check_order("in stages of several hosts")
     first.closed = True
     loader._check_order("in stages of several hosts")
+
+
+def test_a_checkpoint_outside_the_roots_is_refused(tmp_path: Path) -> None:
+    folder = str(write_tiny(tmp_path / "tiny"))
+    other = make_loader(replace(CONFIG, checkpoint_roots=(str(tmp_path / "other"),)))
+    with pytest.raises(CheckpointError, match="not below --checkpoint_roots") as caught:
+        other(spec(model_path="auto", checkpoint=folder, overrides={}), quiet)
+    assert caught.value.param == "checkpoint"
+
+
+def test_a_bucket_that_never_answers_ends_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        hasty = make_loader(replace(CONFIG, open_seconds=0.2))
+        with pytest.raises(
+            CheckpointError, match=r"s3://bucket/model could not be opened within 0\.2 s"
+        ):
+            hasty(spec(model_path="auto", checkpoint="s3://bucket/model", overrides={}), quiet)
+
+
+def test_a_chat_template_that_runs_away_ends_the_load_by_name(
+    loader: ModelLoader, tmp_path: Path
+) -> None:
+    folder = write_tiny(tmp_path / "tiny")
+    (folder / "chat_template.jinja").write_text("{{ messages | length | round(-100000000) }}")
+    with pytest.raises(CheckpointError, match="tiny: the chat template .* was stopped"):
+        loader(spec(model_path="auto", checkpoint=str(folder), overrides={}), quiet)

@@ -13,7 +13,7 @@ import numpy as np
 
 from model_server.kernels.paged import Kernel, PagedBatch
 from tests.model_server.models.quick import quick
-from tests.model_server.tiny import PAGE, empty_pages
+from tests.model_server.tiny import PAGE, empty_pages, long_mark
 
 
 def logits_in_steps(
@@ -29,7 +29,8 @@ def logits_in_steps(
         at, kind = np.arange(first, first + count), (count, index < len(chunks))
         batch, skipped = _batch(at, len(prompt), kernel, prefill=kind[1])
         tokens, positions = (
-            jnp.asarray(np.pad(a, (skipped, 0)), jnp.int32) for a in (prompt[at], at)
+            jnp.asarray(np.pad(a, (skipped, 0)), jnp.int32)
+            for a in (prompt[at], at + long_mark(recipe, len(prompt)))
         )
         inputs = (module, tokens, positions, pages, batch)
         if kind not in programs:

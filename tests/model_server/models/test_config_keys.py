@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from model_server.models.config_keys import ConfigKeys
+from model_server.models.known_keys import KnownKeys
 from sax.errors import CheckpointError
 
 DEFAULTS = {"window": 8, "cap": 50.0}
+KNOWN = KnownKeys("gemma2", ("window", "cap", "bias", "kind"), {})
 
 
 def keys(**config: Any) -> ConfigKeys:
-    return ConfigKeys(config, "gemma2", DEFAULTS)
+    return ConfigKeys(config, KNOWN, DEFAULTS)
 
 
 def test_defaults_hold_for_absent_keys_and_not_for_null_ones() -> None:

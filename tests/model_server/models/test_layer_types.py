@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_server.models.config_keys import ConfigKeys, sliding_layers, windows_of
+from model_server.models.families import mistral
 from sax.errors import CheckpointError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def keys(layers: int, layer_types: Any) -> ConfigKeys:
-    return ConfigKeys({"num_hidden_layers": layers, "layer_types": layer_types}, "mistral")
+    return ConfigKeys({"num_hidden_layers": layers, "layer_types": layer_types}, mistral.KEYS)
 
 
 @given(slides=st.lists(st.booleans(), min_size=1, max_size=9))

@@ -13,7 +13,7 @@ from sax.errors import AdminUnavailable
 from sax.proto import admin_pb2, admin_pb2_grpc
 from sax.types import ServerInfo
 from sax.wire.codec import decode_join
-from sax.wire.rpc import SERVER_OPTIONS
+from sax.wire.rpc import server_options
 from tests.model_server.fake_server import until
 
 INFO = ServerInfo(
@@ -32,8 +32,12 @@ class CountingAdmin(admin_pb2_grpc.AdminServicer):
 
     def __init__(self) -> None:
         self.joins: list[ServerInfo] = []
+        self.left: list[ServerInfo] = []
 
     async def Join(self, request: Any, context: Any) -> admin_pb2.JoinResponse:
+        if request.leaving:
+            self.left.append(decode_join(request))
+            return admin_pb2.JoinResponse()
         self.joins.append(decode_join(request))
         return admin_pb2.JoinResponse()
 
@@ -41,7 +45,7 @@ class CountingAdmin(admin_pb2_grpc.AdminServicer):
 @asynccontextmanager
 async def admin_on(port: int) -> AsyncIterator[tuple[CountingAdmin, int]]:
     admin = CountingAdmin()
-    server = grpc.aio.server(options=SERVER_OPTIONS)
+    server = grpc.aio.server(options=server_options())
     admin_pb2_grpc.add_AdminServicer_to_server(admin, server)
     port = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
@@ -118,3 +122,21 @@ async def test_not_knowing_where_the_admin_is_does_not_end_the_heartbeat() -> No
 
     async with admin_on(0) as (admin, port), joining(nowhere):
         await until(lambda: bool(admin.joins))
+
+
+async def test_a_server_that_joined_says_when_it_leaves() -> None:
+    async with admin_on(0) as (admin, port):
+
+        async def where() -> str:
+            return f"127.0.0.1:{port}"
+
+        joiner = Joiner(where, lambda: INFO)
+        await joiner.leave()
+        assert admin.left == []  # it had not joined
+        task = asyncio.create_task(joiner.run())
+        await until(lambda: bool(admin.joins))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await joiner.leave()
+        assert admin.left == [INFO]
+    await joiner.leave()  # the admin is gone: no error

@@ -1,17 +1,24 @@
 """Saxml's LMService over real gRPC, with arithmetic models."""
 
 import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 
+from model_server.loading.loaded import AnyLoaded, Loaded
+from model_server.text.chat_template import ChatTemplate
+from model_server.text.tokenizer import HfTokenizer
+from model_server.text.vocabularies.sentence_piece import PieceKind, Pieces, sentence_piece
 from sax.errors import (
     InvalidRequest,
     UnsupportedParameter,
 )
 from sax.proto import common_pb2, lm_pb2, modelet_pb2
-from sax.types import SamplingParams
+from sax.types import ModelSpec, Progress, SamplingParams
 from tests.model_server.engine.fake_runner import logprob
 from tests.model_server.fake_model import FakeModels, answer_to, text_of
 from tests.model_server.fake_server import (
@@ -21,6 +28,31 @@ from tests.model_server.fake_server import (
     serving,
     until,
 )
+
+
+class Changed(FakeModels):
+    """The arithmetic model with other facts about it."""
+
+    def __init__(self, **changes: Any) -> None:
+        super().__init__()
+        self._changes = changes
+
+    def __call__(self, spec: ModelSpec, report: Callable[[Progress], None]) -> AnyLoaded:
+        loaded = super().__call__(spec, report)
+        assert isinstance(loaded, Loaded)
+        return replace(loaded, **self._changes)
+
+
+def unigram(pieces: list[str]) -> str:
+    """A tokenizer.json of SentencePiece's kind with these pieces."""
+    settings = Pieces(
+        unigram=True,
+        texts=[*pieces, "<unk>"],
+        scores=[-1.0] * (len(pieces) + 1),
+        kinds=[*[PieceKind.NORMAL] * len(pieces), PieceKind.UNKNOWN],
+        byte_fallback=False,
+    )
+    return sentence_piece(settings).serialized()
 
 
 async def test_generate_answers_as_saxml_does() -> None:
@@ -39,6 +71,82 @@ async def test_a_query_to_a_chat_model_is_a_users_turn() -> None:
         reply = await served.lm.Generate(lm_request(per_example_max_decode_steps=6))
         tokens = answer_to("user: hi\nassistant: ", 6)
         assert reply.texts[0].text == text_of(tokens)
+
+
+async def test_an_answer_continues_its_text_and_a_chats_answer_begins_one() -> None:
+    """Every token of this vocabulary is a word with a space before it, as in SentencePiece."""
+    letters = [f"\u2581{chr(0x100 + place)}" for place in range(256)]
+    words = HfTokenizer(unigram(letters))
+    (first, *rest) = answer_to([*words.encode("\u0105")], 4)
+    texts = "".join(f" {chr(0x100 + token)}" for token in (first, *rest))
+    async with serving(Changed(tokenizer=words)) as served:
+        request = lm_request("\u0105", per_example_max_decode_steps=4)
+        assert (await served.lm.Generate(request)).texts[0].text == texts
+        streamed = [reply.items[0].text async for reply in served.lm.GenerateStream(request)]
+        assert "".join(streamed) == texts
+    template = ChatTemplate("{{ messages[0].content }}")
+    chat = Changed(tokenizer=words, chat_queries=True, chat_template=template)
+    async with serving(chat) as served:
+        assert (await served.lm.Generate(request)).texts[0].text == texts.removeprefix(" ")
+
+
+async def test_eos_id_is_one_sequence_that_ends_an_answer_and_stays_in_it() -> None:
+    tokens = answer_to("hi", 8)
+    async with serving(FakeModels()) as served:
+        request = lm_request(per_example_max_decode_steps=8)
+        for sequence, count in [(tokens[2:4], 4), (tokens[3:1:-1], 8), ((*b"hi", tokens[0]), 1)]:
+            request.extra_inputs.tensors["eos_id"].values[:] = [0.0, *sequence]
+            reply = await served.lm.Generate(request)
+            assert reply.texts[0].text == text_of(tokens[:count])
+        await until(lambda: served.servable().stats().slots_used == 0)
+
+
+async def test_a_model_of_token_ids_takes_and_gives_them() -> None:
+    tokens = answer_to([5, 6, 7], 4)
+    ids = Changed(tokenized_input=True, tokenized_output=True)
+    async with serving(ids) as served:
+        request = lm_request("5,6, 7", per_example_max_decode_steps=4)
+        reply = await served.lm.Generate(request)
+        assert reply.texts[0].text == ",".join(map(str, tokens))
+        text = ""
+        async for reply in served.lm.GenerateStream(request):
+            text = text[: reply.items[0].prefix_len] + reply.items[0].text
+        assert text == ",".join(map(str, tokens))
+        error = await error_of(served.lm.Generate(lm_request("five")))
+        assert isinstance(error, InvalidRequest)
+        assert error.param == "text"
+        score = lm_pb2.ScoreRequest(model_key=MODEL, prefix="5,6", suffix=["7,8", "7"])
+        second, first = (await served.lm.Score(score)).logp
+        assert first == pytest.approx(logprob([5, 6], 7))
+        assert second == pytest.approx(first + logprob([5, 6, 7], 8))
+        score.suffix[:] = ["7,256"]
+        error = await error_of(served.lm.Score(score))
+        assert isinstance(error, InvalidRequest)
+        assert error.param == "suffix"
+
+
+async def test_a_model_of_token_ids_may_answer_text() -> None:
+    async with serving(Changed(tokenized_input=True)) as served:
+        reply = await served.lm.Generate(lm_request("104,105", per_example_max_decode_steps=4))
+        assert reply.texts[0].text == text_of(answer_to("hi", 4))
+
+
+@pytest.mark.parametrize("chat", [True, False])
+async def test_score_reads_its_prefix_as_generate_does(chat: bool) -> None:
+    async with serving(FakeModels(chat_queries=chat)) as served:
+        request = lm_request(per_example_max_decode_steps=6)
+        (answer,) = (await served.lm.Generate(request)).texts
+        score = lm_pb2.ScoreRequest(model_key=MODEL, prefix=request.text, suffix=[answer.text])
+        assert list((await served.lm.Score(score)).logp) == pytest.approx([answer.score])
+
+
+async def test_a_score_in_a_chat_needs_a_message() -> None:
+    async with serving(FakeModels(chat_queries=True)) as served:
+        score = lm_pb2.ScoreRequest(model_key=MODEL, prefix="", suffix=["a"])
+        error = await error_of(served.lm.Score(score))
+        assert isinstance(error, InvalidRequest)
+        assert error.param == "prefix"
+        assert 'QUERY_FORMAT="raw"' in error.text
 
 
 async def test_generate_gives_its_samples_best_first_and_a_seed_repeats_them() -> None:

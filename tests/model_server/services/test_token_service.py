@@ -130,6 +130,37 @@ async def test_a_bad_request_fails_alone_and_the_stream_lives_on() -> None:
         assert stream.text(5) == text_of(answer_to("hi", 3))
 
 
+async def test_a_caller_that_asks_for_beats_gets_them_while_nothing_happens() -> None:
+    gate = threading.Semaphore(0)
+    async with serving(FakeModels(gate=gate)) as served:
+        stream = Stream(served)
+        await stream.ask(1, max_tokens=20)
+        await stream.call.write(tokens_pb2.ToServer(beats=True))
+        for _ in range(2):
+            message = await stream.call.read()
+            assert (message.beats, len(message.chunks)) == (True, 0)
+        await stream.call.write(tokens_pb2.ToServer(beats=False))
+        gate.release(1000)
+        chunks: list[tokens_pb2.Chunk] = []
+        while not chunks or not chunks[-1].finish_reason:
+            chunks.extend((await stream.call.read()).chunks)
+        assert len(chunks) == 20
+        await stream.call.done_writing()
+        assert not await stream.read()
+
+
+async def test_a_caller_that_does_not_ask_for_beats_gets_none() -> None:
+    gate = threading.Semaphore(0)
+    async with serving(FakeModels(gate=gate)) as served:
+        asking, other = Stream(served), Stream(served)
+        await other.ask(1, max_tokens=3)
+        await asking.call.write(tokens_pb2.ToServer(beats=True))
+        for _ in range(2):
+            assert (await asking.call.read()).beats
+        gate.release(1000)
+        await other.until_over(1)  # fails on a message without chunks
+
+
 async def test_a_number_in_use_ends_the_stream_by_name() -> None:
     gate = threading.Semaphore(0)
     async with serving(FakeModels(gate=gate)) as served:
@@ -158,6 +189,25 @@ async def test_a_full_queue_refuses_with_the_time_to_come_back() -> None:
         assert "sax-retry-after" in dict(await refused.trailing_metadata())
         gate.release(1000)
         await stream.until_over(*range(room))
+
+
+async def test_a_request_with_a_field_that_is_too_large_fails_alone() -> None:
+    async with serving(FakeModels()) as served:
+        stream = Stream(served)
+        await stream.ask(1, stop=("x" * 1025,))
+        await stream.ask(2, model="m" * 201)
+        await stream.ask(3, stop_token_ids=(1,) * 129)
+        await stream.ask(4, "x" * (5 << 20))
+        await stream.ask(5, max_tokens=3)
+        await stream.until_over(1, 2, 3, 4, 5)
+        assert {id: error.param for id, error in stream.failures.items()} == {
+            1: "stop",
+            2: "model_key",
+            3: "stop_token_ids",
+            4: "prompt",
+        }
+        assert "1025 bytes; at most 1024" in stream.failures[1].text
+        assert len(stream.tokens(5)) == 3
 
 
 async def test_a_cancel_frees_slot_and_pages_within_one_step() -> None:

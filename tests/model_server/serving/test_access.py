@@ -144,7 +144,7 @@ async def test_a_refusal_names_who_what_and_whom_to_ask(tmp_path: Path) -> None:
 
 async def test_the_requests_of_one_stream_are_each_for_their_own_user(tmp_path: Path) -> None:
     async with guarded(tmp_path, lm__generate_stream="alice") as (served, people, _):
-        stream = Stream(served)
+        stream = Stream(served, opener=people.tokens["admin"])
         for id, who in enumerate(EVERYONE):
             with acting_as(people.tokens.get(who, who)):
                 await stream.ask(id)
@@ -175,9 +175,10 @@ async def test_a_stream_may_be_opened_in_someones_name_but_a_bad_one_may_not(
 
         await ask("alice")
         await ask("bob")
-        await ask("")
-        with pytest.raises(grpc.aio.AioRpcError, match="not valid"):
-            await ask("stranger")
+        for who, why in (("stranger", "not valid"), ("", "requires authentication")):
+            call = served.tokens.Stream(metadata=people.metadata(who))
+            assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert why in await call.details()
 
 
 async def test_an_embedder_is_guarded_by_either_way_to_it(tmp_path: Path) -> None:
@@ -280,7 +281,7 @@ async def test_a_change_of_lists_is_in_force_at_once_and_loads_nothing(
 async def test_what_runs_when_its_user_is_shut_out_may_end(tmp_path: Path) -> None:
     slow = FakeModels(delay_s=0.01)
     async with guarded(tmp_path, models=slow, lm__generate="alice") as (served, people, _):
-        stream = Stream(served)
+        stream = Stream(served, opener=people.tokens["admin"])
         with acting_as(people.tokens["alice"]):
             await stream.ask(1, max_tokens=50)
             await stream.read()
@@ -370,6 +371,18 @@ async def test_an_open_model_server_that_others_reach_warns_loudly(
     caplog.set_level(logging.WARNING)
     async with serving(FakeModels(), host=host):
         assert ("OPEN TO EVERYONE" in caplog.text) == warns
+
+
+@pytest.mark.parametrize(
+    ("host", "roots", "warns"),
+    [("127.0.0.1", (), False), ("0.0.0.0", (), True), ("0.0.0.0", ("/models",), False)],
+)
+async def test_a_model_server_that_others_reach_warns_without_checkpoint_roots(
+    caplog: pytest.LogCaptureFixture, host: str, roots: tuple[str, ...], warns: bool
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with serving(FakeModels(), host=host, checkpoint_roots=roots):
+        assert ("--checkpoint_roots" in caplog.text) == warns
 
 
 async def test_a_closed_model_server_without_a_token_says_that_it_may_not_join(

@@ -1,18 +1,20 @@
 """Tokens become chunks: whole characters, counts, scores, stop strings."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from model_server.engine.types import RowResult
 from model_server.serving.detokenizer import Detokenizer
-from model_server.text.tokenizer import ByteTokenizer
-from sax.types import TokenChunk
+from model_server.text.tokenizer import ByteTokenizer, Tokenizer
+from sax.types import SamplingParams, TokenChunk
+from tests.model_server.text.every_tokenizer import KINDS, tokenizer_of
 
 TOKENIZER = ByteTokenizer(256)
 
 
 def answer(stop: tuple[str, ...] = (), logprobs: int | None = None) -> Detokenizer:
-    return Detokenizer(TOKENIZER, stop=stop, prompt_tokens=3, logprobs=logprobs)
+    return Detokenizer(TOKENIZER, b"abc", SamplingParams(stop=stop, logprobs=logprobs))
 
 
 def push_all(made: Detokenizer, tokens: bytes, finish: str) -> list[TokenChunk]:
@@ -90,3 +92,77 @@ def test_without_logprobs_there_are_none() -> None:
 def test_the_pieces_add_up_to_the_text(text: str) -> None:
     chunks = push_all(answer(), text.encode(), "length")
     assert "".join(chunk.text for chunk in chunks) == text
+
+
+LOGPROBS = SamplingParams(logprobs=0)
+
+
+def chunks_of(made: Detokenizer, ids: list[int]) -> list[TokenChunk]:
+    ends = [*[None] * (len(ids) - 1), "length"]
+    return [made.push(RowResult(i, -0.5), end) for i, end in zip(ids, ends, strict=True)]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "converted, legacy", "byte level"])
+def test_an_answer_that_continues_a_text_keeps_its_first_space(kind: str) -> None:
+    tokenizer = tokenizer_of(kind)
+    prompt, ids = tokenizer.encode("went to the"), tokenizer.encode_continuation(" park.")
+    chunks = chunks_of(Detokenizer(tokenizer, prompt, LOGPROBS), ids)
+    assert "".join(chunk.text for chunk in chunks) == " park."
+    named = [entry for chunk in chunks for entry in chunk.logprobs]
+    assert b"".join(entry.token_bytes for entry in named) == b" park."
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "converted, legacy"])
+def test_a_chats_answer_is_a_text_of_its_own(kind: str) -> None:
+    tokenizer = tokenizer_of(kind)
+    ids = tokenizer.encode("park.", add_bos=False)
+    made = Detokenizer(tokenizer, tokenizer.encode("went to the"), LOGPROBS, own_text=True)
+    assert "".join(chunk.text for chunk in chunks_of(made, ids)) == "park."
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(ids=st.lists(st.integers(0, 255), min_size=1, max_size=12), own_text=st.booleans())
+def test_the_offset_of_a_token_is_the_length_of_the_text_before_it(
+    kind: str, ids: list[int], own_text: bool
+) -> None:
+    """Also after control tokens, which have no text, and inside a character of several tokens."""
+    tokenizer: Tokenizer = tokenizer_of(kind)
+    made = Detokenizer(tokenizer, tokenizer.encode("the"), LOGPROBS, own_text=own_text)
+    seen = 0
+    for chunk in chunks_of(made, ids):
+        (entry,) = chunk.logprobs
+        assert entry.text_offset == seen
+        seen += len(chunk.text)
+
+
+def test_offsets_count_text_that_a_stop_string_holds_back() -> None:
+    made = Detokenizer(TOKENIZER, b"abc", SamplingParams(stop=("bd",), logprobs=0))
+    entries = [chunk.logprobs[0] for chunk in push_all(made, b"abc", "length")]
+    assert [entry.text_offset for entry in entries] == [0, 1, 2]
+
+
+def stopped(prompt: bytes, tokens: bytes, *sequence: int) -> list[TokenChunk]:
+    return push_all(
+        Detokenizer(TOKENIZER, prompt, SamplingParams(stop_sequence=sequence)), tokens, "length"
+    )
+
+
+def test_a_stop_sequence_ends_the_answer_and_stays_in_it() -> None:
+    chunks = stopped(b"", b"abcabd", *b"ab")
+    assert "".join(chunk.text for chunk in chunks) == "ab"
+    assert (chunks[-1].finish_reason, chunks[-1].completion_tokens) == ("stop", 2)
+    assert chunks[-1].score == -1.0
+
+
+def test_one_token_of_a_stop_sequence_alone_ends_nothing() -> None:
+    assert stopped(b"", b"bbaa", *b"ab")[-1].finish_reason == "length"
+
+
+def test_a_stop_sequence_may_begin_in_the_prompt() -> None:
+    assert stopped(b"xa", b"bcd", *b"ab")[-1].completion_tokens == 1
+
+
+def test_text_held_back_leaves_with_the_stop_sequence() -> None:
+    sampling = SamplingParams(stop=("bX",), stop_sequence=tuple(b"ab"))
+    chunks = push_all(Detokenizer(TOKENIZER, b"", sampling), b"abc", "length")
+    assert [chunk.text for chunk in chunks] == ["a", "b"]

@@ -7,15 +7,19 @@ import pytest
 
 from model_server.engine.engine import EngineRequest
 from model_server.serving.engine_request import (
+    check_asker,
     check_sampling,
     make_engine_request,
+    of_caller,
     prompt_ids,
     sample_seeds,
     score_engine_request,
 )
+from model_server.serving.rendered_chat import Prompt, RenderedChat
 from model_server.text.tokenizer import ByteTokenizer
+from sax.auth.acl import ANYONE, Principal
 from sax.errors import InvalidRequest
-from sax.types import GenerateRequest, Message, ModelSpec, SamplingParams
+from sax.types import GenerateRequest, ModelSpec, SamplingParams
 from tests.model_server.fake_model import LIMITS, FakeModels
 
 MODEL = "/sax/test/fake"
@@ -44,7 +48,7 @@ LOADED = FakeModels()(SPEC, lambda progress: None)
         ("stop_token_ids", (-1,)),
     ],
 )
-def test_a_field_out_of_range_is_refused_by_name(field: str, value: object) -> None:
+def test_a_field_out_of_range_is_refused_by_name(field: str, value: object):
     with pytest.raises(InvalidRequest) as caught:
         check_sampling(replace(SamplingParams(), **{field: value}), vocab_size=256)
     assert caught.value.param == field
@@ -63,7 +67,7 @@ def test_the_ends_of_every_range_pass() -> None:
 def test_a_prompt_is_text_ids_or_a_chat() -> None:
     assert prompt_ids("hi", LOADED) == [104, 105]
     assert prompt_ids((1, 2), LOADED) == [1, 2]
-    chat = prompt_ids((Message("user", "hi"),), LOADED)
+    chat = prompt_ids(RenderedChat("user: hi\nassistant: "), LOADED)
     assert bytes(chat) == b"user: hi\nassistant: "
 
 
@@ -73,9 +77,9 @@ def test_an_empty_prompt_is_refused(prompt: str | tuple[int, ...]) -> None:
         prompt_ids(prompt, LOADED)
 
 
-@pytest.mark.parametrize("prompt", ["hi", (1, 104), (Message("user", "hi"),)])
+@pytest.mark.parametrize("prompt", ["hi", (1, 104), RenderedChat("hi")])
 def test_a_token_that_the_model_has_no_row_for_is_refused(
-    prompt: str | tuple[int, ...] | tuple[Message, ...],
+    prompt: Prompt | RenderedChat,
 ) -> None:
     assert prompt_ids(prompt, replace(LOADED, vocab=200))
     with pytest.raises(InvalidRequest, match=r"no embedding for: its ids go to 103"):
@@ -85,12 +89,6 @@ def test_a_token_that_the_model_has_no_row_for_is_refused(
 def test_an_id_outside_the_vocabulary_is_refused_with_both_numbers() -> None:
     with pytest.raises(InvalidRequest, match="token 256: give ids from 0 to 255"):
         prompt_ids((1, 256), LOADED)
-
-
-def test_a_chat_needs_a_template() -> None:
-    with pytest.raises(InvalidRequest, match="no chat template") as caught:
-        prompt_ids((Message("user", "hi"),), replace(LOADED, chat_template=None))
-    assert caught.value.param == "messages"
 
 
 def submission_of(sampling: SamplingParams) -> EngineRequest:
@@ -139,3 +137,20 @@ def test_samples_have_different_seeds_and_the_first_is_the_callers() -> None:
     assert seeds == sample_seeds(5, 4)
     assert sample_seeds(None, 1) != sample_seeds(None, 1)
     assert all(0 <= seed < 2**64 for seed in sample_seeds(2**64 - 1, 4))
+
+
+def test_a_turn_is_the_principals_and_an_account_that_it_names_only_divides_it() -> None:
+    scored = score_engine_request([1], [2])
+    verified = of_caller(scored, Principal("gateway"), "10.0.0.7")
+    assert (verified.account, verified.member) == ("gateway", "10.0.0.7")
+    anonymous = of_caller(scored, ANYONE, "10.0.0.7")
+    assert (anonymous.account, anonymous.member) == ("10.0.0.7", "")
+
+
+@pytest.mark.parametrize(("field", "value"), [("priority", 1001), ("account", "a" * 257)])
+def test_a_priority_or_an_account_out_of_range_is_refused_by_name(
+    field: str, value: object
+) -> None:
+    with pytest.raises(InvalidRequest, match=f"^{field} (is|has) ") as refused:
+        check_asker(GenerateRequest(model_id="m", prompt="hi", **{field: value}))  # pyright: ignore
+    assert refused.value.param == field

@@ -1,7 +1,8 @@
 """The request handler in one process: no wire, arithmetic models."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -14,8 +15,15 @@ from model_server.serving.handler import GENERATE_STREAM, Handler
 from model_server.serving.metrics import ModelServerMetrics
 from model_server.serving.servables import Servables
 from model_server.text.tokenizer import ByteTokenizer, IncrementalDecoder
-from sax.errors import Internal, InvalidRequest, NotLoaded, SaxError, ShuttingDown
-from sax.types import GenerateRequest, ModelSpec, SamplingParams, TokenChunk
+from sax.errors import (
+    Internal,
+    InvalidRequest,
+    NotLoaded,
+    PromptTooLong,
+    SaxError,
+    ShuttingDown,
+)
+from sax.types import GenerateRequest, Message, ModelSpec, SamplingParams, TokenChunk
 from tests.model_server.fake_model import FakeModels, answer_to, text_of
 from tests.model_server.fake_server import until
 
@@ -43,14 +51,38 @@ class BadTokenizer(ByteTokenizer):
 
     made = 0
 
-    def decoder(self) -> IncrementalDecoder:
+    def decoder(self, after: Sequence[int] = ()) -> IncrementalDecoder:
         self.made += 1
-        return BadDecoder() if self.made == 1 else super().decoder()
+        return BadDecoder() if self.made == 1 else super().decoder(after)
 
 
 class BadTokenizerModels(FakeModels):
     def __call__(self, spec: ModelSpec, report: object) -> Loaded:
         return replace(super().__call__(spec, lambda progress: None), tokenizer=BadTokenizer(256))
+
+
+class HeldTokenizer(ByteTokenizer):
+    """Encodes long texts only once it is let go, and counts the characters that it encodes."""
+
+    def __init__(self) -> None:
+        super().__init__(256)
+        self.go = threading.Event()
+        self.seen = 0
+
+    def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
+        self.seen += len(text)
+        if len(text) > 2000:
+            assert self.go.wait(30)
+        return super().encode(text, add_bos=add_bos)
+
+
+class HeldTokenizerModels(FakeModels):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokenizer = HeldTokenizer()
+
+    def __call__(self, spec: ModelSpec, report: object) -> Loaded:
+        return replace(super().__call__(spec, lambda progress: None), tokenizer=self.tokenizer)
 
 
 class ScoreOnlyModels(FakeModels):
@@ -101,8 +133,8 @@ def text(chunks: list[TokenChunk | SaxError]) -> str:
 async def test_a_bug_in_one_answer_fails_that_answer_alone() -> None:
     async with handling(BadTokenizerModels()) as handler:
         connection = TokenStream(handler, GENERATE_STREAM)
-        await connection.start(1, question())
-        await connection.start(2, question())
+        connection.start(1, question())
+        connection.start(2, question())
         out = await collect(connection)
         assert isinstance(out[1][-1], Internal)
         assert "KeyError" not in out[1][-1].text
@@ -114,16 +146,72 @@ async def test_a_long_prompt_is_answered_like_a_short_one() -> None:
     prompt = "x" * 400
     async with handling(FakeModels()) as handler:
         connection = TokenStream(handler, GENERATE_STREAM)
-        await connection.start(1, question(prompt))
+        connection.start(1, question(prompt))
         assert text((await collect(connection))[1]) == text_of(answer_to(prompt, 5))
         ids, _ = await handler.tokenize(MODEL, "y" * 5000)
         assert ids == [ord("y")] * 5000
 
 
+async def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
+    models = HeldTokenizerModels()
+    async with handling(models) as handler:
+        connection = TokenStream(handler, GENERATE_STREAM)
+        connection.start(1, question("x" * 2500))
+        connection.start(2, question("hi"))
+        assert {id for id, _ in await connection.take()} == {2}
+        models.tokenizer.go.set()
+        out = await collect(connection)
+        assert isinstance(out[1][-1], PromptTooLong)  # what the engine says of 2,500 tokens
+
+
+async def test_a_prompt_that_is_being_encoded_is_cancelled_without_waiting_for_it() -> None:
+    models = HeldTokenizerModels()
+    async with handling(models) as handler:
+        connection = TokenStream(handler, GENERATE_STREAM)
+        connection.start(1, question("x" * 2500))
+        await until(lambda: models.tokenizer.seen > 0)
+        connection.cancel(1)
+        connection.start(1, question("hi"))  # the id is free again
+        assert text((await collect(connection))[1]) == text_of(answer_to("hi", 5))
+        assert await handler.admission.drain(5)
+        models.tokenizer.go.set()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "param"),
+    [
+        ("x" * 70_000, "prompt"),
+        ("\u4f60" * 22_000, "prompt"),
+        ((Message("user", "x" * 70_000),), "messages"),
+        ((Message("user", ""),) * 9_000, "messages"),
+    ],
+    ids=["text", "wide", "chat", "empty messages"],
+)
+async def test_what_cannot_fit_the_context_is_refused_without_encoding_it(
+    prompt: str | tuple[Message, ...], param: str
+) -> None:
+    models = HeldTokenizerModels()
+    async with handling(models) as handler:
+        with pytest.raises(PromptTooLong, match="65536 fit this model's context of 512") as caught:
+            await handler.tokenize(MODEL, prompt)
+        assert (caught.value.param, models.tokenizer.seen) == (param, 0)
+
+
+async def test_a_text_of_many_tokens_is_refused_after_its_first_piece() -> None:
+    models = HeldTokenizerModels()
+    models.tokenizer.go.set()
+    async with handling(models) as handler:
+        with pytest.raises(PromptTooLong, match="context holds 512"):
+            await handler.tokenize(MODEL, "x" * 65_000)
+        assert models.tokenizer.seen < 65_000
+        with pytest.raises(PromptTooLong):
+            await handler.score(MODEL, "x" * 65_000, ["a"])
+
+
 async def test_a_method_the_model_does_not_serve_is_refused_with_those_it_does() -> None:
     async with handling(ScoreOnlyModels()) as handler:
         with pytest.raises(InvalidRequest, match="does not serve lm.generate_stream; it serves"):
-            await handler.start(question(), GENERATE_STREAM, print)
+            handler.start(question(), GENERATE_STREAM, print)
         assert await handler.score(MODEL, "a", ["b"])
 
 
@@ -137,11 +225,11 @@ async def test_a_score_of_a_token_without_an_embedding_is_refused() -> None:
 async def test_draining_waits_for_what_runs_and_refuses_what_comes() -> None:
     async with handling(FakeModels(delay_s=0.005)) as handler:
         connection = TokenStream(handler, GENERATE_STREAM)
-        await connection.start(1, question(max_tokens=20))
+        connection.start(1, question(max_tokens=20))
         draining = asyncio.create_task(handler.admission.drain(30))
         await asyncio.sleep(0)
         with pytest.raises(ShuttingDown):
-            await handler.start(question(), GENERATE_STREAM, print)
+            handler.start(question(), GENERATE_STREAM, print)
         assert not draining.done()
         assert len((await collect(connection))[1]) == 20
         assert await draining
@@ -150,7 +238,7 @@ async def test_draining_waits_for_what_runs_and_refuses_what_comes() -> None:
 async def test_draining_gives_up_after_its_time() -> None:
     async with handling(FakeModels(delay_s=0.01)) as handler:
         connection = TokenStream(handler, GENERATE_STREAM)
-        await connection.start(1, question(max_tokens=500))
+        connection.start(1, question(max_tokens=500))
         assert not await handler.admission.drain(0.01)
         connection.close()
 
@@ -159,7 +247,7 @@ async def test_a_closed_connection_leaves_nothing_running_and_nothing_pending() 
     async with handling(FakeModels(delay_s=0.01)) as handler:
         connection = TokenStream(handler, GENERATE_STREAM)
         for id in range(3):
-            await connection.start(id, question(max_tokens=500))
+            connection.start(id, question(max_tokens=500))
         connection.close()
         connection.close()
         assert await connection.take() == []

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from model_server.disaggregation import mirror
@@ -15,7 +16,7 @@ from model_server.disaggregation.handoff import encode_ask
 from model_server.disaggregation.prefill_server import PrefillServer
 from model_server.engine.sequence import EngineRequest
 from model_server.engine.types import Sampling
-from model_server.serving.remote_prefill import worthwhile
+from model_server.serving.remote_prefill import is_remote, worthwhile
 from sax.errors import InvalidRequest, QueueFull, SaxError, UnsupportedParameter
 from sax.proto import prefill_pb2, prefill_pb2_grpc
 from tests.model_server.engine.fake_runner import GREEDY
@@ -25,6 +26,15 @@ from tests.model_server.fake_server import MODEL, Served, Stream, error_of, serv
 PROMPT = "it was a bright cold day in April, and the clocks were striking thirteen; " * 2
 PAGES = -(-len(PROMPT) // LIMITS.page_size)
 assert len(PROMPT) >= worthwhile(LIMITS)
+
+
+def test_a_prompt_that_fills_the_short_context_is_computed_here() -> None:
+    length = worthwhile(LIMITS)
+    assert is_remote(length, LIMITS)
+    assert not is_remote(length - 1, LIMITS)
+    short = msgspec.structs.replace(LIMITS, short_context=length)
+    assert not is_remote(length, short)
+    assert is_remote(length + 1, short)
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,14 @@
 """Templates render as transformers renders them, and a hostile one ends in an error."""
 
+import asyncio
+
 import pytest
 
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.control_tokens import MARK
-from sax.errors import CheckpointError, InvalidRequest
+from sax.errors import CheckpointError, InvalidRequest, Unavailable
 from sax.types import Message
+from tests.model_server.text.reference_jinja import reference_render
 
 HELLO = [Message("user", "hello")]
 
@@ -137,7 +140,7 @@ def test_a_template_that_would_not_end_or_fit_is_stopped(source: str) -> None:
     [
         ("{% if %}", "line 1"),
         ("a\n{{ x", "line 2"),
-        ("{{ 'x' | center(9) }}", "center"),
+        ("{{ 'x' | nothing_of_this_name }}", "nothing_of_this_name"),
         ("{{ " + "(" * 5000, "compile"),
         ("{% for i in messages %}" * 60 + "{% endfor %}" * 60, "compile"),
         ("x" * (1 << 20) + "x", "characters"),
@@ -152,3 +155,130 @@ def test_a_long_chat_is_well_inside_the_limits() -> None:
     source = "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"
     chat = [Message("user", "x" * 1000)] * 5000
     assert len(render(source, chat)) == 5000 * len("user: x\n") + 5000 * 999
+
+
+# Each takes minutes or gigabytes where nothing but a process of its own could stop it. `one` is 1
+# and known only once the chat is, so that Jinja cannot compute the result while it compiles.
+RUNAWAYS = {
+    "round up": "{{ (one * 5.5) | round(100000000, 'ceil') }}",
+    "round down to hundreds": "{{ (one * 5.5) | round(-100000000, 'floor') }}",
+    "round a whole number": "{{ one | round(-100000000) }}",
+    "slice": "{{ messages | slice(one * 1000000000) | list }}",
+    "list of a range": "{% for i in range(90000) %}{{ range(99999) | list | length }}{% endfor %}",
+    "search": "{% set x = range(99999) | list %}{% for i in range(60000) %}{{ -1 in x }}"
+    "{% endfor %}",
+    "search in text": "{% set n = namespace(x='a' * 900000) %}{% for i in range(60000) %}"
+    "{{ (n.x + 'b') in (n.x + n.x) }}{% endfor %}",
+    "replace": "{{ ('x' * 100000 * one) | replace('x', 'x' * 100000) }}",
+    "join": "{{ ([1] * 1000000 * one) | join('x' * 100000) }}",
+    "batch": "{{ messages | batch(one * 1000000000, 'x') | list }}",
+    "product": "{{ 'x' * (10 ** 9 * one) }}",
+    "format": "{{ '%999999999d' | format(one) }}",
+    "format in braces": "{{ '{:>999999999}'.format(one) }}",
+    "modulo": "{{ '%999999999d' % one }}",
+    "center": "{{ 'x' | center(one * 999999999) }}",
+    "indent": "{{ ('x\\n' * 100000 * one) | indent(999999) }}",
+    "left": "{{ 'x'.ljust(one * 10 ** 9) }}",
+    "json": "{{ [one] | tojson(indent=10 ** 9) }}",
+    "range": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "macros": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
+    "{{ f(99) }}",
+    "loop in itself": "{% for x in [1] recursive %}{{ loop([1]) }}{{ loop([1]) }}{% endfor %}",
+    "doubling": "{% set n = namespace(x='xxxx') %}{% for i in range(99) %}"
+    "{% set n.x = n.x ~ n.x %}{% endfor %}",
+    "doubling a list": "{% set n = namespace(x=[1]) %}{% for i in range(99) %}"
+    "{% set n.x = n.x + n.x %}{% endfor %}",
+    "sum": "{{ (range(99999) | list) | map('list') | sum(start=[]) }}{{ one * 9 ** 9 ** 9 }}",
+    "words": "{{ ('x ' * 8000000 * one) | wordwrap(1) | length }}",
+    "digits": "{% set n = namespace(x=7 * one) %}{% for i in range(30) %}"
+    "{% set n.x = n.x * n.x %}{% endfor %}{{ n.x % 7 }}",
+}
+ONE = "{% set one = messages | length %}"
+
+
+@pytest.mark.parametrize("kind", RUNAWAYS)
+def test_no_single_operation_runs_away(kind: str) -> None:
+    with pytest.raises(InvalidRequest, match="the model's chat template") as caught:
+        render(ONE + RUNAWAYS[kind])
+    assert caught.value.param == "messages"
+    assert render("{{ messages[0].content }}") == "hello", "the next chat is rendered"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 5.5 | round(100000000, 'ceil') }}",  # computed while it is compiled
+        ONE + "{{ (one * 5.5) | round(100000000 * one, 'ceil') }}",
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    ],
+)
+def test_a_template_that_runs_away_is_told_when_it_is_tried_out(source: str) -> None:
+    with pytest.raises(CheckpointError, match="the chat template"):
+        ChatTemplate(source).try_out()
+
+
+def test_a_template_may_refuse_a_conversation_that_it_is_tried_on() -> None:
+    template = ChatTemplate(
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}ok"
+    )
+    template.try_out()
+    assert template.render(HELLO) == "ok"
+
+
+def test_chats_beside_a_runaway_template_are_rendered() -> None:
+    bomb = ChatTemplate("{{ (messages | length * 5.5) | round(100000000, 'ceil') }}")
+    good = ChatTemplate("{{ messages[0].content }}")
+
+    async def both() -> None:
+        bombs = [asyncio.create_task(bomb.rendered(HELLO)) for _ in range(4)]
+        texts = await asyncio.gather(*(good.rendered(HELLO) for _ in range(20)))
+        assert texts == ["hello"] * 20
+        assert not bombs[-1].done(), "no chat waited for all the bombs"
+        with pytest.raises(InvalidRequest, match="was stopped"):
+            await bombs[0]
+        for task in bombs[1:]:  # Unavailable if those before it took too long
+            with pytest.raises((InvalidRequest, Unavailable), match="template"):
+                await task
+
+    asyncio.run(both())
+
+
+def test_text_that_is_not_unicode_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="not Unicode"):
+        render("{{ '\\ud800' }}")
+    with pytest.raises(InvalidRequest, match="not Unicode"):
+        render("{{ messages[0].content }}", [Message("user", "\ud800")])
+    with pytest.raises(CheckpointError, match="not Unicode"):
+        ChatTemplate("\ud800")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for m in messages %}{{ '<|{}|>{}'.format(m.role, m['content']) }}{% endfor %}",
+        "{{ '{0:>9}|{1!r}|{0[0]}'.format(messages[0].content, messages[0].role) }}",
+        "{{ '{role}: {content}'.format(**messages[0]) }}",
+        "{{ '{role}: {content}'.format_map(messages[0]) }}",
+        "{{ '%s=%05.1f' | format(messages[0].role, 2.25) }}{{ '%s' % messages[0].role }}",
+        "{{ 'a\\nb\\n\\nc' | indent }}|{{ 'a\\nb' | indent(2, true) }}",
+        "{{ 'a\\n\\nb' | indent('> ', blank=true) }}",
+        "{% filter indent(width=3) %}x\ny\n{% endfilter %}",
+        "{{ 'x' | center(9) }}{{ 'a b c' | wordwrap(1) }}{{ {'a': 1} | xmlattr }}",
+        "{{ 'x'.ljust(4) }}{{ 'x'.rjust(4) }}{{ '7'.zfill(3) }}{{ 'x'.center(5) }}",
+        "{{ messages | tojson(indent=20) }}{{ messages | tojson(separators=(',', ':')) }}",
+        "{% generation %}{{ messages[0].content }}{% endgeneration %}\n",
+        "{% for i in range(5) %}{% if i == 1 %}{% continue %}{% endif %}{{ i }}{% endfor %}",
+        "  {% if true %}\n  x\n  {% endif %}\n{#- none -#}  y",
+    ],
+)
+def test_the_text_is_that_of_the_reference(source: str) -> None:
+    chat = [*HELLO, Message("assistant", "Grüße <b>"), Message("user", "a\nb")]
+    assert render(source, chat) == reference_render(source, chat)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["{{ '{0.__class__}'.format('x') }}", "{{ '{x.__init__}'.format_map({'x': cycler}) }}"],
+)
+def test_formats_reach_no_internals(source: str) -> None:
+    assert render(source) == reference_render(source, HELLO) == ""

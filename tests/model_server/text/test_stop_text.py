@@ -54,6 +54,25 @@ def test_only_a_beginning_of_a_stop_is_held_back(text: str, stops: list[str]) ->
         assert not held or any(stop.startswith(held) for stop in stops)
 
 
+class CountedReads(str):
+    """A text that counts how often one of its characters is looked at."""
+
+    reads = 0
+
+    def __getitem__(self, place: object) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        type(self).reads += 1
+        return str.__getitem__(self, place)  # pyright: ignore
+
+
+@given(st.integers(0, 200), st.sampled_from(["a", "ab", "aab"]))
+def test_a_stop_is_read_only_as_far_as_the_text_has_met_it(count: int, unit: str) -> None:
+    CountedReads.reads = 0
+    stop_text = StopText([CountedReads(unit * 1000 + "z")])
+    assert CountedReads.reads <= 1
+    stop_text.push((unit * count)[:count])
+    assert CountedReads.reads <= 1 + 8 * count
+
+
 def test_a_stop_that_spans_pieces_is_found() -> None:
     assert run(["one\n", "\nHum", "an: two"], ["\n\nHuman:"]) == (["one", "", ""], True)
 

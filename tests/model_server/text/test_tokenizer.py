@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_server.text.control_tokens import MARK
@@ -345,3 +345,20 @@ def test_ids_beyond_the_bytes_are_different_words() -> None:
 def test_a_vocabulary_too_small_for_bytes_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="at least 256"):
         ByteTokenizer(255)
+
+
+@given(st.lists(st.sampled_from(["the ", "x", "\u4f60", "  ", "1"]), min_size=1))
+@settings(max_examples=20, deadline=None)
+def test_a_long_text_is_encoded_like_a_short_one(parts: list[str]) -> None:
+    """Long texts take another call of the library."""
+    piece = "".join(parts)
+    text = piece * (1 + 3000 // len(piece))
+    whole = tokenizers.Tokenizer.from_str(BYTE_LEVEL.serialized)
+    assert len(text) > 2000
+    assert BYTE_LEVEL.encode(text) == whole.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("tokenizer", [BYTE_LEVEL, SENTENCE_PIECE, ByteTokenizer(1000)])
+def test_no_token_is_longer_than_the_longest(tokenizer: HfTokenizer | ByteTokenizer) -> None:
+    lengths = [len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocab_size)]
+    assert max(lengths) <= tokenizer.longest_token <= 8 + 2 * max(lengths)

@@ -46,7 +46,8 @@ from sax.types import (
     Version,
 )
 from sax.wire import codec
-from sax.wire.rpc import SERVER_OPTIONS, ErrorInterceptor
+from sax.wire.interceptor import ErrorInterceptor
+from sax.wire.rpc import server_options
 
 
 class FakeCell(
@@ -81,7 +82,7 @@ class FakeCell(
         self._loop.close()
 
     async def _start(self) -> None:
-        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=server_options())
         admin_pb2_grpc.add_AdminServicer_to_server(self, self._server)
         cell_pb2_grpc.add_CellServicer_to_server(self, self._server)
         lm_pb2_grpc.add_LMServiceServicer_to_server(self, self._server)

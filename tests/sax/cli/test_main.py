@@ -101,6 +101,17 @@ def test_ls_of_a_model_shows_its_replicas_and_overrides(cell: FakeCell, sax: Sax
     assert cell.address in text
 
 
+def test_ls_and_wait_show_where_a_ready_model_does_not_do_as_its_path_says(
+    cell: FakeCell, sax: Sax
+) -> None:
+    note = "answers are sampled, not searched for"
+    cell.holds(MODEL, replace(cell.ready, note=note))
+    assert sax("ls").stdout.splitlines()[1].endswith(f"ready  {note}")
+    assert f"note:        {note}" in sax("ls", MODEL).stdout
+    assert json.loads(sax("ls", MODEL, "--json").stdout)["replicas"][0]["note"] == note
+    assert f"note: {note}" in sax("wait", MODEL).stderr
+
+
 def test_ls_gives_json_for_programs(cell: FakeCell, sax: Sax) -> None:
     compiling = ReplicaStatus(
         cell.address, ServableStatus.LOADING, "", Progress("compiling bucket", 3, 8)

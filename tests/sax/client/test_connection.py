@@ -247,3 +247,51 @@ async def test_a_lost_or_late_answer_is_the_error_of_whoever_waits_for_the_sink(
     await replica.stop()
     with pytest.raises(ReplicaLost, match=replica.address):
         await waiting
+
+
+async def test_a_server_that_falls_silent_loses_every_open_request(replica: FakeReplica) -> None:
+    connection = ModelServerConnection(replica.address, silence_s=0.4)
+    replica.hold.clear()
+    streams = [connection.generate(ask(1000)) for _ in range(3)]
+    for stream in streams:
+        await anext(stream)
+    await asyncio.sleep(1)  # beats alone keep them
+    replica.silent = True
+    for stream in streams:
+        with pytest.raises(ReplicaLost, match="silent"):
+            await anext(stream)
+    assert connection.load == (True, 0)
+    await connection.close()
+
+
+async def test_a_request_on_an_idle_stream_of_a_silent_server_is_lost(
+    replica: FakeReplica,
+) -> None:
+    connection = ModelServerConnection(replica.address, silence_s=0.4)
+    replica.hold.clear()
+    async with aclosing(connection.generate(ask(1000))) as first:
+        await anext(first)
+        await until(lambda: True in replica.asked_to_beat)
+        await asyncio.sleep(0.1)
+    await until(lambda: replica.asked_to_beat[-1:] == [False])
+    replica.silent = True
+    with pytest.raises(ReplicaLost, match="silent"):
+        await text(connection, 2)
+    with pytest.raises(ReplicaLost, match="silent"):
+        await text(connection, 2)
+    replica.silent = False
+    replica.hold.set()
+    assert await text(connection, 3) == "0 1 2"
+    await connection.close()
+
+
+async def test_silence_of_a_server_without_beats_is_waited_out(replica: FakeReplica) -> None:
+    connection = ModelServerConnection(replica.address, silence_s=0.2)
+    replica.beats = False
+    replica.hold.clear()
+    stream = connection.generate(ask(3))
+    await anext(stream)
+    await asyncio.sleep(1)
+    replica.hold.set()
+    assert [chunk.text async for chunk in stream] == ["1", "2"]
+    await connection.close()

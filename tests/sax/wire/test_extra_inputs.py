@@ -35,9 +35,10 @@ def test_every_key_sets_its_field() -> None:
     )
 
 
-def test_eos_ids_replace_the_models_own_and_lose_their_padding() -> None:
-    changed = sampling({"eos_id": [0.0, 0.0, 13.0, 2.0]})
-    assert changed.stop_token_ids == (13, 2)
+def test_eos_id_is_one_sequence_without_its_padding_and_replaces_the_models_end_tokens() -> None:
+    changed = sampling({"eos_id": [0.0, 0.0, 13.0, 0.0, 2.0]})
+    assert changed.stop_sequence == (13, 0, 2)
+    assert changed.stop_token_ids == ()
     assert changed.ignore_eos
 
 
@@ -73,6 +74,8 @@ def test_an_unknown_key_is_refused_with_the_allowed_ones(
         ("per_example_max_decode_steps", 0.0),
         ("seed", float("inf")),
         ("eos_id", [1.5]),
+        ("eos_id", [0.0, 0.0]),
+        ("eos_id", []),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(key: str, value: float | list[float]) -> None:

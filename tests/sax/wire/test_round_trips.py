@@ -56,7 +56,7 @@ SPECS = st.builds(
     autoscaling=st.none()
     | st.builds(Autoscaling, min_replicas=I32, max_replicas=I32, target_queue=st.floats(0, 1e6)),
 )
-REPLICAS = st.builds(ReplicaStatus, TEXT, STATUS, TEXT, PROGRESS)
+REPLICAS = st.builds(ReplicaStatus, TEXT, STATUS, TEXT, PROGRESS, TEXT)
 SERVABLES = st.builds(
     ServableInfo,
     model_id=TEXT,
@@ -69,6 +69,7 @@ SERVABLES = st.builds(
     queued=I64,
     running=I64,
     arrived=I64,
+    note=TEXT,
 )
 CHIPS = st.sampled_from(["cpu", "tpuv5e", "tpuv6e", "h100", "l4", "unknown"])
 TOPOLOGIES = st.sampled_from(["1", "4x8", "2x2x1", "8x16x16", "unknown"])
@@ -87,7 +88,13 @@ INFOS = st.builds(
 )
 LEAVES = st.builds(TokenLogprob, I32, TEXT, st.binary(max_size=4), F32)
 LOGPROBS = st.builds(
-    TokenLogprob, I32, TEXT, st.binary(max_size=4), F32, st.lists(LEAVES, max_size=2).map(tuple)
+    TokenLogprob,
+    I32,
+    TEXT,
+    st.binary(max_size=4),
+    F32,
+    st.lists(LEAVES, max_size=2).map(tuple),
+    I32,
 )
 SAMPLING = st.builds(
     SamplingParams,
@@ -98,6 +105,7 @@ SAMPLING = st.builds(
     max_tokens=st.none() | I32,
     stop=TEXTS,
     stop_token_ids=st.lists(I32, max_size=3).map(tuple),
+    stop_sequence=st.lists(I32, max_size=3).map(tuple),
     ignore_eos=st.booleans(),
     logprobs=st.none() | I32,
 )
@@ -108,6 +116,8 @@ REQUESTS = st.builds(
     prompt=TEXT | st.lists(I32, max_size=4).map(tuple) | CHATS,
     sampling=SAMPLING,
     request_id=TEXT,
+    account=TEXT,
+    priority=I32,
 )
 CHUNKS = st.builds(
     TokenChunk,
@@ -157,13 +167,14 @@ def test_a_saxml_admins_listing_gives_the_addresses() -> None:
 @given(INFOS)
 def test_a_join_survives_the_wire(info: ServerInfo) -> None:
     assert codec.decode_join(codec.encode_join(info)) == info
+    assert codec.decode_join(codec.encode_join(info, leaving=True)) == info
 
 
-@given(st.lists(SERVABLES, max_size=3).map(tuple), TEXT, I64, I64)
+@given(st.lists(SERVABLES, max_size=3).map(tuple), TEXT, I64, I64, st.booleans())
 def test_a_servers_status_survives_the_wire(
-    servables: tuple[ServableInfo, ...], incarnation: str, total: int, used: int
+    servables: tuple[ServableInfo, ...], incarnation: str, total: int, used: int, draining: bool
 ) -> None:
-    status = ServerStatus(servables, incarnation, total, used)
+    status = ServerStatus(servables, incarnation, total, used, draining=draining)
     assert codec.decode_status(codec.encode_status(status)) == status
 
 
@@ -241,6 +252,7 @@ def test_a_failure_survives_the_wire(cls: type) -> None:
         ("temperature", "hot"),
         ("stop", (1,)),
         ("stop_token_ids", (2**31,)),
+        ("stop_sequence", (2**31,)),
     ],
 )
 def test_a_sampling_field_no_message_can_hold_is_refused_by_name(field: str, value: object) -> None:

@@ -25,6 +25,7 @@ from sax.errors import (
 from sax.need import Need
 from sax.proto import admin_pb2
 from sax.wire import rpc
+from sax.wire.interceptor import ErrorInterceptor
 
 
 class Raising(grpc.GenericRpcHandler):
@@ -73,7 +74,7 @@ class Peer:
     def __init__(self) -> None:
         self.handler = Raising()
         self.server = grpc.aio.server(
-            interceptors=[rpc.ErrorInterceptor()], options=rpc.SERVER_OPTIONS
+            interceptors=[ErrorInterceptor()], options=rpc.server_options()
         )
         self.server.add_generic_rpc_handlers((self.handler,))
         self.port = self.server.add_insecure_port("127.0.0.1:0")

@@ -143,6 +143,8 @@ DEEPSEEK2 = GgufArchitecture(
     more_config=_more_config,
     more_metadata=_more_metadata,
     dropped=INVERSE_FREQUENCIES,
+    # Sizes of the latent as if it were a head; the heads' own are read where there are both.
+    ignored=("attention.head_count_kv", "attention.key_length", "attention.value_length"),
     split_kv_b=True,
     spare_layers=True,
 )

@@ -103,6 +103,7 @@ def _read_gemma3(facts: Facts, config: dict[str, Any]) -> dict[str, Any]:
     return {
         **more,
         **_read_scale(facts, config, more["head_dim"], 62),
+        "attn_logit_softcapping": None,
         "rope_local_base_freq": facts.number(_LOCAL_THETA, 10000.0),
         "sliding_window": window or 4096,
         "layer_types": read_layer_types(facts, layers, 6 if window else 1),
@@ -178,9 +179,9 @@ GEMMA3 = GgufArchitecture(
     fixed={
         "hidden_activation": _GELU,
         "attention_bias": False,
-        "attn_logit_softcapping": None,
         "use_bidirectional_attention": False,
     },
     more_config=_read_gemma3,
     more_metadata=_gemma3_metadata,
+    ignored=("attn_logit_softcapping",),  # as in config.json: stored, and applied nowhere
 )

@@ -171,6 +171,41 @@ def test_what_cannot_be_is_refused(key: str, value: object) -> None:
         config({f"llama.{key}": value, "llama.rope.scaling.factor": 2.0})
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("logit_scale", 0.0625),
+        ("rope.scaling.attn_factor", 1.2),
+        ("rope.scaling.yarn_ext_factor", 0.5),
+        ("rope.local.freq_base", 10000.0),
+        ("attention.causal", False),
+        ("attention.causal", np.array([True])),
+        ("some.key.of.tomorrow", "x" * 999),
+    ],
+)
+def test_metadata_that_nothing_reads_ends_the_load_by_name(key: str, value: object) -> None:
+    with pytest.raises(CheckpointError, match=rf"its metadata has llama\.{key} = ") as caught:
+        config({f"llama.{key}": value})
+    assert len(caught.value.text) < 400
+
+
+def test_metadata_that_changes_nothing_is_taken() -> None:
+    more = {
+        "vocab_size": 100,
+        "attention.causal": True,
+        "attention.clamp_kqv": 0.0,
+        "expert_used_count": 0,
+        "pooling_type": 3,
+        "rope.scaling.type": "none",
+        "rope.scaling.factor": 1.0,
+        "rope.scaling.finetuned": False,
+        "rope.scaling.yarn_ext_factor": 1.0,
+        "tensor_data_layout": "Meta AI original pth",
+    }
+    metadata = {f"llama.{key}": value for key, value in more.items()}
+    assert config(metadata | {"other.logit_scale": 2.0}) == config()
+
+
 @pytest.mark.parametrize("value", [np.array([1, 2]), ["a", "b"]])
 @pytest.mark.parametrize("architecture", ARCHITECTURES.values(), ids=lambda a: a.name)
 def test_a_list_where_one_value_belongs_does_no_harm(

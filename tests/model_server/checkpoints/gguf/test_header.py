@@ -1,5 +1,6 @@
 """The header is read within the file's bounds, whatever lengths it announces."""
 
+import os
 import struct
 from pathlib import Path
 
@@ -106,3 +107,15 @@ def test_damage_is_named(tmp_path: Path, data: bytes, words: str) -> None:
     with pytest.raises(CheckpointError, match=words) as caught:
         header_of(tmp_path / "x.gguf", data)
     assert "x.gguf" in caught.value.text
+
+
+@pytest.mark.parametrize("kind", [gguf.GGUFValueType.STRING, gguf.GGUFValueType.UINT8])
+def test_a_header_is_bounded_even_in_a_file_of_any_size(
+    tmp_path: Path, kind: gguf.GGUFValueType
+) -> None:
+    path = tmp_path / "x.gguf"
+    array = text("a") + struct.pack("<IIQ", gguf.GGUFValueType.ARRAY, kind, 1 << 32)
+    path.write_bytes(with_values(array))
+    os.truncate(path, 1 << 42)  # without the bytes on the disk
+    with pytest.raises(CheckpointError, match="announces 4294967296 entries"):
+        read_header(TensorFile(path))

@@ -1,9 +1,11 @@
 """The tokenizer in GGUF metadata cuts and joins as its makers' tokenizer.json does."""
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from model_server.checkpoints.gguf.tokenizer import PRE_TOKENIZERS, tokenizer_of
 from model_server.text.token_bytes import byte_alphabet
@@ -27,6 +29,12 @@ METADATA: dict[str, Any] = {
 }
 
 
+EMPTY: dict[str, Any] = {
+    "version": "1.0",
+    "model": {"type": "BPE", "vocab": {}, "merges": []},
+}
+
+
 def pieces(pre: str, text: str) -> list[str]:
     tokenizer = tokenizer_of(METADATA | {"tokenizer.ggml.pre": pre})
     return [tokenizer.token_text(i) for i in tokenizer.encode(text, add_bos=False)]
@@ -37,6 +45,27 @@ def test_digits_stand_alone_where_the_model_was_trained_so() -> None:
     assert pieces("qwen2", "1234 a") == ["1", "2", "3", "4", " a"]
     assert pieces("gpt-2", "1234 a") == ["123", "4", " a"]
     assert pieces("llama-bpe", "1234 a") == ["123", "4", " a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("12345 67", ["123", "45", "\u0120", "67"]),  # threes, and never with a space
+        ("wait... what?!", ["wait", "...", "\u0120what", "?!"]),
+        ("a+b = $5", ["a", "+", "b", "\u0120", "=", "\u0120", "$", "5"]),
+    ],
+)
+def test_falcon_cuts_marks_first_and_digits_by_three(text: str, words: list[str]) -> None:
+    """Worked out by hand from the four steps of its tokenizer.json."""
+    steps = {"type": "Sequence", "pretokenizers": PRE_TOKENIZERS["falcon"]}
+    cutter = Tokenizer.from_str(json.dumps(EMPTY | {"pre_tokenizer": steps}))
+    assert cutter.pre_tokenizer is not None
+    assert [word for word, _ in cutter.pre_tokenizer.pre_tokenize_str(text)] == words
+
+
+def test_gpt_neox_joins_marks_with_their_letters_first() -> None:
+    assert pieces("gpt-neox", "e\u0301") == pieces("gpt-neox", "\u00e9")
+    assert pieces("gpt-2", "e\u0301") != pieces("gpt-2", "\u00e9")
 
 
 @pytest.mark.parametrize("pre", PRE_TOKENIZERS)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +169,17 @@ def test_an_index_cannot_point_outside_its_folder(tmp_path: Path, place: object)
     folder = write_tiny(tmp_path / "x", shards=2)
     write_json(folder / INDEX, {"weight_map": {"a": place}})
     with pytest.raises(CheckpointError, match="weight_map"):
+        SafetensorsCheckpoint(folder)
+
+
+def test_no_more_files_are_opened_than_the_process_may_have_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (100, 100))
+    folder = write_tiny(tmp_path / "x", shards=2)
+    shard_of = {f"t{number}": f"{number}.safetensors" for number in range(51)}
+    write_json(folder / INDEX, {"weight_map": shard_of})
+    with pytest.raises(CheckpointError, match="names 51 files; at most 50"):
         SafetensorsCheckpoint(folder)
 
 

@@ -11,6 +11,7 @@ from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.loading.weights import mismatches
 from model_server.models.config_keys import ConfigKeys
+from model_server.models.families import deepseek_v3
 from model_server.models.families.deepseek_v3 import configure, latent_shape
 from model_server.models.layers.routing import GroupedSigmoidChoice
 from model_server.models.recipe import SERVING_DEFAULTS, Recipe
@@ -26,7 +27,7 @@ def recipe_of(**changes: Any) -> Recipe:
 
 
 def scale_of(**changes: Any) -> float:
-    return latent_shape(ConfigKeys(CONFIG | changes, "deepseek_v3")).scale
+    return latent_shape(ConfigKeys(CONFIG | changes, deepseek_v3.KEYS)).scale
 
 
 def problems(recipe: Recipe) -> list[str]:

@@ -37,11 +37,12 @@ def test_only_layers_that_see_everything_are_stretched() -> None:
     assert len(set(ropes)) == 2
 
 
-def test_caps_are_applied_where_a_config_has_any() -> None:
+def test_the_cap_of_logits_is_applied_and_that_of_attention_is_not() -> None:
+    """As in the reference, which stores the second and never uses it."""
     assert decoder_of(GEMMA3).logits_softcap is None
     capped = decoder_of(GEMMA3 | {"final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0})
     assert capped.logits_softcap == 30.0
-    assert {layer.attention.shape.softcap for layer in capped.layers} == {50.0}
+    assert {layer.attention.shape.softcap for layer in capped.layers} == {None}
 
 
 def test_attention_that_sees_both_ways_is_refused_by_name() -> None:

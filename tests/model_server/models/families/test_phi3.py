@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from model_server.models.recipe import Recipe
 from model_server.models.registry import make_recipe
 from sax.errors import CheckpointError
 from tests.model_server.models.layer_shapes import TINY, decoder_of
@@ -23,16 +24,30 @@ PHI3 = TINY | {
 }
 
 
+def made(config: dict[str, Any], **overrides: str) -> Recipe:
+    recipe = make_recipe("auto", config, overrides)
+    assert isinstance(recipe, Recipe)
+    return recipe
+
+
 def frequencies(config: dict[str, Any], **overrides: str) -> tuple[float, ...]:
     return decoder_of(config, **overrides).ropes[0].frequencies
 
 
-def test_the_served_context_chooses_between_the_short_and_the_long_factors() -> None:
+def test_sequences_longer_than_the_original_context_have_factors_of_their_own() -> None:
+    assert made(PHI3).short_context == 64
+    assert made(PHI3, MAX_CONTEXT="65").short_context == 64
+    rope = decoder_of(PHI3).ropes[0]
     plain = np.asarray(frequencies(PHI3 | {"rope_scaling": None}))
-    short, long = LONGROPE["short_factor"], LONGROPE["long_factor"]
-    np.testing.assert_allclose(frequencies(PHI3), plain / long, rtol=1e-6)
-    np.testing.assert_allclose(frequencies(PHI3, MAX_CONTEXT="65"), plain / long, rtol=1e-6)
-    np.testing.assert_allclose(frequencies(PHI3, MAX_CONTEXT="64"), plain / short, rtol=1e-6)
+    np.testing.assert_allclose(rope.frequencies, plain / LONGROPE["short_factor"], rtol=1e-6)
+    np.testing.assert_allclose(rope.long_frequencies, plain / LONGROPE["long_factor"], rtol=1e-6)
+
+
+def test_a_context_within_the_original_one_needs_only_the_short_factors() -> None:
+    assert made(PHI3, MAX_CONTEXT="64").short_context is None
+    rope = decoder_of(PHI3, MAX_CONTEXT="64").ropes[0]
+    assert rope.frequencies == frequencies(PHI3)
+    assert rope.long_frequencies is None
 
 
 @pytest.mark.parametrize("name", ["su", "yarn"])

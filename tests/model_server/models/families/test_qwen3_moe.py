@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from model_server.models.config_keys import ConfigKeys
+from model_server.models.families import qwen3_moe
 from model_server.models.families.qwen3_moe import sparse_layers
 from model_server.models.layers.routing import SoftmaxChoice
 from sax.errors import CheckpointError
@@ -17,7 +18,7 @@ CONFIG = config_of("qwen3_moe")
 
 
 def sparse(**changes: Any) -> list[bool]:
-    return sparse_layers(ConfigKeys({"decoder_sparse_step": 1, **changes}, "qwen3_moe"))
+    return sparse_layers(ConfigKeys({"decoder_sparse_step": 1, **changes}, qwen3_moe.KEYS))
 
 
 def test_every_layer_has_experts_unless_the_config_says_otherwise() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_server.models.layers.rope import Rope, rope_frequencies, rope_of
+from model_server.models.long_positions import LONG as MARK
 from sax.errors import CheckpointError
 
 LONGROPE = {
@@ -49,13 +51,34 @@ def test_scores_depend_on_the_distance_and_rotations_keep_lengths(
     np.testing.assert_array_equal(turned(rope, q, first)[rotated:], q[rotated:])
 
 
-def test_longrope_divides_by_the_list_for_the_served_context() -> None:
+def test_longrope_has_a_second_list_where_the_served_context_needs_it() -> None:
     plain = rope_frequencies(4, 10000.0)
-    for context, divisors in [(None, [4, 8]), (65, [4, 8]), (64, [1, 2])]:
+    for context, long in [(None, [4, 8]), (65, [4, 8]), (64, None)]:
         rope = rope_of(LONG, 4, context=context)
-        np.testing.assert_allclose(rope.frequencies, plain / divisors, rtol=1e-6)
+        np.testing.assert_allclose(rope.frequencies, plain / [1, 2], rtol=1e-6)
+        assert rope.short_context == (64 if long else None)
+        if long:
+            assert rope.long_frequencies is not None
+            np.testing.assert_allclose(rope.long_frequencies, plain / long, rtol=1e-6)
         # Both lists sharpen attention by how much longer the context became.
         assert rope.scale == pytest.approx((1 + np.log(4) / np.log(64)) ** 0.5)
+
+
+@given(st.lists(st.tuples(st.integers(0, 255), st.booleans()), min_size=1, max_size=6))
+def test_marked_tokens_are_turned_by_the_long_list_and_others_by_the_short(
+    tokens: list[tuple[int, bool]],
+) -> None:
+    rope = rope_of(LONG, 4)
+    assert rope.long_frequencies is not None
+    one_list = {
+        False: replace(rope, long_frequencies=None),
+        True: replace(rope, long_frequencies=None, frequencies=rope.long_frequencies),
+    }
+    marked = rope.at(jnp.asarray([position + MARK * long for position, long in tokens]))
+    for index, (position, long) in enumerate(tokens):
+        wanted = one_list[long].at(jnp.asarray([position]))
+        np.testing.assert_array_equal(marked.cos[index], wanted.cos[0])
+        np.testing.assert_array_equal(marked.sin[index], wanted.sin[0])
 
 
 def test_what_longrope_says_of_its_scale_counts() -> None:

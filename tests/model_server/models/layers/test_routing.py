@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from model_server.models.config_keys import ConfigKeys
+from model_server.models.families import mixtral
 from model_server.models.layers.routing import GroupedSigmoidChoice, SoftmaxChoice, checked_count
 from sax.errors import CheckpointError
 
@@ -67,6 +68,6 @@ def test_experts_outside_the_kept_groups_are_out_of_reach_even_if_negative_ones_
 
 
 def test_more_routes_than_experts_are_refused_by_name() -> None:
-    keys = ConfigKeys({"num_experts_per_tok": 9}, "mixtral")
+    keys = ConfigKeys({"num_experts_per_tok": 9}, mixtral.KEYS)
     with pytest.raises(CheckpointError, match=r"num_experts_per_tok = 9, more than the 8"):
         checked_count(keys, 8)

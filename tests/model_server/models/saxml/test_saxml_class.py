@@ -68,6 +68,43 @@ def test_end_tokens_replace_the_tokenizers() -> None:
     assert (several.stop_token_ids, several.ignore_eos) == ((7, 9), True)
 
 
+@pytest.mark.parametrize(
+    ("name", "reads_ids", "answers_ids"),
+    [
+        ("lm_cloud.LLaMA70BInt8TPUv5e8", False, False),
+        ("lm_cloud.LLaMA70BInt8TokenizedInputTPUv5e8", True, False),
+        ("lm_cloud.LLaMA70BInt8TokenizedInputTPUv5e8Stream", True, True),
+        ("gptj.GPTJ4BF16BS32", False, False),
+        ("gptj.GPTJ4TokenizedBF16BS32", True, True),
+    ],
+)
+def test_classes_of_token_ids_are_those_of_saxml(
+    name: str, reads_ids: bool, answers_ids: bool
+) -> None:
+    recipe = make_recipe(ROOT + name, None, {})
+    assert (recipe.tokenized_input, recipe.tokenized_output) == (reads_ids, answers_ids)
+    as_text = {"TOKENIZED_INPUT": "false", "TOKENIZED_OUTPUT": "false"}
+    recipe = make_recipe(ROOT + name, None, as_text)
+    assert not recipe.tokenized_input
+    assert not recipe.tokenized_output
+
+
+@pytest.mark.parametrize(
+    ("name", "beams"),
+    [("gptj.GPTJ", 4), ("c4.C4SpmdGpt3AdamOrgHP", 4), ("lm_cloud.LLaMA7B", 0)],
+)
+def test_a_class_that_saxml_searches_with_says_that_it_samples_here(name: str, beams: int) -> None:
+    note = make_recipe(ROOT + name, None, {}).note
+    assert (f"searches with {beams} beams" in note) == bool(beams)
+    assert bool(note) == bool(beams)
+
+
+def test_token_ids_are_no_message_of_a_chat() -> None:
+    with pytest.raises(InvalidRequest, match="TOKENIZED_INPUT they are token ids") as caught:
+        make_recipe(LM, None, {"TOKENIZED_INPUT": "true", "QUERY_FORMAT": '"chat"'})
+    assert caught.value.param == "overrides.QUERY_FORMAT"
+
+
 def test_sampling_values_are_the_defaults_of_a_call() -> None:
     found = defaults({"TEMPERATURE": "0.7", "TOP_K": "5", "TOP_P": "0.5"})
     assert (found.temperature, found.top_k, found.top_p) == (0.7, 5, 0.5)
@@ -161,6 +198,8 @@ def facts(path: str, overrides: dict[str, str]) -> Any:
         recipe.slots,
         recipe.samples,
         recipe.query_format,
+        recipe.tokenized_input,
+        recipe.tokenized_output,
         recipe.defaults,
     )
 

@@ -143,6 +143,14 @@ def test_a_malicious_template_is_a_problem_not_a_crash(folder: Path) -> None:
     assert "chat_template.jinja cannot be loaded" in report.problems[0]
 
 
+def test_a_chat_template_that_runs_away_is_a_problem(tmp_path: Path) -> None:
+    folder = write_tiny(tmp_path / "tiny")
+    (folder / "chat_template.jinja").write_text("{{ messages | length | round(-100000000) }}")
+    report = inspect(str(folder))
+    assert "the chat template" in report.problems[0]
+    assert "was stopped" in report.problems[0]
+
+
 def test_nothing_from_the_file_reaches_the_terminal_as_a_command(folder: Path) -> None:
     (folder / "chat_template.jinja").write_text("\x1b]0;title\x07{{ 1 }}\x1b[2J")
     text = inspect(str(folder)).as_text()

@@ -1,0 +1,217 @@
+"""A client's connection: uvicorn's, with limits on how long and how large a request may arrive.
+
+uvicorn itself waits for ever for the first request of a connection, for the rest of a head and for
+a body that is answered already, and collects headers without end. `http_gateway.envelope` bounds
+the bodies that routes wait for, since it can answer in their formats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, cast
+
+from starlette.exceptions import HTTPException
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+
+from http_gateway.config import GatewayConfig
+from http_gateway.problems import answer
+
+MAX_HEAD_BYTES = 64 << 10  # request line and headers
+
+_UNWANTED_BODY_S = 5.0  # for the rest of a body that is answered already
+_LINGER_S = 1.0  # a refused client may still send: to close at once would reset, and lose the reply
+_LINGER_BYTES = 4 << 20
+
+
+class _Arrival(Enum):
+    IDLE = "before a request"
+    HEAD = "within a head"
+    BODY = "within a body"
+    COMPLETE = "a request is complete"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The limits of a gateway, and its connections that have no complete request.
+
+    They are in the order in which they began to wait: the first makes room for a new one.
+    """
+
+    config: GatewayConfig
+    waiting: dict[BoundedConnection, None] = field(default_factory=dict["BoundedConnection", None])
+
+
+def connections(config: GatewayConfig) -> Callable[..., BoundedConnection]:
+    """Return what uvicorn makes its connections with."""
+    return functools.partial(BoundedConnection, Bounds(config))
+
+
+class BoundedConnection(HttpToolsProtocol):
+    """One connection; a late request, or a head that is too large, ends it."""
+
+    def __init__(self, bounds: Bounds, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._config = bounds.config
+        self._waiting = bounds.waiting
+        self._stage = _Arrival.IDLE
+        self._timer: asyncio.TimerHandle | None = None
+        self._unwanted = False  # the body, since its request is answered already
+        self._head_bytes = 0  # that the parser has reported
+        self._fed = 0  # bytes that the parser keeps, of a head or of headers after a body
+        self._chunk = 0
+        self._refused = False
+        self._discarded = 0
+
+    # Connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().connection_made(transport)
+        if len(self.connections) > self._config.max_connections and not self._make_room():
+            most = f"all {self._config.max_connections} connections are in use: try again"
+            return self._refuse(503, f"{most}, or start the gateway with more --max_connections")
+        self._waiting[self] = None
+        self._watch()
+
+    def _make_room(self) -> bool:
+        """Close the connection that has waited longest without a request; False if none does."""
+        for other in self._waiting:
+            del self._waiting[other]
+            other.transport.abort()
+            return True
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._waiting.pop(self, None)
+        self._cancel_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return self._discard(data)
+        self._chunk = len(data)
+        super().data_received(data)
+        if self._refused:
+            return
+        complete = self._stage in (_Arrival.IDLE, _Arrival.COMPLETE)
+        self._fed = 0 if complete else self._fed + len(data)
+        if self._fed > MAX_HEAD_BYTES:
+            return self._refuse_head()
+        self._watch()
+
+    # Parser
+
+    def on_message_begin(self) -> None:
+        self._stage, self._head_bytes = _Arrival.HEAD, 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + 4)  # ": " and the end of the line
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._stage = _Arrival.BODY
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._fed = -self._chunk
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._stage = _Arrival.IDLE if self._unwanted else _Arrival.COMPLETE
+        self._unwanted = False
+        self._cancel_timer()
+        self._fed = -self._chunk  # nothing in this chunk counts for the next head
+        self._waiting.pop(self, None)
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():
+            return
+        self._waiting[self] = None
+        if self._stage is _Arrival.COMPLETE:
+            self._stage = _Arrival.IDLE  # uvicorn's own timer closes a connection that stays idle
+        elif self._stage is _Arrival.BODY:
+            self._unwanted = True
+            self._start_timer(_UNWANTED_BODY_S)
+
+    def send_400_response(self, msg: str) -> None:
+        if self._head_bytes > MAX_HEAD_BYTES:
+            return self._refuse_head()
+        super().send_400_response(msg)
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES:
+            raise ValueError("the head is too large")  # ends the parser; see send_400_response
+
+    # Time
+
+    def _watch(self) -> None:
+        """Run a timer while a head is awaited; one that runs for it already goes on."""
+        if self._stage in (_Arrival.IDLE, _Arrival.HEAD):
+            if self._timer is None:
+                self._start_timer(self._config.header_timeout_s)
+        elif not self._unwanted:
+            self._cancel_timer()
+
+    def _start_timer(self, seconds: float) -> None:
+        self._cancel_timer()
+        self._timer = self.loop.call_later(seconds, self._late)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        self._timer = None
+        if self._stage is _Arrival.HEAD:
+            limit_s = self._config.header_timeout_s
+            self._refuse(408, f"the headers did not arrive within {limit_s:g} s: send them at once")
+        else:
+            self.transport.close()
+
+    # Refusals
+
+    def _refuse_head(self) -> None:
+        self._refuse(431, f"request line and headers exceed {MAX_HEAD_BYTES} bytes: send less")
+
+    def _refuse(self, status: int, text: str) -> None:
+        """Answer a request that no route will see, and close."""
+        self._refused = True
+        self._cancel_timer()
+        self._unset_keepalive_if_required()
+        self._waiting.pop(self, None)
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is not None and not cycle.response_complete:
+            if cycle.response_started or self.pipeline:
+                return self.transport.close()  # another reply is under way: there is no room
+            cycle.disconnected = True  # for its route, which waits for the body
+            cycle.message_event.set()
+        self.transport.write(self._reply(status, text))
+        self._timer = self.loop.call_later(_LINGER_S, self.transport.close)
+
+    def _reply(self, status: int, text: str) -> bytes:
+        path = getattr(self, "url", b"").decode("ascii", "replace")
+        reply = answer(path, HTTPException(status, text), self._config.saxml_generation)
+        headers = [*reply.raw_headers, (b"connection", b"close")]
+        lines = (name + b": " + value + b"\r\n" for name, value in headers)
+        return STATUS_LINE[status] + b"".join(lines) + b"\r\n" + bytes(reply.body)
+
+    def _discard(self, data: bytes) -> None:
+        self._discarded += len(data)
+        if self._discarded > _LINGER_BYTES:
+            self.transport.abort()

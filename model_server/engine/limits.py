@@ -1,0 +1,25 @@
+"""Checks the limits of an engine."""
+
+from __future__ import annotations
+
+from model_server.engine.types import EngineLimits
+
+
+def check_limits(limits: EngineLimits) -> None:
+    """Raise ValueError for limits under which some sequence could wait forever."""
+    if min(limits.slots, limits.pages, limits.page_size, limits.prefill_block) < 1:
+        raise ValueError(f"slots, pages, page_size and prefill_block must be positive: {limits}")
+    if limits.max_context < 2:
+        raise ValueError(f"max_context must hold a prompt and an answer: {limits.max_context}")
+    if limits.max_prefill_blocks is not None and limits.max_prefill_blocks < 1:
+        raise ValueError(f"max_prefill_blocks must be positive: {limits.max_prefill_blocks}")
+    least = limits.slots - 1 + limits.prefill_block
+    if limits.token_budget < least:
+        raise ValueError(
+            f"token_budget is {limits.token_budget}; with {limits.slots} slots and a "
+            f"prefill_block of {limits.prefill_block} it must be at least {least}"
+        )
+    if limits.max_logit_rows < limits.slots:
+        raise ValueError(
+            f"max_logit_rows is {limits.max_logit_rows}; it must be at least slots: {limits.slots}"
+        )

@@ -1,0 +1,39 @@
+"""Sizes of a sequence's next prompt chunk and of the pages that its prefill takes. Pure."""
+
+from __future__ import annotations
+
+from model_server.engine.sequence import Sequence
+from model_server.engine.types import EngineLimits
+
+
+def chunk_length(
+    sequence: Sequence, limits: EngineLimits, free_pages: int, blocks: int, logit_rows: int
+) -> int:
+    """Return whole blocks, unless the chunk ends the prefill or logit rows do not allow one."""
+    start, block = sequence.launched, limits.prefill_block
+    left = sequence.goal - start
+    room = (len(sequence.pages) + free_pages) * limits.page_size - start
+    length = min(left, room, blocks * block)
+    if length < left:
+        length -= length % block
+    if sequence.score_from is None:
+        return length  # needs at most one logit row
+    scorable = max(sequence.unscored - start, 0) + logit_rows
+    if length > scorable:
+        length = max(scorable - scorable % block, min(scorable, block))
+    return length
+
+
+def pages_to_begin(sequence: Sequence, page_size: int) -> int:
+    """Return the pages of a waiting sequence's prefill, and one if it will go on beyond them."""
+    pages = -(-min(len(sequence.tokens), sequence.end) // page_size)
+    return pages + (pages * page_size < sequence.end)
+
+
+def pages_lacking(sequence: Sequence, page_size: int) -> int:
+    """Return the pages that a running sequence lacks for its prefill, and one beyond them."""
+    pages = len(sequence.pages)
+    if sequence.launched >= sequence.goal:
+        return pages * page_size < sequence.end
+    prefill = -(-sequence.goal // page_size)
+    return prefill - pages + (prefill * page_size < sequence.end)

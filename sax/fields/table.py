@@ -1,0 +1,217 @@
+"""Table of the fields of every request: on which routes, of which kind, and how large at most.
+
+The HTTP schemas, the gRPC services and the admin server take their bounds from here, and the stress
+rows attack every field of every route. Bounds are checked before any other work is done, so that no
+field of one request can delay the requests of others.
+"""
+
+from __future__ import annotations
+
+from sax.fields.field import Kind, RequestField, RequestRoute
+from sax.types import MOST_PRIORITY
+
+MODEL_BYTES = 200  # of a model's name: part of file names, labels and every log line
+MODEL_PATH_BYTES = 400
+CHECKPOINT_BYTES = 4096  # PATH_MAX; a URL is shorter
+OVERRIDES = 256
+OVERRIDE_BYTES = 64 << 10  # a grammar or a chat template, not a vocabulary
+ACLS = 256
+TAGS = 64
+TAG_BYTES = 200
+SPEC_BYTES = 256 << 10  # of all texts of a spec: with 2,000 models a snapshot is read in seconds
+MOST_REPLICAS = 1000  # each is listed with its reason
+
+TEXT_BYTES = 4 << 20  # a million tokens of English
+TOKEN_IDS = 1 << 18  # of one request; a longer prompt is read faster as text
+LABEL_BYTES = 512
+MOST_FIELDS = 64  # of one JSON object, known and unknown ones
+FIELD_NAME_BYTES = 128
+
+_INT32, _INT64, _UINT64 = 2**31 - 1, 2**63 - 1, 2**64 - 1
+_OPENAI = (RequestRoute.CHAT, RequestRoute.COMPLETIONS)
+_V1 = (*_OPENAI, RequestRoute.EMBEDDINGS)
+_OURS = (RequestRoute.STREAM,)
+_CHATS = (RequestRoute.CHAT, RequestRoute.STREAM, RequestRoute.TOKENIZE)
+_SAXML = (RequestRoute.LM_GENERATE, RequestRoute.LM_SCORE, RequestRoute.LM_EMBED)
+_PUBLISHED = (RequestRoute.PUBLISH, RequestRoute.UPDATE)
+_SPECS = (*_PUBLISHED, RequestRoute.ADMIN_PUBLISH)
+_NAMED = (
+    *_SPECS,
+    RequestRoute.ROLLBACK,
+    RequestRoute.UNPUBLISH,
+    RequestRoute.LISTCELL,
+    RequestRoute.EVENTS,
+)
+
+
+def _text(name: str, most: int, *routes: RequestRoute) -> RequestField:
+    return RequestField(name=name, kind=Kind.TEXT, routes=routes, bytes=most)
+
+
+def _flag(name: str, *routes: RequestRoute) -> RequestField:
+    return RequestField(name=name, kind=Kind.FLAG, routes=routes)
+
+
+def _integer(name: str, least: int, most: int, *routes: RequestRoute) -> RequestField:
+    return RequestField(name=name, kind=Kind.INTEGER, routes=routes, least=least, most=most)
+
+
+def _number(name: str, *routes: RequestRoute, **bounds: float) -> RequestField:
+    return RequestField(name=name, kind=Kind.NUMBER, routes=routes, **bounds)  # pyright: ignore[reportArgumentType]
+
+
+def _many(name: str, kind: Kind, *routes: RequestRoute, **bounds: int) -> RequestField:
+    return RequestField(name=name, kind=kind, routes=routes, **bounds)  # pyright: ignore[reportArgumentType]
+
+
+_NAMES = (
+    _text("model", MODEL_BYTES, *_V1, RequestRoute.GENERATE, *_NAMED),
+    _text("name", MODEL_BYTES, RequestRoute.MODEL),
+    _text("sax_cell", MODEL_BYTES, RequestRoute.LISTALL),
+    _text(
+        "model_key",
+        MODEL_BYTES,
+        *_OURS,
+        RequestRoute.TOKENIZE,
+        RequestRoute.EMBED,
+        *_SAXML,
+        RequestRoute.CUSTOM,
+    ),
+)
+_QUESTIONS = (
+    # 8 values: role, content, its parts, and what clients send back of an earlier reply
+    _many("messages", Kind.MESSAGES, *_CHATS, count=4096, values=8),
+    _text("messages.role", 64, *_CHATS),
+    # A text, or a list of parts
+    _many("messages.content", Kind.TEXTS, *_CHATS, count=1024, bytes=TEXT_BYTES),
+    _many(
+        "prompt",
+        Kind.PROMPTS,
+        *(RequestRoute.COMPLETIONS, *_OURS, RequestRoute.TOKENIZE),
+        count=128,
+        bytes=TEXT_BYTES,
+        tokens=TOKEN_IDS,
+    ),
+    _many(
+        "input",
+        Kind.PROMPTS,
+        *(RequestRoute.EMBEDDINGS, RequestRoute.EMBED),
+        count=2048,  # OpenAI's own limit
+        bytes=TEXT_BYTES,
+        tokens=TOKEN_IDS,
+    ),
+    _text("query", TEXT_BYTES, RequestRoute.GENERATE),
+    _text("text", TEXT_BYTES, RequestRoute.LM_GENERATE, RequestRoute.LM_EMBED),
+    _text("prefix", TEXT_BYTES, RequestRoute.LM_SCORE),
+    _many("suffix", Kind.TEXTS, RequestRoute.LM_SCORE, count=1024, bytes=TEXT_BYTES),
+    _text("request", 32 << 20, RequestRoute.CUSTOM),  # pictures and sound, not only text
+    _text("method_name", LABEL_BYTES, RequestRoute.CUSTOM),
+)
+_SAMPLING = (
+    _integer("n", 1, 8, *_OPENAI),
+    _integer("best_of", 1, _INT32, RequestRoute.COMPLETIONS),
+    _number("temperature", *_OPENAI, least=0, most=2),
+    _number("temperature", *_OURS, least=0),
+    _number("top_p", *_OPENAI, *_OURS, above=0, most=1),
+    _integer("top_k", -1, _INT32, *_OPENAI),  # -1 and 0: off
+    _integer("top_k", 0, _INT32, *_OURS),
+    _integer("max_tokens", 1, _INT32, *_OPENAI, *_OURS),
+    _integer("max_completion_tokens", 1, _INT32, RequestRoute.CHAT),
+    _integer("seed", -(2**63), _UINT64, *_OPENAI),
+    _integer("seed", 0, _UINT64, *_OURS),
+    _many("stop", Kind.TEXTS, *_OPENAI, *_OURS, count=16, bytes=1024),
+    RequestField(
+        name="stop_token_ids",
+        kind=Kind.IDS,
+        routes=(*_OPENAI, *_OURS),
+        least=0,
+        most=_INT32,
+        count=128,
+    ),
+    # The tokens of one sequence that ends an answer; 0 stands for any token
+    RequestField(name="stop_sequence", kind=Kind.IDS, routes=_OURS, least=0, most=_INT32, count=64),
+    _flag("ignore_eos", *_OPENAI, *_OURS),
+    _integer("priority", -MOST_PRIORITY, MOST_PRIORITY, *_OPENAI, *_OURS),
+    # 128: entries, and numbers of one tensor
+    _many(
+        "extra_inputs",
+        Kind.MAP,
+        *(RequestRoute.GENERATE, *_SAXML, RequestRoute.CUSTOM),
+        count=128,
+        bytes=LABEL_BYTES,
+        values=128,
+    ),
+)
+_REPLIES = (
+    _flag("stream", *_OPENAI),
+    _many("stream_options", Kind.MAP, *_OPENAI, count=MOST_FIELDS, bytes=FIELD_NAME_BYTES),
+    _flag("logprobs", RequestRoute.CHAT),
+    _integer("logprobs", 0, 20, RequestRoute.COMPLETIONS, *_OURS),
+    _integer("top_logprobs", 0, 20, RequestRoute.CHAT),
+    _text("encoding_format", 16, RequestRoute.EMBEDDINGS),
+    _integer("dimensions", 1, _INT32, RequestRoute.EMBEDDINGS),
+)
+_LABELS = (
+    _text("user", LABEL_BYTES, *_V1),
+    _text("safety_identifier", LABEL_BYTES, *_V1),
+    _text("prompt_cache_key", LABEL_BYTES, *_OPENAI),
+    _many("metadata", Kind.MAP, *_V1, count=16, bytes=LABEL_BYTES),
+    _text("request_id", LABEL_BYTES, *_OURS),
+    _text("token", 4096, *_OURS),
+    _text("account", 256, *_OURS),
+)
+_SPEC = (
+    _text("model_path", MODEL_PATH_BYTES, *_SPECS),
+    _text("checkpoint", CHECKPOINT_BYTES, *_SPECS),
+    _integer("replicas", 0, MOST_REPLICAS, *_SPECS),
+    # 16: a value may be a short list
+    _many("overrides", Kind.MAP, *_SPECS, count=OVERRIDES, bytes=OVERRIDE_BYTES, values=16),
+    _many("acls", Kind.MAP, RequestRoute.ADMIN_PUBLISH, count=ACLS, bytes=OVERRIDE_BYTES),
+    _text("admin_acl", CHECKPOINT_BYTES, RequestRoute.ADMIN_PUBLISH),
+    _many("placement.tags", Kind.TEXTS, RequestRoute.ADMIN_PUBLISH, count=TAGS, bytes=TAG_BYTES),
+    _integer("min_replicas", 0, _INT32, *_SPECS),
+    _integer("max_replicas", 1, _INT32, *_SPECS),
+    _number("target_queue", *_SPECS, above=0),
+    _integer("revision", 1, _INT64, RequestRoute.UPDATE),
+)
+_HISTORY = (
+    _text("version", 32, RequestRoute.ROLLBACK),
+    _integer("before", 0, _INT64, RequestRoute.EVENTS),
+    _integer("limit", 1, 1000, RequestRoute.EVENTS),
+)
+
+FIELDS = (*_NAMES, *_QUESTIONS, *_SAMPLING, *_REPLIES, *_LABELS, *_SPEC, *_HISTORY)
+_BY_ROUTE = {
+    route: {field.name: field for field in FIELDS if route in field.routes}
+    for route in RequestRoute
+}
+
+
+def field(route: RequestRoute, name: str) -> RequestField:
+    return _BY_ROUTE[route][name]
+
+
+def fields_of(route: RequestRoute) -> dict[str, RequestField]:
+    return _BY_ROUTE[route]
+
+
+def most_bytes(route: RequestRoute) -> int:
+    """Return how large a JSON body of the route is at most, with every character escaped."""
+    fields = fields_of(route).values()
+    texts = sum((each.bytes or 0) * (each.count or 1) for each in fields)
+    return (64 << 10) + 6 * texts + 16 * most_values(route)
+
+
+def most_parts(route: RequestRoute) -> int:
+    """Return how many lists, objects and names of fields a body of the route holds at most.
+
+    A parser takes a microsecond or two for each, ten times as long as for a number.
+    """
+    return MOST_FIELDS + sum(
+        (each.count or 1) * each.values + 1 for each in fields_of(route).values()
+    )
+
+
+def most_values(route: RequestRoute) -> int:
+    """Return how many JSON values a body of the route holds at most: its parts and token ids."""
+    return most_parts(route) + sum(each.tokens or 0 for each in fields_of(route).values())

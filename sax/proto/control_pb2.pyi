@@ -1,0 +1,38 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DisputeRequest(_message.Message):
+    __slots__ = ("term", "disputed_term")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    DISPUTED_TERM_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    disputed_term: int
+    def __init__(self, term: _Optional[int] = ..., disputed_term: _Optional[int] = ...) -> None: ...
+
+class DisputeResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CheckRequest(_message.Message):
+    __slots__ = ("model_path", "overrides")
+    class OverridesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    MODEL_PATH_FIELD_NUMBER: _ClassVar[int]
+    OVERRIDES_FIELD_NUMBER: _ClassVar[int]
+    model_path: str
+    overrides: _containers.ScalarMap[str, str]
+    def __init__(self, model_path: _Optional[str] = ..., overrides: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class CheckResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

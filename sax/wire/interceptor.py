@@ -1,0 +1,224 @@
+"""The interceptor of every gRPC server: who may call, what can be read, and which errors leave.
+
+Callers are authenticated by their headers before their message is read. gRPC reads a message only
+when the handler asks for it, so the message of a refused caller takes up no memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from inspect import isasyncgenfunction
+from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import quote
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from sax import errors, memory_return, need
+from sax.auth.authentication import NO_AUTHENTICATION, Authentication, is_open
+from sax.errors import Internal, InvalidRequest, SaxError
+from sax.format import LONGEST_QUOTE, without_long_words
+from sax.wire.rpc import ERROR_KEY, NEED_KEY, PARAM_KEY, RETRY_AFTER_KEY
+from sax.wire.strangers import Strangers
+
+logger = logging.getLogger(__name__)
+
+if TYPE_CHECKING:  # generic in the stubs only
+    Handler = grpc.RpcMethodHandler[Any, Any]
+    Context = grpc.aio.ServicerContext[Any, Any]
+Method = Callable[[Any, "Context"], Any]
+Enter = Callable[["Context"], None]
+Take = Callable[[Any], Awaitable[Any]]  # from what gRPC hands over to what the method reads
+
+# Percent-encoded bytes; gRPC refuses headers larger than about 8 KiB in total.
+_MAX_TEXT = 4000
+_MAX_PARAM = 400
+
+_CANCELLED_BY_CALLER = (grpc.aio.AbortError, asyncio.CancelledError, GeneratorExit)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unreadable:
+    """The place of a message that cannot be parsed: gRPC itself would answer UNKNOWN."""
+
+    error: InvalidRequest
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Authenticates the caller of every method, and maps exceptions to the table's status codes."""
+
+    def __init__(self, authentication: Authentication = NO_AUTHENTICATION) -> None:
+        self._authentication = authentication
+        self._strangers = Strangers()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        authentication, path = self._authentication, handler_call_details.method
+        if authentication.by_header:
+            try:  # this task runs the handler too, for the caller that is set here
+                authentication.enter(path, handler_call_details.invocation_metadata)
+            except SaxError as error:
+                return _refusing(error)
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        strangers = self._strangers if authentication.by_header and is_open(path) else None
+        return _guard_handler(handler, path, self._enter(path), strangers)
+
+    def _enter(self, path: str) -> Enter:
+        """Authenticate by certificate: only a handler's context has it, and without one nobody
+        connects at all."""
+        authentication = self._authentication
+        if authentication.by_header or not authentication.on:
+            return _everybody
+        return lambda context: authentication.enter(
+            path, context.invocation_metadata() or (), context.auth_context()
+        )
+
+
+def _everybody(context: Context) -> None:
+    """No check: the caller is known, or need not be."""
+
+
+def _refusing(error: SaxError) -> Handler:
+    """Return a handler that ends a call of any kind without reading its message."""
+
+    async def refuse(requests: Any, context: Context) -> None:
+        await _abort(context, error)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def _guard_handler(
+    handler: Any, path: str, enter: Enter, strangers: Strangers | None = None
+) -> Handler:
+    streaming: bool = handler.request_streaming
+    method = next(method for method in handler[4:] if method is not None)
+    take = _taking(streaming, strangers)
+    return _MAKERS[streaming or strangers is not None, handler.response_streaming](
+        _guard(method, enter, take),
+        request_deserializer=_reading(handler.request_deserializer, path),
+        response_serializer=handler.response_serializer,
+    )
+
+
+_MAKERS: dict[tuple[bool, bool], Any] = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+
+
+def _reading(
+    parse: Callable[[bytes], Any] | None, path: str
+) -> Callable[[bytes], Any | _Unreadable] | None:
+    """Return failures to parse as values: an exception here would reach the log and the caller
+    without a type."""
+    if parse is None:
+        return None
+
+    def read(data: bytes) -> Any | _Unreadable:
+        memory_return.after(len(data))
+        try:
+            return parse(data)
+        except InvalidRequest as error:
+            return _Unreadable(error)
+        except DecodeError as error:
+            text = f"the {len(data)} bytes sent to {path} are not a valid request message: {error}"
+            return _Unreadable(InvalidRequest(text, param="request"))
+
+    return read
+
+
+def _taking(streaming: bool, strangers: Strangers | None) -> Take:
+    """Return how a method gets its message, or its iterator of messages."""
+
+    async def take_one(request: Any) -> Any:
+        return _readable(request if strangers is None else await strangers.read(request))
+
+    async def take_many(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        return _each_readable(requests if strangers is None else strangers.read_each(requests))
+
+    return take_many if streaming else take_one
+
+
+def _readable(message: Any) -> Any:
+    if isinstance(message, _Unreadable):
+        raise message.error
+    return message
+
+
+async def _each_readable(messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for message in messages:
+        yield _readable(message)
+
+
+def _guard(method: Method, enter: Enter, take: Take) -> Method:
+    """Wrap a servicer method, a coroutine or an async generator, mapping its exceptions."""
+    if isasyncgenfunction(method):
+
+        async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
+            try:
+                enter(context)
+                async with aclosing(method(await take(request), context)) as replies:
+                    async for reply in replies:
+                        yield reply
+            except _CANCELLED_BY_CALLER:
+                raise
+            except Exception as exc:
+                await _abort(context, exc)
+
+        return stream
+
+    async def unary(request: Any, context: Context) -> Any:
+        try:
+            enter(context)
+            return await method(await take(request), context)
+        except _CANCELLED_BY_CALLER:
+            raise
+        except Exception as exc:
+            await _abort(context, exc)
+
+    return unary
+
+
+async def _abort(context: Context, exc: Exception) -> NoReturn:
+    """End the call with the table's code; log anything but a SaxError, which is a bug."""
+    if isinstance(exc, SaxError):
+        error = exc
+    else:
+        logger.error("a servicer method failed", exc_info=exc)
+        error = Internal("internal error; the server's log has the details")
+    code = grpc.StatusCode[errors.meaning(error).grpc]
+    text = _fit(without_long_words(error.text), _MAX_TEXT)
+    await context.abort(code, text, error_metadata(error))
+
+
+def error_metadata(error: SaxError) -> tuple[tuple[str, str], ...]:
+    """Return the trailing metadata from which `to_sax_error` rebuilds this error."""
+    pairs = [(ERROR_KEY, errors.wire_name(error))]
+    if error.param is not None:
+        param = error.param[:LONGEST_QUOTE]
+        pairs.append((PARAM_KEY, quote(_fit(param, _MAX_PARAM))))
+    if error.retry_after_s is not None:
+        pairs.append((RETRY_AFTER_KEY, repr(float(error.retry_after_s))))
+    if error.need is not None:
+        pairs.append((NEED_KEY, need.to_text(error.need)))
+    return tuple(pairs)
+
+
+def _fit(text: str, size: int) -> str:
+    """Cut the text to fit a header; characters invalid in UTF-8 become "?"."""
+    text = text[:size].encode(errors="replace").decode()
+    while len(quote(text)) > size:
+        text = text[: len(text) * 3 // 4]
+    return text

@@ -1,0 +1,102 @@
+"""Checks the sizes of a message's fields before it is decoded. The bounds are `sax.fields`'."""
+
+from __future__ import annotations
+
+from sax.fields.field import RequestRoute
+from sax.fields.table import field, fields_of
+from sax.proto import common_pb2, custom_pb2, lm_pb2, tokens_pb2
+
+_STREAM = fields_of(RequestRoute.STREAM)
+_EMBED = fields_of(RequestRoute.EMBED)
+_SCORE = fields_of(RequestRoute.LM_SCORE)
+_CUSTOM = fields_of(RequestRoute.CUSTOM)
+_TEXT = field(RequestRoute.LM_GENERATE, "text")
+_EXTRA = field(RequestRoute.LM_GENERATE, "extra_inputs")
+
+
+def check_generate(msg: tokens_pb2.Generate) -> None:
+    """Raise InvalidRequest naming the first field that is too large."""
+    _STREAM["model_key"].check_text(msg.model_key)
+    _STREAM["request_id"].check_text(msg.request_id)
+    _STREAM["account"].check_text(msg.account)
+    _check_prompt(msg)
+    _STREAM["stop"].check(msg.sampling.stop)
+    _STREAM["stop_token_ids"].check_count(len(msg.sampling.stop_token_ids))
+    _STREAM["stop_sequence"].check_count(len(msg.sampling.stop_sequence))
+
+
+def check_token(msg: tokens_pb2.Generate) -> None:
+    """Raise InvalidRequest for a credential that is too large to be one."""
+    _STREAM["token"].check_text(msg.token)
+
+
+def check_tokenize(msg: tokens_pb2.TokenizeRequest) -> None:
+    """Raise InvalidRequest naming the first field that is too large."""
+    _STREAM["model_key"].check_text(msg.model_key)
+    _check_prompt(msg)
+
+
+def check_embed(msg: tokens_pb2.EmbedRequest) -> None:
+    """Raise InvalidRequest naming the first field that is too large."""
+    _EMBED["model_key"].check_text(msg.model_key)
+    row, ids = _EMBED["input"], 0
+    row.check_count(len(msg.inputs))
+    for index, each in enumerate(msg.inputs):
+        if each.HasField("tokens"):
+            ids += len(each.tokens.ids)
+            row.check_tokens(ids)
+        else:
+            row.check_text(each.text, f"input[{index}]")
+
+
+def check_question(msg: lm_pb2.GenerateRequest | lm_pb2.EmbedRequest) -> None:
+    """Raise InvalidRequest naming the first field that is too large."""
+    _SCORE["model_key"].check_text(msg.model_key)
+    _TEXT.check_text(msg.text)
+    check_extra_inputs(msg.extra_inputs)
+
+
+def check_score(msg: lm_pb2.ScoreRequest) -> None:
+    """Raise InvalidRequest naming the first field that is too large."""
+    _SCORE["model_key"].check_text(msg.model_key)
+    _SCORE["prefix"].check_text(msg.prefix)
+    _SCORE["suffix"].check(msg.suffix)
+    check_extra_inputs(msg.extra_inputs)
+
+
+def check_custom(msg: custom_pb2.CustomRequest) -> None:
+    """Raise InvalidRequest naming the first field that is too large."""
+    for name in ("model_key", "method_name", "request"):
+        _CUSTOM[name].check_text(getattr(msg, name))
+    check_extra_inputs(msg.extra_inputs)
+
+
+def check_extra_inputs(msg: common_pb2.ExtraInputs) -> None:
+    """Raise InvalidRequest for too many extra inputs, or a key, text or tensor that is too long."""
+    _EXTRA.check_count(len(msg.items) + len(msg.tensors) + len(msg.strings))
+    for key in (*msg.items, *msg.tensors, *msg.strings):
+        _EXTRA.check_text(key)
+    for key, tensor in msg.tensors.items():
+        _EXTRA.check_count(len(tensor.values), f"extra_inputs.{key}")
+    for key, text in msg.strings.items():
+        _EXTRA.check_text(text, f"extra_inputs.{key}")
+
+
+def _check_prompt(msg: tokens_pb2.Generate | tokens_pb2.TokenizeRequest) -> None:
+    match msg.WhichOneof("prompt"):
+        case "text":
+            _STREAM["prompt"].check_text(msg.text)
+        case "tokens" if isinstance(msg, tokens_pb2.Generate):
+            _STREAM["prompt"].check_tokens(len(msg.tokens.ids))
+        case "chat":
+            _check_chat(msg.chat)
+        case _:
+            pass
+
+
+def _check_chat(chat: tokens_pb2.Chat) -> None:
+    _STREAM["messages"].check_count(len(chat.messages))
+    role, content = _STREAM["messages.role"], _STREAM["messages.content"]
+    for index, turn in enumerate(chat.messages):
+        role.check_text(turn.role, f"messages[{index}].role")
+        content.check_text(turn.content, f"messages[{index}].content")

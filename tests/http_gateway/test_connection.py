@@ -1,0 +1,118 @@
+"""Slow and oversized requests on real connections, against a gateway process."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+
+import httpx
+import pytest
+
+from http_gateway.connection import MAX_HEAD_BYTES
+from tests.http_gateway.test_main import started
+
+FLAGS = ("--port=0", "--admin=127.0.0.1:1", "--header_timeout_s=1", "--body_timeout_s=1")
+MOST = 8  # connections
+LONG_S = 20.0
+POST = "POST /v1/completions HTTP/1.1\r\nhost: x\r\n"
+GET = "GET /healthz HTTP/1.1\r\nhost: x\r\n"
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with started("-m", "http_gateway", *FLAGS, f"--max_connections={MOST}") as (_, url):
+        yield url
+
+
+def connect(url: str, text: str = "") -> socket.socket:
+    host, port = url.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)), timeout=LONG_S)
+    connection.sendall(text.encode())
+    return connection
+
+
+def rest_of(connection: socket.socket) -> str:
+    """All that comes until the gateway closes."""
+    with closing(connection):
+        return b"".join(iter(lambda: connection.recv(1 << 16), b"")).decode()
+
+
+def status_of(reply: str) -> int:
+    return int(reply.split(" ", 2)[1])
+
+
+def test_headers_that_do_not_end_are_answered_408_and_closed(url: str) -> None:
+    reply = rest_of(connect(url, POST))
+    assert status_of(reply) == 408
+    assert "within 1 s" in reply
+    assert "connection: close" in reply
+
+
+def test_a_connection_that_asks_nothing_is_closed_without_a_word(url: str) -> None:
+    assert rest_of(connect(url)) == ""
+
+
+def test_a_body_that_does_not_end_is_answered_in_the_format_of_its_route_and_closed(
+    url: str,
+) -> None:
+    reply = rest_of(connect(url, f"{POST}content-length: 100\r\n\r\n" + "{"))
+    assert status_of(reply) == 408
+    assert '"code":"request_timeout"' in reply
+    assert "--body_timeout_s" in reply
+
+
+def test_the_rest_of_a_body_that_was_refused_is_not_waited_for(url: str) -> None:
+    reply = rest_of(connect(url, f"{POST}content-length: 999999999\r\n\r\n"))
+    assert status_of(reply) == 413
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        f"{GET}x: {'v' * (1 << 20)}\r\n\r\n",
+        f"{GET}{'n' * (1 << 20)}: v\r\n\r\n",
+        GET + "".join(f"x{i}: v\r\n" for i in range(40_000)) + "\r\n",
+        f"GET /{'p' * (1 << 20)} HTTP/1.1\r\n\r\n",
+        f"{POST}transfer-encoding: chunked\r\n\r\n0\r\nx: {'v' * (1 << 20)}\r\n\r\n",
+        f"{GET}x: {'v' * MAX_HEAD_BYTES}",  # no end yet
+    ],
+    ids=["value", "name", "many", "path", "trailer", "unfinished"],
+)
+def test_a_head_of_more_than_64_kib_is_refused_whatever_fills_it(url: str, head: str) -> None:
+    connection = connect(url)
+    try:
+        connection.sendall(head.encode())
+    except (BrokenPipeError, ConnectionResetError):
+        pytest.fail("the gateway closed before it took in what was sent")
+    reply = rest_of(connection)
+    assert len(reply) < 1000
+    assert status_of(reply) == 431
+
+
+def test_a_head_just_below_the_limit_is_read(url: str) -> None:
+    reply = rest_of(
+        connect(url, f"{GET}connection: close\r\nx: {'v' * (MAX_HEAD_BYTES - 200)}\r\n\r\n")
+    )
+    assert status_of(reply) == 200
+
+
+def test_requests_that_follow_each_other_on_one_connection_count_alone(url: str) -> None:
+    head = f"{GET}x: {'v' * (MAX_HEAD_BYTES // 2)}\r\n\r\n"
+    last = f"{GET}connection: close\r\n\r\n"
+    assert rest_of(connect(url, head * 5 + last)).count("HTTP/1.1 200") == 6
+
+
+def test_a_new_connection_replaces_one_that_has_no_request(url: str) -> None:
+    held = [connect(url, GET) for _ in range(2 * MOST)]
+    assert httpx.get(f"{url}/healthz", trust_env=False, timeout=LONG_S).status_code == 200
+    for connection in held:
+        connection.close()
+
+
+def test_a_connection_that_stays_idle_between_requests_is_kept(url: str) -> None:
+    with httpx.Client(base_url=url, trust_env=False, timeout=LONG_S) as http:
+        first = http.get("/healthz").extensions["network_stream"].get_extra_info("client_addr")
+        rest_of(connect(url, POST))  # longer than the time limit of a head
+        second = http.get("/healthz").extensions["network_stream"].get_extra_info("client_addr")
+    assert first == second

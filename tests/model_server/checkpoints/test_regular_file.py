@@ -1,0 +1,93 @@
+"""Only regular files are opened, and nothing else is waited for."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from model_server.checkpoints.opening import open_checkpoint
+from model_server.checkpoints.regular_file import check_files_below, open_regular, read_regular
+from sax.errors import CheckpointError
+from tests.model_server.checkpoints.tiny_folder import write_tiny
+
+
+def make_fifo(path: Path) -> str:
+    os.mkfifo(path)
+    return "a FIFO"
+
+
+def make_socket(path: Path) -> str:
+    here = os.getcwd()
+    os.chdir(path.parent)  # a socket's address is short
+    try:
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(path.name)
+    finally:
+        os.chdir(here)
+    return "a socket"
+
+
+def make_device(path: Path) -> str:
+    path.symlink_to("/dev/zero")
+    return "a device"
+
+
+def make_folder(path: Path) -> str:
+    path.mkdir()
+    return "a folder"
+
+
+STRANGE = (make_fifo, make_socket, make_device, make_folder)
+FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+
+
+@pytest.mark.parametrize("make", STRANGE)
+def test_only_a_regular_file_is_opened(tmp_path: Path, make) -> None:  # type: ignore[no-untyped-def]
+    kind = make(tmp_path / "file")
+    with pytest.raises(CheckpointError, match=f"file is {kind}: .* regular files only"):
+        open_regular(tmp_path / "file")
+
+
+@pytest.mark.parametrize("make", STRANGE)
+@pytest.mark.parametrize("name", FILES)
+def test_no_file_of_a_folder_is_waited_for(tmp_path: Path, make, name: str) -> None:  # type: ignore[no-untyped-def]
+    folder = write_tiny(tmp_path / "tiny")
+    (folder / name).unlink()
+    kind = make(folder / name)
+    with pytest.raises(CheckpointError, match=f"{name} is {kind}"):
+        open_checkpoint(str(folder)).chat_template()
+
+
+@pytest.mark.parametrize("make", STRANGE[:3])
+def test_no_gguf_file_is_waited_for(tmp_path: Path, make) -> None:  # type: ignore[no-untyped-def]
+    kind = make(tmp_path / "m.gguf")
+    for path in (tmp_path / "m.gguf", tmp_path):
+        with pytest.raises(CheckpointError, match=f"gguf is {kind}"):
+            open_checkpoint(str(path))
+
+
+@pytest.mark.parametrize("make", STRANGE[:3])
+def test_no_file_of_an_orbax_checkpoint_is_waited_for(tmp_path: Path, make) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "manifest.ocdbt").write_bytes(b"")
+    (tmp_path / "d").mkdir()
+    kind = make(tmp_path / "d" / "0")
+    with pytest.raises(CheckpointError, match=f"0 is {kind}"):
+        open_checkpoint(str(tmp_path))
+    with pytest.raises(CheckpointError, match=f"0 is {kind}"):
+        check_files_below(tmp_path)
+
+
+def test_a_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_regular(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(CheckpointError, match="5 bytes; at most 4"):
+        read_regular(tmp_path / "file", 4)
+    os.truncate(tmp_path / "file", 1 << 40)  # without a byte on the disk
+    with pytest.raises(CheckpointError, match="at most 4"):
+        read_regular(tmp_path / "file", 4)
+
+
+def test_a_file_of_the_kernel_that_says_it_is_empty_is_read_as_empty() -> None:
+    assert Path("/proc/self/status").read_bytes()
+    assert read_regular(Path("/proc/self/status"), 1 << 20) == b""

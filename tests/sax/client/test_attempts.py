@@ -1,0 +1,70 @@
+"""How often and how long a request is tried, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sax.client.attempts import Attempts, RetryLimits
+from sax.errors import QueueFull, ReplicaLost
+from tests import virtual_loop
+
+LIMITS = RetryLimits()
+
+
+def test_a_replica_that_failed_at_once_is_tried_again() -> None:
+    async def story() -> None:
+        attempts = Attempts(LIMITS, None)
+        attempts.failed("a:1", ReplicaLost("a:1 is away"))
+        await attempts.again()
+        assert not attempts.tried
+
+    virtual_loop.run(story())
+
+
+def test_a_replica_that_took_seconds_to_fail_is_not_tried_again() -> None:
+    async def story() -> None:
+        attempts = Attempts(LIMITS, None)
+        await asyncio.sleep(LIMITS.rounds_s)
+        attempts.failed("a:1", ReplicaLost("a:1 is silent"))  # another one may still be tried
+        with pytest.raises(ReplicaLost, match="a:1 is silent"):
+            await attempts.again()
+
+    virtual_loop.run(story())
+
+
+def test_the_time_that_a_request_was_held_for_a_replica_does_not_count() -> None:
+    async def story() -> None:
+        attempts = Attempts(LIMITS, None)
+        await asyncio.sleep(60)
+        attempts.begin()
+        attempts.failed("a:1", ReplicaLost("a:1 is away"))
+        await attempts.again()
+
+    virtual_loop.run(story())
+
+
+def test_full_queues_are_not_asked_again() -> None:
+    async def story() -> None:
+        attempts = Attempts(LIMITS, None)
+        attempts.failed("a:1", QueueFull("8 wait"))
+        with pytest.raises(QueueFull):
+            await attempts.again()
+
+    virtual_loop.run(story())
+
+
+def test_no_attempt_follows_the_last_one_or_the_time_for_attempts() -> None:
+    async def story() -> None:
+        attempts = Attempts(LIMITS, None)
+        for _ in range(LIMITS.attempts - 1):
+            attempts.failed("a:1", ReplicaLost("away"))
+        with pytest.raises(ReplicaLost):
+            attempts.failed("a:1", ReplicaLost("away"))
+        late = Attempts(LIMITS, None)
+        await asyncio.sleep(LIMITS.attempts_s)
+        with pytest.raises(ReplicaLost):
+            late.failed("a:1", ReplicaLost("away"))
+
+    virtual_loop.run(story())
