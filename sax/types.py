@@ -96,7 +96,7 @@ class PublishedModel:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Where its replicas do not do as the model path says."""
+        """How ready replicas differ from what the model path promises, each text once."""
         return tuple(dict.fromkeys(replica.note for replica in self.replicas if replica.note))
 
     @property

@@ -114,6 +114,7 @@ LADDERS: dict[str, list[str]] = {
         "errors.py",
         "need.py",
         "host.py",
+        "memory_return.py",
         "format.py",
     ],
 }

@@ -220,7 +220,7 @@ class Cell:
         return {a: server.trouble for a, server in self._seen.servers.items() if server.trouble}
 
     def warnings(self) -> Sequence[str]:
-        """What harms nothing yet, in words."""
+        """Conditions that need an operator, but refuse no change yet."""
         return self.disputes.warnings()
 
     def check_name(self, name: str) -> None:

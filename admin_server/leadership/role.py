@@ -48,7 +48,7 @@ class AdminRole:
         return self.cell
 
     def warnings(self) -> list[str]:
-        """What harms nothing yet, in words."""
+        """Conditions that need an operator, but refuse no change yet."""
         return [*self.health.warnings, *(self.cell.warnings() if self.cell is not None else ())]
 
     def describe(self) -> str:

@@ -40,7 +40,7 @@ class StoreHealth:
 
     @property
     def warnings(self) -> list[str]:
-        """What harms nothing yet, in words."""
+        """Conditions that need an operator, but refuse no change yet."""
         more = len(self.foreign) - _NAMED
         named = ", ".join(self.foreign[:_NAMED]) + (f" and {more} more" if more > 0 else "")
         if not named:

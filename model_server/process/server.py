@@ -38,13 +38,13 @@ from model_server.services.token_service import TokenService
 from model_server.serving.admission import Admission
 from model_server.serving.custom_calls import CustomCalls
 from model_server.serving.embeddings import Embeddings
-from model_server.serving.encoding import EncodingThreads
 from model_server.serving.handler import Handler
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.metrics import ModelServerMetrics
 from model_server.serving.prefiller import Prefiller
 from model_server.serving.remote_prefill import RemotePrefill
 from model_server.serving.servables import Servables
+from model_server.text.encoding import EncodingThreads
 from sax.auth.credentials import Credentials
 from sax.auth.security import CLOSING_FLAGS
 from sax.client.location import find_admin

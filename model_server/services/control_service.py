@@ -16,7 +16,7 @@ CheckOverrides = Callable[[str, Mapping[str, str]], None]
 
 
 def takes_every_override(path: str, overrides: Mapping[str, str]) -> None:
-    """The check of a server that knows nothing of overrides before a load."""
+    """Accept all: for servers that can judge overrides only by loading."""
 
 
 class ControlService(control_pb2_grpc.ControlServicer):

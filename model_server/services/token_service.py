@@ -27,7 +27,7 @@ from sax.wire.request_bounds import check_embed, check_generate, check_token, ch
 
 
 class _Sender(NamedTuple):
-    """Who opened a stream."""
+    """The caller that opened a stream."""
 
     principal: Principal
     account: str

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from model_server.loading.loaded import LoadedEmbedder
 from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.embed_servable import EmbedServable
-from model_server.serving.encoding import EncodingThreads
 from model_server.serving.engine_request import check_ids
 from model_server.serving.servables import Servables
+from model_server.text.encoding import EncodingThreads
 from model_server.text.text_length import check_bytes, check_pieces
 from sax.auth.acl import caller
 from sax.errors import InvalidRequest, PromptTooLong

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.detokenizer import Detokenizer
-from model_server.serving.encoding import INLINE, EncodingThreads
 from model_server.serving.engine_request import (
     check_asker,
     check_sampling,
@@ -28,6 +27,7 @@ from model_server.serving.remote_prefill import RemotePrefill
 from model_server.serving.rendered_chat import Prompt, RenderedChat, is_chat, rendered
 from model_server.serving.running_request import RunningRequest, Sink
 from model_server.serving.servables import Servables
+from model_server.text.encoding import INLINE, EncodingThreads
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import caller
 from sax.errors import Internal, InvalidRequest, SaxError

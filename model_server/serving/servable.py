@@ -76,7 +76,7 @@ class Servable(Protocol):
 
     @property
     def note(self) -> str:
-        """Where it does not do as its model path says, or ""."""
+        """How the model differs from what its path promises; "" if it does not."""
         ...
 
     @property

@@ -100,7 +100,8 @@ def run(one: Row, cell: Cell) -> Outcome:
         longest_gap_s=neighbour.longest_gap_s,
         errors=tuple(neighbour.errors),
         died=tuple(name for name, pid in processes.items() if after.get(name) != pid),
-        memory_kept=max(0, cell.memory() - before),
+        # A process that was started again is not the one that was measured.
+        memory_kept=0 if one.ends else max(0, cell.memory() - before),
     )
 
 

@@ -1,7 +1,8 @@
 """Rebuilds the tokenizer.json of a GGUF file's tokenizer from its metadata.
 
 Supports these values of `tokenizer.ggml.model`: gpt2 (byte-level BPE), llama (SentencePiece BPE,
-which merges by score), t5 (SentencePiece Unigram) and bert (WordPiece). The file does not hold the
+which merges by score), gemma4 (the same with a list of merges), t5 (SentencePiece Unigram) and bert
+(WordPiece). The file does not hold the
 pre-tokenizer of byte-level BPE, only a name for it (`tokenizer.ggml.pre`).
 Pure. Raises CheckpointError without a file name, which the caller adds.
 """
@@ -115,7 +116,8 @@ def _merges(metadata: dict[str, Any]) -> list[list[str]]:
 def _sentence_piece(
     metadata: dict[str, Any], tokens: list[str], frame: dict[str, Any]
 ) -> Vocabulary:
-    unigram = metadata.get("tokenizer.ggml.model") == "t5"
+    kind = metadata.get("tokenizer.ggml.model")
+    unigram, listed = kind == "t5", kind == "gemma4"
     kinds = _per_token(metadata, "token_type", len(tokens)).copy()
     unknown = _token_id(metadata, "unknown_token_id", len(tokens))
     if unknown is not None:
@@ -124,11 +126,12 @@ def _sentence_piece(
     pieces = Pieces(
         unigram=unigram,
         texts=tokens,
-        scores=_per_token(metadata, "scores", len(tokens)).tolist(),
+        scores=[] if listed else _per_token(metadata, "scores", len(tokens)).tolist(),
+        merges=_merges(metadata) if listed else None,
         kinds=kinds.tolist(),
         byte_fallback=bool(np.any(kinds == TokenType.BYTE)),
         charsmap=_charsmap(metadata),
-        starts_with_space=metadata.get("tokenizer.ggml.add_space_prefix", True) is not False,
+        starts_with_space=metadata.get("tokenizer.ggml.add_space_prefix", not listed) is not False,
         collapses_spaces=metadata.get("tokenizer.ggml.remove_extra_whitespaces", unigram) is True,
     )
     return sentence_piece(pieces, **frame)
@@ -165,6 +168,7 @@ _KINDS: Mapping[str, Callable[[dict[str, Any], list[str], dict[str, Any]], Vocab
         {
             "gpt2": _byte_level,
             "llama": _sentence_piece,
+            "gemma4": _sentence_piece,
             "t5": _sentence_piece,
             "bert": _word_piece,
         }

@@ -1,8 +1,8 @@
 """Builds SentencePiece vocabularies, Unigram and BPE, that encode as the original library does.
 
 A space is written U+2581, and a text usually starts with one. BPE pieces merge by score: two
-neighbours become one if together they form a piece, the best score first. Pure; callers read the
-pieces from tokenizer.model or GGUF.
+neighbours become one if together they form a piece, the best score first; Gemma 4 lists the merges
+instead. Pure; callers read the pieces from tokenizer.model or GGUF.
 One known difference: a text that is exactly one user-defined piece gets no leading space.
 """
 
@@ -54,6 +54,7 @@ class Pieces:
     starts_with_space: bool = True
     collapses_spaces: bool = False
     escapes_spaces: bool = True
+    merges: Sequence[Sequence[str]] | None = None  # of BPE, in order; None: by score
     # Text after a control token also starts with a space, as if it were a separate text.
     every_part_starts: bool = True
 
@@ -94,10 +95,13 @@ def sentence_piece(pieces: Pieces, added: Sequence[AddedToken] = (), **frame: An
 
 def _bpe(pieces: Pieces, added: Sequence[AddedToken]) -> dict[str, Any]:
     unknown = pieces.unknown()
-    by_score = sorted(pieces.of(PieceKind.NORMAL), key=lambda i: (-pieces.scores[i], i))
+    merges = pieces.merges
+    if merges is None:
+        by_score = sorted(pieces.of(PieceKind.NORMAL), key=lambda i: (-pieces.scores[i], i))
+        merges = merges_into([pieces.texts[token_id] for token_id in by_score])
     return bpe_model(
         {text: token_id for token_id, text in enumerate(pieces.texts)},
-        merges_into([pieces.texts[token_id] for token_id in by_score]),
+        merges,
         added,
         unknown=None if unknown is None else pieces.texts[unknown],
         byte_fallback=pieces.byte_fallback,

@@ -96,7 +96,7 @@ def test_the_start_token_is_added_when_the_file_says_so() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("model", "rwkv", "kind 'rwkv'; supported from GGUF: gpt2, llama, t5, bert"),
+        ("model", "rwkv", "kind 'rwkv'; supported from GGUF: gpt2, llama, gemma4, t5, bert"),
         ("model", ["llama"], "kind"),
         ("model", None, "supported"),
         ("pre", "viking", "'viking'"),
@@ -153,6 +153,32 @@ def test_sentence_piece_vocabularies_give_sentencepieces_ids(name: str, kind: st
     assert {text for text, _, _ in differences(tokenizer, name)} <= {"<tool>", "<|x|>"}
     assert tokenizer.adds_bos == (kind == "llama")
     assert tokenizer.eos_ids == {2}
+
+
+def with_merges(name: str) -> dict[str, Any]:
+    """The same vocabulary as Gemma 4 writes it: merges in order, and no scores."""
+    metadata = from_sentence_piece(name, "llama")
+    merges = json.loads(tokenizer_of(metadata).serialized)["model"]["merges"]
+    del metadata["tokenizer.ggml.scores"]
+    listed = [" ".join(merge) for merge in merges]
+    return metadata | {"tokenizer.ggml.model": "gemma4", "tokenizer.ggml.merges": listed}
+
+
+def test_gemma_4_lists_the_merges_of_its_sentence_piece_vocabulary() -> None:
+    tokenizer = tokenizer_of(with_merges("bpe_gemma"))
+    assert {text for text, _, _ in differences(tokenizer, "bpe_gemma")} <= {"<tool>", "<|x|>"}
+    assert tokenizer.adds_bos
+    assert (
+        tokenizer.decode(tokenizer.encode("a  b\n\nc \u00e9\U0001f600"))
+        == "a  b\n\nc \u00e9\U0001f600"
+    )
+
+
+def test_gemma_4_needs_its_merges() -> None:
+    metadata = with_merges("bpe_gemma")
+    del metadata["tokenizer.ggml.merges"]
+    with pytest.raises(CheckpointError, match="merges"):
+        tokenizer_of(metadata)
 
 
 def test_llama_vocabularies_start_texts_with_a_space_unless_told() -> None:

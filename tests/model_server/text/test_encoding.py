@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from model_server.serving.encoding import INLINE, EncodingThreads
+from model_server.text.encoding import INLINE, EncodingThreads
 from sax.errors import QueueFull
 from tests.model_server.fake_server import until
 
