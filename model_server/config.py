@@ -8,12 +8,17 @@ import secrets
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from sax.auth.security import OPEN_TO_ALL, Security
 from sax.config import GROUP_PORT, MODEL_METRICS_PORT, MODEL_PORT, check_address
 from sax.host import machine_memory
 from sax.names import CellId
 from sax.wire.rpc import REQUEST_BYTES
+
+# Whose requests share the keys and values of tokens with which both begin: nobody's, those of one
+# tenant, or all.
+PrefixSharing = Literal["off", "tenant", "shared"]
 
 _TERMINATED = 143  # a shell's status for SIGTERM
 
@@ -84,6 +89,7 @@ class ModelServerConfig:
     queue: int = 256
     max_running_per_account: int | None = None  # None: as many as there are slots
     max_queued_per_account: int | None = None  # None: the whole queue, as long as nobody else asks
+    prefix_cache: PrefixSharing = "tenant"  # who shares the keys and values of equal prompts
     strict_compile: bool = False  # a compile while serving raises instead of only counting
     drain_seconds: float = 20.0
     hosts: str = ""  # of this replica: a count or host names; "": from the environment, else 1

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import get_args
 
-from model_server.config import ModelServerConfig
+from model_server.config import ModelServerConfig, PrefixSharing
 from sax.auth.security import Security, add_security_flags
 from sax.errors import SaxError
 
@@ -246,6 +247,15 @@ def _add_engine(parser: argparse.ArgumentParser, default: ModelServerConfig) -> 
         type=int,
         help="bytes of KV cache per model (default: on a CPU a whole context in every slot, at "
         "most 1 GiB; elsewhere all that the plan leaves free)",
+    )
+    flags.add_argument(
+        "--prefix_cache",
+        choices=get_args(PrefixSharing),
+        default=default.prefix_cache,
+        help="keep the keys and values of prompts and answers for requests that begin alike: those "
+        "of one tenant (an account and its user), shared by all tenants, or off (%(default)s). "
+        "With shared, a caller can tell by the time to its first token whether somebody else sent "
+        "the same prompt",
     )
     flags.add_argument(
         "--memory_limit_bytes",

@@ -252,6 +252,8 @@ class GenerateRequest:
     request_id: str = ""
     account: str = ""  # whom it is for, of the users behind one caller; "": the caller
     priority: int = 0  # among the requests of one account; the lowest comes first
+    # Only requests with the same one share the keys and values of tokens with which both begin.
+    cache_salt: str = ""
 
 
 MOST_PRIORITY = 1000  # and the least is its negative
@@ -289,3 +291,4 @@ class TokenChunk(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: int = 0
     completion_tokens: int = 0  # so far
     score: float = 0.0  # sum of log-probabilities so far
+    cached_tokens: int = 0  # of the prompt: found in the prefix cache, not computed

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 import msgspec
 
@@ -48,6 +48,7 @@ class Transcript:
     finish_reason: str | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
 
     def add(self, chunk: TokenChunk) -> None:
         self.text.append(chunk.text)
@@ -55,6 +56,7 @@ class Transcript:
         self.finish_reason = chunk.finish_reason
         self.prompt_tokens = chunk.prompt_tokens or self.prompt_tokens
         self.completion_tokens = chunk.completion_tokens
+        self.cached_tokens = chunk.cached_tokens or self.cached_tokens
 
 
 class Counted(Protocol):
@@ -64,15 +66,29 @@ class Counted(Protocol):
     @property
     def completion_tokens(self) -> int: ...
 
+    @property
+    def cached_tokens(self) -> int: ...
 
-def usage(choices: Sequence[Counted], n: int) -> dict[str, int]:
-    """Sum the tokens; a prompt counts once for its n choices."""
+
+class Usage(TypedDict):
+    """OpenAI's token counts of one reply."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: dict[str, int]
+
+
+def usage(choices: Sequence[Counted], n: int) -> Usage:
+    """Sum the tokens; a prompt counts once for its n choices, as the first of them found it."""
+    cached = sum(choice.cached_tokens for choice in choices[::n])
     prompt = sum(choice.prompt_tokens for choice in choices[::n])
     completion = sum(choice.completion_tokens for choice in choices)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
     }
 
 
@@ -85,6 +101,7 @@ class Events:
         self._after = b'}],"usage":null}\n\n' if include_usage else b"}]}\n\n"
         self._last: TokenChunk | None = None
         self.prompt_tokens = 0
+        self.cached_tokens = 0
 
     @property
     def completion_tokens(self) -> int:
@@ -99,6 +116,7 @@ class Events:
         first, self._last = self._last is None, chunk
         if chunk.prompt_tokens:
             self.prompt_tokens = chunk.prompt_tokens
+            self.cached_tokens = chunk.cached_tokens
         return not (first or chunk.logprobs or chunk.finish_reason)
 
     def _event(self, *parts: bytes) -> bytes:
@@ -155,13 +173,13 @@ class CompletionEvents(Events):
         )  # fmt: skip
 
 
-def stream_end(head: Head, kind: str, counts: dict[str, int] | None) -> bytes:
+def stream_end(head: Head, kind: str, counts: Usage | None) -> bytes:
     if counts is None:
         return DONE
     return event(_encode({**head.fields(kind), "choices": [], "usage": counts})) + DONE
 
 
-def chat_body(head: Head, transcripts: Sequence[Transcript], counts: dict[str, int]) -> bytes:
+def chat_body(head: Head, transcripts: Sequence[Transcript], counts: Usage) -> bytes:
     choices = [_chat_choice(i, transcript) for i, transcript in enumerate(transcripts)]
     return _encode({**head.fields("chat.completion"), "choices": choices, "usage": counts})
 
@@ -177,7 +195,7 @@ def _chat_choice(index: int, transcript: Transcript) -> dict[str, object]:
     }
 
 
-def completion_body(head: Head, transcripts: Sequence[Transcript], counts: dict[str, int]) -> bytes:
+def completion_body(head: Head, transcripts: Sequence[Transcript], counts: Usage) -> bytes:
     choices = [_completion_choice(i, transcript) for i, transcript in enumerate(transcripts)]
     return _encode({**head.fields("text_completion"), "choices": choices, "usage": counts})
 

@@ -51,7 +51,7 @@ class Job:
     n: int
     include_usage: bool
     events: Callable[[Head, int, bool], ChatEvents | CompletionEvents]
-    body: Callable[[Head, Sequence[Transcript], dict[str, int]], bytes]
+    body: Callable[[Head, Sequence[Transcript], reply.Usage], bytes]
 
 
 class OpenAiRoutes:
@@ -93,7 +93,13 @@ class OpenAiRoutes:
             head=head,
             kind="chat.completion.chunk",
             requests=fan_out(
-                head.id, model_id, (prompt,), body.sampling(), body.choices, body.priority or 0
+                head.id,
+                model_id,
+                (prompt,),
+                body.sampling(),
+                body.choices,
+                body.priority or 0,
+                body.cache_salt or "",
             ),
             n=body.choices,
             include_usage=body.include_usage,
@@ -113,7 +119,13 @@ class OpenAiRoutes:
             head=head,
             kind="text_completion",
             requests=fan_out(
-                head.id, model_id, body.prompts(), body.sampling(), body.choices, body.priority or 0
+                head.id,
+                model_id,
+                body.prompts(),
+                body.sampling(),
+                body.choices,
+                body.priority or 0,
+                body.cache_salt or "",
             ),
             n=body.choices,
             include_usage=body.include_usage,
@@ -168,7 +180,7 @@ class OpenAiRoutes:
         arrived = request.state.arrived
         return lambda: histogram.observe(time.perf_counter() - arrived)
 
-    def _count(self, choices: Sequence[reply.Counted], n: int) -> dict[str, int]:
+    def _count(self, choices: Sequence[reply.Counted], n: int) -> reply.Usage:
         counts = usage(choices, n)
         self._metrics.prompt_tokens.inc(counts["prompt_tokens"])
         self._metrics.completion_tokens.inc(counts["completion_tokens"])
@@ -182,6 +194,7 @@ def fan_out(
     sampling: SamplingParams,
     n: int,
     priority: int = 0,
+    cache_salt: str = "",
 ) -> tuple[GenerateRequest, ...]:
     """Return n requests per prompt; with a seed, choice k of a prompt gets seed + k."""
     return tuple(
@@ -191,6 +204,7 @@ def fan_out(
             sampling=_choice_sampling(sampling, k),
             request_id=f"{reply_id}-{i * n + k}",
             priority=priority,
+            cache_salt=cache_salt,
         )
         for i, prompt in enumerate(prompts)
         for k in range(n)

@@ -49,7 +49,6 @@ _COMMON: dict[str, tuple[object, ...]] = {
     "guided_choice": (),
     "guided_grammar": (),
     "return_token_ids": (False,),
-    "cache_salt": (),
 }
 _CHAT: dict[str, tuple[object, ...]] = {
     **_COMMON,
@@ -176,6 +175,7 @@ class _OpenAiRequest(BaseModel):
     ) = None
     ignore_eos: bool | None = None
     priority: Annotated[int, ranged(RequestRoute.CHAT, "priority")] | None = None  # vLLM's
+    cache_salt: Annotated[str, bounded(RequestRoute.CHAT, "cache_salt")] | None = None  # vLLM's
 
     @property
     def choices(self) -> int:

@@ -36,6 +36,7 @@ def encode_ask(
         account=engine_request.account,
         member=engine_request.member,
         priority=engine_request.priority,
+        salt=engine_request.salt,
     )
 
 
@@ -59,6 +60,7 @@ def decode_ask(message: prefill_pb2.PrefillRequest) -> EngineRequest:
         account=message.account,
         member=message.member,
         priority=message.priority,
+        salt=message.salt,
     )
 
 

@@ -52,6 +52,10 @@ class EngineStats:
     preemptions: int
     finished: int
     cancelled: int
+    pages_cached: int  # free, and readable for requests that begin alike
+    prefix_queries: int  # tokens of sequences when they first took a slot
+    prefix_hits: int  # those of them that were cached
+    prefix_evictions: int  # cached pages that were granted anew
 
 
 class Engine:
@@ -171,6 +175,10 @@ class Engine:
             preemptions=scheduler.preemptions,
             finished=scheduler.finished,
             cancelled=scheduler.cancelled,
+            pages_cached=scheduler.pages_cached,
+            prefix_queries=scheduler.prefix_queries,
+            prefix_hits=scheduler.prefix_hits,
+            prefix_evictions=scheduler.prefix_evictions,
         )
 
     # Callers' threads, under the lock

@@ -13,7 +13,7 @@ def chunk_length(
     start, block = sequence.launched, limits.prefill_block
     left = sequence.goal - start
     room = (len(sequence.pages) + free_pages) * limits.page_size - start
-    length = min(left, room, blocks * block)
+    length = max(0, min(left, room, blocks * block))
     if length < left:
         length -= length % block
     if sequence.score_from is None:

@@ -19,7 +19,7 @@ from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_t
 from model_server.engine.slot_state import SlotState
 from model_server.engine.slot_write import pack
 from model_server.engine.step_arrays import ColumnLayout, StepArrays
-from model_server.engine.step_program import Outputs, StepProgram
+from model_server.engine.step_program import COPIES, Outputs, StepProgram
 from model_server.engine.types import (
     PendingStep,
     RowResult,
@@ -43,7 +43,9 @@ def free(arrays: list[jax.Array]) -> None:
             array.delete()
 
 
-WRITE = "write a slot"  # the name of the program beside those of the buckets
+# Names of the programs beside those of the buckets.
+WRITE = "write a slot"
+COPY = "copy pages"
 _NO_EDITS = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
@@ -107,6 +109,7 @@ class ModelRunner:
         self.layouts = {bucket: ColumnLayout(bucket, limits) for bucket in self._buckets}
         self._compiled: dict[Bucket, Any] = {}
         self._write: Any = None
+        self._copy: Any = None
         self.closed = False
 
     @property
@@ -124,6 +127,8 @@ class ModelRunner:
         total = len(self._buckets)
         if self.state is not None:
             self._write = programs.compiled(WRITE, self.program.lower_write)
+        if self.limits.prefix_cache != "off":
+            self._copy = programs.compiled(COPY, self.program.lower_copy)
         report(Progress("compiling bucket", 0, total))
         with closing(compiled_in_turn(self._buckets, program_of)) as made:
             for done, (bucket, program) in enumerate(made, 1):
@@ -141,6 +146,7 @@ class ModelRunner:
         bucket = self._buckets[index]
         vector, _ = self._arrays.pack(Step(0, ()), self.layouts[bucket])
         self.warm_write()
+        self.warm_copy()
         jax.block_until_ready(self.call(bucket, vector))
 
     def warm_write(self) -> None:
@@ -148,12 +154,18 @@ class ModelRunner:
         if self._write is not None:
             self.write([self._packed(SlotSampling(self.limits.slots, _NO_EDITS))])
 
+    def warm_copy(self) -> None:
+        """Copy the scratch page onto itself."""
+        if self._copy is not None:
+            self.copy([(0, 0)])
+
     def launch(self, step: Step) -> PendingStep:
         for change in step.samplings:
             self._tops[change.slot] = change.sampling.logprobs
         bucket = self.bucket(step)
         vector, ranges = self._arrays.pack(step, self.layouts[bucket])
         self.write(self.packed_writes(step))
+        self.copy(step.copies)
         outputs = self.call(bucket, vector)
         tops = [self._tops[row.slot] for row in step.rows]
         return Launched(step, outputs, ranges, tops)
@@ -176,6 +188,15 @@ class ModelRunner:
         for vector in vectors:
             with self._held:
                 self.state = self._write(self.state, vector)
+
+    def copy(self, copies: Sequence[tuple[int, int]]) -> None:
+        """Copy pages, each to another, before a step that writes to the copies."""
+        for first in range(0, len(copies), COPIES):
+            pairs = np.zeros((COPIES, 2), np.int32)  # padding copies the scratch page onto itself
+            few = copies[first : first + COPIES]
+            pairs[: len(few)] = few
+            with self._held:
+                self.pages = self._copy(self.pages, pairs)
 
     def call(self, bucket: Bucket, vector: np.ndarray, hidden: np.ndarray | None = None) -> Any:
         """Run one device call; returns `Outputs`, or hidden states f32[T, D] for the next stage.

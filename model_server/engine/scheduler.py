@@ -38,7 +38,7 @@ from collections.abc import Collection
 
 from model_server.engine.accounts import Accounts
 from model_server.engine.limits import check_limits
-from model_server.engine.pages import PagePool
+from model_server.engine.paging.prefix_cache import NOTHING, Found, PrefixCache
 from model_server.engine.prefill import chunk_length, pages_lacking, pages_to_begin
 from model_server.engine.sequence import Finish, Sequence, SequenceUpdate
 from model_server.engine.types import (
@@ -58,12 +58,14 @@ _PATIENCE = 1  # steps that the next in line waits for a slot to come free befor
 class _Draft:
     """A step under construction."""
 
-    __slots__ = ("blocks", "grants", "logit_rows", "rows", "samplings")
+    __slots__ = ("blocks", "chunks", "copies", "grants", "logit_rows", "rows", "samplings")
 
     def __init__(self, limits: EngineLimits) -> None:
         self.rows: list[Row] = []
         self.grants: list[PageGrant] = []
         self.samplings: list[SlotSampling] = []
+        self.copies: list[tuple[int, int]] = []
+        self.chunks: list[Sequence] = []  # whose prompts it computes in part
         self.logit_rows = limits.max_logit_rows  # still available
         self.blocks = 0  # prefill blocks still available: what decodes leave of the budget
 
@@ -81,7 +83,11 @@ class Scheduler:
         self.preemptions = 0
         self.finished = 0
         self.cancelled = 0
-        self._pool = PagePool(limits.pages)
+        self.prefix_queries = 0  # tokens of admitted sequences
+        self.prefix_hits = 0  # tokens of those that need not be computed
+        self._caches = limits.prefix_cache != "off"
+        self._cache = PrefixCache(limits.pages, limits.page_size)
+        self._pool = self._cache.pool
         self._slots = list(range(limits.slots - 1, -1, -1))  # free; the last one is taken next
         self._samplings: list[Sampling | None] = [None] * limits.slots  # as the runner has them
         self._live: dict[int, Sequence] = {}
@@ -108,6 +114,15 @@ class Scheduler:
     @property
     def pages_used(self) -> int:
         return self._pool.used
+
+    @property
+    def pages_cached(self) -> int:
+        """Pages that nobody holds and that others may still find."""
+        return self._pool.idle
+
+    @property
+    def prefix_evictions(self) -> int:
+        return self._pool.evictions
 
     @property
     def accounts(self) -> int:
@@ -148,7 +163,15 @@ class Scheduler:
         if not draft.rows:
             return None
         self.steps += 1
-        return Step(self.steps, tuple(draft.rows), tuple(draft.grants), tuple(draft.samplings))
+        for sequence in draft.chunks:
+            self._note(sequence)
+        return Step(
+            self.steps,
+            tuple(draft.rows),
+            tuple(draft.grants),
+            tuple(draft.samplings),
+            tuple(draft.copies),
+        )
 
     def commit(self, step: Step, result: StepResult) -> list[SequenceUpdate]:
         """Apply the results of a step. Steps must be committed in the order they were scheduled."""
@@ -191,10 +214,9 @@ class Scheduler:
             if not self._fits(sequence):
                 return
             self._admit(sequence)
-            self._set_sampling(sequence, draft)
             sequence.computed = False
+            self._set_sampling(sequence, draft)
             sequence.launched = sequence.goal = len(sequence.tokens) - 1
-            sequence.rotate(self.limits.short_context, sequence.goal)
             self._accounts.finish_prompt(sequence)
             self._grant(sequence, -(-sequence.goal // self.limits.page_size), draft)
 
@@ -256,19 +278,32 @@ class Scheduler:
         """Give each account in turn a chunk, and admit more as long as blocks are left."""
         done: set[int] = set()
         while draft.blocks and draft.logit_rows:
-            self._admit_waiting()
+            self._admit_waiting(draft)
             turns = self._accounts.turns(min(draft.blocks, draft.logit_rows), done)
             if not turns:
                 return
             self._share(turns, draft)
             done.update(sequence.id for sequence in turns)
 
-    def _admit_waiting(self) -> None:
+    def _admit_waiting(self, draft: _Draft) -> None:
         """Admit all that may be; one without prefill waits for the next step's decodes."""
         while self._slots and (sequence := self._accounts.next()):
-            if sequence.computed or not self._fits(sequence):
+            if sequence.computed or not self._fits(sequence) or self._defers(sequence, draft):
                 return
             self._admit(sequence)
+
+    def _defers(self, sequence: Sequence, draft: _Draft) -> bool:
+        """True, once, if this step computes tokens that the sequence could reuse in the next."""
+        if not self._caches or sequence.deferred or not draft.chunks:
+            return False
+        found = self._find(sequence)
+        worth = self.limits.prefill_block + found.tokens(self.limits.page_size)
+        most = sequence.reusable
+        sequence.deferred = any(
+            self._cache.alike(sequence, other, min(most, other.launched)) >= worth
+            for other in draft.chunks
+        )
+        return sequence.deferred
 
     def _share(self, turns: list[Sequence], draft: _Draft) -> None:
         """Give each prompt an equal part of the blocks; what short ones leave goes to the others.
@@ -285,26 +320,67 @@ class Scheduler:
 
         Keeps the pages of the prompts under way, and one for each sequence that will need another,
         this one included, so that no admitted sequence is preempted for lack of pages within the
-        next `page_size` steps.
+        next `page_size` steps. What it shares with others that stay takes no page.
         """
         if not (self._slots or without):
             return False
-        page_size = self.limits.page_size
-        wanted, free = pages_to_begin(sequence, page_size), self._pool.free
-        for other in self._running:
-            if other in without:
-                free += len(other.pages)
-            else:
-                wanted += pages_lacking(other, page_size)
+        page_size, pool = self.limits.page_size, self._pool
+        freed = pool.only_held_by(each.pages for each in without) if without else ()
+        free = pool.free + len(freed)
+        wanted = pages_to_begin(sequence, page_size)
+        wanted -= sum(
+            pool.holders(page) > 0 and page not in freed for page in self._find(sequence).pages
+        )
+        wanted += sum(
+            pages_lacking(other, page_size) for other in self._running if other not in without
+        )
         return free >= wanted
+
+    def _find(self, sequence: Sequence) -> Found:
+        if not self._caches or sequence.computed:
+            return NOTHING
+        sequence.rotate(self.limits.short_context, len(sequence.tokens))
+        return self._cache.find(sequence, sequence.reusable)
 
     def _admit(self, sequence: Sequence) -> None:
         assert not sequence.in_flight, "a victim's last token must be committed first"
+        found = self._find(sequence)
         self._accounts.admit(sequence)
         self._running.append(sequence)
         sequence.slot = self._slots.pop()
-        sequence.rotate(self.limits.short_context, len(sequence.tokens))
+        positions = len(sequence.tokens) - sequence.computed
+        sequence.rotate(self.limits.short_context, positions)
         sequence.goal = len(sequence.tokens) if sequence.score_from is None else sequence.end
+        if self._caches:
+            self._reuse(sequence, found)
+
+    def _reuse(self, sequence: Sequence, found: Found) -> None:
+        """Let a sequence begin behind the tokens that were found."""
+        page_size, pool = self.limits.page_size, self._pool
+        for page in found.pages:
+            pool.share(page)
+        sequence.pages = list(found.pages)
+        sequence.kept = len(found.pages)
+        sequence.launched = sequence.kept * page_size
+        if found.source and self._may_copy(found.source):
+            pool.share(found.source)
+            sequence.source = found.source
+            sequence.launched += found.copied
+        sequence.reused = sequence.written = sequence.launched
+        self._cache.follow(sequence)
+        if sequence.cached < 0:
+            sequence.cached = min(sequence.reused, sequence.prompt)
+            if not sequence.computed:
+                self.prefix_queries += len(sequence.tokens)
+                self.prefix_hits += sequence.reused
+
+    def _may_copy(self, source: int) -> bool:
+        """Check that the page can be held until it is copied, beside all that is needed."""
+        if self._pool.holders(source):
+            return True
+        page_size = self.limits.page_size
+        lacking = sum(pages_lacking(other, page_size) for other in self._running)
+        return self._pool.free > lacking
 
     def _set_sampling(self, sequence: Sequence, draft: _Draft) -> None:
         """Tell the runner how the slot samples now, unless it samples like that already."""
@@ -324,11 +400,14 @@ class Scheduler:
         end = start + chunk_length(sequence, self.limits, self._pool.free, blocks, logit_rows)
         if end == start:
             return
-        if not start:
+        begins = start == sequence.reused
+        if begins:
             self._set_sampling(sequence, draft)
         missing = -(-end // self.limits.page_size) - len(sequence.pages)
         if missing > 0:
-            self._grant(sequence, missing, draft)
+            self._grant(sequence, missing, draft, shared=begins)
+        if sequence.source:
+            self._copy(sequence, draft)
         yields = sequence.score_from is None and end == sequence.goal
         targets: tuple[int, ...] = ()
         if end > sequence.unscored:
@@ -336,6 +415,7 @@ class Scheduler:
         tokens = tuple(sequence.tokens[start:end])
         row = Row(sequence.id, sequence.slot, start, tokens, yields, targets, sequence.long)
         draft.rows.append(row)
+        draft.chunks.append(sequence)
         draft.blocks -= -(-len(tokens) // self.limits.prefill_block)
         draft.logit_rows -= yields + len(targets)
         sequence.launched = end
@@ -345,11 +425,26 @@ class Scheduler:
         if end == sequence.goal:
             self._accounts.finish_prompt(sequence)
 
-    def _grant(self, sequence: Sequence, count: int, draft: _Draft) -> None:
-        first = len(sequence.pages)
-        pages = [self._pool.allocate() for _ in range(count)]
-        sequence.pages += pages
-        draft.grants.append(PageGrant(sequence.slot, first, tuple(pages)))
+    def _grant(
+        self, sequence: Sequence, count: int, draft: _Draft, *, shared: bool = False
+    ) -> None:
+        """Add pages to a sequence, and those that it shares to its slot's table."""
+        first = 0 if shared else len(sequence.pages)
+        sequence.pages += [self._pool.allocate() for _ in range(count)]
+        draft.grants.append(PageGrant(sequence.slot, first, tuple(sequence.pages[first:])))
+
+    def _copy(self, sequence: Sequence, draft: _Draft) -> None:
+        """Copy on write: its first own page begins with tokens of another's."""
+        draft.copies.append((sequence.source, sequence.pages[sequence.kept]))
+        self._pool.release(sequence.source)
+        sequence.source = 0
+
+    def _note(self, sequence: Sequence) -> None:
+        """Offer what launched steps have written. Call with all steps launched, or at the end of
+        `schedule`: who finds it runs in a later step."""
+        if self._caches:
+            sequence.written = min(sequence.launched, len(sequence.tokens))
+            self._cache.note(sequence)
 
     # Committing
 
@@ -357,9 +452,11 @@ class Scheduler:
         assert outcome.token is not None, "a yielding row must give a token"
         self.tokens += 1
         finish = sequence.append(outcome.token)
+        if sequence.slot >= 0:
+            self._note(sequence)
         if finish:
             self._finish(sequence)
-        return SequenceUpdate(sequence.id, outcome, finish)
+        return SequenceUpdate(sequence.id, outcome, finish, cached=max(sequence.cached, 0))
 
     def _commit_scores(self, sequence: Sequence, outcome: RowResult) -> SequenceUpdate | None:
         """Collect scores; a scored sequence gets one update, with its last score."""
@@ -388,8 +485,10 @@ class Scheduler:
         self._running.remove(sequence)
         self._accounts.release(sequence)
         self._slots.append(sequence.slot)
-        for page in sequence.pages:
-            self._pool.release(page)
+        self._cache.release(sequence)
+        if sequence.source:
+            self._pool.release(sequence.source)
         sequence.pages = []
         sequence.slot = -1
-        sequence.launched = 0
+        sequence.launched = sequence.reused = sequence.written = sequence.kept = 0
+        sequence.source = 0

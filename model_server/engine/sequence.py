@@ -23,6 +23,9 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     account: str = ""  # who asks: slots are shared among accounts
     member: str = ""  # a user of that account, by its own word: divides what the account gets
     priority: int = 0  # among the requests of one member; the lowest comes first
+    # Sequences share the keys and values of equal first tokens only if their salts are equal: it
+    # holds all else that changes them (an adapter's weights), and what keeps callers apart.
+    salt: str = ""
     # Of an answer begun elsewhere:
     answer: tuple[int, ...] = ()  # its tokens; they do not finish it (see `finish_of`)
     computed: bool = False  # the runner has keys and values for all tokens but the last
@@ -35,6 +38,7 @@ class SequenceUpdate(msgspec.Struct, frozen=True):
     result: RowResult
     finish: Finish | None = None
     error: SaxError | None = None
+    cached: int = 0  # tokens of the prompt that were not computed for this sequence
 
 
 class Sequence:
@@ -47,12 +51,16 @@ class Sequence:
 
     __slots__ = (
         "account",
+        "cached",
+        "chain",
         "computed",
+        "deferred",
         "end",
         "finish_at",
         "goal",
         "id",
         "in_flight",
+        "kept",
         "launched",
         "long",
         "lost",
@@ -61,14 +69,18 @@ class Sequence:
         "priority",
         "prompt",
         "recompute_at",
+        "reused",
+        "salt",
         "sampling",
         "score_from",
         "scores",
         "scores_launched",
         "since",
         "slot",
+        "source",
         "stop_ids",
         "tokens",
+        "written",
     )
 
     def __init__(self, id: int, engine_request: EngineRequest, limits: EngineLimits) -> None:
@@ -91,10 +103,19 @@ class Sequence:
         self.end = self.finish_at - 1  # positions to compute in all
         self.since = 0  # the number of steps when it began to wait
         self.lost = 0  # positions computed when it was preempted, at most
+        # Of the prefix cache:
+        self.salt = engine_request.salt
+        self.chain: list[bytes] = []  # digests: of the salt, and of 1, 2, ... full pages
+        self.cached = -1  # tokens of the prompt found at its first admission; -1: not admitted yet
+        self.deferred = False  # it once waited for a step that writes tokens like its own
         # Since the sequence last took a slot:
         self.slot = -1  # -1 while waiting
         self.pages: list[int] = []
-        self.launched = 0  # positions computed or in flight
+        self.launched = 0  # positions computed, in flight or found in the cache
+        self.reused = 0  # positions found in the cache
+        self.source = 0  # page to copy with its first chunk, held until then; 0: none
+        self.written = 0  # positions in the launched steps whose tokens are known
+        self.kept = 0  # full pages that others can find, or that were found
         self.goal = 0  # positions that are prefill; from there on it decodes
         self.long = False  # rotated by the factors of long sequences
         self.recompute_at = -1  # position from which on it must be, having begun as a short one
@@ -110,8 +131,20 @@ class Sequence:
         all its positions, so that it starts again.
         """
         if short_context is not None:
-            self.long = positions > short_context
+            long = positions > short_context
+            if long != self.long:
+                self.chain.clear()
+            self.long = long
             self.recompute_at = -1 if self.long else short_context
+
+    @property
+    def reusable(self) -> int:
+        """First positions that it need not compute at its next start: its last one yields a token.
+
+        Neither may those be skipped whose logits give a score.
+        """
+        goal = len(self.tokens) if self.score_from is None else self.end
+        return min(goal - 1, self.unscored)
 
     @property
     def unscored(self) -> int:

@@ -75,5 +75,8 @@ class Peers(Generic[H]):
 
 
 def fresh_tokens(sequence: Sequence) -> int:
-    """Return the positions computed for a running sequence that were not computed before."""
-    return max(0, sequence.launched - sequence.lost)
+    """Return the positions computed for a running sequence that were not computed before.
+
+    Those that it found in the prefix cache are not counted.
+    """
+    return max(0, sequence.launched - max(sequence.lost, sequence.reused))

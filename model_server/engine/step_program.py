@@ -30,7 +30,7 @@ from model_server.engine.slot_write import WriteLayout
 from model_server.engine.step_arrays import ColumnLayout
 from model_server.engine.types import EngineLimits
 from model_server.kernels.paged import Kernel, KernelRefusal, PagedBatch
-from model_server.kernels.pages import LayerPages
+from model_server.kernels.pages import LayerPages, copy_pages
 from model_server.kernels.sequence_sharding import SequenceSharding
 from model_server.models.weights.quantized import byte_shape
 from model_server.models.weights.stage import Stage
@@ -46,6 +46,8 @@ def told_as_plan_error(of: str = "") -> Iterator[None]:
     except KernelRefusal as exc:
         raise MemoryPlanError(f"{of}: {exc}" if of else str(exc)) from exc
 
+
+COPIES = 8  # pages that one call copies
 
 _PLACES = ("pages", "offsets", "decode_tables", "decode_limits", "block_tables", "block_limits")
 
@@ -124,6 +126,15 @@ class StepProgram:
         )
         with told_as_plan_error(str(bucket)):
             return jitted.lower(self.leaves, *held, *given)
+
+    def lower_copy(self) -> jax.stages.Lowered:
+        """Trace the program that copies pages within the pool."""
+        jitted = jax.jit(
+            copy_pages,
+            donate_argnums=0,
+            out_shardings=jax.tree.map(lambda array: array.sharding, self.pages),
+        )
+        return jitted.lower(self.pages, self._input((COPIES, 2), jnp.int32))
 
     def lower_write(self) -> jax.stages.Lowered:
         """Trace the program that writes the edits of a sequence into its slot."""

@@ -12,6 +12,8 @@ from typing import Protocol
 
 import msgspec
 
+from model_server.config import PrefixSharing
+
 
 class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes of one engine; limits that the scheduler must not exceed."""
@@ -30,6 +32,8 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     short_context: int | None = None
     max_running_per_account: int | None = None  # None: as many as there are slots
     max_queued_per_account: int | None = None  # None: up to the queue, and see Engine
+    prefix_cache: PrefixSharing = "off"  # among sequences with one salt, which serving makes
+    window: int | None = None  # tokens that every layer sees at most; None: some layer sees all
 
     @property
     def pages_per_sequence(self) -> int:
@@ -118,6 +122,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     rows: tuple[Row, ...]
     grants: tuple[PageGrant, ...] = ()
     samplings: tuple[SlotSampling, ...] = ()
+    copies: tuple[tuple[int, int], ...] = ()  # page to copy, page to overwrite; before all rows
 
 
 class RowResult(msgspec.Struct, frozen=True):

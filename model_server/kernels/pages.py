@@ -122,6 +122,19 @@ def write(
     )
 
 
+def copy_pages(layers: tuple[LayerPages, ...], copies: jax.Array) -> tuple[LayerPages, ...]:
+    """Overwrite page `copies[n, 1]` with page `copies[n, 0]`, for i32[N, 2], in every layer.
+
+    All pages are read before any is written.
+    """
+
+    def copied(held: jax.Array) -> jax.Array:
+        taken = held.at[copies[:, 0]].get(mode="promise_in_bounds")
+        return held.at[copies[:, 1]].set(taken, mode="promise_in_bounds")
+
+    return jax.tree.map(copied, layers)
+
+
 def stored(numbers: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
     """Quantise [T, K, Q] for the pages; returns values and scales f32[T, K]."""
     if dtype not in HIGHEST:

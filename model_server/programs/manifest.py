@@ -21,6 +21,8 @@ _OF_HOST = (  # may differ (pages), or affect no program (the rest)
     "queue",
     "max_running_per_account",
     "max_queued_per_account",
+    "prefix_cache",
+    "window",
 )
 
 

@@ -34,6 +34,7 @@ class Detokenizer:
             self._stop_sequence = StopSequence(sampling.stop_sequence)
             self._stop_sequence.follow(prompt)
         self._prompt_tokens = len(prompt)
+        self.cached_tokens = 0  # of the prompt
         self._logprobs = sampling.logprobs
         self._characters = 0  # so far, if there are logprobs
         self.tokens = 0
@@ -80,6 +81,7 @@ class Detokenizer:
             prompt_tokens=self._prompt_tokens,
             completion_tokens=self.tokens,
             score=self.score,
+            cached_tokens=self.cached_tokens,
         )
 
     def _token_logprobs(self, result: RowResult, piece: str) -> tuple[TokenLogprob, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from model_server.config import PrefixSharing
 from model_server.engine.engine import EngineRequest
 from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
@@ -59,6 +60,7 @@ def check_asker(request: GenerateRequest) -> None:
         allowed = f"a whole number from {-MOST_PRIORITY} (first) to {MOST_PRIORITY}"
         raise _out_of_range("priority", request.priority, allowed)
     _FIELDS["account"].check_text(request.account)
+    _FIELDS["cache_salt"].check_text(request.cache_salt)
 
 
 def prompt_ids(prompt: Prompt | RenderedChat, loaded: Loaded) -> list[int]:
@@ -119,17 +121,28 @@ def make_engine_request(
         max_tokens=max(1, room) if sampling.max_tokens is None else sampling.max_tokens,
         stop_ids=eos | frozenset(sampling.stop_token_ids),
         priority=request.priority,
+        salt=request.cache_salt,
     )
 
 
-def of_caller(engine_request: EngineRequest, principal: Principal, account: str) -> EngineRequest:
+def of_caller(
+    engine_request: EngineRequest,
+    principal: Principal,
+    account: str,
+    sharing: PrefixSharing = "tenant",
+) -> EngineRequest:
     """Enter whose turn the request takes: the principal's, else that of the account it names.
 
-    What a principal says about the user behind it only divides its own turns.
+    What a principal says about the user behind it only divides its own turns. Both together are
+    the tenant, who shares the prefix cache with nobody else by default: the time to a first token
+    tells whether the same prompt was sent before.
     """
-    if principal.known:
-        return replace(engine_request, account=principal.name, member=account)
-    return replace(engine_request, account=account)
+    member = account if principal.known else ""
+    account = principal.name if principal.known else account
+    # Names cannot run into each other, nor into what the request says: each comes with its length.
+    tenant = () if sharing == "shared" else (account, member)
+    salt = "".join(f"{len(part)}:{part}" for part in (*tenant, engine_request.salt))
+    return replace(engine_request, account=account, member=member, salt=salt)
 
 
 def score_engine_request(prefix: Sequence[int], suffix: Sequence[int]) -> EngineRequest:

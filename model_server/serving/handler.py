@@ -143,7 +143,8 @@ class Handler:
         own_text = is_chat(request.prompt)
         running.expect(Detokenizer(loaded.tokenizer, ids, request.sampling, own_text=own_text))
         asked = make_engine_request(ids, request, loaded)
-        engine_request = of_caller(asked, caller(), request.account)
+        sharing = loaded.runner.limits.prefix_cache
+        engine_request = of_caller(asked, caller(), request.account, sharing)
         if self._remote_prefill is None or not self._remote_prefill.take(running, engine_request):
             running.submit(engine_request)
 
@@ -167,7 +168,9 @@ class Handler:
             )
             _check_scorable(ids, target)
             check_rows((*ids, *target), loaded.vocab, loaded.tokenizer)
-            running.submit(of_caller(score_engine_request(ids, target), caller(), account))
+            asked_for = score_engine_request(ids, target)
+            sharing = loaded.runner.limits.prefix_cache
+            running.submit(of_caller(asked_for, caller(), account, sharing))
         except BaseException as exc:
             self._refuse(running, exc)
             raise

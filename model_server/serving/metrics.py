@@ -37,6 +37,12 @@ _GAUGES: tuple[Figure, ...] = (
         lambda s: _usage(s),
         _LM,
     ),
+    (
+        "sax_pages_cached",
+        "Free KV pages that requests which begin alike can still use",
+        lambda s: s.stats().pages_cached,
+        _LM,
+    ),
     ("sax_requests_running", "Requests being computed", lambda s: s.running, _ALL),
     ("sax_requests_waiting", "Requests in the queue", lambda s: s.waiting, _ALL),
     (
@@ -56,6 +62,24 @@ _COUNTERS: tuple[Figure, ...] = (
         (LmServable, EmbedServable),
     ),
     ("sax_generated_tokens", "Tokens generated", lambda s: s.stats().tokens, _LM),
+    (
+        "sax_prefix_cache_queries",
+        "Tokens looked up in the prefix cache",
+        lambda s: s.stats().prefix_queries,
+        _LM,
+    ),
+    (
+        "sax_prefix_cache_hits",
+        "Tokens found in the prefix cache, which need not be computed",
+        lambda s: s.stats().prefix_hits,
+        _LM,
+    ),
+    (
+        "sax_prefix_cache_evictions",
+        "Cached pages given to other tokens",
+        lambda s: s.stats().prefix_evictions,
+        _LM,
+    ),
     (
         "sax_preemptions",
         "Sequences preempted because pages ran out",

@@ -129,6 +129,7 @@ class RunningRequest:
         if self._first_s is None:
             self._first_s = time.monotonic()
             self._metrics.first_token(self.servable.model_id, self._first_s - self._began_s)
+            self._answer.cached_tokens = update.cached
         return self._answer.push(update.result, update.finish)
 
     def _succeed(self, update: SequenceUpdate) -> None:

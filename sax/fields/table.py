@@ -155,6 +155,7 @@ _LABELS = (
     _text("user", LABEL_BYTES, *_V1),
     _text("safety_identifier", LABEL_BYTES, *_V1),
     _text("prompt_cache_key", LABEL_BYTES, *_OPENAI),
+    _text("cache_salt", LABEL_BYTES, *_OPENAI, *_OURS),
     _many("metadata", Kind.MAP, *_V1, count=16, bytes=LABEL_BYTES),
     _text("request_id", LABEL_BYTES, *_OURS),
     _text("token", 4096, *_OURS),

@@ -19,6 +19,7 @@ def check_generate(msg: tokens_pb2.Generate) -> None:
     _STREAM["model_key"].check_text(msg.model_key)
     _STREAM["request_id"].check_text(msg.request_id)
     _STREAM["account"].check_text(msg.account)
+    _STREAM["cache_salt"].check_text(msg.cache_salt)
     _check_prompt(msg)
     _STREAM["stop"].check(msg.sampling.stop)
     _STREAM["stop_token_ids"].check_count(len(msg.sampling.stop_token_ids))

@@ -27,6 +27,7 @@ def encode_generate(request_number: int, request: GenerateRequest) -> tokens_pb2
     _put(msg, "request_id", request.request_id)
     _put(msg, "account", request.account)
     _put(msg, "priority", request.priority)
+    _put(msg, "cache_salt", request.cache_salt)
     _put_prompt(msg, request.prompt)
     _put_sampling(msg.sampling, request.sampling)
     return msg
@@ -41,6 +42,7 @@ def decode_generate(msg: tokens_pb2.Generate, account: str = "") -> GenerateRequ
         request_id=msg.request_id,
         account=msg.account or account,
         priority=msg.priority,
+        cache_salt=msg.cache_salt,
     )
 
 
@@ -79,6 +81,8 @@ def put_chunk(msg: tokens_pb2.Chunk, request_number: int, chunk: TokenChunk) -> 
     msg.prompt_tokens = chunk.prompt_tokens
     msg.completion_tokens = chunk.completion_tokens
     msg.score = chunk.score
+    if chunk.cached_tokens:
+        msg.cached_tokens = chunk.cached_tokens
 
 
 def decode_chunk(msg: tokens_pb2.Chunk) -> TokenChunk:
@@ -92,6 +96,7 @@ def decode_chunk(msg: tokens_pb2.Chunk) -> TokenChunk:
         msg.prompt_tokens,
         msg.completion_tokens,
         msg.score,
+        msg.cached_tokens,
     )
 
 

@@ -91,6 +91,7 @@ class PipelineRunner:
     def warm(self, bucket: Bucket) -> None:
         """Run an empty step of a bucket; all hosts must, in the same order. Raises LinkError."""
         self._submit(self._runner.warm_write)
+        self._submit(self._runner.warm_copy)
         self._start(Step(0, ()), bucket).result()
 
     def launch(self, step: Step) -> PendingStep:
@@ -119,11 +120,17 @@ class PipelineRunner:
         number, self._launched = self._launched, self._launched + 1
         if self._feedback is None:
             writes = self._runner.packed_writes(step) if self._stage.is_last else []
+            self._submit_copies(step)
             done = self._submit(self._go_on, number, bucket, vector, writes, any(tops))
             return _Passed(step, done)
+        self._submit_copies(step)
         self._submit(self._enter, number, bucket, vector, self._feedback.feeds(step))
         outputs = self._feedback.expect(step, number, ranges, layout.logit_rows)
         return _Returning(step, outputs, ranges, tops, self._reason)
+
+    def _submit_copies(self, step: Step) -> None:
+        if step.copies:
+            self._submit(self._runner.copy, step.copies)
 
     def _submit(self, part: Callable[..., None], *arguments: Any) -> Future[None]:
         return self._thread.submit(self._guarded, part, *arguments)

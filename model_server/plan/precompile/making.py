@@ -20,7 +20,7 @@ import msgspec
 from model_server.checkpoints.orbax.folder import Folder
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import compiled_in_turn, to_bytes
-from model_server.engine.runner import WRITE
+from model_server.engine.runner import COPY, WRITE
 from model_server.engine.versions import versions
 from model_server.plan.precompile.subject import Subject
 from model_server.programs.manifest import Manifest, ProgramEntry
@@ -64,7 +64,8 @@ def manifest_of(subject: Subject) -> Manifest:
 
 
 def program_count(subject: Subject) -> int:
-    return len(subject.deployment.buckets) + 1 + subject.copies.count
+    beside = 1 + (subject.deployment.limits.prefix_cache != "off")
+    return len(subject.deployment.buckets) + beside + subject.copies.count
 
 
 class Maker:
@@ -90,6 +91,8 @@ class Maker:
             for _ in made:
                 pass
         self.compiled(WRITE, self._subject.deployment.program.lower_write)
+        if self._subject.deployment.limits.prefix_cache != "off":
+            self.compiled(COPY, self._subject.deployment.program.lower_copy)
         self._subject.copies.compile(self)
         manifest = self._whole()
         self.folder.finish(manifest, self._there.values())

@@ -109,6 +109,7 @@ class FakeRunner:
             self._grant(grant.slot, grant.first, grant.pages)
         for change in step.samplings:
             self._samplings[change.slot] = change.sampling
+        self._copy(step.copies)
         result = StepResult(step.number, tuple(self._run(row) for row in step.rows))
         with self._launch_seen:
             self.in_flight += 1
@@ -154,6 +155,13 @@ class FakeRunner:
         for page in pages:
             assert 1 <= page <= self.limits.pages, f"page {page} must never be granted"
             self._holders[page] = slot
+
+    def _copy(self, copies: Seq[tuple[int, int]]) -> None:
+        """All sources are read before a target is written."""
+        sources, targets = [pair[0] for pair in copies], [pair[1] for pair in copies]
+        assert len(set(targets)) == len(targets), "two copies into one page"
+        self._memory[targets] = self._memory[sources]
+        self._turned[targets] = self._turned[sources]
 
     def _run(self, row: Row) -> RowResult:
         tokens = row.tokens or (self._last_tokens[row.slot],)

@@ -7,9 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model_server.config import PrefixSharing
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import EngineRequest
-from model_server.engine.types import EngineLimits, Sampling, Step, StepResult
+from model_server.engine.types import (
+    EngineLimits,
+    Sampling,
+    Step,
+    StepResult,
+)
 from tests.model_server.engine.fake_runner import GREEDY, VOCAB
 from tests.model_server.engine.trace import (
     Ask,
@@ -32,6 +38,7 @@ def limits_of(
     prefill_block: int = 1,
     max_prefill_blocks: int | None = None,
     short_context: int | None = None,
+    prefix_cache: PrefixSharing = "off",
 ) -> EngineLimits:
     return EngineLimits(
         slots=slots,
@@ -43,6 +50,7 @@ def limits_of(
         prefill_block=prefill_block,
         max_prefill_blocks=max_prefill_blocks,
         short_context=short_context,
+        prefix_cache=prefix_cache,
     )
 
 
@@ -77,6 +85,7 @@ def some_limits(draw: st.DrawFn) -> EngineLimits:
         prefill_block=block,
         max_prefill_blocks=draw(st.none() | st.integers(1, 4)),
         short_context=draw(st.none() | st.integers(1, 20)),
+        prefix_cache=draw(st.sampled_from(["off", "tenant"])),
     )
 
 

@@ -168,8 +168,8 @@ def check_step(limits: EngineLimits, step: Step) -> None:
     assert sum(row.yields + len(row.targets) for row in step.rows) <= limits.max_logit_rows
     assert len({row.slot for row in step.rows}) == len(step.rows) <= limits.slots
     assert len({row.sequence for row in step.rows}) == len(step.rows)
-    granted = [page for grant in step.grants for page in grant.pages]
-    assert len(set(granted)) == len(granted), "a page has one owner"
+    granted = [(grant.slot, page) for grant in step.grants for page in grant.pages]
+    assert len(set(granted)) == len(granted), "a page is twice in one table"
     assert {grant.slot for grant in step.grants} <= {row.slot for row in step.rows}
     assert {change.slot for change in step.samplings} <= {row.slot for row in step.rows}
     for row in step.rows:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_server.engine.pages import PagePool
+from model_server.engine.paging.pool import PagePool
 
 
 def test_all_pages_but_the_scratch_page_are_granted_once() -> None:

@@ -1,0 +1,187 @@
+"""Finds pages that already hold the keys and values of a sequence's first tokens. Pure.
+
+A full page is known by a digest of its tokens and of all before them, which begins with a salt: two
+sequences share pages only if their salts are equal and all their tokens up to the page's end are.
+The digests are cryptographic, so nobody can make other tokens look alike.
+
+A page that is filled in part may be copied by those whose next tokens are its first ones. It is
+found through the digest of the full pages before it: the `heads` are sequences that still write
+such a page, the `tails` are pages whose sequences have left.
+
+Only tokens count whose keys and values were written by a step that was launched: steps run in
+order, so a later step may read them. `Sequence.written` counts them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from collections.abc import Sequence as Tokens
+from hashlib import blake2b
+from itertools import islice
+from typing import NamedTuple
+
+from model_server.engine.paging.pool import PagePool
+from model_server.engine.sequence import Sequence
+
+_MOST_TAILS = 16  # after the same full pages; as many heads are searched
+
+
+class Found(NamedTuple):
+    """The beginning of a sequence that need not be computed."""
+
+    pages: tuple[int, ...] = ()  # full: to be shared
+    source: int = 0  # page to copy, 0: none
+    copied: int = 0  # tokens of it that are the sequence's own
+
+    def tokens(self, page_size: int) -> int:
+        return len(self.pages) * page_size + self.copied
+
+
+NOTHING = Found()
+
+
+class PrefixCache:
+    """The pages of one pool that others may share or copy, by contents."""
+
+    def __init__(self, pages: int, page_size: int) -> None:
+        self.pool = PagePool(pages, self._forget)
+        self._size = page_size
+        self._full: dict[bytes, int] = {}  # pages by digest
+        self._digests: dict[int, bytes] = {}  # of full pages, by page
+        self._heads: dict[bytes, dict[int, Sequence]] = {}  # by digest of their full pages, by id
+        self._tails: dict[bytes, dict[int, tuple[int, ...]]] = {}  # tokens by digest and page
+        self._before: dict[int, bytes] = {}  # digest of the pages before a tail
+
+    def find(self, sequence: Sequence, most: int) -> Found:
+        """Return what is known of the first `most` tokens of a waiting sequence."""
+        pages: list[int] = []
+        for index in range(-(-most // self._size)):
+            end = (index + 1) * self._size
+            if end > len(sequence.tokens):
+                break
+            page = self._full.get(self._digest(sequence, index + 1))
+            if page is None:
+                break
+            if end > most:
+                return Found(tuple(pages), page, most - index * self._size)
+            pages.append(page)
+        first = len(pages) * self._size
+        wanted = sequence.tokens[first : min(most, first + self._size)]
+        return Found(tuple(pages), *self._partly(self._digest(sequence, len(pages)), wanted))
+
+    def follow(self, sequence: Sequence) -> None:
+        """Take a sequence that holds its pages into the index, from `sequence.kept` pages on."""
+        self._heads.setdefault(self._digest(sequence, sequence.kept), {})[sequence.id] = sequence
+
+    def note(self, sequence: Sequence) -> None:
+        """Offer the full pages of a followed sequence up to `sequence.written`."""
+        full = sequence.written // self._size
+        if full == sequence.kept:
+            return
+        self._leave(sequence)
+        for index in range(sequence.kept, full):
+            self._offer(sequence.pages[index], self._digest(sequence, index + 1))
+        sequence.kept = full
+        self.follow(sequence)
+
+    def release(self, sequence: Sequence) -> None:
+        """Release all pages, the last first: a page is of no use without those before it."""
+        if sequence.chain and self._leave(sequence):
+            self._offer_tail(sequence)
+        for page in reversed(sequence.pages):
+            if page:
+                self.pool.release(page)
+
+    def alike(self, one: Sequence, other: Sequence, most: int) -> int:
+        """Return how many of their first `most` tokens two sequences could share."""
+        if one.salt != other.salt or one.long != other.long:
+            return 0
+        for first in range(0, most, self._size):
+            page = slice(first, min(first + self._size, most))
+            if (ours := one.tokens[page]) != (theirs := other.tokens[page]):
+                return first + _common(ours, theirs)
+        return most
+
+    def _digest(self, sequence: Sequence, pages: int) -> bytes:
+        """Return the digest of the first full pages, extending the sequence's chain up to there."""
+        chain = sequence.chain
+        if not chain:
+            salt = f"{int(sequence.long)}{sequence.salt}".encode(errors="surrogatepass")
+            chain.append(blake2b(salt, digest_size=16, person=b"salt").digest())
+        while len(chain) <= pages:
+            first = (len(chain) - 1) * self._size
+            tokens = array("q", sequence.tokens[first : first + self._size])
+            chain.append(blake2b(chain[-1] + tokens.tobytes(), digest_size=16).digest())
+        return chain[pages]
+
+    def _offer(self, page: int, digest: bytes) -> None:
+        """Keep a full page, unless another with the same contents is kept already."""
+        if digest in self._full or page in self._digests:
+            return
+        self._full[digest] = page
+        self._digests[page] = digest
+        self.pool.keep(page)
+
+    def _leave(self, sequence: Sequence) -> bool:
+        """Remove a head; return False if it was none."""
+        digest = self._digest(sequence, sequence.kept)
+        heads = self._heads.get(digest)
+        if heads is None or heads.pop(sequence.id, None) is None:
+            return False
+        if not heads:
+            del self._heads[digest]
+        return True
+
+    def _offer_tail(self, sequence: Sequence) -> None:
+        """Keep the partly filled page of a sequence that leaves."""
+        first = sequence.kept * self._size
+        tokens = tuple(sequence.tokens[first : sequence.written])
+        if not tokens:
+            return
+        digest, page = self._digest(sequence, sequence.kept), sequence.pages[sequence.kept]
+        tails = self._tails.setdefault(digest, {})
+        if tokens in tails.values():
+            return
+        if len(tails) == _MOST_TAILS:
+            oldest = next(iter(tails))
+            self._forget(oldest)
+            self.pool.drop(oldest)
+        self._tails.setdefault(digest, {})[page] = tokens
+        self._before[page] = digest
+        self.pool.keep(page)
+
+    def _partly(self, digest: bytes, wanted: list[int]) -> tuple[int, int]:
+        """Return the page with most of the wanted tokens at its beginning, and their number."""
+        source, copied = 0, 0
+        if wanted:
+            for page, tokens in self._parts(digest):
+                if (common := _common(wanted, tokens)) > copied:
+                    source, copied = page, common
+        return source, copied
+
+    def _parts(self, digest: bytes) -> Iterator[tuple[int, Tokens[int]]]:
+        """Yield pages that follow these full pages, and the tokens known to be in them."""
+        for sequence in islice(self._heads.get(digest, {}).values(), _MOST_TAILS):
+            first = sequence.kept * self._size
+            if sequence.written > first:
+                yield sequence.pages[sequence.kept], sequence.tokens[first : sequence.written]
+        yield from self._tails.get(digest, {}).items()
+
+    def _forget(self, page: int) -> None:
+        """Stop offering a page."""
+        if digest := self._digests.pop(page, None):
+            del self._full[digest]
+        if digest := self._before.pop(page, None):
+            tails = self._tails[digest]
+            del tails[page]
+            if not tails:
+                del self._tails[digest]
+
+
+def _common(one: Tokens[int], other: Tokens[int]) -> int:
+    """Return how many tokens both begin with."""
+    for place, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return place
+    return min(len(one), len(other))
