@@ -38,7 +38,7 @@ from collections.abc import Collection
 
 from model_server.engine.accounts import Accounts
 from model_server.engine.limits import check_limits
-from model_server.engine.paging.prefix_cache import NOTHING, Found, PrefixCache
+from model_server.engine.paging.prefix_cache import NOTHING, Prefix, PrefixCache
 from model_server.engine.prefill import chunk_length, pages_lacking, pages_to_begin
 from model_server.engine.sequence import Finish, Sequence, SequenceUpdate
 from model_server.engine.types import (
@@ -165,6 +165,8 @@ class Scheduler:
         self.steps += 1
         for sequence in draft.chunks:
             self._note(sequence)
+        if self.limits.window is not None:
+            self._free_unseen()
         return Step(
             self.steps,
             tuple(draft.rows),
@@ -336,7 +338,7 @@ class Scheduler:
         )
         return free >= wanted
 
-    def _find(self, sequence: Sequence) -> Found:
+    def _find(self, sequence: Sequence) -> Prefix:
         if not self._caches or sequence.computed:
             return NOTHING
         sequence.rotate(self.limits.short_context, len(sequence.tokens))
@@ -354,19 +356,22 @@ class Scheduler:
         if self._caches:
             self._reuse(sequence, found)
 
-    def _reuse(self, sequence: Sequence, found: Found) -> None:
+    def _reuse(self, sequence: Sequence, found: Prefix) -> None:
         """Let a sequence begin behind the tokens that were found."""
         page_size, pool = self.limits.page_size, self._pool
         for page in found.pages:
             pool.share(page)
         sequence.pages = list(found.pages)
         sequence.kept = len(found.pages)
-        sequence.launched = sequence.kept * page_size
+        sequence.launched = sequence.written = sequence.kept * page_size
         if found.source and self._may_copy(found.source):
             pool.share(found.source)
             sequence.source = found.source
             sequence.launched += found.copied
-        sequence.reused = sequence.written = sequence.launched
+        sequence.reused = sequence.launched
+        if sequence.computed and self.limits.window is not None:
+            # Where it was computed, pages before the window may hold other tokens by now.
+            sequence.kept = (len(sequence.tokens) - 1) // page_size
         self._cache.follow(sequence)
         if sequence.cached < 0:
             sequence.cached = min(sequence.reused, sequence.prompt)
@@ -446,6 +451,25 @@ class Scheduler:
             sequence.written = min(sequence.launched, len(sequence.tokens))
             self._cache.note(sequence)
 
+    def _free_unseen(self) -> None:
+        """Free the pages that lie before the window of every later query.
+
+        Later steps alone can be granted them. Their places in the page table keep their numbers,
+        which no kernel follows: it begins at the first page that a query sees.
+        """
+        assert self.limits.window is not None
+        for sequence in self._running:
+            if sequence.launched == sequence.reused:
+                continue  # the runner does not have its page table yet
+            unseen = sequence.launched + 1 - self.limits.window
+            last = unseen // self.limits.page_size
+            if self._caches:
+                last = min(last, sequence.kept)
+            while sequence.unseen < last:
+                self._pool.release(sequence.pages[sequence.unseen])
+                sequence.pages[sequence.unseen] = 0
+                sequence.unseen += 1
+
     # Committing
 
     def _commit_token(self, sequence: Sequence, outcome: RowResult) -> SequenceUpdate:
@@ -491,4 +515,5 @@ class Scheduler:
         sequence.pages = []
         sequence.slot = -1
         sequence.launched = sequence.reused = sequence.written = sequence.kept = 0
+        sequence.unseen = 0
         sequence.source = 0

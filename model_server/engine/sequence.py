@@ -80,6 +80,7 @@ class Sequence:
         "source",
         "stop_ids",
         "tokens",
+        "unseen",
         "written",
     )
 
@@ -115,6 +116,7 @@ class Sequence:
         self.reused = 0  # positions found in the cache
         self.source = 0  # page to copy with its first chunk, held until then; 0: none
         self.written = 0  # positions in the launched steps whose tokens are known
+        self.unseen = 0  # pages before the window of all later queries: 0 in `pages`
         self.kept = 0  # full pages that others can find, or that were found
         self.goal = 0  # positions that are prefill; from there on it decodes
         self.long = False  # rotated by the factors of long sequences

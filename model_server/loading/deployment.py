@@ -131,6 +131,7 @@ class PlacedModel:
             max_running_per_account=config.max_running_per_account,
             max_queued_per_account=config.max_queued_per_account,
             prefix_cache=config.prefix_cache,
+            window=self.recipe.window,
         )
         return Deployment(self.recipe, self.blueprint, self.layout, limits, planned)
 

@@ -74,6 +74,8 @@ class Recipe:
     stage: Stage | None = None  # None: the whole model
     # Longest sequence that is rotated by the short one of two lists of factors; None: one list
     short_context: int | None = None
+    # Tokens that a query sees at most, in any layer; None: all
+    window: int | None = None
 
     def cut(self) -> tuple[Recipe, ...]:
         """Return a recipe per stage. Raises InvalidRequest if there are more stages than layers."""

@@ -28,6 +28,7 @@ from tests.bench import (
     bench_loading,
     bench_lockstep,
     bench_plan,
+    bench_prefix_cache,
     bench_quantization,
     bench_seeds,
     bench_transformers,
@@ -52,6 +53,7 @@ BENCHES: dict[str, Callable[[], Table | list[Table]]] = {
     "gpu_attention": bench_gpu_attention.run,  # no table where there is no GPU
     "fairness": bench_fairness.run,
     "lockstep": bench_lockstep.run,
+    "prefix_cache": bench_prefix_cache.run,
     "plan": bench_plan.run,
     "gateway": bench_gateway.run,
     "cell": bench_cell.run,

@@ -27,7 +27,7 @@ from model_server.engine.sequence import Sequence
 _MOST_TAILS = 16  # after the same full pages; as many heads are searched
 
 
-class Found(NamedTuple):
+class Prefix(NamedTuple):
     """The beginning of a sequence that need not be computed."""
 
     pages: tuple[int, ...] = ()  # full: to be shared
@@ -38,7 +38,7 @@ class Found(NamedTuple):
         return len(self.pages) * page_size + self.copied
 
 
-NOTHING = Found()
+NOTHING = Prefix()
 
 
 class PrefixCache:
@@ -53,7 +53,7 @@ class PrefixCache:
         self._tails: dict[bytes, dict[int, tuple[int, ...]]] = {}  # tokens by digest and page
         self._before: dict[int, bytes] = {}  # digest of the pages before a tail
 
-    def find(self, sequence: Sequence, most: int) -> Found:
+    def find(self, sequence: Sequence, most: int) -> Prefix:
         """Return what is known of the first `most` tokens of a waiting sequence."""
         pages: list[int] = []
         for index in range(-(-most // self._size)):
@@ -64,11 +64,11 @@ class PrefixCache:
             if page is None:
                 break
             if end > most:
-                return Found(tuple(pages), page, most - index * self._size)
+                return Prefix(tuple(pages), page, most - index * self._size)
             pages.append(page)
         first = len(pages) * self._size
         wanted = sequence.tokens[first : min(most, first + self._size)]
-        return Found(tuple(pages), *self._partly(self._digest(sequence, len(pages)), wanted))
+        return Prefix(tuple(pages), *self._partly(self._digest(sequence, len(pages)), wanted))
 
     def follow(self, sequence: Sequence) -> None:
         """Take a sequence that holds its pages into the index, from `sequence.kept` pages on."""
@@ -77,7 +77,7 @@ class PrefixCache:
     def note(self, sequence: Sequence) -> None:
         """Offer the full pages of a followed sequence up to `sequence.written`."""
         full = sequence.written // self._size
-        if full == sequence.kept:
+        if full <= sequence.kept:
             return
         self._leave(sequence)
         for index in range(sequence.kept, full):

@@ -34,6 +34,7 @@ def decoder_recipe(
     layer: BuildLayer,
     plus_one: bool = False,
     tied: bool = False,
+    window: int | None = None,
     embedding_scale: Callable[[WeightForm], float] = lambda form: 1.0,
     logits_softcap: float | None = None,
 ) -> Recipe:
@@ -43,6 +44,7 @@ def decoder_recipe(
     shape: attention shape of any layer; all layers cache the same.
     ropes: one per layer.
     plus_one: the checkpoint stores the final norm's scale minus one.
+    window: tokens that a query sees at most, in any layer; None: all, in some layer.
     tied: whether the head shares the embedding if config.json does not say.
     """
 
@@ -65,6 +67,7 @@ def decoder_recipe(
         embed=shape.embed,
         vocab=keys.whole("vocab_size"),
         short_context=next((r.short_context for r in ropes if r.short_context), None),
+        window=window,
         **served,
     )
 
@@ -97,8 +100,20 @@ def pre_norm_recipe(
         )
 
     return decoder_recipe(
-        keys, served, shape=shapes[0], ropes=[rope] * len(shapes), layer=layer, **rest
+        keys,
+        served,
+        shape=shapes[0],
+        ropes=[rope] * len(shapes),
+        layer=layer,
+        window=widest([shape.window for shape in shapes]),
+        **rest,
     )
+
+
+def widest(windows: Sequence[int | None]) -> int | None:
+    """Return how many tokens a query sees at most in layers with these windows; None: all."""
+    known = [window for window in windows if window is not None]
+    return max(known) if len(known) == len(windows) else None
 
 
 def norm_of(keys: ConfigKeys, name: str, *, plus_one: bool = False) -> RmsNorm:

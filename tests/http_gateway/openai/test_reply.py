@@ -93,9 +93,10 @@ def test_offsets_of_a_completion_stream_are_the_model_servers():
 
 def test_a_stream_ends_with_its_usage_if_asked_and_done():
     assert stream_end(HEAD, "text_completion", None) == b"data: [DONE]\n\n"
-    counts = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+    counts = usage([transcript(TokenChunk("a", prompt_tokens=1, completion_tokens=2))], 1)
     assert stream_end(HEAD, "text_completion", counts) == (
-        COMPLETION + b'],"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}\n\n'
+        COMPLETION + b'],"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3,'
+        b'"prompt_tokens_details":{"cached_tokens":0}}}\n\n'
         b"data: [DONE]\n\n"
     )
 
@@ -113,7 +114,8 @@ def test_a_chat_body_is_openais_byte_for_byte():
         b'{"id":"id-1","object":"chat.completion","created":1700000000,"model":"smol\\"lm",'
         b'"system_fingerprint":null,"choices":[{"index":0,"message":{"role":"assistant",'
         b'"content":"ab","refusal":null},"logprobs":null,"finish_reason":"stop"}],'
-        b'"usage":{"prompt_tokens":3,"completion_tokens":0,"total_tokens":3}}'
+        b'"usage":{"prompt_tokens":3,"completion_tokens":0,"total_tokens":3,'
+        b'"prompt_tokens_details":{"cached_tokens":0}}}'
     )
 
 
@@ -124,7 +126,8 @@ def test_a_completion_body_is_openais_byte_for_byte():
         b'"system_fingerprint":null,"choices":[{"index":0,"text":"a","logprobs":{"tokens":["a"],'
         b'"token_logprobs":[-1.0],"top_logprobs":[{"a":-1.0,"b":-2.0}],"text_offset":[0]},'
         b'"finish_reason":"length"}],'
-        b'"usage":{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0}}'
+        b'"usage":{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0,'
+        b'"prompt_tokens_details":{"cached_tokens":0}}}'
     )
 
 
@@ -138,6 +141,7 @@ def test_prompt_tokens_count_once_for_the_choices_of_one_prompt():
         "prompt_tokens": 8,
         "completion_tokens": 40,
         "total_tokens": 48,
+        "prompt_tokens_details": {"cached_tokens": 0},
     }
 
 

@@ -44,7 +44,8 @@ async def test_a_chat_is_answered_byte_for_byte(cell: FakeCell, http: httpx.Asyn
         '{"id":"chatcmpl-ID","object":"chat.completion","created":0,"model":"smollm2",'
         '"system_fingerprint":null,"choices":[{"index":0,"message":{"role":"assistant",'
         '"content":" 3 4 5 6 7","refusal":null},"logprobs":null,"finish_reason":"stop"}],'
-        '"usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8}}'
+        '"usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8,'
+        '"prompt_tokens_details":{"cached_tokens":0}}}'
     )
     asked = cell.requests[0]
     assert (asked.model_id, asked.prompt) == ("/sax/test/smollm2", (Message("user", "abc"),))
@@ -64,7 +65,10 @@ async def test_a_chat_is_streamed_byte_for_byte(http: httpx.AsyncClient):
         '{"index":0,"delta":{"content":" 3"},"logprobs":null,"finish_reason":null}',
         '{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}',
     ]
-    usage = '"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}'
+    usage = (
+        '"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4,'
+        '"prompt_tokens_details":{"cached_tokens":0}}}'
+    )
     assert scrub(answer.text).split("\n\n") == [
         *(f'{head}{choice}],"usage":null}}' for choice in choices),
         f"{head}],{usage}",
@@ -87,7 +91,8 @@ async def test_a_completion_is_answered_byte_for_byte(http: httpx.AsyncClient):
         '{"tokens":[" 4"," 5"],"token_logprobs":[-0.5,-0.625],'
         '"top_logprobs":[{" 4":-0.5},{" 5":-0.625}],"text_offset":[0,2]},'
         '"finish_reason":"length"}],'
-        '"usage":{"prompt_tokens":4,"completion_tokens":2,"total_tokens":6}}'
+        '"usage":{"prompt_tokens":4,"completion_tokens":2,"total_tokens":6,'
+        '"prompt_tokens_details":{"cached_tokens":0}}}'
     )
 
 
@@ -113,7 +118,12 @@ async def test_n_choices_have_distinct_seeds_and_their_own_index(
         (1, " 104 105"),
         (2, " 105 106"),
     ]
-    assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
+    assert answer["usage"] == {
+        "prompt_tokens": 3,
+        "completion_tokens": 6,
+        "total_tokens": 9,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
     assert len({asked.request_id for asked in cell.requests}) == 3
 
 
@@ -130,7 +140,12 @@ async def test_n_choices_are_streamed_with_their_own_index(http: httpx.AsyncClie
     assert text == {0: " 4 5 6 7 8", 1: " 5 6 7 8 9"}
     assert (roles.count("assistant"), reasons.count("stop")) == (2, 2)
     assert told[-1]["choices"] == []
-    assert told[-1]["usage"] == {"prompt_tokens": 3, "completion_tokens": 10, "total_tokens": 13}
+    assert told[-1]["usage"] == {
+        "prompt_tokens": 3,
+        "completion_tokens": 10,
+        "total_tokens": 13,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
 
 
 @pytest.mark.parametrize(

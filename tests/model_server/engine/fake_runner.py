@@ -49,10 +49,10 @@ def hash_of(tokens: Seq[int]) -> int:
     return value
 
 
-def next_token(tokens: Seq[int], sampling: Sampling = GREEDY) -> int:
-    """The token after these."""
+def next_token(tokens: Seq[int], sampling: Sampling = GREEDY, window: int | None = None) -> int:
+    """The token after these, of which the last `window` are seen."""
     position = len(tokens) - 1
-    token = hash_of(tokens) + position
+    token = hash_of(tokens[-window:] if window else tokens) + position
     if sampling.temperature > 0:
         token += (sampling.seed + 1) * (position + 1)
     return token % VOCAB
@@ -201,7 +201,7 @@ class FakeRunner:
 
     def _sample(self, slot: int, seen: list[int]) -> RowResult:
         sampling = self._samplings[slot]
-        token = next_token(seen, sampling)
+        token = next_token(seen, sampling, self.limits.window)
         self._last_tokens[slot] = token
         rivals = [(token + rank) % VOCAB for rank in range(sampling.logprobs)]
         top = tuple((rival, logprob(seen, rival)) for rival in rivals)

@@ -205,7 +205,7 @@ def alone(engine_request: EngineRequest, limits: EngineLimits) -> tuple[list[int
     tokens = list(engine_request.prompt)
     answer: list[int] = []
     while True:
-        answer.append(next_token(tokens, engine_request.sampling))
+        answer.append(next_token(tokens, engine_request.sampling, limits.window))
         tokens.append(answer[-1])
         if answer[-1] in engine_request.stop_ids:
             return answer, "stop"

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from model_server.engine.paging.prefix_cache import NOTHING, Found, PrefixCache
+from model_server.config import PrefixSharing
+from model_server.engine.paging.prefix_cache import NOTHING, Prefix, PrefixCache
 from model_server.engine.sequence import EngineRequest, Sequence
 from model_server.engine.types import EngineLimits, Sampling
 from tests.model_server.engine.fake_runner import GREEDY, next_token
@@ -211,6 +212,35 @@ def test_every_answer_is_the_one_without_a_cache(data: st.DataObject) -> None:
     assert scheduler.prefix_hits <= scheduler.prefix_queries
 
 
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_pages_before_the_window_are_freed_and_missed_by_nobody(data: st.DataObject) -> None:
+    drawn = data.draw(small_limits())
+    limits = replace(
+        drawn,
+        short_context=None,
+        window=data.draw(st.integers(1, 12)),
+        prefix_cache=data.draw(st.sampled_from(["off", "tenant"])),
+    )
+    asks = [ask for ask in data.draw(alike_asks(limits)) if ask.engine_request.score_from is None]
+    trace = run(limits, asks)
+    assert_answers(trace, asks)
+
+
+@pytest.mark.parametrize("sharing", ["off", "tenant"])
+def test_a_long_answer_holds_no_more_pages_than_its_window(sharing: PrefixSharing) -> None:
+    limits = replace(limits_of(), window=8, prefix_cache=sharing)
+    trace = Trace(limits)
+    trace.add(1, ask_for(PROMPT, 50))
+    most = 0
+    while trace.scheduler.live:
+        trace.turn()
+        most = max(most, trace.scheduler.pages_used)
+    trace.finish()
+    assert most <= 4
+    assert_answers(trace, [Ask(ask_for(PROMPT, 50))])
+
+
 @dataclass
 class Owners:
     """Drives a cache as the scheduler does, without steps."""
@@ -285,6 +315,6 @@ def test_a_page_granted_anew_is_found_no_more() -> None:
     limits = limits_of()
     owners.come(Sequence(1, salted((1, 2, 3), ""), limits))
     owners.leave(0)
-    assert cache.find(Sequence(2, salted((1, 2, 3), ""), limits), 2) == Found((1,))
+    assert cache.find(Sequence(2, salted((1, 2, 3), ""), limits), 2) == Prefix((1,))
     owners.come(Sequence(3, salted((7, 7, 7), ""), limits))
     assert cache.find(Sequence(4, salted((1, 2, 3), ""), limits), 2) == NOTHING
