@@ -28,6 +28,21 @@ A sequence whose keys and values were computed elsewhere takes slot and pages li
 its prefill and decodes at once: the runner fills the pages before it runs the sequence's first row.
 If preempted, it is recomputed here.
 
+Sequences with one salt that begin alike share pages (`paging.prefix_cache`): one that is admitted
+starts behind the tokens that earlier steps have written for any of them, but computes its last
+token itself, and every position that it scores. Full pages are shared, since nobody writes to them
+again; of a page filled in part it gets a copy (`Step.copies`), made before the step's rows run.
+What is shared takes no page, and what nobody holds counts as free, so the cache never keeps anybody
+from being admitted.
+
+A fork therefore needs no call of its own: add a request whose tokens, `prompt` and `answer`
+together, begin with those of another sequence, and cancel the other at any time, before or after.
+Samples are n equal requests: those that come with the first wait one step for it. A beam is a
+request whose `answer` is the parent's with one token of its own at the end, which is all that it
+computes.
+
+If all layers have a sliding window, pages before it are freed while a sequence runs.
+
 A model with LongRoPE rotates a sequence by the factors for its length at the time. One that
 outgrows the short factors starts again, as if preempted, with the long ones; this happens once.
 """
