@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+import msgspec
+
 from model_server.disaggregation.contract import Contract
 from model_server.engine.sequence import EngineRequest
 from model_server.engine.types import RowResult, Sampling
+from sax.errors import InvalidRequest
 from sax.proto import prefill_pb2
 
 
@@ -22,16 +25,11 @@ class KvHandoff:
 def encode_ask(
     model_id: str, contract: Contract, engine_request: EngineRequest, key: int
 ) -> prefill_pb2.PrefillRequest:
-    sampling = engine_request.sampling
     return prefill_pb2.PrefillRequest(
         model_key=model_id,
         contract=prefill_pb2.Contract(**asdict(contract)),
         tokens=engine_request.prompt,
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        seed=sampling.seed,
-        logprobs=sampling.logprobs,
+        sampling=msgspec.msgpack.encode(engine_request.sampling),
         key=key,
         account=engine_request.account,
         member=engine_request.member,
@@ -44,16 +42,18 @@ def decode_contract(message: prefill_pb2.Contract) -> Contract:
 
 
 def decode_ask(message: prefill_pb2.PrefillRequest) -> EngineRequest:
-    """Decode to a request for one token, without stop ids."""
+    """Decode to a request for one token, without stop ids. Raises InvalidRequest."""
+    try:
+        sampling = msgspec.msgpack.decode(message.sampling, type=Sampling)
+    except msgspec.MsgspecError as exc:
+        raise InvalidRequest(
+            f"sampling is not the engine's: {exc}; run the same version of sax on the servers that "
+            "prefill and those that decode",
+            param="sampling",
+        ) from exc
     return EngineRequest(
         prompt=tuple(message.tokens),
-        sampling=Sampling(
-            temperature=message.temperature,
-            top_k=message.top_k,
-            top_p=message.top_p,
-            seed=message.seed,
-            logprobs=message.logprobs,
-        ),
+        sampling=sampling,
         max_tokens=1,
         stop_ids=frozenset(),
         account=message.account,

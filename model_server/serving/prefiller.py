@@ -131,6 +131,12 @@ def _check(engine_request: EngineRequest, servable: LmServable) -> None:
         logprobs=sampling.logprobs,
     )
     check_sampling(params, tokenizer.vocab_size)
+    for name, ids in (
+        ("logit_bias", [token for token, _ in sampling.logit_bias]),
+        ("allowed_token_ids", sampling.allowed or ()),
+        ("stop_token_ids", sampling.ends),
+    ):
+        check_ids(name, ids, tokenizer.vocab_size)
 
 
 async def _first_token(
