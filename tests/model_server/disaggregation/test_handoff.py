@@ -47,7 +47,7 @@ def test_an_ask_carries_prompt_sampling_and_contract() -> None:
 
 def test_an_ask_of_another_version_is_refused_by_name() -> None:
     message = prefill_pb2.PrefillRequest(sampling=msgspec.msgpack.encode(["warm"]))
-    with pytest.raises(InvalidRequest, match="run the same version of sax"):
+    with pytest.raises(InvalidRequest, match="cannot be read"):
         decode_ask(message)
 
 

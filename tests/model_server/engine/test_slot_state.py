@@ -66,10 +66,10 @@ def rows(samplings: list[tuple[int, int, Sampling]]) -> RowEdits:
     return RowEdits(
         slot=jnp.asarray(slots, jnp.int32),
         position=jnp.asarray(positions, jnp.int32),
-        kinds=jnp.asarray([one.edits for one in asked_], jnp.int32),
-        presence=jnp.asarray([one.presence_penalty for one in asked_], jnp.float32),
-        frequency=jnp.asarray([one.frequency_penalty for one in asked_], jnp.float32),
-        repetition=jnp.asarray([one.repetition_penalty for one in asked_], jnp.float32),
+        edits=jnp.asarray([one.edits for one in asked_], jnp.int32),
+        presence_penalty=jnp.asarray([one.presence_penalty for one in asked_], jnp.float32),
+        frequency_penalty=jnp.asarray([one.frequency_penalty for one in asked_], jnp.float32),
+        repetition_penalty=jnp.asarray([one.repetition_penalty for one in asked_], jnp.float32),
     )
 
 
