@@ -45,6 +45,15 @@ class FakeRunner:
         blocks = sum(-(-row.count // block) for row in step.rows if not row.is_decode)
         return choose(BUCKETS, decodes, blocks, block)
 
+    def packed_writes(self, step: Step) -> list[np.ndarray]:
+        return []  # no sampling of these steps has edits
+
+    def warm_write(self) -> None:
+        """Nothing to write."""
+
+    def write(self, vectors: list[np.ndarray]) -> None:
+        assert not vectors
+
     def forward(self, bucket: Bucket, vector: np.ndarray, hidden: np.ndarray | None = None) -> Any:
         assert not self.closed
         assert self.gate.wait(30)
@@ -55,7 +64,7 @@ class FakeRunner:
         hidden = hidden + np.array([1, 0], np.float32)
         return hidden[step["row_index"]] if self.stage.is_last else hidden
 
-    def choose(self, computed: np.ndarray) -> Outputs:
+    def chosen(self, computed: np.ndarray) -> Outputs:
         return _chosen(computed)
 
     def close(self) -> None:
