@@ -8,6 +8,7 @@ pipeline of n stages gives  t + n - 1 + p  mod 97, and a lost or doubled stage c
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -45,15 +46,6 @@ class FakeRunner:
         blocks = sum(-(-row.count // block) for row in step.rows if not row.is_decode)
         return choose(BUCKETS, decodes, blocks, block)
 
-    def packed_writes(self, step: Step) -> list[np.ndarray]:
-        return []  # no sampling of these steps has edits
-
-    def warm_write(self) -> None:
-        """Nothing to write."""
-
-    def write(self, vectors: list[np.ndarray]) -> None:
-        assert not vectors
-
     def forward(self, bucket: Bucket, vector: np.ndarray, hidden: np.ndarray | None = None) -> Any:
         assert not self.closed
         assert self.gate.wait(30)
@@ -66,6 +58,16 @@ class FakeRunner:
 
     def chosen(self, computed: np.ndarray) -> Outputs:
         return _chosen(computed)
+
+    def warm_write(self) -> None:
+        pass
+
+    def packed_writes(self, step: Step) -> list[np.ndarray]:
+        assert not any(change.sampling.edits for change in step.samplings)
+        return []
+
+    def write(self, vectors: Sequence[np.ndarray]) -> None:
+        assert not vectors
 
     def close(self) -> None:
         self.closed = True
