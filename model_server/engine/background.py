@@ -33,26 +33,22 @@ def lower_compilers() -> int:
     before = _run_times()
     if not before or jax.local_devices()[0].platform != "cpu":
         return 0
-    made = _run_times()
-    found: set[int] = set()
-    while more := _compilers(made) - before.keys() - found:
-        found |= more
+    _ran_while_compiling()  # meanwhile the backend's threads have started and gone to sleep
+    found = _ran_while_compiling() & _ran_while_compiling() - before.keys()
     for thread in found:
         os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICER)
     logger.info("%d threads of the compiler have a lower priority", len(found))
     return len(found)
 
 
-def _compilers(made: dict[int, int]) -> set[int]:
-    """Return the threads, but for Python's, that ran while some programs were compiled.
-
-    made: run times of all threads before the first program, by thread.
-    """
+def _ran_while_compiling() -> set[int]:
+    """Compile some programs and return the threads, but for Python's, that ran meanwhile."""
+    before = _run_times()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(_compile_one, range(_AT_ONCE)))
         own = {thread.native_id or 0 for thread in threading.enumerate()}
         now = _run_times()
-    return {thread for thread, ran in now.items() if ran > made.get(thread, 0)} - own
+    return {thread for thread, ran in now.items() if ran > before.get(thread, 0)} - own
 
 
 def _compile_one(number: int) -> None:

@@ -14,7 +14,9 @@ def test_a_table_has_the_largest_model_first_and_what_is_free_last() -> None:
     table = memory_table([("/sax/test/small", SMALL), ("/sax/test/large", LARGE)], total=8 * GIB)
     heading, large, small, free = table.splitlines()
     assert heading.split("  ")[0] == "model"
-    assert large.startswith("/sax/test/large    3.0 GiB   1.0 GiB     1.0 MiB   64.0 MiB    4.1 GiB")
+    assert large.startswith(
+        "/sax/test/large    3.0 GiB   1.0 GiB     1.0 MiB   64.0 MiB    4.1 GiB"
+    )
     assert small.startswith("/sax/test/small  100.0 MiB  28.0 MiB         0 B        0 B  128.0")
     assert free.startswith("free")
     assert free.endswith("3.8 GiB  of 8.0 GiB")
