@@ -10,6 +10,7 @@ import msgspec
 
 from sax.fields.sampling import MOST_PRIORITY as MOST_PRIORITY
 from sax.fields.sampling import SamplingParams as SamplingParams
+from sax.memory_parts import MemoryParts
 from sax.need import Need
 
 
@@ -134,6 +135,7 @@ class ServableInfo:
     need: Need | None = None  # if loading failed for lack of memory or devices
     progress: Progress | None = None
     memory: int = 0  # bytes of weights, KV pages and workspace
+    parts: MemoryParts = MemoryParts()  # of `memory`; all 0 from a server that does not tell
     methods: tuple[str, ...] = ()  # lm.generate, ... of a loaded model
     queued: int = 0  # requests waiting for a slot
     running: int = 0  # requests in a slot

@@ -15,6 +15,7 @@ from model_server.engine.types import Runner
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import Tokenizer
 from sax.errors import SaxError
+from sax.memory_parts import MemoryParts
 from sax.types import ModelSpec, Progress, SamplingParams
 
 
@@ -33,6 +34,7 @@ class Loaded:
     defaults: SamplingParams  # for fields that a Saxml request omits
     samples: int  # answers per Saxml Generate call
     memory: int  # bytes of weights, KV pages and workspace
+    parts: MemoryParts = MemoryParts()  # of `memory`; a loader of arithmetic has none
     methods: tuple[str, ...]  # lm.generate, lm.generate_stream, lm.score
     disaggregation: Disaggregation | None = (
         None  # for disaggregated prefill; `runner` is its runner then
@@ -89,6 +91,7 @@ class LoadedEmbedder:
     dimensions: int  # of a vector
     queue: int  # inputs that may wait
     memory: int  # bytes of weights and workspace
+    parts: MemoryParts = MemoryParts()
     methods: tuple[str, ...] = ("lm.embed",)
 
 
@@ -119,6 +122,7 @@ class LoadedCustom:
     runner: CustomRunner
     batching: Mapping[str, Batching]  # by method
     memory: int  # bytes of weights, states and workspace
+    parts: MemoryParts = MemoryParts()
 
 
 AnyLoaded = Loaded | LoadedEmbedder | LoadedCustom
