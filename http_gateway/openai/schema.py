@@ -176,6 +176,8 @@ class _OpenAiRequest(BaseModel):
     ) = None
     ignore_eos: bool | None = None
     priority: Annotated[int, ranged(RequestRoute.CHAT, "priority")] | None = None  # vLLM's
+    # Seconds, waiting included
+    timeout: Annotated[float, ranged(RequestRoute.CHAT, "timeout")] | None = None
 
     @property
     def choices(self) -> int:

@@ -136,6 +136,10 @@ class Engine:
                 self._inbox.append(sequence)
                 self._changed.notify_all()
 
+    def has_slot(self, sequence: int) -> bool:
+        """Return False while a sequence waits, and once it has ended; accurate within one step."""
+        return self._scheduler.has_slot(sequence)
+
     def drain(self, timeout_s: float) -> bool:
         """Refuse new requests and wait for live ones; return False on timeout."""
         with self._changed:

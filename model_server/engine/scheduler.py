@@ -114,6 +114,10 @@ class Scheduler:
         """Accounts with live sequences."""
         return len(self._accounts)
 
+    def has_slot(self, id: int) -> bool:
+        sequence = self._live.get(id)
+        return sequence is not None and sequence.slot >= 0
+
     def live_of(self, account: str) -> int:
         return self._accounts.live(account)
 

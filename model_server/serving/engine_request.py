@@ -54,11 +54,15 @@ def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
 
 
 def check_asker(request: GenerateRequest) -> None:
-    """Raise InvalidRequest for an account or a priority out of range."""
+    """Raise InvalidRequest for an account, a priority or a time limit out of range."""
     if not -MOST_PRIORITY <= request.priority <= MOST_PRIORITY:
         allowed = f"a whole number from {-MOST_PRIORITY} (first) to {MOST_PRIORITY}"
         raise _out_of_range("priority", request.priority, allowed)
     _FIELDS["account"].check_text(request.account)
+    most_s = (_FIELDS["timeout_ms"].most or 0) / 1000
+    if request.timeout_s is not None and not 0 < request.timeout_s <= most_s:
+        allowed = f"seconds above 0 and at most {most_s:.0f}"
+        raise _out_of_range("timeout", request.timeout_s, allowed)
 
 
 def prompt_ids(prompt: Prompt | RenderedChat, loaded: Loaded) -> list[int]:

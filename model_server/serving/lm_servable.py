@@ -88,6 +88,10 @@ class LmServable:
             if self.loaded.disaggregation is not None:
                 self.loaded.disaggregation.runner.forget(sequence)
 
+    def has_slot(self, sequence: int) -> bool:
+        """Return False while a sequence waits in the queue, and once it has ended."""
+        return self._engine.has_slot(sequence)
+
     def lose(self, error: ReplicaLost) -> None:
         """Fail all waiting requests now and refuse new ones: a host of this replica is lost.
 

@@ -12,6 +12,7 @@ import typer
 from sax.cli.terminal import open_client
 from sax.command import AsJson, Model, printable, say
 from sax.errors import SaxError
+from sax.fields.table import MOST_TIMEOUT_S
 from sax.types import MOST_PRIORITY, GenerateRequest, Message, SamplingParams, TokenChunk
 
 Temperature = Annotated[float, typer.Option(min=0, help="0 always takes the likeliest token.")]
@@ -31,6 +32,12 @@ Priority = Annotated[
         help="Among your own requests; the lowest comes first.",
     ),
 ]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        min=0.001, max=MOST_TIMEOUT_S, help="Seconds for the whole answer, waiting included."
+    ),
+]
 NoStream = Annotated[bool, typer.Option("--no-stream", help="Print the text only when complete.")]
 
 
@@ -47,6 +54,7 @@ def generate(
     max_tokens: MaxTokens = 128,
     stop: Stop = None,
     priority: Priority = 0,
+    timeout: Timeout = None,
     no_stream: NoStream = False,
     as_json: AsJson = False,
 ) -> None:
@@ -69,7 +77,9 @@ def generate(
         max_tokens=max_tokens,
         stop=tuple(stop or ()),
     )
-    request = GenerateRequest(model_id=model, prompt=text, sampling=sampling, priority=priority)
+    request = GenerateRequest(
+        model_id=model, prompt=text, sampling=sampling, priority=priority, timeout_s=timeout
+    )
     with open_client(ctx) as client:
         if as_json:
             print(json.dumps(answer_value(client.generate(request))))
@@ -126,6 +136,7 @@ def chat(
     max_tokens: MaxTokens = 512,
     stop: Stop = None,
     priority: Priority = 0,
+    timeout: Timeout = None,
     no_stream: NoStream = False,
 ) -> None:
     """Chat with a model.
@@ -152,7 +163,11 @@ def chat(
         for asked in _questions(interactive) if question is None else [_once(question)]:
             turn = Message("user", asked)
             request = GenerateRequest(
-                model_id=model, prompt=(*messages, turn), sampling=sampling, priority=priority
+                model_id=model,
+                prompt=(*messages, turn),
+                sampling=sampling,
+                priority=priority,
+                timeout_s=timeout,
             )
             try:
                 answer = print_answer(client.generate(request), stream=not no_stream)
