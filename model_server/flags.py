@@ -236,6 +236,21 @@ def _add_engine(parser: argparse.ArgumentParser, default: ModelServerConfig) -> 
         "many as an equal share of it)",
     )
     flags.add_argument(
+        "--max_mixed_blocks",
+        type=int,
+        metavar="N",
+        help="prompt blocks in a step that also decodes (default: as many as let such steps take "
+        "on average at most twice as long as decodes alone, from times measured at load)",
+    )
+    flags.add_argument(
+        "--step_timeout_seconds",
+        type=float,
+        default=default.step_timeout_seconds,
+        help="a step that takes longer than this, and than 20 times the longest one at load, "
+        "hangs: stacks are logged, all requests fail, and the process ends to be restarted "
+        "(%(default)s)",
+    )
+    flags.add_argument(
         "--page_size",
         type=int,
         default=default.page_size,

@@ -25,6 +25,7 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_logit_rows: int  # rows of one step that can yield a token or a score
     prefill_block: int = 1  # a prefill chunk takes up whole blocks of the budget
     max_prefill_blocks: int | None = None  # per step; None: as many as the budget holds
+    max_mixed_blocks: int | None = None  # of a step that also decodes; None: see Pace
     queue: int = 256  # waiting sequences before QueueFull
     # Longest sequence that the model rotates by its short factors (see `long_positions`); None: the
     # model has only one list.

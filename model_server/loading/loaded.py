@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from model_server.disaggregation.disaggregation import Disaggregation
+from model_server.engine.engine import STEP_LIMIT_S
+from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import Runner
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import Tokenizer
@@ -36,6 +38,8 @@ class Loaded:
     memory: int  # bytes of weights, KV pages and workspace
     parts: MemoryParts = MemoryParts()  # of `memory`; a loader of arithmetic has none
     methods: tuple[str, ...]  # lm.generate, lm.generate_stream, lm.score
+    step_times: StepTimes | None = None  # of the runner's steps on this host
+    step_limit_s: float = STEP_LIMIT_S  # a step that takes longer hangs, unless the host is slow
     disaggregation: Disaggregation | None = (
         None  # for disaggregated prefill; `runner` is its runner then
     )

@@ -73,9 +73,13 @@ def check_device_sampling(sampling: Sampling, vocab_size: int) -> None:
 
 
 def check_asker(request: GenerateRequest) -> None:
-    """Raise InvalidRequest for an account or a priority out of range."""
+    """Raise InvalidRequest for an account, a priority or a time limit out of range."""
     _FIELDS["priority"].read(request.priority)
     _FIELDS["account"].check_text(request.account)
+    most_s = (_FIELDS["timeout_ms"].most or 0) / 1000
+    if request.timeout_s is not None and not 0 < request.timeout_s <= most_s:
+        allowed = f"seconds above 0 and at most {most_s:.0f}"
+        raise _out_of_range("timeout", request.timeout_s, allowed)
 
 
 def prompt_ids(prompt: Prompt | RenderedChat, loaded: Loaded) -> list[int]:
