@@ -37,7 +37,7 @@ help:
 	@echo 'make stress  attack a cell as a careless or hostile user would (docs/reliability.md)'
 	@echo 'make format  format the code'
 	@echo 'make proto   regenerate sax/proto/*_pb2*'
-	@echo 'make docs    regenerate docs/errors.md and docs/models.md'
+	@echo 'make docs    regenerate docs/errors.md, docs/sampling.md and docs/models.md'
 	@echo 'make pictures  run sax in a terminal and draw the pictures of the README'
 	@echo 'make house   print the rooms of the tree and write them to docs/architecture.md'
 	@echo 'make plans   plan every large model for TPU slices and write docs/plans.md (an hour)'
@@ -107,6 +107,7 @@ stress: dev model
 
 docs: install
 	$(BIN)/python -m sax.cli.errors_page > docs/errors.md
+	$(BIN)/python -m sax.cli.fields_page > docs/sampling.md
 	$(BIN)/python -m model_server.models.families_page > docs/models.md
 
 # Runs a cell on the usual ports for about a minute.

@@ -37,7 +37,7 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # Bits of `Sampling.edits`.
-COUNTS, BIASES, ALLOWED = 1, 2, 4
+COUNTS, BIASES, ALLOWED, BAD_WORDS = 1, 2, 4, 8
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True):
@@ -57,14 +57,18 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     allowed: tuple[int, ...] | None = None  # None: every token
     min_tokens: int = 0  # of the answer, before one of `ends` may be chosen
     ends: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()  # tokens that must not follow each other
 
     @property
     def edits(self) -> int:
-        """The parts of the slot's state that its rows apply: bits COUNTS, BIASES, ALLOWED."""
+        """The parts of the slot's state that its rows apply, one bit each."""
         penalties = self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1
         biases = self.logit_bias or (self.min_tokens and self.ends)
         return (
-            COUNTS * bool(penalties) + BIASES * bool(biases) + ALLOWED * (self.allowed is not None)
+            COUNTS * bool(penalties)
+            + BIASES * bool(biases)
+            + ALLOWED * (self.allowed is not None)
+            + BAD_WORDS * bool(self.bad_words)
         )
 
 
