@@ -39,7 +39,7 @@ help:
 	@echo 'make soak    send a cell random requests of all kinds for $(SOAK_SECONDS) seconds'
 	@echo 'make format  format the code'
 	@echo 'make proto   regenerate sax/proto/*_pb2*'
-	@echo 'make docs    regenerate docs/errors.md and docs/models.md'
+	@echo 'make docs    regenerate docs/errors.md, docs/sampling.md and docs/models.md'
 	@echo 'make pictures  run sax in a terminal and draw the pictures of the README'
 	@echo 'make house   print the rooms of the tree and write them to docs/architecture.md'
 	@echo 'make plans   plan every large model for TPU slices and write docs/plans.md (an hour)'
@@ -113,6 +113,7 @@ soak: dev model minilm
 
 docs: install
 	$(BIN)/python -m sax.cli.errors_page > docs/errors.md
+	$(BIN)/python -m sax.cli.fields_page > docs/sampling.md
 	$(BIN)/python -m model_server.models.families_page > docs/models.md
 
 # Runs a cell on the usual ports for about a minute.

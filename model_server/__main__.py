@@ -6,6 +6,7 @@ variables that it reads are set.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -68,10 +69,13 @@ def _serve_page(config: ModelServerConfig) -> HealthPage:
 
 def _serve_alone(config: ModelServerConfig, page: HealthPage) -> bool:
     """Serve until signalled; return True if a step hung."""
+    from model_server.engine.background import lower_compilers
     from model_server.loading.loader import make_loader
     from model_server.process.start import import_modules, serve
 
     import_modules(config.imports)
+    with contextlib.suppress(RuntimeError):  # no devices: `serve` says so
+        lower_compilers()
     return serve(config, make_loader(config), page) is not None
 
 

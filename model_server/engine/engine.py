@@ -1,7 +1,8 @@
 """The engine: one thread that keeps one step in flight while it launches the next.
 
 The public entry point of this package. Each iteration takes in new requests, launches step n + 1,
-reads and commits step n, and delivers the results of step n:
+reads and commits step n, and delivers the results of step n. Where guides restrict the tokens of
+step n + 1, it makes their masks then, while the device runs the forward pass of step n + 1:
 
     engine = Engine(runner, deliver)
     sequence = engine.submit(EngineRequest(prompt=(1, 2, 3), max_tokens=2, stop_ids=frozenset(),
@@ -269,10 +270,18 @@ class Engine:
             if in_flight:
                 self._outbox += self._scheduler.commit(in_flight[0], in_flight[1].result())
             self._expect(None)
+            if step and step.guided:
+                self._choose(step)
             self._flush()
             assert launched or in_flight or not self._scheduler.live, "live, but nothing to do"
             in_flight = launched
             self._busy_s += time.monotonic() - began_s
+
+    def _choose(self, step: Step) -> None:
+        """Make the masks of a launched step; the device runs its forward pass meanwhile."""
+        masks, failed = self._scheduler.masks(step)
+        self._runner.choose(masks)
+        self._outbox += failed
 
     def _expect(self, step: Step | None) -> None:
         if self._watchdog is not None:

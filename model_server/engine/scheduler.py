@@ -50,10 +50,12 @@ from model_server.engine.types import (
     Row,
     RowResult,
     Sampling,
+    SlotMask,
     SlotSampling,
     Step,
     StepResult,
 )
+from sax.errors import SaxError
 
 _PATIENCE = 1  # steps that the next in line waits for a slot to come free before it gets one
 
@@ -61,13 +63,14 @@ _PATIENCE = 1  # steps that the next in line waits for a slot to come free befor
 class _Draft:
     """A step under construction."""
 
-    __slots__ = ("blocks", "grants", "logit_rows", "rows", "samplings")
+    __slots__ = ("blocks", "grants", "guided", "logit_rows", "rows", "samplings")
 
     def __init__(self, limits: EngineLimits) -> None:
         self.rows: list[Row] = []
         self.grants: list[PageGrant] = []
         self.samplings: list[SlotSampling] = []
         self.logit_rows = limits.max_logit_rows  # still available
+        self.guided = False  # a row's token is chosen under a mask
         self.blocks = 0  # prefill blocks still available: what decodes leave of the budget
 
 
@@ -157,7 +160,31 @@ class Scheduler:
         if not draft.rows:
             return None
         self.steps += 1
-        return Step(self.steps, tuple(draft.rows), tuple(draft.grants), tuple(draft.samplings))
+        return Step(
+            self.steps,
+            tuple(draft.rows),
+            tuple(draft.grants),
+            tuple(draft.samplings),
+            draft.guided,
+        )
+
+    def masks(self, step: Step) -> tuple[list[SlotMask], list[SequenceUpdate]]:
+        """Return the masks of a guided step, and the ends of sequences that no token can go on.
+
+        All steps before it must have been committed.
+        """
+        masks: list[SlotMask] = []
+        failed: list[SequenceUpdate] = []
+        for row in step.rows:
+            sequence = self._live.get(row.sequence)
+            if sequence is None or sequence.guide is None or not row.yields:
+                continue
+            try:
+                masks.append(SlotMask(row.slot, sequence.guide.mask()))
+            except SaxError as error:
+                self.cancel(sequence.id)
+                failed.append(SequenceUpdate(sequence.id, RowResult(), error=error))
+        return masks, failed
 
     def commit(self, step: Step, result: StepResult) -> list[SequenceUpdate]:
         """Apply the results of a step. Steps must be committed in the order they were scheduled."""
@@ -223,6 +250,8 @@ class Scheduler:
             rows.append(Row(sequence.id, sequence.slot, start, (), True, (), sequence.long))
             sequence.launched = start + 1
             sequence.in_flight += 1
+            if sequence.guide is not None:
+                draft.guided = True
         limits = self.limits
         draft.logit_rows -= len(rows)
         draft.blocks = (limits.token_budget - len(rows)) // limits.prefill_block
@@ -354,6 +383,8 @@ class Scheduler:
         draft.logit_rows -= yields + len(targets)
         sequence.launched = end
         sequence.in_flight += yields
+        if yields and sequence.guide is not None:
+            draft.guided = True
         sequence.scores_launched += len(targets)
         self.prefill_tokens += len(tokens)
         if end == sequence.goal:

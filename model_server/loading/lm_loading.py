@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
@@ -58,11 +58,14 @@ class LmLoad:
         recipe: Recipe,
         checkpoint: Checkpoint | None,
         config: ModelServerConfig,
-        in_use: int,
+        holders: Mapping[str, int],
         transfer: TransferServer,
         limits: EngineLimits | None = None,
     ) -> None:
-        """limits: the plan of another host of this replica; None: this host plans."""
+        """limits: the plan of another host of this replica; None: this host plans.
+
+        holders: the models in memory and the bytes that each has planned on a device.
+        """
         self._spec = spec
         self._checkpoint = checkpoint
         self._config = config
@@ -71,7 +74,7 @@ class LmLoad:
         check_devices(recipe, checkpoint, config)
         layout = layout_for(recipe).placed()
         with telling_need(recipe, checkpoint, config):
-            memory = free_memory(layout, config, in_use)
+            memory = free_memory(layout, config, holders)
             planned = deploy(recipe, checkpoint, layout, config, memory)
         # Secondaries receive the programs of the host that planned.
         self._ready: ReadyPrograms | None = None
@@ -81,10 +84,12 @@ class LmLoad:
         self._check_kernel()
         _warn_of_plain(spec, planned.blueprint)
         logger.info(
-            "%s: %s planned per device, %d pages, mesh %s",
+            "%s: %s planned per device, %d pages, %d slots of %d tokens, mesh %s",
             spec.model_id,
             human(self.deployment.memory.total),
             self.deployment.limits.pages,
+            self.deployment.limits.slots,
+            self.deployment.limits.max_context,
             dict(layout.mesh.shape),
         )
 

@@ -146,6 +146,7 @@ class ModelServer:
         self._tell_of_security()
         if self._ask_devices is not None:
             self._devices = self._ask_devices()
+        self.servables.memory_total = self._devices.memory
         self._add_services()
         self.address = self._listen()
         await self._server.start()
@@ -293,6 +294,7 @@ class ModelServer:
         """Serve metrics and the real health state; until now the page said "starting"."""
         config, page = self._config, self._page
         page.show(self._metrics.registry)
+        page.memory = self.servables.memory_table
         page.trouble, page.waiting = self._loop.trouble, self._why_not_ready
         self._loop.start()
         if config.metrics_port >= 0:

@@ -27,6 +27,7 @@ from model_server.engine.types import RowResult
 from model_server.loading.loaded import Loaded
 from model_server.serving.method_stats import MethodStats
 from sax.errors import NotLoaded, ReplicaLost
+from sax.memory_parts import MemoryParts
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +115,10 @@ class LmServable:
     def memory(self) -> int:
         """Bytes of weights, KV pages and workspace."""
         return self.loaded.memory
+
+    @property
+    def parts(self) -> MemoryParts:
+        return self.loaded.parts
 
     @property
     def running(self) -> int:

@@ -15,6 +15,7 @@ from model_server.serving.custom_servable import CustomServable
 from model_server.serving.embed_servable import EmbedServable
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.method_stats import MethodStats
+from sax.memory_parts import MemoryParts
 from sax.types import ServableStatus
 
 
@@ -83,6 +84,11 @@ class Servable(Protocol):
     @property
     def memory(self) -> int:
         """Bytes of device memory in use."""
+        ...
+
+    @property
+    def parts(self) -> MemoryParts:
+        """These bytes, by what takes them."""
         ...
 
     @property

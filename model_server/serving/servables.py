@@ -21,6 +21,7 @@ from sax import memory_return
 from sax.auth.acl import OPEN, MethodAcls, parse_acls
 from sax.errors import Cancelled, NotLoaded, ReplicaLost, SaxError, ShuttingDown
 from sax.format import shortened
+from sax.memory_parts import MemoryParts, memory_table
 from sax.need import Need
 from sax.types import ModelSpec, Progress, ServableInfo, ServableStatus
 
@@ -52,6 +53,7 @@ class Servables:
 
     def __init__(self, loader: Loader, *, drain_s: float = 20.0) -> None:
         self._loader = loader
+        self.memory_total = 0  # bytes of this server, for tables; 0: unknown
         self._drain_s = drain_s
         self._entries: dict[str, _WantedServable] = {}
         self._one_load = asyncio.Lock()
@@ -146,6 +148,11 @@ class Servables:
     def memory_used(self) -> int:
         """Bytes of all loaded models."""
         return sum(servable.memory for servable in self.loaded())
+
+    def memory_table(self) -> str:
+        """Return the plan of the models in memory as a table. Thread-safe."""
+        models = [(each.model_id, each.parts) for each in self.loaded()]
+        return memory_table(models, total=self.memory_total)
 
     async def close(self, *, drain_s: float | None = None) -> None:
         """Unload everything and refuse new loads; a load that does not stop is abandoned."""
@@ -249,6 +256,7 @@ class Servables:
         self._step(entry, StatusEvent.LOADED)
         tell_of_idle(entry.model_id, entry.acls, entry.servable.methods if entry.servable else ())
         logger.info("loading completed. Successfully loaded model for key: %s", entry.model_id)
+        logger.info("memory plan of this server:\n%s", self.memory_table())
         return None
 
     def _step(self, entry: _WantedServable, event: StatusEvent) -> None:
@@ -293,6 +301,7 @@ def _info(entry: _WantedServable) -> ServableInfo:
         need=entry.need,
         progress=entry.progress,
         memory=entry.servable.memory if entry.servable else 0,
+        parts=entry.servable.parts if entry.servable else MemoryParts(),
         methods=tuple(entry.servable.methods) if entry.servable else (),
         queued=entry.servable.waiting if entry.servable else 0,
         running=entry.servable.running if entry.servable else 0,

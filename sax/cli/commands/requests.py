@@ -9,21 +9,13 @@ from typing import Annotated
 
 import typer
 
+from sax.cli.sampling_options import takes_sampling
 from sax.cli.terminal import open_client
 from sax.command import AsJson, Model, printable, say
 from sax.errors import SaxError
 from sax.fields.table import MOST_TIMEOUT_S
 from sax.types import MOST_PRIORITY, GenerateRequest, Message, SamplingParams, TokenChunk
 
-Temperature = Annotated[float, typer.Option(min=0, help="0 always takes the likeliest token.")]
-TopK = Annotated[int, typer.Option(min=0, help="Sample from the k likeliest tokens; 0: all.")]
-TopP = Annotated[
-    float,
-    typer.Option(min=0, max=1, help="Sample from the likeliest tokens of this total probability."),
-]
-Seed = Annotated[int | None, typer.Option(min=0, help="The same seed gives the same text.")]
-MaxTokens = Annotated[int, typer.Option(min=1, help="Maximum tokens to generate.")]
-Stop = Annotated[list[str] | None, typer.Option(help="Stop before this text; repeatable.")]
 Priority = Annotated[
     int,
     typer.Option(
@@ -41,18 +33,15 @@ Timeout = Annotated[
 NoStream = Annotated[bool, typer.Option("--no-stream", help="Print the text only when complete.")]
 
 
+@takes_sampling(temperature=0.0, max_tokens=128)
 def generate(
     ctx: typer.Context,
     model: Model,
     prompt: Annotated[
         str, typer.Argument(metavar="PROMPT", help="Text to continue; - reads stdin.")
     ],
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    seed: Seed = None,
-    max_tokens: MaxTokens = 128,
-    stop: Stop = None,
+    *,
+    sampling: SamplingParams,
     priority: Priority = 0,
     timeout: Timeout = None,
     no_stream: NoStream = False,
@@ -69,14 +58,6 @@ def generate(
       cat prompt.txt | sax generate /sax/test/smollm2 - --stop "###"
     """
     text = sys.stdin.read() if prompt == "-" else prompt
-    sampling = SamplingParams(
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        max_tokens=max_tokens,
-        stop=tuple(stop or ()),
-    )
     request = GenerateRequest(
         model_id=model, prompt=text, sampling=sampling, priority=priority, timeout_s=timeout
     )
@@ -121,6 +102,7 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
+@takes_sampling(temperature=0.0, max_tokens=512)
 def chat(
     ctx: typer.Context,
     model: Model,
@@ -129,12 +111,8 @@ def chat(
         typer.Argument(metavar="[QUESTION]", help="Ask this and exit; - reads stdin."),
     ] = None,
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    seed: Seed = None,
-    max_tokens: MaxTokens = 512,
-    stop: Stop = None,
+    *,
+    sampling: SamplingParams,
     priority: Priority = 0,
     timeout: Timeout = None,
     no_stream: NoStream = False,
@@ -149,14 +127,6 @@ def chat(
       sax chat /sax/test/smollm2 "What is the capital of France?"
       sax chat /sax/test/smollm2 --system "Answer in one word." --temperature 0.7
     """
-    sampling = SamplingParams(
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        max_tokens=max_tokens,
-        stop=tuple(stop or ()),
-    )
     messages = [] if system is None else [Message("system", system)]
     interactive = question is None and sys.stdin.isatty()
     with open_client(ctx) as client:
