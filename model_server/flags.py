@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 
 from model_server.config import AUTO, ModelServerConfig
 from sax.auth.security import Security, add_security_flags
+from sax.config import STRICT_VARIABLE
 from sax.errors import SaxError
 
 _DESCRIPTION = """\
@@ -296,6 +298,8 @@ def _add_engine(parser: argparse.ArgumentParser, default: ModelServerConfig) -> 
     )
     flags.add_argument(
         "--strict_compile",
-        action="store_true",
-        help="stop the engine if a program is compiled while serving, instead of only counting it",
+        action=argparse.BooleanOptionalAction,
+        default=bool(os.environ.get(STRICT_VARIABLE)),
+        help="stop the engine if a program is compiled while serving, instead of only counting it "
+        f"(default: if ${STRICT_VARIABLE} is set)",
     )
