@@ -4,9 +4,9 @@ A full page is known by a digest of its tokens and of all before them, which beg
 sequences share pages only if their salts are equal and all their tokens up to the page's end are.
 The digests are cryptographic, so nobody can make other tokens look alike.
 
-A page that is filled in part may be copied by those whose next tokens are its first ones. It is
-found through the digest of the full pages before it: the `heads` are sequences that still write
-such a page, the `tails` are pages whose sequences have left.
+A page may be copied by those whose next tokens are its first ones, full or not. It is found through
+the digest of the full pages before it: the `heads` are sequences that still write such a page, the
+`tails` are the pages of others, and full ones.
 
 Only tokens count whose keys and values were written by a step that was launched: steps run in
 order, so a later step may read them. `Sequence.written` counts them.
@@ -81,7 +81,7 @@ class PrefixCache:
             return
         self._leave(sequence)
         for index in range(sequence.kept, full):
-            self._offer(sequence.pages[index], self._digest(sequence, index + 1))
+            self._offer(sequence, index)
         sequence.kept = full
         self.follow(sequence)
 
@@ -115,13 +115,16 @@ class PrefixCache:
             chain.append(blake2b(chain[-1] + tokens.tobytes(), digest_size=16).digest())
         return chain[pages]
 
-    def _offer(self, page: int, digest: bytes) -> None:
+    def _offer(self, sequence: Sequence, index: int) -> None:
         """Keep a full page, unless another with the same contents is kept already."""
+        page, digest = sequence.pages[index], self._digest(sequence, index + 1)
         if digest in self._full or page in self._digests:
             return
         self._full[digest] = page
         self._digests[page] = digest
-        self.pool.keep(page)
+        first = index * self._size
+        tokens = tuple(sequence.tokens[first : first + self._size])
+        self._offer_part(page, self._digest(sequence, index), tokens)
 
     def _leave(self, sequence: Sequence) -> bool:
         """Remove a head; return False if it was none."""
@@ -137,19 +140,28 @@ class PrefixCache:
         """Keep the partly filled page of a sequence that leaves."""
         first = sequence.kept * self._size
         tokens = tuple(sequence.tokens[first : sequence.written])
-        if not tokens:
-            return
-        digest, page = self._digest(sequence, sequence.kept), sequence.pages[sequence.kept]
+        digest = self._digest(sequence, sequence.kept)
+        if tokens and tokens not in self._tails.get(digest, {}).values():
+            self._offer_part(sequence.pages[sequence.kept], digest, tokens)
+
+    def _offer_part(self, page: int, digest: bytes, tokens: tuple[int, ...]) -> None:
+        """Keep a page to be copied by those whose next tokens it begins with."""
+        self.pool.keep(page)
         tails = self._tails.setdefault(digest, {})
-        if tokens in tails.values():
-            return
         if len(tails) == _MOST_TAILS:
-            oldest = next(iter(tails))
-            self._forget(oldest)
-            self.pool.drop(oldest)
+            self._drop_part(next(iter(tails)))
         self._tails.setdefault(digest, {})[page] = tokens
         self._before[page] = digest
-        self.pool.keep(page)
+
+    def _drop_part(self, page: int) -> None:
+        """Let a page be copied no longer; a full one can still be shared."""
+        digest = self._before.pop(page)
+        tails = self._tails[digest]
+        del tails[page]
+        if not tails:
+            del self._tails[digest]
+        if page not in self._digests:
+            self.pool.drop(page)
 
     def _partly(self, digest: bytes, wanted: list[int]) -> tuple[int, int]:
         """Return the page with most of the wanted tokens at its beginning, and their number."""
@@ -170,13 +182,10 @@ class PrefixCache:
 
     def _forget(self, page: int) -> None:
         """Stop offering a page."""
+        if page in self._before:
+            self._drop_part(page)
         if digest := self._digests.pop(page, None):
             del self._full[digest]
-        if digest := self._before.pop(page, None):
-            tails = self._tails[digest]
-            del tails[page]
-            if not tails:
-                del self._tails[digest]
 
 
 def _common(one: Tokens[int], other: Tokens[int]) -> int:

@@ -67,6 +67,11 @@ def test_an_equal_prompt_computes_its_last_token_alone(size: int, start: int) ->
     assert rows_of(trace, 2) == [(start, 1)]
 
 
+def test_an_equal_prompt_is_found_in_a_page_that_an_answer_has_filled() -> None:
+    trace = in_turn(cached_limits(), ask_for(PROMPT, 9), ask_for(PROMPT, 9))
+    assert rows_of(trace, 2) == [(9, 1)]
+
+
 def test_without_the_cache_everything_is_computed_again() -> None:
     trace = in_turn(limits_of(), ask_for(PROMPT), ask_for(PROMPT))
     assert rows_of(trace, 2) == [(0, 10)]

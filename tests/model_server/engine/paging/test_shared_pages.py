@@ -120,7 +120,7 @@ def test_tokens_are_the_same_with_and_without_the_cache(window: int | None) -> N
     wanted, without = served(tiny.runner("off"), storm())
     got, cached = served(tiny.runner("tenant"), storm())
     assert got == wanted
-    assert cached.preemptions
+    assert cached.preemptions or window, "a window leaves pages for all"
     assert cached.prefix_hits > 0
     assert cached.prefill_tokens < without.prefill_tokens / 2
 
