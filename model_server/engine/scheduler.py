@@ -54,8 +54,8 @@ from collections.abc import Collection
 
 from model_server.engine.accounts import Accounts
 from model_server.engine.limits import check_limits
+from model_server.engine.paging.prefill import chunk_length, pages_lacking, pages_to_begin
 from model_server.engine.paging.prefix_cache import NOTHING, Prefix, PrefixCache
-from model_server.engine.prefill import chunk_length, pages_lacking, pages_to_begin
 from model_server.engine.sequence import Finish, Sequence, SequenceUpdate
 from model_server.engine.timing.pace import Pace
 from model_server.engine.timing.step_times import StepTimes
