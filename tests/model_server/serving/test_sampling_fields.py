@@ -157,10 +157,7 @@ CASES: dict[str, Case] = {
     "min_p": is_case(RANDOM, lambda before, after: most_often(after) > most_often(before), min_p=1),
     "typical_p": is_case(RANDOM, changed, typical_p=0.05),
     "presence_penalty": is_case(
-        RANDOM,
-        lambda before, after: changed(before, after)
-        and len(set(after.ids)) >= len(set(before.ids)),
-        presence_penalty=2,
+        GREEDY, lambda before, after: changed(before, after), presence_penalty=2
     ),
     "frequency_penalty": is_case(
         GREEDY, lambda before, after: most_often(after) < most_often(before), frequency_penalty=2
@@ -175,8 +172,8 @@ CASES: dict[str, Case] = {
         RANDOM, lambda before, after: set(after.ids) <= {7, 8, 9}, allowed_token_ids=(7, 8, 9)
     ),
     "bad_words": is_case(
-        GREEDY, lambda before, after: "la" in before.text and "la" not in after.text.split(),
-        bad_words=("la",),
+        GREEDY, lambda before, after: before.text.startswith(" la")
+        and before.ids[0] not in after.ids, bad_words=("la",),
     ),
     "seed": is_case(RANDOM, changed, seed=12),
     "max_tokens": is_case(GREEDY, lambda before, after: after.ids == before.ids[:3], max_tokens=3),

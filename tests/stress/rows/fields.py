@@ -63,6 +63,9 @@ def too_large(field: RequestField) -> Iterator[bytes]:
         case Kind.MAP:
             yield from (names(count), b"{%s:1}" % text(size), b'{"k":%s}' % text(size))
             yield b'{"k":%s}' % many(b"1", count)
+        case Kind.BIASES:
+            yield from (names(count), b"{%s:1}" % text(size))
+            yield b'{"5":%d}' % (TIMES * int(field.most or 1))
         case Kind.TEXTS | Kind.PROMPTS:
             yield from (text(size), many(text(1), count), many(b"[]", count), many(b"1", BODY))
             yield from (many(b"[1]", count), many(b"{}", BODY))
