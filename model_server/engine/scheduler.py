@@ -1,7 +1,8 @@
 """Decides what each step computes, and applies its results. Pure: no clock, thread or device.
 
 Every step is one flat batch: first one token for every running sequence, so that a long prompt
-never stalls a stream, then prefill chunks within what is left of the token budget.
+never stalls a stream, then prefill chunks within what is left of the token budget, and within what
+`Pace` allows beside decodes.
 
 `Accounts` decides whose turn it is: slots are shared among accounts, an account's slots go by
 priority, then by age. The sequences of one account with one priority are admitted, and their
@@ -41,6 +42,8 @@ from model_server.engine.limits import check_limits
 from model_server.engine.pages import PagePool
 from model_server.engine.prefill import chunk_length, pages_lacking, pages_to_begin
 from model_server.engine.sequence import Finish, Sequence, SequenceUpdate
+from model_server.engine.timing.pace import Pace
+from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import (
     EngineLimits,
     PageGrant,
@@ -74,9 +77,10 @@ class _Draft:
 class Scheduler:
     """Turns sequences into steps, and step results into updates."""
 
-    def __init__(self, limits: EngineLimits) -> None:
+    def __init__(self, limits: EngineLimits, times: StepTimes | None = None) -> None:
         check_limits(limits)
         self.limits = limits
+        self._pace = Pace(times, limits.max_mixed_blocks)
         self.steps = 0  # scheduled
         self.prefill_tokens = 0  # computed, including recomputed ones
         self.decode_tokens = 0  # computed, including surplus ones
@@ -117,6 +121,10 @@ class Scheduler:
         """Accounts with live sequences."""
         return len(self._accounts)
 
+    def has_slot(self, id: int) -> bool:
+        sequence = self._live.get(id)
+        return sequence is not None and sequence.slot >= 0
+
     def live_of(self, account: str) -> int:
         return self._accounts.live(account)
 
@@ -147,6 +155,7 @@ class Scheduler:
             self._admit_computed(draft)
         self._decode(draft)
         if accounts.unfinished or accounts.waiting:
+            self._keep_pace(draft)
             self._prefill(draft)
         if not draft.rows:
             return None
@@ -249,6 +258,11 @@ class Scheduler:
         if limits.max_prefill_blocks is not None:
             draft.blocks = min(draft.blocks, limits.max_prefill_blocks)
         self.decode_tokens += len(rows)
+
+    def _keep_pace(self, draft: _Draft) -> None:
+        blocks = self._pace.blocks(len(draft.rows))
+        if blocks is not None:
+            draft.blocks = min(draft.blocks, blocks)
 
     def _make_room(self) -> None:
         """Preempt until every sequence that decodes into a new page can have one."""

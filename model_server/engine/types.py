@@ -25,6 +25,7 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_logit_rows: int  # rows of one step that can yield a token or a score
     prefill_block: int = 1  # a prefill chunk takes up whole blocks of the budget
     max_prefill_blocks: int | None = None  # per step; None: as many as the budget holds
+    max_mixed_blocks: int | None = None  # of a step that also decodes; None: see Pace
     queue: int = 256  # waiting sequences before QueueFull
     # Longest sequence that the model rotates by its short factors (see `long_positions`); None: the
     # model has only one list.
@@ -38,7 +39,7 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # Bits of `Sampling.edits`.
-COUNTS, BIASES, ALLOWED = 1, 2, 4
+COUNTS, BIASES, ALLOWED, BAD_WORDS = 1, 2, 4, 8
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True):
@@ -58,15 +59,21 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     allowed: tuple[int, ...] | None = None  # None: every token
     min_tokens: int = 0  # of the answer, before one of `ends` may be chosen
     ends: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()  # tokens that must not follow each other
     guided: bool = False  # a guide says before each token which ones may be chosen
 
     @property
     def edits(self) -> int:
-        """The parts of the slot's state that its rows apply: bits COUNTS, BIASES, ALLOWED."""
+        """The parts of the slot's state that its rows apply, one bit each."""
         penalties = self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1
         biases = self.logit_bias or (self.min_tokens and self.ends)
         restricted = self.guided or self.allowed is not None
-        return COUNTS * bool(penalties) + BIASES * bool(biases) + ALLOWED * restricted
+        return (
+            COUNTS * bool(penalties)
+            + BIASES * bool(biases)
+            + ALLOWED * restricted
+            + BAD_WORDS * bool(self.bad_words)
+        )
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):

@@ -7,7 +7,7 @@ numbered.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from model_server.checkpoints.checkpoint import Checkpoint
@@ -45,7 +45,7 @@ class StageLoad:
         recipe: Recipe,
         checkpoint: Checkpoint | None,
         config: ModelServerConfig,
-        in_use: int,
+        holders: Mapping[str, int],
         host: StageHost,
         limits: EngineLimits | None = None,
     ) -> None:
@@ -60,7 +60,7 @@ class StageLoad:
         self._place = place_of(members.count, members.ordinal, recipe.stages)
         layout = stage_layout(recipe, self._place)
         self.deployment = plan_stage(
-            recipe, checkpoint, self._place.stage, layout, config, in_use, limits
+            recipe, checkpoint, self._place.stage, layout, config, holders, limits
         )
         self.spans_hosts = True
         # Hosts of one stage wait for each other, so the stage thread fixes the order of programs.
