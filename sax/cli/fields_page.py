@@ -56,7 +56,7 @@ def _line(name: str, row: SamplingRow) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-_NOT_SAXML = (Kind.TEXTS, Kind.BIASES)
+_NOT_SAXML = (Kind.TEXT, Kind.TEXTS, Kind.BIASES)
 
 
 def _range(row: RequestField) -> str:
