@@ -97,7 +97,6 @@ REFUSED = {
     "prompt_cache_options": {"x": 1},
     "prompt_cache_retention": "24h",
     "reasoning_effort": "high",
-    "response_format": {"type": "yaml"},
     "service_tier": "priority",
     "store": True,
     "tool_choice": "required",
