@@ -24,7 +24,9 @@ def constraint_of(body: Mapping[str, object]) -> dict[str, Any]:
 
     Raises InvalidRequest, also if there are several.
     """
-    found = {name: CONSTRAINTS[name](name, value) for name, value in body.items() if value}
+    found = {
+        name: CONSTRAINTS[name](name, value) for name, value in body.items() if value is not None
+    }
     said = [name for name, made in found.items() if made]
     if len(said) > 1:
         raise InvalidRequest(
@@ -52,9 +54,11 @@ def _response_format(name: str, value: Any) -> dict[str, Any]:
 
 
 def _labelled(name: str, value: object) -> dict[str, Any]:
-    given = cast("dict[str, object]", value if isinstance(value, dict) else {})
+    given: dict[str, object] = {}
+    if isinstance(value, dict):
+        given = cast("dict[str, object]", value)
     if "schema" not in given:
-        raise InvalidRequest(f"{name} is {_shown(value)}: give an object with a schema", param=name)
+        raise InvalidRequest(f"{name} has no schema: give an object with one", param=name)
     for key in given:
         if key not in (*_LABELS, "schema"):
             path = f"{name}.{shortened(key)}"
@@ -102,6 +106,8 @@ def _grammar(name: str, value: Any) -> dict[str, Any]:
 
 
 def _choice(name: str, value: Any) -> dict[str, Any]:
+    if value == []:
+        raise InvalidRequest(f"{name} is empty: give at least one text", param=name)
     entries = tuple(cast("list[object]", value)) if isinstance(value, list) else value
     return {"choice": _within(name, "choice", entries)}
 

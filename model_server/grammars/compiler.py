@@ -16,7 +16,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from model_server.engine.worker import Worker
 from model_server.grammars.constraint import Constraint, grammar_of
 from model_server.grammars.guide import CompiledGrammar, MaskThreads
-from model_server.grammars.vocabulary import Vocabulary, ll_tokenizer
+from model_server.grammars.vocabulary import GrammarTokens, ll_tokenizer
 from sax.errors import InvalidRequest, QueueFull, UnsupportedParameter
 
 _COMPILE_S = 5.0  # usual ones take milliseconds
@@ -35,7 +35,7 @@ _LIMITS = LLParserLimits(
 class GrammarCompiler:
     """Compiles for one model. Its methods are for the event loop."""
 
-    def __init__(self, vocabulary: Vocabulary, rows: int, limit_s: float = _COMPILE_S) -> None:
+    def __init__(self, vocabulary: GrammarTokens, rows: int, limit_s: float = _COMPILE_S) -> None:
         """rows: of the model's embedding. Takes about a second."""
         self._tokenizer = ll_tokenizer(vocabulary, rows)
         self._specials = frozenset(

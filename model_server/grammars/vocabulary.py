@@ -8,7 +8,7 @@ from typing import Protocol
 import llguidance
 
 
-class Vocabulary(Protocol):
+class GrammarTokens(Protocol):
     """The tokens of a model; every tokenizer is one."""
 
     @property
@@ -33,7 +33,7 @@ class Vocabulary(Protocol):
 class _Wrapped(llguidance.TokenizerWrapper):
     """What llguidance asks of a tokenizer."""
 
-    def __init__(self, vocabulary: Vocabulary, rows: int) -> None:
+    def __init__(self, vocabulary: GrammarTokens, rows: int) -> None:
         self._vocabulary = vocabulary
         self.eos_token_id = min(vocabulary.eos_ids)
         self.bos_token_id = vocabulary.bos_id
@@ -45,7 +45,7 @@ class _Wrapped(llguidance.TokenizerWrapper):
         return self._vocabulary.encode_continuation(text)
 
 
-def ll_tokenizer(vocabulary: Vocabulary, rows: int) -> llguidance.LLTokenizer | None:
+def ll_tokenizer(vocabulary: GrammarTokens, rows: int) -> llguidance.LLTokenizer | None:
     """Return the tokens of a model whose embedding has this many rows.
 
     None for a model without an end token: no answer of it could end. Takes about a second.

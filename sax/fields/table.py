@@ -127,9 +127,9 @@ def _sampling(name: str, row: SamplingRow) -> list[RequestField]:
 
 _SAMPLING = (
     *(each for name, row in SAMPLING.items() for each in _sampling(name, row)),
-    # 4096: of a schema
+    # 256: values of an entry of a schema
     *(
-        _many(name, Kind.MAP, *_OPENAI, count=1024, bytes=SCHEMA_BYTES, values=4096)
+        _many(name, Kind.MAP, *_OPENAI, count=32, bytes=SCHEMA_BYTES, values=256)
         for name in ("response_format", "structured_outputs", "guided_json")
     ),
     _text("guided_regex", SAMPLING["regex"].bytes or 0, *_OPENAI),

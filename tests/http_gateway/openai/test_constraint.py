@@ -47,6 +47,7 @@ def read(**fields: Any) -> SamplingParams:
         ({"structured_outputs": {"json_object": True}}, "json_object", True),
         ({"structured_outputs": {"structural_tag": json.dumps(TAG)}}, "structural_tag", TAG),
         ({"guided_json": SCHEMA}, "json_schema", TEXT),
+        ({"guided_json": {}}, "json_schema", "{}"),
         ({"guided_regex": "a+"}, "regex", "a+"),
         ({"guided_choice": ["a", "b"]}, "choice", ("a", "b")),
         ({"guided_grammar": "root ::= x"}, "grammar", "root ::= x"),
@@ -77,6 +78,7 @@ def test_each_spelling_becomes_a_field_of_ours(
             "response_format.json_schema.x",
         ),
         ({"structured_outputs": {"regex": "a" * 5000}}, "structured_outputs.regex"),
+        ({"guided_choice": []}, "guided_choice"),
         ({"structured_outputs": {"choice": [1]}}, "structured_outputs.choice"),
     ],
 )

@@ -97,14 +97,12 @@ REFUSED = {
     "prompt_cache_options": {"x": 1},
     "prompt_cache_retention": "24h",
     "reasoning_effort": "high",
-    "response_format": {"type": "json_object"},
     "service_tier": "priority",
     "store": True,
     "tool_choice": "required",
     "tools": [{"type": "function"}],
     "verbosity": "low",
     "web_search_options": {},
-    "guided_json": {},
     "no_such_field": None,
 }
 

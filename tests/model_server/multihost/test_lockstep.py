@@ -10,7 +10,7 @@ import pytest
 from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.timing.watchdog import StepHung
-from model_server.engine.types import EngineLimits, PageGrant, Row, Sampling, Step
+from model_server.engine.types import EngineLimits, PageGrant, Row, Sampling, SlotMask, Step
 from model_server.multihost.commands import (
     Drop,
     DropPages,
@@ -88,6 +88,18 @@ def test_tokens_are_those_of_one_host() -> None:
         assert [update.result.token for update in arrived] == tokens[2:]
         engine.close()
         eventually(lambda: all(shares[0].closed for shares in hosts.shares.values()))
+
+
+def test_masks_follow_their_step_on_every_host() -> None:
+    with HostsHere(3) as hosts:
+        lockstep, own = load(hosts)
+        step = Step(1, (Row(1, 3, 0, (5, 8), True),), (PageGrant(3, 0, (4,)),), guided=True)
+        mask = SlotMask(3, bytes([0, 0b1000]) + bytes(14))
+        pending = lockstep.launch(step)
+        lockstep.choose([mask])
+        assert pending.result().rows[0].token == 11
+        assert own.told[2:] == [step, (mask,)]
+        eventually(lambda: all(each[0].told[2:] == own.told[2:] for each in hosts.shares.values()))
 
 
 def test_pages_move_between_the_same_steps_on_every_host() -> None:
