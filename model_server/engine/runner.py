@@ -6,7 +6,6 @@ Every program is compiled before the first step; a compiled call cannot compile 
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket, choose
 from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
+from model_server.engine.freeing import drop, free
 from model_server.engine.slot_state import SlotState
 from model_server.engine.slot_write import pack, pack_masks
 from model_server.engine.step_arrays import ColumnLayout, StepArrays
@@ -40,16 +40,6 @@ from model_server.kernels.local_devices import full
 from model_server.kernels.pages import LayerPages
 from model_server.models.weights.quantized import as_bytes
 from sax.types import Progress
-
-
-def free(arrays: list[jax.Array]) -> None:
-    """Empty the list and free the memory, even of arrays that others still reference."""
-    held = [weakref.ref(array) for array in arrays]
-    arrays.clear()
-    for each in held:
-        if (array := each()) is not None and not array.is_deleted():
-            array.delete()
-
 
 _NO_EDITS = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
@@ -233,4 +223,4 @@ class ModelRunner:
             arrays: list[jax.Array] = jax.tree.leaves((self._leaves, self.pages, self.state))
             self._leaves, self.pages = (), ()
             free(arrays)
-            self._compiled.clear()
+            drop(self._compiled)
