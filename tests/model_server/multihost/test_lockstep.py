@@ -126,7 +126,9 @@ def test_a_primary_that_gives_up_ends_every_host_with_its_reason() -> None:
         hung = StepHung("step 7 did not finish within 30 s")
         hosts.primary.give_up(hung)
         hosts.primary.give_up(ReplicaLost("too late"))
-        assert told == [hung]
+        (error,) = told
+        assert isinstance(error, StepHung)
+        assert error.text.startswith(hung.text)  # which hosts are behind is known within a beat
         with pytest.raises(ReplicaLost, match="step 7 did not finish"):
             runner.launch(Step(1, (Row(1, 3, 0, (4,), True),)))
         eventually(lambda: len(hosts.ended) == 2)
