@@ -80,6 +80,7 @@ LADDERS: dict[str, list[str]] = {
         "text",
         "config.py",
         "kernels",
+        "sharing",
     ],
     "admin_server": [
         "__main__.py",
@@ -113,6 +114,7 @@ LADDERS: dict[str, list[str]] = {
         "fields",
         "errors.py",
         "need.py",
+        "memory_parts.py",
         "host.py",
         "memory_return.py",
         "format.py",

@@ -15,7 +15,6 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket, choose
 from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
-from model_server.engine.freeing import drop, free
 from model_server.engine.slot_state import SlotState
 from model_server.engine.slot_write import pack
 from model_server.engine.step_arrays import ColumnLayout, StepArrays, row_counts
@@ -31,6 +30,7 @@ from model_server.engine.types import (
 from model_server.kernels.local_devices import full
 from model_server.kernels.pages import LayerPages
 from model_server.models.weights.quantized import as_bytes
+from model_server.sharing.freeing import drop, free
 from sax.types import Progress
 
 WRITE = "write a slot"  # the name of a program beside those of the buckets
