@@ -19,10 +19,11 @@ RUNS ?= 3
 KILLS ?= 50
 # For `make stress`: runs of every attack.
 RUNS_OF_ATTACK ?= 5
+SOAK_SECONDS ?= 600
 PROTOS := $(wildcard sax/proto/*.proto)
 PROTOC := $(CACHE)/protoc
 
-.PHONY: help demo test test-all slow check manifests format bench chaos stress proto proto-check docs plans locks images install dev \
+.PHONY: help demo test test-all slow check manifests format bench chaos stress soak proto proto-check docs plans locks images install dev \
 	model gemma minilm azurite clean
 
 help:
@@ -35,6 +36,7 @@ help:
 	@echo 'make bench   run the benchmarks and write docs/benchmarks.md'
 	@echo 'make chaos   inject faults into cells for about forty minutes and check their histories'
 	@echo 'make stress  attack a cell as a careless or hostile user would (docs/reliability.md)'
+	@echo 'make soak    send a cell random requests of all kinds for $(SOAK_SECONDS) seconds'
 	@echo 'make format  format the code'
 	@echo 'make proto   regenerate sax/proto/*_pb2*'
 	@echo 'make docs    regenerate docs/errors.md, docs/sampling.md and docs/models.md'
@@ -104,6 +106,10 @@ chaos: dev
 # Every attack of tests/stress/rows, five times each, beside a light user of the same cell.
 stress: dev model
 	$(BIN)/python -m tests.stress --runs $(RUNS_OF_ATTACK)
+
+# Random requests of every field and kind; fails for a lost answer, a compile or memory left behind.
+soak: dev model minilm
+	$(BIN)/python -m tests.soak --seconds $(SOAK_SECONDS)
 
 docs: install
 	$(BIN)/python -m sax.cli.errors_page > docs/errors.md

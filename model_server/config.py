@@ -16,6 +16,8 @@ from sax.host import machine_memory
 from sax.names import CellId
 from sax.wire.rpc import REQUEST_BYTES
 
+LOST = 75  # EX_TEMPFAIL: another host of the replica is lost; try again
+HUNG = 70  # EX_SOFTWARE: a step of this host did not finish; try again
 _TERMINATED = 143  # a shell's status for SIGTERM
 
 
@@ -49,6 +51,7 @@ _POSITIVE = (
     "bring_up_seconds",
     "kv_expiry_seconds",
     "open_seconds",
+    "step_timeout_seconds",
 )
 _POSITIVE_OR_NONE = (
     "max_context",
@@ -57,6 +60,7 @@ _POSITIVE_OR_NONE = (
     "cpu_devices",
     "max_running_per_account",
     "max_queued_per_account",
+    "max_mixed_blocks",
 )
 
 
@@ -89,6 +93,8 @@ class ModelServerConfig:
     queue: int = 256
     max_running_per_account: int | None = None  # None: as many as there are slots
     max_queued_per_account: int | None = None  # None: the whole queue, as long as nobody else asks
+    max_mixed_blocks: int | None = None  # None: as measured at load, see engine/pace.py
+    step_timeout_seconds: float = 30.0  # a step that takes longer hangs
     strict_compile: bool = False  # a compile while serving raises instead of only counting
     drain_seconds: float = 20.0
     hosts: str = ""  # of this replica: a count or host names; "": from the environment, else 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 
 from model_server.config import AUTO, ModelServerConfig
 from sax.auth.security import Security, add_security_flags
+from sax.config import STRICT_VARIABLE
 from sax.errors import SaxError
 
 _DESCRIPTION = """\
@@ -236,6 +238,21 @@ def _add_engine(parser: argparse.ArgumentParser, default: ModelServerConfig) -> 
         "many as an equal share of it)",
     )
     flags.add_argument(
+        "--max_mixed_blocks",
+        type=int,
+        metavar="N",
+        help="prompt blocks in a step that also decodes (default: as many as let such steps take "
+        "on average at most twice as long as decodes alone, from times measured at load)",
+    )
+    flags.add_argument(
+        "--step_timeout_seconds",
+        type=float,
+        default=default.step_timeout_seconds,
+        help="a step that takes longer than this, and than 20 times the longest one at load, "
+        "hangs: stacks are logged, all requests fail, and the process ends to be restarted "
+        "(%(default)s)",
+    )
+    flags.add_argument(
         "--page_size",
         type=int,
         default=default.page_size,
@@ -281,6 +298,8 @@ def _add_engine(parser: argparse.ArgumentParser, default: ModelServerConfig) -> 
     )
     flags.add_argument(
         "--strict_compile",
-        action="store_true",
-        help="stop the engine if a program is compiled while serving, instead of only counting it",
+        action=argparse.BooleanOptionalAction,
+        default=bool(os.environ.get(STRICT_VARIABLE)),
+        help="stop the engine if a program is compiled while serving, instead of only counting it "
+        f"(default: if ${STRICT_VARIABLE} is set)",
     )

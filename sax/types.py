@@ -239,6 +239,7 @@ class GenerateRequest:
     request_id: str = ""
     account: str = ""  # whom it is for, of the users behind one caller; "": the caller
     priority: int = 0  # among the requests of one account; the lowest comes first
+    timeout_s: float | None = None  # to the end of the answer, waiting included; None: no limit
 
 
 EmbedInput = str | Sequence[int]  # text or token ids

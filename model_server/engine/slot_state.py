@@ -110,6 +110,15 @@ def write_slot(state: SlotState, vector: jax.Array, context: int) -> SlotState:
     return state._replace(**{name: held[name].at[slot].set(row) for name, row in new.items()})
 
 
+def write_masks(state: SlotState, masks: jax.Array) -> SlotState:
+    """Replace the allowed tokens of slots; each row i32[1 + ceil(V / 32)] is a slot and its words.
+
+    Rows that are not used name the scratch slot.
+    """
+    words = lax.bitcast_convert_type(masks[:, 1:], jnp.uint32)
+    return state._replace(allowed=state.allowed.at[masks[:, 0]].set(words))
+
+
 def note_tokens(state: SlotState, rows: RowEdits, tokens: jax.Array) -> SlotState:
     """Keep the tokens i32[R] that a step chose. A row without a slot has the scratch slot."""
     counting = (rows.edits & COUNTS) > 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from model_server.engine.types import EngineLimits, Sampling, SlotSampling
+from model_server.engine.types import EngineLimits, Sampling, SlotMask, SlotSampling
 from sax.errors import InvalidRequest
 
 MOST_BIASES = 512  # of one request: logit_bias, and the ends that min_tokens holds back
@@ -76,6 +77,16 @@ def pack(change: SlotSampling, limits: EngineLimits, vocab: int) -> np.ndarray:
     views["allowed"][:] = _bits(change.sampling.allowed, vocab)
     _pack_bad_words(change, views, vocab)
     return vector
+
+
+def pack_masks(masks: Sequence[SlotMask], rows: int, slots: int, vocab: int) -> np.ndarray:
+    """Return i32[rows, 1 + ceil(V / 32)]: slots with their masks, then the scratch slot."""
+    packed = np.zeros((rows, 1 + -(-vocab // 32)), np.int32)
+    packed[:, 0] = slots
+    for row, mask in zip(packed, masks, strict=False):
+        row[0] = mask.slot
+        row[1:] = np.frombuffer(mask.allowed, "<i4")
+    return packed
 
 
 def _pack_biases(change: SlotSampling, views: dict[str, np.ndarray], vocab: int) -> None:

@@ -132,6 +132,7 @@ class PlacedModel:
             max_logit_rows=max(slots, 2),
             prefill_block=self.prefill_block,
             max_prefill_blocks=max(PREFILL_BLOCKS),
+            max_mixed_blocks=config.max_mixed_blocks,
             queue=config.queue,
             short_context=self.recipe.short_context,
             max_running_per_account=config.max_running_per_account,

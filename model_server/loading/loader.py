@@ -22,11 +22,12 @@ from model_server.disaggregation.kv_runner import KvRunner
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.types import EngineLimits, HeldRunner
+from model_server.grammars.compiler import GrammarCompiler
 from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.custom_loading import load_custom
 from model_server.loading.device_memory import device_limit, server_devices
 from model_server.loading.embed_loading import load_embedder
-from model_server.loading.lm_loading import LmLoad, run_all
+from model_server.loading.lm_loading import LmLoad, measure, run_all
 from model_server.loading.loaded import (
     AnyLoaded,
     CustomRunner,
@@ -186,6 +187,7 @@ class ModelLoader:
         load = self._planned(spec, recipe, checkpoint)
         self._check_order(load.order)
         runner = self._run(spec, load, report)
+        times = measure(runner, load.deployment, spec.model_id)
         self._live.append(_Live(runner, spec.model_id, load.deployment.memory.total))
         if load.order is not None:
             self._orders.append((runner, load.order))
@@ -198,12 +200,15 @@ class ModelLoader:
             chat_queries=as_chat,
             tokenized_input=recipe.tokenized_input,
             tokenized_output=recipe.tokenized_output,
+            grammars=GrammarCompiler(tokenizer, recipe.vocab),
             note=recipe.note,
             defaults=recipe.defaults,
             samples=recipe.samples,
             memory=load.deployment.total_bytes,
             parts=load.deployment.parts,
             methods=_METHODS,
+            step_times=times,
+            step_limit_s=self._config.step_timeout_seconds,
             disaggregation=disaggregation,
         )
 

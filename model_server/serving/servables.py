@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from model_server.engine.failure import as_load_error
+from model_server.engine.timing.watchdog import OnHang
 from model_server.loading.load_thread import LoadThread
 from model_server.loading.loaded import AnyLoaded, Loader
 from model_server.serving.admission import tell_of_idle
@@ -57,6 +58,7 @@ class Servables:
         self._entries: dict[str, _WantedServable] = {}
         self._one_load = asyncio.Lock()
         self._closing = False
+        self.on_hang: OnHang | None = None  # of the models loaded from then on
 
     async def load(self, spec: ModelSpec) -> None:
         """Return once the model is LOADED; raise the reason if it fails.
@@ -242,7 +244,7 @@ class Servables:
         entry.progress = None
         if isinstance(outcome, AnyLoaded):
             try:
-                entry.servable = make_servable(entry.model_id, outcome)
+                entry.servable = make_servable(entry.model_id, outcome, self.on_hang)
             except Exception as exc:
                 logger.exception("cannot serve key: %s", entry.model_id)
                 outcome.runner.close()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.engine.compiling import COMPILED_HERE, Programs
-from model_server.engine.types import EngineLimits, PendingStep, Step
+from model_server.engine.types import EngineLimits, PendingStep, SlotMask, Step
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.loading.stages.pipeline_loading import build_stage, plan_stage, stage_layout
 from model_server.loading.stages.place import StagePlace, place_of
@@ -121,6 +121,9 @@ class HostStage:
 
     def launch(self, step: Step) -> PendingStep:
         return self._runner.launch(step)
+
+    def choose(self, masks: Sequence[SlotMask]) -> None:
+        self._runner.choose(masks)
 
     def close(self) -> None:
         if not self._runner.closed:

@@ -13,6 +13,7 @@ from sax.cli.sampling_options import takes_sampling
 from sax.cli.terminal import open_client
 from sax.command import AsJson, Model, printable, say
 from sax.errors import SaxError
+from sax.fields.table import MOST_TIMEOUT_S
 from sax.types import MOST_PRIORITY, GenerateRequest, Message, SamplingParams, TokenChunk
 
 Priority = Annotated[
@@ -21,6 +22,12 @@ Priority = Annotated[
         min=-MOST_PRIORITY,
         max=MOST_PRIORITY,
         help="Among your own requests; the lowest comes first.",
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        min=0.001, max=MOST_TIMEOUT_S, help="Seconds for the whole answer, waiting included."
     ),
 ]
 NoStream = Annotated[bool, typer.Option("--no-stream", help="Print the text only when complete.")]
@@ -36,6 +43,7 @@ def generate(
     *,
     sampling: SamplingParams,
     priority: Priority = 0,
+    timeout: Timeout = None,
     no_stream: NoStream = False,
     as_json: AsJson = False,
 ) -> None:
@@ -50,7 +58,9 @@ def generate(
       cat prompt.txt | sax generate /sax/test/smollm2 - --stop "###"
     """
     text = sys.stdin.read() if prompt == "-" else prompt
-    request = GenerateRequest(model_id=model, prompt=text, sampling=sampling, priority=priority)
+    request = GenerateRequest(
+        model_id=model, prompt=text, sampling=sampling, priority=priority, timeout_s=timeout
+    )
     with open_client(ctx) as client:
         if as_json:
             print(json.dumps(answer_value(client.generate(request))))
@@ -104,6 +114,7 @@ def chat(
     *,
     sampling: SamplingParams,
     priority: Priority = 0,
+    timeout: Timeout = None,
     no_stream: NoStream = False,
 ) -> None:
     """Chat with a model.
@@ -122,7 +133,11 @@ def chat(
         for asked in _questions(interactive) if question is None else [_once(question)]:
             turn = Message("user", asked)
             request = GenerateRequest(
-                model_id=model, prompt=(*messages, turn), sampling=sampling, priority=priority
+                model_id=model,
+                prompt=(*messages, turn),
+                sampling=sampling,
+                priority=priority,
+                timeout_s=timeout,
             )
             try:
                 answer = print_answer(client.generate(request), stream=not no_stream)
