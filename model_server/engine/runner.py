@@ -15,7 +15,6 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket, choose
 from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
-from model_server.engine.freeing import drop, free
 from model_server.engine.slot_state import SlotState
 from model_server.engine.slot_write import pack, pack_masks
 from model_server.engine.step_arrays import ColumnLayout, StepArrays
@@ -39,6 +38,7 @@ from model_server.engine.types import (
 from model_server.kernels.local_devices import full
 from model_server.kernels.pages import LayerPages
 from model_server.models.weights.quantized import as_bytes
+from model_server.sharing.freeing import drop, free
 from sax.types import Progress
 
 _NO_EDITS = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)

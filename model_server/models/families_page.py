@@ -32,7 +32,9 @@ _MEANINGS = {
     "NUM_STAGES": "pipeline stages, each a group of hosts with the mesh above",
     "SHARDING_RULES": "mesh axis for each logical axis of the model: an object such as "
     '`{"experts": "data", "tokens": "data"}`; a null value: replicated (see below)',
-    "MAX_CONTEXT": "most tokens of a prompt and its answer; null: the model's own limit",
+    "MAX_CONTEXT": 'most tokens of a prompt and its answer; `"auto"`: as many as memory holds in '
+    "every slot; null: the model's own limit",
+    "KV_CACHE_BYTES": "bytes of KV pages on each device; null: the server's `--kv_cache_bytes`",
     "NUM_CACHE_SLOTS": "concurrent sequences; null: the server's `--slots`",
     "NUM_SAMPLES": "answers per Saxml Generate call",
     "TEMPERATURE": "default of Saxml calls; 0: greedy",

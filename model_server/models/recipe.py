@@ -181,7 +181,13 @@ def without_auto(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the values with the model's own context in place of MAX_CONTEXT "auto".
 
     The memory plan shortens it later; a family computes with the longest that there may be.
+    Raises InvalidRequest for another word.
     """
+    if isinstance(asked := values.get("MAX_CONTEXT"), str) and asked != AUTO:
+        raise InvalidRequest(
+            f'MAX_CONTEXT is {asked!r}; give a number of tokens, "{AUTO}" or null',
+            param="overrides.MAX_CONTEXT",
+        )
     return {**values, "MAX_CONTEXT": None} if values.get("MAX_CONTEXT") == AUTO else values
 
 
