@@ -12,11 +12,12 @@ from typing import Annotated, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from http_gateway.bounds import bounded, check_names, ranged, sized
+from http_gateway.openai.shape import Shape
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.table import field
 from sax.format import shortened
-from sax.types import SamplingParams
+from sax.types import ReplyOptions, SamplingParams
 
 MAX_PROMPTS = field(RequestRoute.COMPLETIONS, "prompt").count or 0  # prompts x n of one request
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
@@ -35,12 +36,6 @@ _COMMON: dict[str, tuple[object, ...]] = {
     "length_penalty": (1,),
     "min_tokens": (0,),
     "use_beam_search": (False,),
-    "include_stop_str_in_output": (False,),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-    "add_special_tokens": (),
-    "truncate_prompt_tokens": (),
-    "prompt_logprobs": (),
     "allowed_token_ids": (),
     "bad_words": ([],),
     "structured_outputs": (),
@@ -48,11 +43,11 @@ _COMMON: dict[str, tuple[object, ...]] = {
     "guided_regex": (),
     "guided_choice": (),
     "guided_grammar": (),
-    "return_token_ids": (False,),
     "cache_salt": (),
 }
 _CHAT: dict[str, tuple[object, ...]] = {
     **_COMMON,
+    "echo": (False,),  # a chat has no text of its own
     "audio": (),
     "function_call": ("none",),
     "functions": ([],),
@@ -77,13 +72,11 @@ _CHAT: dict[str, tuple[object, ...]] = {
 }
 _COMPLETION: dict[str, tuple[object, ...]] = {
     **_COMMON,
-    "echo": (False,),
     "suffix": ("",),
     "response_format": ({"type": "text"},),
 }
 _STREAM_OPTIONS: dict[str, tuple[object, ...]] = {
     "include_obfuscation": (False,),
-    "continuous_usage_stats": (False,),
 }
 
 
@@ -138,6 +131,7 @@ class StreamOptions(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None  # vLLM's: the counts so far, in every event
 
 
 class _OpenAiRequest(BaseModel):
@@ -176,22 +170,73 @@ class _OpenAiRequest(BaseModel):
     ) = None
     ignore_eos: bool | None = None
     priority: Annotated[int, ranged(RequestRoute.CHAT, "priority")] | None = None  # vLLM's
+    # vLLM's, of the prompt and the reply
+    prompt_logprobs: Annotated[int, ranged(RequestRoute.CHAT, "prompt_logprobs")] | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    truncate_prompt_tokens: (
+        Annotated[int, ranged(RequestRoute.CHAT, "truncate_prompt_tokens")] | None
+    ) = None
+    add_special_tokens: bool | None = None
+    skip_special_tokens: bool | None = None
+    # No tokenizer here puts spaces there, so both values give the same text.
+    spaces_between_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
 
     @property
     def choices(self) -> int:
         return self.n or 1
 
-    @property
-    def include_usage(self) -> bool:
-        return bool(self.stream_options and self.stream_options.include_usage)
-
     def _check_stream_options(self) -> None:
-        if self.stream_options is None:
+        options = self.stream_options
+        if options is None:
             return
         if not self.stream:
             raise InvalidRequest("stream_options needs stream: true", param="stream_options")
-        extra = self.stream_options.model_extra
-        refuse_unsupported(extra, _STREAM_OPTIONS, at="stream_options.")
+        if options.continuous_usage_stats and not options.include_usage:
+            raise InvalidRequest(
+                "stream_options.continuous_usage_stats needs stream_options.include_usage: true",
+                param="stream_options.continuous_usage_stats",
+            )
+        refuse_unsupported(options.model_extra, _STREAM_OPTIONS, at="stream_options.")
+
+    def _check_reply(self, logprobs: int | None) -> None:
+        """Raise InvalidRequest for parts of the reply that contradict the rest of the request."""
+        if self.prompt_logprobs is not None and self.stream:
+            raise InvalidRequest(
+                "prompt_logprobs are not streamed: leave out stream, or use echo with logprobs",
+                param="prompt_logprobs",
+            )
+        if self.return_tokens_as_token_ids and logprobs is None and self.prompt_logprobs is None:
+            raise InvalidRequest(
+                "return_tokens_as_token_ids renames the tokens of logprobs: ask for logprobs or "
+                "prompt_logprobs, too",
+                param="return_tokens_as_token_ids",
+            )
+
+    def _reply(self, prompt_logprobs: int | None, *, echo: bool = False) -> ReplyOptions:
+        return ReplyOptions(
+            echo=echo,
+            prompt_logprobs=prompt_logprobs,
+            return_token_ids=bool(self.return_token_ids),
+            truncate_prompt_tokens=self.truncate_prompt_tokens,
+            add_special_tokens=self.add_special_tokens,
+            skip_special_tokens=self.skip_special_tokens is not False,
+            include_stop_str_in_output=bool(self.include_stop_str_in_output),
+        )
+
+    def _shape(self, best_of: int, echoed_tops: int | None = None) -> Shape:
+        options = self.stream_options
+        return Shape(
+            n=self.choices,
+            best_of=best_of,
+            include_usage=bool(options and options.include_usage),
+            continuous_usage=bool(options and options.continuous_usage_stats),
+            echoed_tops=echoed_tops,
+            prompt_logprobs=self.prompt_logprobs,
+            token_ids=bool(self.return_token_ids),
+            tokens_as_ids=bool(self.return_tokens_as_token_ids),
+        )
 
     def _sampling(self, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
         return SamplingParams(
@@ -241,10 +286,20 @@ class ChatRequest(_OpenAiRequest):
             raise InvalidRequest(
                 "max_tokens and max_completion_tokens differ: send only one", param="max_tokens"
             )
+        self._check_reply(self._tops)
+
+    @property
+    def _tops(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     def sampling(self) -> SamplingParams:
-        logprobs = (self.top_logprobs or 0) if self.logprobs else None
-        return self._sampling(self.max_completion_tokens or self.max_tokens, logprobs)
+        return self._sampling(self.max_completion_tokens or self.max_tokens, self._tops)
+
+    def reply(self) -> ReplyOptions:
+        return self._reply(self.prompt_logprobs)
+
+    def shape(self) -> Shape:
+        return self._shape(self.choices)
 
 
 Prompt = str | tuple[int, ...]
@@ -278,26 +333,57 @@ class CompletionRequest(_OpenAiRequest):
         sized(RequestRoute.COMPLETIONS, "prompt", least=1),
         bounded(RequestRoute.COMPLETIONS, "prompt"),
     ]
+    max_tokens: Annotated[int, ranged(RequestRoute.COMPLETIONS, "max_tokens")] | None = None
     logprobs: Annotated[int, ranged(RequestRoute.COMPLETIONS, "logprobs")] | None = None
-    best_of: int | None = None
+    best_of: Annotated[int, ranged(RequestRoute.COMPLETIONS, "best_of")] | None = None
+    echo: bool | None = None
 
     def check(self) -> None:
         """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
         refuse_unsupported(self.model_extra, _COMPLETION, _HARMLESS)
         self._check_stream_options()
-        if self.best_of not in (None, self.choices):
-            raise UnsupportedParameter(
-                "best_of is not supported: leave it out, or send the value of n", param="best_of"
-            )
-        if len(self.prompt) * self.choices > MAX_PROMPTS:
+        self._check_best_of()
+        self._check_reply(self.logprobs)
+        if len(self.prompt) * self.generated > MAX_PROMPTS:
             raise InvalidRequest(
-                f"{len(self.prompt)} prompts with n={self.choices} exceed {MAX_PROMPTS} choices "
-                "per request: send fewer prompts",
+                f"{len(self.prompt)} prompts with {self.generated} answers each exceed "
+                f"{MAX_PROMPTS} answers per request: send fewer prompts",
                 param="prompt",
             )
+
+    def _check_best_of(self) -> None:
+        if self.generated < self.choices:
+            raise InvalidRequest(
+                f"best_of is {self.best_of} and n is {self.choices}: generate at least as many "
+                "answers as are returned",
+                param="best_of",
+            )
+        if self.stream and self.generated > self.choices:
+            raise InvalidRequest(
+                "best_of chooses among whole answers, which cannot be streamed: leave out stream "
+                "or best_of",
+                param="best_of",
+            )
+
+    @property
+    def generated(self) -> int:
+        """Answers per prompt."""
+        return self.choices if self.best_of is None else self.best_of
 
     def prompts(self) -> tuple[Prompt, ...]:
         return tuple(p if isinstance(p, str) else tuple(p) for p in self.prompt)
 
     def sampling(self) -> SamplingParams:
-        return self._sampling(self.max_tokens or COMPLETION_MAX_TOKENS, self.logprobs)
+        most = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+        return self._sampling(most, self.logprobs)
+
+    def reply(self) -> ReplyOptions:
+        wanted = [tops for tops in (self._echoed_tops, self.prompt_logprobs) if tops is not None]
+        return self._reply(max(wanted, default=None), echo=bool(self.echo))
+
+    def shape(self) -> Shape:
+        return self._shape(self.generated, self._echoed_tops)
+
+    @property
+    def _echoed_tops(self) -> int | None:
+        return self.logprobs if self.echo else None

@@ -22,11 +22,13 @@ from model_server.engine.step_arrays import ColumnLayout, StepArrays
 from model_server.engine.step_program import Outputs, StepProgram
 from model_server.engine.types import (
     PendingStep,
+    Row,
     RowResult,
     Sampling,
     SlotSampling,
     Step,
     StepResult,
+    Top,
 )
 from model_server.kernels.local_devices import full
 from model_server.kernels.pages import LayerPages
@@ -44,6 +46,7 @@ def free(arrays: list[jax.Array]) -> None:
 
 
 WRITE = "write a slot"  # the name of the program beside those of the buckets
+_NO_RESULT = RowResult()
 _NO_EDITS = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
@@ -68,16 +71,29 @@ class Launched:
         logprobs = numbers[1].view(np.float32).tolist()
         rows = []
         for row, (first, end), tops in zip(self._step.rows, self._ranges, self._tops, strict=True):
-            if row.targets:
-                rows.append(RowResult(target_logprobs=tuple(logprobs[first:end])))
-            elif row.yields:
-                top = self._top(first, tops) if tops else ()
-                rows.append(RowResult(token=tokens[first], logprob=logprobs[first], top=top))
-            else:
-                rows.append(RowResult())
+            result = self._scored(row, first, numbers) if row.targets else _NO_RESULT
+            if row.yields:
+                top = self._top(end - 1, tops) if tops else ()
+                result = RowResult(
+                    tokens[end - 1], logprobs[end - 1], top, result.target_logprobs,
+                    result.target_ranks, result.target_tops,
+                )  # fmt: skip
+            rows.append(result)
         return StepResult(self._step.number, tuple(rows))
 
-    def _top(self, row: int, count: int) -> tuple[tuple[int, float], ...]:
+    def _scored(self, row: Row, first: int, numbers: np.ndarray) -> RowResult:
+        end = first + len(row.targets)
+        logprobs = tuple(numbers[1, first:end].view(np.float32).tolist())
+        if row.target_tops is None:
+            return RowResult(target_logprobs=logprobs)
+        tops = tuple(self._top(each, row.target_tops) for each in range(first, end))
+        return RowResult(
+            target_logprobs=logprobs,
+            target_ranks=tuple(numbers[2, first:end].tolist()),
+            target_tops=tops,
+        )
+
+    def _top(self, row: int, count: int) -> Top:
         tokens = np.asarray(self._outputs.top_tokens)[row, :count].tolist()
         logprobs = np.asarray(self._outputs.top_logprobs)[row, :count].tolist()
         return tuple(zip(tokens, logprobs, strict=True))

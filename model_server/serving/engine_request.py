@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from model_server.engine.engine import EngineRequest
 from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
-from model_server.serving.rendered_chat import Prompt, RenderedChat
+from model_server.serving.rendered_chat import Prompt, RenderedChat, is_chat
 from model_server.text.text_length import check_bytes, check_pieces
 from model_server.text.tokenizer import Tokenizer
 from model_server.text.vocabulary_fit import check_rows
@@ -22,12 +22,14 @@ from sax.auth.acl import Principal
 from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.table import fields_of
-from sax.types import MOST_PRIORITY, GenerateRequest, SamplingParams
+from sax.types import MOST_PRIORITY, GenerateRequest, ReplyOptions, SamplingParams
 
 _FIELDS = fields_of(RequestRoute.STREAM)
+_PLAIN = ReplyOptions()
 _INT32 = 2**31
 _SEEDS = 2**64
 _SEED_STRIDE = 0x9E3779B97F4A7C15  # odd, so every sample of a request gets another seed
+_DRAWN_BITS = 53  # of a seed that a reply tells: JSON's numbers are exact up to there
 
 
 def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
@@ -41,8 +43,8 @@ def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
         raise _out_of_range("top_k", sampling.top_k, "a whole number of 0 (off) or more")
     if seed is not None and not 0 <= seed < _SEEDS:
         raise _out_of_range("seed", seed, "a whole number from 0 to 2**64 - 1")
-    if sampling.max_tokens is not None and not 1 <= sampling.max_tokens < _INT32:
-        raise _out_of_range("max_tokens", sampling.max_tokens, "a whole number of 1 or more")
+    if sampling.max_tokens is not None and not 0 <= sampling.max_tokens < _INT32:
+        raise _out_of_range("max_tokens", sampling.max_tokens, "a whole number of 0 or more")
     most = _FIELDS["logprobs"].most or 0
     if sampling.logprobs is not None and not 0 <= sampling.logprobs <= most:
         raise _out_of_range("logprobs", sampling.logprobs, f"a whole number, 0 to {most}")
@@ -61,25 +63,66 @@ def check_asker(request: GenerateRequest) -> None:
     _FIELDS["account"].check_text(request.account)
 
 
-def prompt_ids(prompt: Prompt | RenderedChat, loaded: Loaded) -> list[int]:
-    """Return the prompt as token ids; a chat must have been rendered. Raises InvalidRequest."""
+def check_reply(request: GenerateRequest, loaded: Loaded) -> None:
+    """Raise InvalidRequest for reply options out of range, or that contradict the request."""
+    reply, context = request.reply, loaded.runner.limits.max_context
+    most = _FIELDS["prompt_logprobs"].most or 0
+    wanted, kept = reply.prompt_logprobs, reply.truncate_prompt_tokens
+    if wanted is not None and not 0 <= wanted <= most:
+        raise _out_of_range("prompt_logprobs", wanted, f"a whole number, 0 to {most}")
+    if kept is not None and kept != -1 and not 1 <= kept < context:
+        allowed = f"-1, or a whole number from 1 to {context - 1}, one less than the context"
+        raise _out_of_range("truncate_prompt_tokens", kept, allowed)
+    if reply.echo and is_chat(request.prompt):
+        raise InvalidRequest("a chat has no text to echo: leave echo out", param="echo")
+    if request.sampling.max_tokens == 0 and not reply.echo and wanted is None:
+        raise InvalidRequest(
+            "max_tokens is 0, so nothing would be returned: ask for at least 1, or for echo or "
+            "prompt_logprobs",
+            param="max_tokens",
+        )
+
+
+def prompt_ids(
+    prompt: Prompt | RenderedChat, loaded: Loaded, request: GenerateRequest | None = None
+) -> list[int]:
+    """Return the prompt as token ids, as the request's reply options say.
+
+    A chat must have been rendered. Raises InvalidRequest.
+    """
     if not prompt:
         raise InvalidRequest(
             "the prompt is empty: send text, token ids or messages", param="prompt"
         )
-    ids = _encoded(prompt, loaded)
+    ids = _encoded(prompt, loaded, request.reply if request else _PLAIN)
     check_rows(ids, loaded.vocab, loaded.tokenizer)
-    return ids
+    return ids[-kept:] if request and (kept := _kept(request, loaded)) else ids
 
 
-def _encoded(prompt: Prompt | RenderedChat, loaded: Loaded) -> list[int]:
+def _kept(request: GenerateRequest, loaded: Loaded) -> int | None:
+    """Return how many of the prompt's last tokens are read; None: all."""
+    kept = request.reply.truncate_prompt_tokens
+    if kept != -1:
+        return kept
+    answer = request.sampling.max_tokens
+    return max(1, loaded.runner.limits.max_context - (1 if answer is None else answer))
+
+
+def _encoded(prompt: Prompt | RenderedChat, loaded: Loaded, reply: ReplyOptions) -> list[int]:
     tokenizer, context = loaded.tokenizer, loaded.runner.limits.max_context
+    whole = reply.truncate_prompt_tokens is None  # a longer one is cut, up to the bound of bytes
     if isinstance(prompt, RenderedChat):
         check_bytes(prompt.text, tokenizer, context, "messages")
-        check_pieces(prompt.text, tokenizer.encode_chat, context, "messages")
-        return tokenizer.encode_chat(prompt.text)
+        if whole:
+            check_pieces(prompt.text, tokenizer.encode_chat, context, "messages")
+        start = tokenizer.encode("") if reply.add_special_tokens else []
+        return [*start, *tokenizer.encode_chat(prompt.text)]
     if isinstance(prompt, str):
-        return text_ids(prompt, tokenizer, context, "prompt")
+        add_bos = reply.add_special_tokens is not False
+        if whole:
+            return text_ids(prompt, tokenizer, context, "prompt", add_bos=add_bos)
+        check_bytes(prompt, tokenizer, context, "prompt")
+        return tokenizer.encode(prompt, add_bos=add_bos)
     ids = [part for part in prompt if isinstance(part, int)]
     check_ids("prompt", ids, loaded.tokenizer.vocab_size)
     return ids
@@ -106,18 +149,21 @@ def make_engine_request(
     sampling = request.sampling
     eos = frozenset() if sampling.ignore_eos else loaded.tokenizer.eos_ids
     room = loaded.runner.limits.max_context - len(ids)
+    scores = request.reply.prompt_logprobs is not None or sampling.max_tokens == 0
     return EngineRequest(
         prompt=tuple(ids),
         sampling=Sampling(
             temperature=sampling.temperature,
             top_k=sampling.top_k,
             top_p=sampling.top_p,
-            seed=secrets.randbits(64) if sampling.seed is None else sampling.seed,
+            seed=secrets.randbits(_DRAWN_BITS) if sampling.seed is None else sampling.seed,
             logprobs=sampling.logprobs or 0,
         ),
         # At least 1: the engine refuses a prompt that fills the context, with both numbers.
         max_tokens=max(1, room) if sampling.max_tokens is None else sampling.max_tokens,
         stop_ids=eos | frozenset(sampling.stop_token_ids),
+        score_from=1 if scores and len(ids) > 1 else None,
+        score_tops=request.reply.prompt_logprobs,
         priority=request.priority,
     )
 

@@ -10,10 +10,13 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from model_server.engine.engine import SequenceUpdate
+from model_server.engine.types import RowResult
 from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.detokenizer import Detokenizer
 from model_server.serving.engine_request import (
     check_asker,
+    check_reply,
     check_sampling,
     make_engine_request,
     of_caller,
@@ -65,10 +68,11 @@ class Handler:
             loaded = running.servable.loaded
             check_sampling(request.sampling, loaded.tokenizer.vocab_size)
             check_asker(request)
+            check_reply(request, loaded)
             if is_chat(request.prompt) or _characters(request.prompt) > INLINE:
                 running.follow(asyncio.create_task(self._encode(running, request)))
             else:
-                self._submit(running, request, prompt_ids(request.prompt, loaded))
+                self._submit(running, request, prompt_ids(request.prompt, loaded, request))
         except BaseException as exc:
             self._refuse(running, exc)
             raise
@@ -128,7 +132,8 @@ class Handler:
     async def _encode(self, running: RunningRequest, request: GenerateRequest) -> None:
         """Submit a request with a long prompt. Cancelled with the request, so others never wait."""
         try:
-            self._submit(running, request, await self._prompt_ids(request.prompt, running.servable))
+            ids = await self._prompt_ids(request.prompt, running.servable, request)
+            self._submit(running, request, ids)
         except SaxError as error:
             self.admission.refused(error)
             running.fail(error)
@@ -140,21 +145,37 @@ class Handler:
         self, running: RunningRequest, request: GenerateRequest, ids: Sequence[int]
     ) -> None:
         loaded = running.servable.loaded
-        own_text = is_chat(request.prompt)
-        running.expect(Detokenizer(loaded.tokenizer, ids, request.sampling, own_text=own_text))
         asked = make_engine_request(ids, request, loaded)
         engine_request = of_caller(asked, caller(), request.account)
-        if self._remote_prefill is None or not self._remote_prefill.take(running, engine_request):
+        running.expect(
+            Detokenizer(
+                loaded.tokenizer,
+                ids,
+                request.sampling,
+                request.reply,
+                own_text=is_chat(request.prompt),
+                seed=engine_request.sampling.seed,
+            )
+        )
+        if not engine_request.max_tokens and engine_request.score_from is None:
+            # The only token of a prompt: nothing to compute. Later, as a step's result would be.
+            done = SequenceUpdate(0, RowResult(), "length")
+            asyncio.get_running_loop().call_soon(running.receive, done)
+        elif self._remote_prefill is None or not self._remote_prefill.take(running, engine_request):
             running.submit(engine_request)
 
     def _refuse(self, running: RunningRequest, exc: BaseException) -> None:
         self.admission.refused(exc)
         running.refuse(exc)
 
-    async def _prompt_ids(self, asked: Prompt, servable: LmServable) -> list[int]:
+    async def _prompt_ids(
+        self, asked: Prompt, servable: LmServable, request: GenerateRequest | None = None
+    ) -> list[int]:
         loaded = servable.loaded
         prompt = await rendered(asked, loaded)
-        return await self._encoding.run(_characters(prompt), lambda: prompt_ids(prompt, loaded))
+        return await self._encoding.run(
+            _characters(prompt), lambda: prompt_ids(prompt, loaded, request)
+        )
 
     async def _score(self, model_id: str, prefix: str, suffix: str, account: str) -> float:
         outcome: asyncio.Future[float] = asyncio.get_running_loop().create_future()

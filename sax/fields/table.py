@@ -109,13 +109,14 @@ _QUESTIONS = (
 )
 _SAMPLING = (
     _integer("n", 1, 8, *_OPENAI),
-    _integer("best_of", 1, _INT32, RequestRoute.COMPLETIONS),
+    _integer("best_of", 1, 20, RequestRoute.COMPLETIONS),  # OpenAI's own limit
     _number("temperature", *_OPENAI, least=0, most=2),
     _number("temperature", *_OURS, least=0),
     _number("top_p", *_OPENAI, *_OURS, above=0, most=1),
     _integer("top_k", -1, _INT32, *_OPENAI),  # -1 and 0: off
     _integer("top_k", 0, _INT32, *_OURS),
-    _integer("max_tokens", 1, _INT32, *_OPENAI, *_OURS),
+    _integer("max_tokens", 1, _INT32, RequestRoute.CHAT),
+    _integer("max_tokens", 0, _INT32, RequestRoute.COMPLETIONS, *_OURS),
     _integer("max_completion_tokens", 1, _INT32, RequestRoute.CHAT),
     _integer("seed", -(2**63), _UINT64, *_OPENAI),
     _integer("seed", 0, _UINT64, *_OURS),
@@ -148,6 +149,15 @@ _REPLIES = (
     _flag("logprobs", RequestRoute.CHAT),
     _integer("logprobs", 0, 20, RequestRoute.COMPLETIONS, *_OURS),
     _integer("top_logprobs", 0, 20, RequestRoute.CHAT),
+    _integer("prompt_logprobs", 0, 20, *_OPENAI, *_OURS),
+    _flag("echo", RequestRoute.COMPLETIONS, *_OURS),
+    _flag("return_token_ids", *_OPENAI, *_OURS),
+    _flag("return_tokens_as_token_ids", *_OPENAI),
+    _integer("truncate_prompt_tokens", -1, _INT32, *_OPENAI, *_OURS),
+    _flag("add_special_tokens", *_OPENAI, *_OURS),
+    _flag("skip_special_tokens", *_OPENAI, *_OURS),
+    _flag("spaces_between_special_tokens", *_OPENAI),
+    _flag("include_stop_str_in_output", *_OPENAI, *_OURS),
     _text("encoding_format", 16, RequestRoute.EMBEDDINGS),
     _integer("dimensions", 1, _INT32, RequestRoute.EMBEDDINGS),
 )
