@@ -7,14 +7,16 @@ unless it holds a value that changes nothing. Unknown fields are refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model
 
-from http_gateway.bounds import bounded, check_names, ranged, sized
+from http_gateway.bounds import bounded, check_names, checked, ranged, setting, sized
+from http_gateway.openai.reply_schema import ReplyFields
 from http_gateway.openai.shape import Shape
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
+from sax.fields.sampling import SAMPLING
 from sax.fields.table import field
 from sax.format import shortened
 from sax.types import ReplyOptions, SamplingParams
@@ -27,17 +29,9 @@ _HARMLESS = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_ke
 
 # Field -> the values besides null that change nothing. Any other value is refused.
 _COMMON: dict[str, tuple[object, ...]] = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "logit_bias": ({},),
     # vLLM extensions that are not supported here
-    "min_p": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "min_tokens": (0,),
     "use_beam_search": (False,),
-    "allowed_token_ids": (),
-    "bad_words": ([],),
     "structured_outputs": (),
     "guided_json": (),
     "guided_regex": (),
@@ -119,73 +113,29 @@ def _refusal(name: str, no_op: tuple[object, ...] | None) -> str:
     return f"{name} is not supported: leave it out, or send {values}"
 
 
-def _one_or_many(value: object) -> object:
-    return [value] if isinstance(value, str) else value
+_HONOURED = {name: row for name, row in SAMPLING.items() if row.http is not None}
+if TYPE_CHECKING:
+    _Honoured = BaseModel
+else:
+    _Honoured = create_model(
+        "_Honoured",
+        __config__=ConfigDict(extra="allow", strict=True, frozen=True),
+        **{name: (setting(RequestRoute.CHAT, name), None) for name in _HONOURED},
+    )
 
 
-TokenId = Annotated[int, ranged(RequestRoute.CHAT, "stop_token_ids")]
-StopText = Annotated[str, Field(min_length=1)]
-
-
-class StreamOptions(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
-
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None  # vLLM's: the counts so far, in every event
-
-
-class _OpenAiRequest(BaseModel):
-    """Fields shared by chats and completions. null always means the default."""
-
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+class _OpenAiRequest(ReplyFields, _Honoured):
+    """Fields shared by chats and completions, beside those of the table of sampling fields. null
+    always means the default."""
 
     # Chats and completions have the same bounds.
     model: Annotated[str, bounded(RequestRoute.CHAT, "model")]
-    n: Annotated[int, ranged(RequestRoute.CHAT, "n")] | None = None
-    stream: bool | None = None
-    stream_options: (
-        Annotated[StreamOptions, bounded(RequestRoute.CHAT, "stream_options")] | None
-    ) = None
-    temperature: Annotated[float, ranged(RequestRoute.CHAT, "temperature")] | None = None
-    top_p: Annotated[float, ranged(RequestRoute.CHAT, "top_p")] | None = None
-    top_k: Annotated[int, ranged(RequestRoute.CHAT, "top_k")] | None = None  # -1 and 0: off
-    max_tokens: Annotated[int, ranged(RequestRoute.CHAT, "max_tokens")] | None = None
-    seed: Annotated[int, ranged(RequestRoute.CHAT, "seed")] | None = None
-    stop: (
+    priority: (  # vLLM's
         Annotated[
-            list[StopText],
-            BeforeValidator(_one_or_many),
-            sized(RequestRoute.CHAT, "stop"),
-            bounded(RequestRoute.CHAT, "stop"),
+            int, ranged(RequestRoute.CHAT, "priority"), checked(RequestRoute.CHAT, "priority")
         ]
         | None
     ) = None
-    stop_token_ids: (
-        Annotated[
-            list[TokenId],
-            sized(RequestRoute.CHAT, "stop_token_ids"),
-            bounded(RequestRoute.CHAT, "stop_token_ids"),
-        ]
-        | None
-    ) = None
-    ignore_eos: bool | None = None
-    priority: Annotated[int, ranged(RequestRoute.CHAT, "priority")] | None = None  # vLLM's
-    # vLLM's, of the prompt and the reply
-    prompt_logprobs: Annotated[int, ranged(RequestRoute.CHAT, "prompt_logprobs")] | None = None
-    return_token_ids: bool | None = None
-    return_tokens_as_token_ids: bool | None = None
-    truncate_prompt_tokens: (
-        Annotated[int, ranged(RequestRoute.CHAT, "truncate_prompt_tokens")] | None
-    ) = None
-    add_special_tokens: bool | None = None
-    skip_special_tokens: bool | None = None
-    # No tokenizer here puts spaces there, so both values give the same text.
-    spaces_between_special_tokens: bool | None = None
-    include_stop_str_in_output: bool | None = None
-
-    @property
-    def choices(self) -> int:
-        return self.n or 1
 
     def _check_stream_options(self) -> None:
         options = self.stream_options
@@ -193,63 +143,25 @@ class _OpenAiRequest(BaseModel):
             return
         if not self.stream:
             raise InvalidRequest("stream_options needs stream: true", param="stream_options")
-        if options.continuous_usage_stats and not options.include_usage:
-            raise InvalidRequest(
-                "stream_options.continuous_usage_stats needs stream_options.include_usage: true",
-                param="stream_options.continuous_usage_stats",
-            )
         refuse_unsupported(options.model_extra, _STREAM_OPTIONS, at="stream_options.")
 
-    def _check_reply(self, logprobs: int | None) -> None:
-        """Raise InvalidRequest for parts of the reply that contradict the rest of the request."""
-        if self.prompt_logprobs is not None and self.stream:
-            raise InvalidRequest(
-                "prompt_logprobs are not streamed: leave out stream, or use echo with logprobs",
-                param="prompt_logprobs",
-            )
-        if self.return_tokens_as_token_ids and logprobs is None and self.prompt_logprobs is None:
-            raise InvalidRequest(
-                "return_tokens_as_token_ids renames the tokens of logprobs: ask for logprobs or "
-                "prompt_logprobs, too",
-                param="return_tokens_as_token_ids",
-            )
+    @property
+    def most_tokens(self) -> int | None:
+        return getattr(self, "max_tokens")  # noqa: B009  (a field of the table)
 
-    def _reply(self, prompt_logprobs: int | None, *, echo: bool = False) -> ReplyOptions:
-        return ReplyOptions(
-            echo=echo,
-            prompt_logprobs=prompt_logprobs,
-            return_token_ids=bool(self.return_token_ids),
-            truncate_prompt_tokens=self.truncate_prompt_tokens,
-            add_special_tokens=self.add_special_tokens,
-            skip_special_tokens=self.skip_special_tokens is not False,
-            include_stop_str_in_output=bool(self.include_stop_str_in_output),
-        )
+    def _sampling(self, **own: Any) -> SamplingParams:
+        """Return the fields of the table; `own`: those that the body spells differently."""
+        given = {name: getattr(self, name) for name in _HONOURED}
+        said = {name: _ours(name, value) for name, value in given.items() if value is not None}
+        return SamplingParams(**{**said, **own})
 
-    def _shape(self, best_of: int, echoed_tops: int | None = None) -> Shape:
-        options = self.stream_options
-        return Shape(
-            n=self.choices,
-            best_of=best_of,
-            include_usage=bool(options and options.include_usage),
-            continuous_usage=bool(options and options.continuous_usage_stats),
-            echoed_tops=echoed_tops,
-            prompt_logprobs=self.prompt_logprobs,
-            token_ids=bool(self.return_token_ids),
-            tokens_as_ids=bool(self.return_tokens_as_token_ids),
-        )
 
-    def _sampling(self, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
-        return SamplingParams(
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_k=max(0, self.top_k or 0),
-            top_p=1.0 if self.top_p is None else self.top_p,
-            seed=None if self.seed is None else self.seed % 2**64,
-            max_tokens=max_tokens,
-            stop=tuple(self.stop or ()),
-            stop_token_ids=tuple(self.stop_token_ids or ()),
-            ignore_eos=bool(self.ignore_eos),
-            logprobs=logprobs,
-        )
+def _ours(name: str, value: Any) -> Any:
+    """Return a value of the body as the table's own."""
+    if isinstance(value, list):
+        return tuple(cast("list[object]", value))
+    convert = _HONOURED[name].from_http
+    return convert(value) if convert else value
 
 
 class ChatMessage(BaseModel):
@@ -270,10 +182,22 @@ class ChatRequest(_OpenAiRequest):
         bounded(RequestRoute.CHAT, "messages"),
     ]
     max_completion_tokens: (
-        Annotated[int, ranged(RequestRoute.CHAT, "max_completion_tokens")] | None
+        Annotated[
+            int,
+            ranged(RequestRoute.CHAT, "max_completion_tokens"),
+            checked(RequestRoute.CHAT, "max_completion_tokens"),
+        ]
+        | None
     ) = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, ranged(RequestRoute.CHAT, "top_logprobs")] | None = None
+    logprobs: Annotated[bool, checked(RequestRoute.CHAT, "logprobs")] | None = None
+    top_logprobs: (
+        Annotated[
+            int,
+            ranged(RequestRoute.CHAT, "top_logprobs"),
+            checked(RequestRoute.CHAT, "top_logprobs"),
+        ]
+        | None
+    ) = None
 
     def check(self) -> None:
         """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
@@ -281,8 +205,8 @@ class ChatRequest(_OpenAiRequest):
         self._check_stream_options()
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
-        both = self.max_tokens and self.max_completion_tokens
-        if both and self.max_tokens != self.max_completion_tokens:
+        both = None not in (self.most_tokens, self.max_completion_tokens)
+        if both and self.most_tokens != self.max_completion_tokens:
             raise InvalidRequest(
                 "max_tokens and max_completion_tokens differ: send only one", param="max_tokens"
             )
@@ -293,7 +217,8 @@ class ChatRequest(_OpenAiRequest):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def sampling(self) -> SamplingParams:
-        return self._sampling(self.max_completion_tokens or self.max_tokens, self._tops)
+        most = self.max_completion_tokens or self.most_tokens
+        return self._sampling(max_tokens=most, logprobs=self._tops)
 
     def reply(self) -> ReplyOptions:
         return self._reply(self.prompt_logprobs)
@@ -333,10 +258,23 @@ class CompletionRequest(_OpenAiRequest):
         sized(RequestRoute.COMPLETIONS, "prompt", least=1),
         bounded(RequestRoute.COMPLETIONS, "prompt"),
     ]
-    max_tokens: Annotated[int, ranged(RequestRoute.COMPLETIONS, "max_tokens")] | None = None
-    logprobs: Annotated[int, ranged(RequestRoute.COMPLETIONS, "logprobs")] | None = None
-    best_of: Annotated[int, ranged(RequestRoute.COMPLETIONS, "best_of")] | None = None
-    echo: bool | None = None
+    logprobs: (
+        Annotated[
+            int,
+            ranged(RequestRoute.COMPLETIONS, "logprobs"),
+            checked(RequestRoute.COMPLETIONS, "logprobs"),
+        ]
+        | None
+    ) = None
+    best_of: (
+        Annotated[
+            int,
+            ranged(RequestRoute.COMPLETIONS, "best_of"),
+            checked(RequestRoute.COMPLETIONS, "best_of"),
+        ]
+        | None
+    ) = None
+    echo: Annotated[bool, checked(RequestRoute.COMPLETIONS, "echo")] | None = None
 
     def check(self) -> None:
         """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
@@ -374,8 +312,8 @@ class CompletionRequest(_OpenAiRequest):
         return tuple(p if isinstance(p, str) else tuple(p) for p in self.prompt)
 
     def sampling(self) -> SamplingParams:
-        most = COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
-        return self._sampling(most, self.logprobs)
+        most = COMPLETION_MAX_TOKENS if self.most_tokens is None else self.most_tokens
+        return self._sampling(max_tokens=most, logprobs=self.logprobs)
 
     def reply(self) -> ReplyOptions:
         wanted = [tops for tops in (self._echoed_tops, self.prompt_logprobs) if tops is not None]

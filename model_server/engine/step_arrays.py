@@ -20,6 +20,7 @@ import numpy as np
 from model_server.engine.buckets import Bucket
 from model_server.engine.types import EngineLimits, Row, Sampling, Step
 from model_server.models.long_positions import LONG
+from sax.fields.sampling import DEVICE_FIELDS
 
 
 class Column(NamedTuple):
@@ -31,14 +32,7 @@ class Column(NamedTuple):
 
 
 SAMPLING_COLUMNS = {
-    "temperature": Column("f", attrgetter("temperature")),
-    "top_p": Column("f", attrgetter("top_p"), 1),
-    "top_k": Column("i", attrgetter("top_k")),
-    "min_p": Column("f", attrgetter("min_p")),
-    "typical_p": Column("f", attrgetter("typical_p"), 1),
-    "presence_penalty": Column("f", attrgetter("presence_penalty")),
-    "frequency_penalty": Column("f", attrgetter("frequency_penalty")),
-    "repetition_penalty": Column("f", attrgetter("repetition_penalty"), 1),
+    **{n: Column(row.column, attrgetter(n), row.off) for n, row in DEVICE_FIELDS.items()},
     "seed_high": Column("I", lambda sampling: sampling.seed >> 32),
     "seed_low": Column("I", lambda sampling: sampling.seed & 0xFFFFFFFF),
     "tops": Column("i", attrgetter("logprobs")),

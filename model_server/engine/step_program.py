@@ -27,7 +27,7 @@ from model_server.engine.slot_state import (
     write_slot,
 )
 from model_server.engine.slot_write import WriteLayout
-from model_server.engine.step_arrays import ColumnLayout
+from model_server.engine.step_arrays import SAMPLING_COLUMNS, ColumnLayout
 from model_server.engine.types import EngineLimits
 from model_server.kernels.paged import Kernel, KernelRefusal, PagedBatch
 from model_server.kernels.pages import LayerPages
@@ -230,31 +230,27 @@ def chosen(
     return outputs, note_tokens(state, edits, sampled.tokens)
 
 
-def _floats(bits: jax.Array) -> jax.Array:
-    return jax.lax.bitcast_convert_type(bits, jnp.float32)
+def _columns(step: dict[str, jax.Array], rows: type[NamedTuple]) -> dict[str, jax.Array]:
+    """Return the numbers of each logit row that `rows` has a field for."""
+    return {name: _column(step, name) for name in rows._fields if name in SAMPLING_COLUMNS}
+
+
+def _column(step: dict[str, jax.Array], name: str) -> jax.Array:
+    if SAMPLING_COLUMNS[name].kind != "f":
+        return step[name]
+    return jax.lax.bitcast_convert_type(step[name], jnp.float32)
 
 
 def _row_edits(step: dict[str, jax.Array]) -> RowEdits:
-    return RowEdits(
-        slot=step["row_slot"],
-        position=step["row_position"],
-        kinds=step["edits"],
-        presence=_floats(step["presence_penalty"]),
-        frequency=_floats(step["frequency_penalty"]),
-        repetition=_floats(step["repetition_penalty"]),
-    )
+    slot, position = step["row_slot"], step["row_position"]
+    return RowEdits(slot=slot, position=position, **_columns(step, RowEdits))
 
 
 def _row_sampling(step: dict[str, jax.Array]) -> RowSampling:
     seed = jnp.stack([step["seed_high"], step["seed_low"]], axis=-1)
     return RowSampling(
-        temperature=_floats(step["temperature"]),
-        top_k=step["top_k"],
-        top_p=_floats(step["top_p"]),
-        min_p=_floats(step["min_p"]),
-        typical_p=_floats(step["typical_p"]),
         seed=jax.lax.bitcast_convert_type(seed, jnp.uint32),
         position=step["row_position"],
         target=step["target"],
-        tops=step["tops"],
+        **_columns(step, RowSampling),
     )

@@ -12,7 +12,7 @@ from model_server.text.tokenizer import Tokenizer
 from sax.types import ReplyOptions, TokenLogprob
 
 
-class Scores(Protocol):
+class PromptScores(Protocol):
     """Scores of successive tokens."""
 
     @property
@@ -42,7 +42,7 @@ class PromptText:
         token, offset = next(self._next)
         return self._names.named(token, math.nan, text_offset=offset)
 
-    def scored(self, scores: Scores) -> tuple[TokenLogprob, ...]:
+    def scored(self, scores: PromptScores) -> tuple[TokenLogprob, ...]:
         """Return the next tokens with their log-probabilities."""
         columns = zip(scores.target_logprobs, scores.target_ranks, scores.target_tops, strict=True)
         return tuple(

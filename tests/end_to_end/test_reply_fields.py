@@ -208,6 +208,7 @@ def test_every_event_counts_the_tokens_so_far(served: Cell) -> None:
         ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
         ({"prompt_logprobs": 21}, "prompt_logprobs"),
         ({"max_tokens": 0}, "max_tokens"),
+        ({"messages": CHAT, "max_tokens": 0}, "max_tokens"),
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
         ({"truncate_prompt_tokens": 99999}, "truncate_prompt_tokens"),
         ({"return_tokens_as_token_ids": True}, "return_tokens_as_token_ids"),

@@ -8,6 +8,7 @@ pipeline of n stages gives  t + n - 1 + p  mod 97, and a lost or doubled stage c
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,16 @@ class FakeRunner:
             return np.stack([step["tokens"], step["positions"]], axis=1).astype(np.float32)
         hidden = hidden + np.array([1, 0], np.float32)
         return _chosen(hidden[step["row_index"]]) if self.stage.is_last else hidden
+
+    def warm_write(self) -> None:
+        pass
+
+    def packed_writes(self, step: Step) -> list[np.ndarray]:
+        assert not any(change.sampling.edits for change in step.samplings)
+        return []
+
+    def write(self, vectors: Sequence[np.ndarray]) -> None:
+        assert not vectors
 
     def close(self) -> None:
         self.closed = True
