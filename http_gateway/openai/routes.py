@@ -51,6 +51,7 @@ class Job:
     kind: str  # the "object" of its stream events
     requests: tuple[GenerateRequest, ...]  # best_of per prompt, prompt-major
     shape: Shape
+    limit_s: float
     events: Callable[[Head, int, Shape], ChatEvents | CompletionEvents]
     body: Callable[[Head, Sequence[Transcript], dict[str, int], Shape], bytes]
 
@@ -95,6 +96,7 @@ class OpenAiRoutes:
             kind="chat.completion.chunk",
             requests=_requests(head.id, model_id, (prompt,), body),
             shape=body.shape(),
+            limit_s=self._backend.limit_s(request, body.timeout),
             events=ChatEvents,
             body=reply.chat_body,
         )
@@ -112,6 +114,7 @@ class OpenAiRoutes:
             kind="text_completion",
             requests=_requests(head.id, model_id, body.prompts(), body),
             shape=body.shape(),
+            limit_s=self._backend.limit_s(request, body.timeout),
             events=CompletionEvents,
             body=reply.completion_body,
         )
@@ -154,10 +157,8 @@ class OpenAiRoutes:
         )
 
     def _feeds(self, job: Job) -> list[Feed[TokenChunk]]:
-        timeout_s = self._backend.config.request_timeout_s
-        return [
-            partial(self._backend.client.generate_to, r, timeout_s=timeout_s) for r in job.requests
-        ]
+        ask = self._backend.client.generate_to
+        return [partial(ask, each, timeout_s=job.limit_s) for each in job.requests]
 
     def _first_token(self, request: Request) -> Callable[[], None]:
         histogram = self._metrics.first_token_seconds.labels(route_name(request.scope))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model
 
 from http_gateway.bounds import bounded, check_names, checked, ranged, setting, sized
+from http_gateway.openai.constraint import CONSTRAINTS, constraint_of
 from http_gateway.openai.reply_schema import ReplyFields
 from http_gateway.openai.shape import Shape
 from sax.errors import InvalidRequest, UnsupportedParameter
@@ -32,11 +33,6 @@ _COMMON: dict[str, tuple[object, ...]] = {
     # vLLM extensions that are not supported here
     "length_penalty": (1,),
     "use_beam_search": (False,),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
     "cache_salt": (),
 }
 _CHAT: dict[str, tuple[object, ...]] = {
@@ -52,7 +48,6 @@ _CHAT: dict[str, tuple[object, ...]] = {
     "prompt_cache_options": (),
     "prompt_cache_retention": (),
     "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "tool_choice": ("none", "auto"),  # without tools both mean a text answer
@@ -67,7 +62,6 @@ _CHAT: dict[str, tuple[object, ...]] = {
 _COMPLETION: dict[str, tuple[object, ...]] = {
     **_COMMON,
     "suffix": ("",),
-    "response_format": ({"type": "text"},),
 }
 _STREAM_OPTIONS: dict[str, tuple[object, ...]] = {
     "include_obfuscation": (False,),
@@ -130,12 +124,26 @@ class _OpenAiRequest(ReplyFields, _Honoured):
 
     # Chats and completions have the same bounds.
     model: Annotated[str, bounded(RequestRoute.CHAT, "model")]
-    priority: (  # vLLM's
+    response_format: Annotated[
+        dict[str, object] | None, bounded(RequestRoute.CHAT, "response_format")
+    ] = None
+    structured_outputs: Annotated[  # vLLM's, as are all that follow
+        dict[str, object] | None, bounded(RequestRoute.CHAT, "structured_outputs")
+    ] = None
+    guided_json: Annotated[
+        dict[str, object] | bool | str | None, bounded(RequestRoute.CHAT, "guided_json")
+    ] = None
+    guided_regex: Annotated[str | None, bounded(RequestRoute.CHAT, "guided_regex")] = None
+    guided_choice: Annotated[list[str] | None, bounded(RequestRoute.CHAT, "guided_choice")] = None
+    guided_grammar: Annotated[str | None, bounded(RequestRoute.CHAT, "guided_grammar")] = None
+    priority: (
         Annotated[
             int, ranged(RequestRoute.CHAT, "priority"), checked(RequestRoute.CHAT, "priority")
         ]
         | None
     ) = None
+    # Seconds, waiting included
+    timeout: Annotated[float, ranged(RequestRoute.CHAT, "timeout")] | None = None
 
     def _check_stream_options(self) -> None:
         options = self.stream_options
@@ -153,7 +161,8 @@ class _OpenAiRequest(ReplyFields, _Honoured):
         """Return the fields of the table; `own`: those that the body spells differently."""
         given = {name: getattr(self, name) for name in _HONOURED}
         said = {name: _ours(name, value) for name, value in given.items() if value is not None}
-        return SamplingParams(**{**said, **own})
+        constraint = constraint_of({name: getattr(self, name) for name in CONSTRAINTS})
+        return SamplingParams(**{**said, **constraint, **own})
 
 
 def _ours(name: str, value: Any) -> Any:

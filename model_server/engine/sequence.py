@@ -7,10 +7,11 @@ from typing import Literal
 import msgspec
 
 from model_server.engine.slot_write import check_biases
-from model_server.engine.types import EngineLimits, RowResult, Sampling
+from model_server.engine.types import EngineLimits, Grammar, RowResult, Sampling
 from sax.errors import InvalidRequest, PromptTooLong, SaxError
 
-Finish = Literal["stop", "length", "score", "cancelled"]
+# complete: the guide allows nothing more; unlike a stop token, the last token is the answer's.
+Finish = Literal["stop", "complete", "length", "score", "cancelled"]
 
 
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +21,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling
     max_tokens: int  # the context may end the answer earlier; 0: only score
     stop_ids: frozenset[int]
+    grammar: Grammar | None = None  # what the answer must keep to; `sampling` is guided then
     score_from: int | None = None  # score prompt[score_from:]
     # Likeliest tokens to return with each score; None: numbers alone, and all of them at the end if
     # nothing is generated.
@@ -55,6 +57,7 @@ class Sequence:
         "end",
         "finish_at",
         "goal",
+        "guide",
         "id",
         "in_flight",
         "launched",
@@ -90,6 +93,9 @@ class Sequence:
         self.computed = engine_request.computed  # False once it has a slot
         self.sampling = engine_request.sampling
         self.stop_ids = engine_request.stop_ids
+        self.guide = None
+        if (grammar := engine_request.grammar) is not None:
+            self.guide = grammar.begin(engine_request.answer, engine_request.sampling.allowed)
         self.score_from = engine_request.score_from
         self.score_tops = engine_request.score_tops
         self.finish_at = min(prompt + engine_request.max_tokens, context)  # tokens, at most
@@ -135,6 +141,10 @@ class Sequence:
         self.tokens.append(token)
         if token in self.stop_ids:
             return "stop"
+        if self.guide is not None:
+            self.guide.accept(token)
+            if self.guide.finished:
+                return "complete"
         return "length" if len(self.tokens) == self.finish_at else None
 
 

@@ -47,6 +47,7 @@ class Detokenizer:
         if sampling.stop_sequence:
             self._stop_sequence = StopSequence(sampling.stop_sequence)
             self._stop_sequence.follow(prompt)
+        self._min_tokens = sampling.min_tokens  # no stop text or sequence ends the answer before
         self._prompt_tokens = len(prompt)
         self._logprobs = sampling.logprobs
         self._characters = 0  # so far, if there are logprobs
@@ -76,12 +77,15 @@ class Detokenizer:
         self.tokens += 1
         self.score += result.logprob
         silent = finish == "stop" and not self._include_stop  # a stop token's text
-        piece = "" if silent else self._decoder.push(token)
-        logprobs = () if self._logprobs is None else self._token_logprobs(result, token, piece)
         reason: int | str | None = None
         if finish == "stop" and token not in self._ends:
             reason = token
-        if self._stop_sequence is not None and self._stop_sequence.push(token):
+        if finish == "complete":
+            finish = "stop"
+        piece = "" if silent else self._decoder.push(token)
+        logprobs = () if self._logprobs is None else self._token_logprobs(result, token, piece)
+        may_end = self.tokens > self._min_tokens
+        if self._stop_sequence is not None and self._stop_sequence.push(token) and may_end:
             finish = "stop"
         text = self._text(piece, finish)
         if self._stop_text.found is not None:
@@ -90,6 +94,8 @@ class Detokenizer:
 
     def _text(self, piece: str, finish: str | None) -> str:
         """Return the text that can be sent once `piece` was decoded."""
+        if self.tokens <= self._min_tokens and finish != "stop":
+            return piece + self._decoder.flush() if finish else piece
         if not finish:
             return self._stop_text.push(piece)
         text = self._stop_text.push(piece + self._decoder.flush())

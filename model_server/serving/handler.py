@@ -11,7 +11,9 @@ import logging
 from collections.abc import Sequence
 
 from model_server.engine.engine import SequenceUpdate
-from model_server.engine.types import RowResult
+from model_server.engine.types import Grammar, RowResult
+from model_server.grammars.constraint import Constraint, constraint_of
+from model_server.loading.loaded import Loaded
 from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.detokenizer import Detokenizer
 from model_server.serving.engine_request import (
@@ -33,7 +35,7 @@ from model_server.serving.servables import Servables
 from model_server.text.encoding import INLINE, EncodingThreads
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import caller
-from sax.errors import Internal, InvalidRequest, SaxError
+from sax.errors import Internal, InvalidRequest, SaxError, UnsupportedParameter
 from sax.types import GenerateRequest, Message, SamplingParams, TokenChunk
 
 GENERATE, GENERATE_STREAM, SCORE = "lm.generate", "lm.generate_stream", "lm.score"
@@ -69,8 +71,10 @@ class Handler:
             check_sampling(request.sampling, loaded.ids)
             check_asker(request)
             check_reply(request, loaded)
-            if is_chat(request.prompt) or _characters(request.prompt) > INLINE:
-                running.follow(asyncio.create_task(self._encode(running, request)))
+            running.limit(request.timeout_s)
+            constraint = constraint_of(request.sampling)
+            if constraint or is_chat(request.prompt) or _characters(request.prompt) > INLINE:
+                running.follow(asyncio.create_task(self._encode(running, request, constraint)))
             else:
                 self._submit(running, request, prompt_ids(request.prompt, loaded, request))
         except BaseException as exc:
@@ -79,12 +83,20 @@ class Handler:
         return running
 
     async def score(
-        self, model_id: str, prefix: str, suffixes: Sequence[str], account: str = ""
+        self,
+        model_id: str,
+        prefix: str,
+        suffixes: Sequence[str],
+        account: str = "",
+        timeout_s: float | None = None,
     ) -> list[float]:
-        """Return the log-probability of each suffix after the prefix, read as Generate reads it."""
+        """Return the log-probability of each suffix after the prefix, read as Generate reads it.
+
+        Raises DeadlineExceeded after timeout_s.
+        """
         if not suffixes:
             raise InvalidRequest("suffix is empty: send at least one text to score", param="suffix")
-        waiting = [self._score(model_id, prefix, suffix, account) for suffix in suffixes]
+        waiting = [self._score(model_id, prefix, suffix, account, timeout_s) for suffix in suffixes]
         tasks = [asyncio.ensure_future(one) for one in waiting]
         try:
             return list(await asyncio.gather(*tasks))
@@ -129,11 +141,15 @@ class Handler:
             raise refusal(servable, method)
         return servable
 
-    async def _encode(self, running: RunningRequest, request: GenerateRequest) -> None:
-        """Submit a request with a long prompt. Cancelled with the request, so others never wait."""
+    async def _encode(
+        self, running: RunningRequest, request: GenerateRequest, constraint: Constraint | None
+    ) -> None:
+        """Submit a request with a long prompt or a constraint. Cancelled with the request, so
+        others never wait."""
         try:
+            grammar = constraint and await compiled(constraint, running.servable.loaded)
             ids = await self._prompt_ids(request.prompt, running.servable, request)
-            self._submit(running, request, ids)
+            self._submit(running, request, ids, grammar)
         except SaxError as error:
             self.admission.refused(error)
             running.fail(error)
@@ -142,10 +158,14 @@ class Handler:
             running.fail(Internal("internal error; the server's log has the details"))
 
     def _submit(
-        self, running: RunningRequest, request: GenerateRequest, ids: Sequence[int]
+        self,
+        running: RunningRequest,
+        request: GenerateRequest,
+        ids: Sequence[int],
+        grammar: Grammar | None = None,
     ) -> None:
         loaded = running.servable.loaded
-        asked = make_engine_request(ids, request, loaded)
+        asked = make_engine_request(ids, request, loaded, grammar)
         engine_request = of_caller(asked, caller(), request.account)
         running.expect(
             Detokenizer(
@@ -161,7 +181,10 @@ class Handler:
             # The only token of a prompt: nothing to compute. Later, as a step's result would be.
             done = SequenceUpdate(0, RowResult(), "length")
             asyncio.get_running_loop().call_soon(running.receive, done)
-        elif self._remote_prefill is None or not self._remote_prefill.take(running, engine_request):
+            return
+        # A server that prefills would choose the first token without the grammar.
+        remote = self._remote_prefill if grammar is None else None
+        if remote is None or not remote.take(running, engine_request):
             running.submit(engine_request)
 
     def _refuse(self, running: RunningRequest, exc: BaseException) -> None:
@@ -177,10 +200,13 @@ class Handler:
             _characters(prompt), lambda: prompt_ids(prompt, loaded, request)
         )
 
-    async def _score(self, model_id: str, prefix: str, suffix: str, account: str) -> float:
+    async def _score(
+        self, model_id: str, prefix: str, suffix: str, account: str, timeout_s: float | None
+    ) -> float:
         outcome: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         running = self._begin(model_id, SCORE, lambda chunk: _settle(outcome, chunk))
         loaded = running.servable.loaded
+        running.limit(timeout_s)
         try:
             asked = await rendered(scored_prompt(prefix, loaded), loaded)
             ids, target = await self._encoding.run(
@@ -196,6 +222,16 @@ class Handler:
             return await outcome
         finally:
             running.cancel()
+
+
+async def compiled(constraint: Constraint, loaded: Loaded) -> Grammar:
+    """Return the compiled constraint. Raises as `GrammarCompiler.compile`."""
+    if loaded.grammars is None:
+        raise UnsupportedParameter(
+            f"{constraint.field} is not supported by this model: leave it out",
+            param=constraint.field,
+        )
+    return await loaded.grammars.compile(constraint)
 
 
 def _settle(outcome: asyncio.Future[float], chunk: TokenChunk | SaxError) -> None:

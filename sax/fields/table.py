@@ -8,7 +8,14 @@ field of one request can delay the requests of others.
 from __future__ import annotations
 
 from sax.fields.field import Kind, RequestField, RequestRoute
-from sax.fields.sampling import INT32, MOST_LOGPROBS, MOST_PRIORITY, SAMPLING, SamplingRow
+from sax.fields.sampling import (
+    INT32,
+    MOST_LOGPROBS,
+    MOST_PRIORITY,
+    SAMPLING,
+    SCHEMA_BYTES,
+    SamplingRow,
+)
 
 MODEL_BYTES = 200  # of a model's name: part of file names, labels and every log line
 MODEL_PATH_BYTES = 400
@@ -24,6 +31,7 @@ MOST_REPLICAS = 1000  # each is listed with its reason
 TEXT_BYTES = 4 << 20  # a million tokens of English
 TOKEN_IDS = 1 << 18  # of one request; a longer prompt is read faster as text
 LABEL_BYTES = 512
+MOST_TIMEOUT_S = 86400
 MOST_FIELDS = 64  # of one JSON object, known and unknown ones
 FIELD_NAME_BYTES = 128
 
@@ -119,10 +127,21 @@ def _sampling(name: str, row: SamplingRow) -> list[RequestField]:
 
 _SAMPLING = (
     *(each for name, row in SAMPLING.items() for each in _sampling(name, row)),
+    # 4096: of a schema
+    *(
+        _many(name, Kind.MAP, *_OPENAI, count=1024, bytes=SCHEMA_BYTES, values=4096)
+        for name in ("response_format", "structured_outputs", "guided_json")
+    ),
+    _text("guided_regex", SAMPLING["regex"].bytes or 0, *_OPENAI),
+    _many("guided_choice", Kind.TEXTS, *_OPENAI, count=1024, bytes=1024),
+    _text("guided_grammar", SCHEMA_BYTES, *_OPENAI),
     _integer("n", 1, 8, *_OPENAI),
     _integer("best_of", 1, 20, RequestRoute.COMPLETIONS),  # OpenAI's own limit
     _integer("max_completion_tokens", 1, _INT32, RequestRoute.CHAT),
     _integer("priority", -MOST_PRIORITY, MOST_PRIORITY, *_OPENAI, *_OURS),
+    # Seconds, waiting included; the X-Request-Timeout header has the same bounds on every route
+    _number("timeout", *_V1, above=0, most=MOST_TIMEOUT_S),
+    _integer("timeout_ms", 0, _INT32, *_OURS),  # 0: no limit
     # 128: entries, and numbers of one tensor
     _many(
         "extra_inputs",

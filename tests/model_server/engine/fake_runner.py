@@ -32,6 +32,7 @@ from model_server.engine.types import (
     Row,
     RowResult,
     Sampling,
+    SlotMask,
     Step,
     StepResult,
     Top,
@@ -76,6 +77,12 @@ def rank(tokens: Seq[int], token: int) -> int:
     return 1 + (hash_of(tokens) + token) % VOCAB
 
 
+def first_allowed(token: int, allowed: np.ndarray) -> int:
+    """The first token from this one on, modulo VOCAB, whose bit is set."""
+    bits = np.unpackbits(allowed, bitorder="little")[:VOCAB]
+    return next((token + n) % VOCAB for n in range(VOCAB) if bits[(token + n) % VOCAB])
+
+
 class RunnerBroke(Exception):
     """What a FakeRunner raises at the step it was told to fail at."""
 
@@ -108,6 +115,7 @@ class FakeRunner:
         self._tables: list[list[int]] = [[] for _ in range(limits.slots)]
         self._holders: dict[int, int] = {}  # page -> slot it was last granted to
         self._samplings = [GREEDY] * limits.slots
+        self._unchosen: tuple[Step, _Pending] | None = None
         self._last_tokens = [-1] * limits.slots
         self._turned = np.zeros((limits.pages + 1, limits.page_size), bool)
 
@@ -122,12 +130,22 @@ class FakeRunner:
             self._grant(grant.slot, grant.first, grant.pages)
         for change in step.samplings:
             self._samplings[change.slot] = change.sampling
-        result = StepResult(step.number, tuple(self._run(row) for row in step.rows))
+        pending = _Pending(self, step.number)
+        self._unchosen = (step, pending) if step.guided else None
+        if not step.guided:
+            pending.rows = tuple(self._run(row) for row in step.rows)
         with self._launch_seen:
             self.in_flight += 1
             self.launched += 1
             self._launch_seen.notify_all()
-        return _Pending(self, result)
+        return pending
+
+    def choose(self, masks: Seq[SlotMask]) -> None:
+        """Compute the guided step: each token is the first allowed one from the free choice on."""
+        assert self._unchosen is not None, "the last step was not guided"
+        (step, pending), self._unchosen = self._unchosen, None
+        allowed = {mask.slot: np.frombuffer(mask.allowed, np.uint8) for mask in masks}
+        pending.rows = tuple(self._run(row, allowed.get(row.slot)) for row in step.rows)
 
     def wait_launched(self, number: int) -> None:
         """Until this many steps were launched; 30 s without is a failure."""
@@ -168,14 +186,14 @@ class FakeRunner:
             assert 1 <= page <= self.limits.pages, f"page {page} must never be granted"
             self._holders[page] = slot
 
-    def _run(self, row: Row) -> RowResult:
+    def _run(self, row: Row, allowed: np.ndarray | None = None) -> RowResult:
         tokens = row.tokens or (self._last_tokens[row.slot],)
         for position, token in enumerate(tokens, row.start):
             self._write(row.slot, position, token, row.long)
         seen = self._read(row.slot, row.start + len(tokens))
         self._check_turned(row, len(seen))
         result = self._score(row, seen[:-1] if row.yields else seen)
-        return self._sample(row.slot, seen, result) if row.yields else result
+        return self._sample(row.slot, seen, result, allowed) if row.yields else result
 
     def _check_turned(self, row: Row, count: int) -> None:
         """All tokens that a row sees are rotated alike, by the factors for their number."""
@@ -209,9 +227,13 @@ class FakeRunner:
         tops = tuple(likeliest(seen[:end], target, row.target_tops) for end, target in pairs)
         return RowResult(target_logprobs=scores, target_ranks=ranks, target_tops=tops)
 
-    def _sample(self, slot: int, seen: list[int], scored: RowResult) -> RowResult:
+    def _sample(
+        self, slot: int, seen: list[int], scored: RowResult, allowed: np.ndarray | None
+    ) -> RowResult:
         sampling = self._samplings[slot]
         token = next_token(seen, sampling)
+        if allowed is not None:
+            token = first_allowed(token, allowed)
         self._last_tokens[slot] = token
         top = likeliest(seen, token, sampling.logprobs)
         return replace(scored, token=token, logprob=logprob(seen, token), top=top)
@@ -220,9 +242,10 @@ class FakeRunner:
 class _Pending:
     """A step that was computed and waits to be read."""
 
-    def __init__(self, runner: FakeRunner, result: StepResult) -> None:
+    def __init__(self, runner: FakeRunner, number: int) -> None:
         self._runner = runner
-        self._result = result
+        self._number = number
+        self.rows: tuple[RowResult, ...] | None = None  # None: waits for masks
 
     def result(self) -> StepResult:
         if self._runner.gate:
@@ -230,6 +253,7 @@ class _Pending:
         if self._runner.delay_s:
             time.sleep(self._runner.delay_s)
         self._runner.in_flight -= 1
-        if self._result.number == self._runner.fail_result:
-            raise RunnerBroke(f"result {self._result.number}")
-        return self._result
+        if self._number == self._runner.fail_result:
+            raise RunnerBroke(f"result {self._number}")
+        assert self.rows is not None, "its tokens were not chosen"
+        return StepResult(self._number, self.rows)

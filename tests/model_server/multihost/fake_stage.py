@@ -46,7 +46,7 @@ class FakeRunner:
         blocks = sum(-(-row.count // block) for row in step.rows if not row.is_decode)
         return choose(BUCKETS, decodes, blocks, block)
 
-    def call(self, bucket: Bucket, vector: np.ndarray, hidden: np.ndarray | None = None) -> Any:
+    def forward(self, bucket: Bucket, vector: np.ndarray, hidden: np.ndarray | None = None) -> Any:
         assert not self.closed
         assert self.gate.wait(30)
         self.runs += 1
@@ -54,7 +54,10 @@ class FakeRunner:
         if hidden is None:
             return np.stack([step["tokens"], step["positions"]], axis=1).astype(np.float32)
         hidden = hidden + np.array([1, 0], np.float32)
-        return _chosen(hidden[step["row_index"]]) if self.stage.is_last else hidden
+        return hidden[step["row_index"]] if self.stage.is_last else hidden
+
+    def chosen(self, computed: np.ndarray) -> Outputs:
+        return _chosen(computed)
 
     def warm_write(self) -> None:
         pass
@@ -79,4 +82,5 @@ def _chosen(rows: np.ndarray) -> Outputs:
     bits = np.full_like(tokens, -1.0, np.float32).view(np.int32)
     numbers: Any = np.stack([tokens, bits, np.ones_like(tokens)])
     rivals: Any = tokens[:, None] + np.arange(TOP_LOGPROBS, dtype=np.int32)
-    return Outputs(numbers, rivals, np.zeros_like(rivals, dtype=np.float32))
+    nothing: Any = np.zeros_like(rivals, dtype=np.float32)
+    return Outputs(numbers, rivals, nothing)
