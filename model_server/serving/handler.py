@@ -10,13 +10,15 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from model_server.engine.types import Grammar
+from model_server.engine.engine import SequenceUpdate
+from model_server.engine.types import Grammar, RowResult
 from model_server.grammars.constraint import Constraint, constraint_of
 from model_server.loading.loaded import Loaded
 from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.detokenizer import Detokenizer
 from model_server.serving.engine_request import (
     check_asker,
+    check_reply,
     check_sampling,
     make_engine_request,
     of_caller,
@@ -68,12 +70,13 @@ class Handler:
             loaded = running.servable.loaded
             check_sampling(request.sampling, loaded.ids)
             check_asker(request)
+            check_reply(request, loaded)
             running.limit(request.timeout_s)
             constraint = constraint_of(request.sampling)
             if constraint or is_chat(request.prompt) or _characters(request.prompt) > INLINE:
                 running.follow(asyncio.create_task(self._encode(running, request, constraint)))
             else:
-                self._submit(running, request, prompt_ids(request.prompt, loaded))
+                self._submit(running, request, prompt_ids(request.prompt, loaded, request))
         except BaseException as exc:
             self._refuse(running, exc)
             raise
@@ -145,7 +148,7 @@ class Handler:
         others never wait."""
         try:
             grammar = constraint and await compiled(constraint, running.servable.loaded)
-            ids = await self._prompt_ids(request.prompt, running.servable)
+            ids = await self._prompt_ids(request.prompt, running.servable, request)
             self._submit(running, request, ids, grammar)
         except SaxError as error:
             self.admission.refused(error)
@@ -162,10 +165,23 @@ class Handler:
         grammar: Grammar | None = None,
     ) -> None:
         loaded = running.servable.loaded
-        own_text = is_chat(request.prompt)
-        running.expect(Detokenizer(loaded.tokenizer, ids, request.sampling, own_text=own_text))
         asked = make_engine_request(ids, request, loaded, grammar)
         engine_request = of_caller(asked, caller(), request.account)
+        running.expect(
+            Detokenizer(
+                loaded.tokenizer,
+                ids,
+                request.sampling,
+                request.reply,
+                own_text=is_chat(request.prompt),
+                seed=engine_request.sampling.seed,
+            )
+        )
+        if not engine_request.max_tokens and engine_request.score_from is None:
+            # The only token of a prompt: nothing to compute. Later, as a step's result would be.
+            done = SequenceUpdate(0, RowResult(), "length")
+            asyncio.get_running_loop().call_soon(running.receive, done)
+            return
         # A server that prefills would choose the first token without the grammar.
         remote = self._remote_prefill if grammar is None else None
         if remote is None or not remote.take(running, engine_request):
@@ -175,10 +191,14 @@ class Handler:
         self.admission.refused(exc)
         running.refuse(exc)
 
-    async def _prompt_ids(self, asked: Prompt, servable: LmServable) -> list[int]:
+    async def _prompt_ids(
+        self, asked: Prompt, servable: LmServable, request: GenerateRequest | None = None
+    ) -> list[int]:
         loaded = servable.loaded
         prompt = await rendered(asked, loaded)
-        return await self._encoding.run(_characters(prompt), lambda: prompt_ids(prompt, loaded))
+        return await self._encoding.run(
+            _characters(prompt), lambda: prompt_ids(prompt, loaded, request)
+        )
 
     async def _score(
         self, model_id: str, prefix: str, suffix: str, account: str, timeout_s: float | None

@@ -76,8 +76,11 @@ class Tokenizer(Protocol):
         """Return one token as bytes, control tokens included; b"" outside the vocabulary."""
         ...
 
-    def decoder(self, after: Sequence[int] = ()) -> IncrementalDecoder:
-        """Return a decoder for ids that follow `after` in one text."""
+    def decoder(self, after: Sequence[int] = (), *, control: bool = False) -> IncrementalDecoder:
+        """Return a decoder for ids that follow `after` in one text.
+
+        control: control tokens are written out.
+        """
         ...
 
 
@@ -172,8 +175,9 @@ class HfTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         return self._bytes.bytes_of(token_id)
 
-    def decoder(self, after: Sequence[int] = ()) -> IncrementalDecoder:
-        decoder = Utf8Decoder(self._bytes.text_bytes, strip_left=self._bytes.strip_left)
+    def decoder(self, after: Sequence[int] = (), *, control: bool = False) -> IncrementalDecoder:
+        bytes_of = self._bytes.bytes_of if control else self._bytes.text_bytes
+        decoder = Utf8Decoder(bytes_of, strip_left=self._bytes.strip_left)
         decoder.follow(after)
         return decoder
 
@@ -287,7 +291,7 @@ class ByteTokenizer:
             return b""
         return bytes([token_id]) if token_id < 256 else b" " + _word(token_id - 256)
 
-    def decoder(self, after: Sequence[int] = ()) -> IncrementalDecoder:
+    def decoder(self, after: Sequence[int] = (), *, control: bool = False) -> IncrementalDecoder:
         decoder = Utf8Decoder(self.token_bytes)
         decoder.follow(after)
         return decoder

@@ -219,9 +219,10 @@ class SamplingParams:
     max_tokens: int | None = _field(
         cast("int | None", None),
         SamplingRow(
-            help="Maximum tokens of the answer; none given: to the end of the context.",
+            help="Maximum tokens of the answer; none given: to the end of the context; 0, with "
+            "echo or prompt_logprobs: only score the prompt.",
             kind=Kind.INTEGER,
-            least=1,
+            least=0,
             most=INT32,
             openai=True,
             saxml="per_example_max_decode_steps",

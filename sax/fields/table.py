@@ -136,7 +136,7 @@ _SAMPLING = (
     _many("guided_choice", Kind.TEXTS, *_OPENAI, count=1024, bytes=1024),
     _text("guided_grammar", SCHEMA_BYTES, *_OPENAI),
     _integer("n", 1, 8, *_OPENAI),
-    _integer("best_of", 1, _INT32, RequestRoute.COMPLETIONS),
+    _integer("best_of", 1, 20, RequestRoute.COMPLETIONS),  # OpenAI's own limit
     _integer("max_completion_tokens", 1, _INT32, RequestRoute.CHAT),
     _integer("priority", -MOST_PRIORITY, MOST_PRIORITY, *_OPENAI, *_OURS),
     # Seconds, waiting included; the X-Request-Timeout header has the same bounds on every route
@@ -158,6 +158,15 @@ _REPLIES = (
     _flag("logprobs", RequestRoute.CHAT),
     _integer("logprobs", 0, MOST_LOGPROBS, RequestRoute.COMPLETIONS),
     _integer("top_logprobs", 0, MOST_LOGPROBS, RequestRoute.CHAT),
+    _integer("prompt_logprobs", 0, MOST_LOGPROBS, *_OPENAI, *_OURS),
+    _flag("echo", RequestRoute.COMPLETIONS, *_OURS),
+    _flag("return_token_ids", *_OPENAI, *_OURS),
+    _flag("return_tokens_as_token_ids", *_OPENAI),
+    _integer("truncate_prompt_tokens", -1, _INT32, *_OPENAI, *_OURS),
+    _flag("add_special_tokens", *_OPENAI, *_OURS),
+    _flag("skip_special_tokens", *_OPENAI, *_OURS),
+    _flag("spaces_between_special_tokens", *_OPENAI),
+    _flag("include_stop_str_in_output", *_OPENAI, *_OURS),
     _text("encoding_format", 16, RequestRoute.EMBEDDINGS),
     _integer("dimensions", 1, _INT32, RequestRoute.EMBEDDINGS),
 )

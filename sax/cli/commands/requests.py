@@ -70,12 +70,15 @@ def generate(
 
 def answer_value(chunks: Iterable[TokenChunk]) -> dict[str, object]:
     parts: list[str] = []
-    last = TokenChunk("")
+    seed, last = None, TokenChunk("")
     for last in chunks:
         parts.append(last.text)
+        seed = last.seed if seed is None else seed
     return {
         "text": "".join(parts),
         "finish_reason": last.finish_reason,
+        "stop_reason": last.stop_reason,
+        "seed": seed,
         "prompt_tokens": last.prompt_tokens,
         "completion_tokens": last.completion_tokens,
     }

@@ -43,7 +43,7 @@ LOADED = FakeModels()(SPEC, lambda progress: None)
         ("top_k", -1),
         ("seed", -1),
         ("seed", 2**64),
-        ("max_tokens", 0),
+        ("max_tokens", -1),
         ("logprobs", -1),
         ("logprobs", 21),
         ("stop", ("",)),

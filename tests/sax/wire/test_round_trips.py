@@ -23,6 +23,7 @@ from sax.types import (
     Progress,
     PublishedModel,
     ReplicaStatus,
+    ReplyOptions,
     SamplingParams,
     ServableInfo,
     ServableStatus,
@@ -96,6 +97,17 @@ LOGPROBS = st.builds(
     F32,
     st.lists(LEAVES, max_size=2).map(tuple),
     I32,
+    I32,
+)
+REPLIES = st.builds(
+    ReplyOptions,
+    echo=st.booleans(),
+    prompt_logprobs=st.none() | I32,
+    return_token_ids=st.booleans(),
+    truncate_prompt_tokens=st.none() | st.integers(-1, 100),
+    add_special_tokens=st.none() | st.booleans(),
+    skip_special_tokens=st.booleans(),
+    include_stop_str_in_output=st.booleans(),
 )
 SAMPLING = st.builds(
     SamplingParams,
@@ -116,6 +128,7 @@ REQUESTS = st.builds(
     model_id=TEXT,
     prompt=TEXT | st.lists(I32, max_size=4).map(tuple) | CHATS,
     sampling=SAMPLING,
+    reply=REPLIES,
     request_id=TEXT,
     account=TEXT,
     priority=I32,
@@ -130,6 +143,10 @@ CHUNKS = st.builds(
     I32,
     I32,
     st.floats(allow_nan=False),
+    st.lists(LOGPROBS, max_size=2).map(tuple),
+    st.lists(I32, max_size=3).map(tuple),
+    st.none() | TEXT | I32,
+    st.none() | st.integers(0, 2**64 - 1),
 )
 
 
