@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
@@ -23,9 +24,10 @@ from model_server.disaggregation.transfers import Transfers
 from model_server.engine.compiling import Programs
 from model_server.engine.runner import ModelRunner
 from model_server.engine.types import EngineLimits, HeldRunner
-from model_server.loading.deployment import Deployment, deploy
+from model_server.loading.deployment import Deployment, place_model
 from model_server.loading.device_memory import free_memory, layout_for
 from model_server.loading.needs import check_devices, telling_need
+from model_server.loading.passes.beside import compile_beside
 from model_server.loading.random_weights import random_weights
 from model_server.loading.transfer_setup import make_disaggregation, make_transfers
 from model_server.loading.weights import read_weights
@@ -58,8 +60,11 @@ class LmLoad:
         in_use: int,
         transfer: TransferServer,
         limits: EngineLimits | None = None,
+        tasks: frozenset[str] = frozenset(),
     ) -> None:
-        """limits: the plan of another host of this replica; None: this host plans."""
+        """limits: the plan of another host of this replica; None: this host plans. tasks: those
+        beside generating.
+        """
         self._spec = spec
         self._checkpoint = checkpoint
         self._config = config
@@ -67,9 +72,12 @@ class LmLoad:
         self.traffic: KvTransfers | None = None
         check_devices(recipe, checkpoint, config)
         layout = layout_for(recipe).placed()
+        placed = place_model(recipe, checkpoint, layout)
+        self.beside = compile_beside(placed, checkpoint, tasks, alone=not spans_hosts(layout))
+        if self.beside is not None:
+            placed = replace(placed, beside=self.beside.workspace)
         with telling_need(recipe, checkpoint, config):
-            memory = free_memory(layout, config, in_use)
-            planned = deploy(recipe, checkpoint, layout, config, memory)
+            planned = placed.deploy(config, free_memory(layout, config, in_use))
         # Secondaries receive the programs of the host that planned.
         self._ready: ReadyPrograms | None = None
         self.deployment = planned.following(limits) if limits else self._with_ready(planned)
@@ -91,6 +99,7 @@ class LmLoad:
         self.traffic = make_transfers(self._transfer, self._config, deployment)
         pages = deployment.allocate_pages()
         runner = ModelRunner(deployment.program, leaves, pages, deployment.buckets)
+        self.leaves = runner.leaves
         if self.traffic is not None:
             runner = KvRunner(runner, self.traffic)
         try:
