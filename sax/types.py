@@ -8,6 +8,9 @@ from enum import StrEnum
 
 import msgspec
 
+from sax.fields.sampling import MOST_PRIORITY as MOST_PRIORITY
+from sax.fields.sampling import SamplingParams as SamplingParams
+from sax.memory_parts import MemoryParts
 from sax.need import Need
 
 
@@ -132,6 +135,7 @@ class ServableInfo:
     need: Need | None = None  # if loading failed for lack of memory or devices
     progress: Progress | None = None
     memory: int = 0  # bytes of weights, KV pages and workspace
+    parts: MemoryParts = MemoryParts()  # of `memory`; all 0 from a server that does not tell
     methods: tuple[str, ...] = ()  # lm.generate, ... of a loaded model
     queued: int = 0  # requests waiting for a slot
     running: int = 0  # requests in a slot
@@ -226,23 +230,6 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
-    """Sampling parameters. Every field is honoured or the request is refused."""
-
-    temperature: float = 1.0  # 0: greedy
-    top_k: int = 0  # 0: off
-    top_p: float = 1.0  # 1: off
-    seed: int | None = None  # u64; None: the server draws one
-    max_tokens: int | None = None  # None: to the end of the context
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    # An answer that ends with these tokens ends there and keeps them; 0 stands for any token.
-    stop_sequence: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    logprobs: int | None = None  # None: none; n: the chosen token's and the n most likely
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
     """One generation request. The prompt is text, token ids, or a chat."""
 
@@ -252,9 +239,8 @@ class GenerateRequest:
     request_id: str = ""
     account: str = ""  # whom it is for, of the users behind one caller; "": the caller
     priority: int = 0  # among the requests of one account; the lowest comes first
+    timeout_s: float | None = None  # to the end of the answer, waiting included; None: no limit
 
-
-MOST_PRIORITY = 1000  # and the least is its negative
 
 EmbedInput = str | Sequence[int]  # text or token ids
 

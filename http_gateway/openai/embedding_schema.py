@@ -37,6 +37,8 @@ class EmbeddingRequest(BaseModel):
         Annotated[Literal["float", "base64"], bounded(RequestRoute.EMBEDDINGS, "encoding_format")]
         | None
     ) = None
+    # Seconds, waiting included
+    timeout: Annotated[float, ranged(RequestRoute.EMBEDDINGS, "timeout")] | None = None
     dimensions: Annotated[int, ranged(RequestRoute.EMBEDDINGS, "dimensions")] | None = None
     # One of the model's prompts, to go before each text, as in sentence-transformers
     prompt_name: Annotated[str, bounded(RequestRoute.EMBEDDINGS, "prompt_name")] | None = None

@@ -42,7 +42,7 @@ class RelevanceRoutes:
         """Rank documents by how well they go with a query, best first."""
         body = RerankRequest.model_validate_json(await read_body(request, RequestRoute.RERANK))
         body.check()
-        found = await self._pairs(request, body.model, [body.query], body.documents)
+        found = await self._pairs(request, body, [body.query], body.documents)
         results: list[dict[str, object]] = []
         for each in ranked(found.scores, body.top_n):
             entry: dict[str, object] = {"index": each.index}
@@ -56,7 +56,7 @@ class RelevanceRoutes:
         """Score how well the texts of each pair go together."""
         body = ScoreRequest.model_validate_json(await read_body(request, RequestRoute.SCORE))
         body.check()
-        found = await self._pairs(request, body.model, body.text_1, body.text_2)
+        found = await self._pairs(request, body, body.text_1, body.text_2)
         data = [
             {"index": index, "object": "score", "score": score}
             for index, score in enumerate(found.scores)
@@ -69,7 +69,7 @@ class RelevanceRoutes:
         body.check()
         backend = self._backend
         model_id = await backend.catalog.resolve(body.model)
-        limit_s = backend.config.request_timeout_s
+        limit_s = backend.limit_s(request, body.timeout)
         work = backend.client.classify(model_id, body.inputs(), limit_s)
         found = await backend.run(request, work)
         backend.metrics.prompt_tokens.inc(found.prompt_tokens)
@@ -77,11 +77,15 @@ class RelevanceRoutes:
         return _json(_list("classify", body.model, data, found.prompt_tokens))
 
     async def _pairs(
-        self, request: Request, model: str, first: list[str], second: list[str]
+        self,
+        request: Request,
+        body: RerankRequest | ScoreRequest,
+        first: list[str],
+        second: list[str],
     ) -> PairScores:
         backend = self._backend
-        model_id = await backend.catalog.resolve(model)
-        limit_s = backend.config.request_timeout_s
+        model_id = await backend.catalog.resolve(body.model)
+        limit_s = backend.limit_s(request, body.timeout)
         work = backend.client.score_pairs(model_id, first, second, limit_s)
         found = await backend.run(request, work)
         backend.metrics.prompt_tokens.inc(found.prompt_tokens)

@@ -67,6 +67,7 @@ class _Request(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     model: Annotated[str, bounded(RequestRoute.RERANK, "model")]
+    timeout: Annotated[float, ranged(RequestRoute.RERANK, "timeout")] | None = None
 
     def check(self) -> None:
         """Raise UnsupportedParameter for a field that cannot be honoured."""

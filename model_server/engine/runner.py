@@ -1,12 +1,11 @@
-"""Runs steps on this process's devices: pad to a bucket, one compiled call, pages donated.
+"""Runs steps on this process's devices: pad to a bucket, compute logits, choose tokens.
 
-Every bucket is compiled before the first step; a compiled call cannot compile again.
+Every program is compiled before the first step; a compiled call cannot compile again.
 """
 
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
@@ -16,14 +15,23 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket, choose
 from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
+from model_server.engine.freeing import drop, free
 from model_server.engine.slot_state import SlotState
-from model_server.engine.slot_write import pack
+from model_server.engine.slot_write import pack, pack_masks
 from model_server.engine.step_arrays import ColumnLayout, StepArrays
-from model_server.engine.step_program import Outputs, StepProgram
+from model_server.engine.step_program import (
+    WRITE,
+    Computed,
+    Outputs,
+    StepProgram,
+    choice_name,
+    masks_name,
+)
 from model_server.engine.types import (
     PendingStep,
     RowResult,
     Sampling,
+    SlotMask,
     SlotSampling,
     Step,
     StepResult,
@@ -33,17 +41,6 @@ from model_server.kernels.pages import LayerPages
 from model_server.models.weights.quantized import as_bytes
 from sax.types import Progress
 
-
-def free(arrays: list[jax.Array]) -> None:
-    """Empty the list and free the memory, even of arrays that others still reference."""
-    held = [weakref.ref(array) for array in arrays]
-    arrays.clear()
-    for each in held:
-        if (array := each()) is not None and not array.is_deleted():
-            array.delete()
-
-
-WRITE = "write a slot"  # the name of the program beside those of the buckets
 _NO_EDITS = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
@@ -55,15 +52,21 @@ class Launched:
     """A launched step; `result` waits for the device."""
 
     def __init__(
-        self, step: Step, outputs: Outputs, ranges: list[tuple[int, int]], tops: list[int]
-    ):
+        self,
+        step: Step,
+        ranges: list[tuple[int, int]],
+        tops: list[int],
+        outputs: Outputs | None = None,
+    ) -> None:
+        """outputs: None until the tokens are chosen."""
         self._step = step
-        self._outputs = outputs
+        self.outputs = outputs
         self._ranges = ranges
         self._tops = tops
 
     def result(self) -> StepResult:
-        numbers = np.asarray(self._outputs.numbers)
+        assert self.outputs is not None, "its tokens were not chosen"
+        numbers = np.asarray(self.outputs.numbers)
         tokens = numbers[0].tolist()
         logprobs = numbers[1].view(np.float32).tolist()
         rows = []
@@ -71,16 +74,17 @@ class Launched:
             if row.targets:
                 rows.append(RowResult(target_logprobs=tuple(logprobs[first:end])))
             elif row.yields:
-                top = self._top(first, tops) if tops else ()
+                top = _top(self.outputs, first, tops) if tops else ()
                 rows.append(RowResult(token=tokens[first], logprob=logprobs[first], top=top))
             else:
                 rows.append(RowResult())
         return StepResult(self._step.number, tuple(rows))
 
-    def _top(self, row: int, count: int) -> tuple[tuple[int, float], ...]:
-        tokens = np.asarray(self._outputs.top_tokens)[row, :count].tolist()
-        logprobs = np.asarray(self._outputs.top_logprobs)[row, :count].tolist()
-        return tuple(zip(tokens, logprobs, strict=True))
+
+def _top(outputs: Outputs, row: int, count: int) -> tuple[tuple[int, float], ...]:
+    tokens = np.asarray(outputs.top_tokens)[row, :count].tolist()
+    logprobs = np.asarray(outputs.top_logprobs)[row, :count].tolist()
+    return tuple(zip(tokens, logprobs, strict=True))
 
 
 class ModelRunner:
@@ -105,8 +109,8 @@ class ModelRunner:
         self._arrays = StepArrays(limits)
         self._tops = [0] * limits.slots
         self.layouts = {bucket: ColumnLayout(bucket, limits) for bucket in self._buckets}
-        self._compiled: dict[Bucket, Any] = {}
-        self._write: Any = None
+        self._compiled: dict[str, Any] = {}  # by name
+        self._unchosen: tuple[Launched, Computed] | None = None  # a step that waits for masks
         self.closed = False
 
     @property
@@ -121,22 +125,17 @@ class ModelRunner:
     def compile(
         self, report: Callable[[Progress], None], programs: Programs = COMPILED_HERE
     ) -> None:
-        """Compile every bucket. Nothing runs yet: `warm` does that."""
+        """Compile every program. Nothing runs yet: `warm` does that."""
 
-        def program_of(bucket: Bucket) -> Any:
-            return self._compile_one(bucket, programs)
-
-        total = len(self._buckets)
-        if self.state is not None:
-            self._write = programs.compiled(WRITE, self.program.lower_write)
-        report(Progress("compiling bucket", 0, total))
-        with closing(compiled_in_turn(self._buckets, program_of)) as made:
-            for done, (bucket, program) in enumerate(made, 1):
-                self._compiled[bucket] = program
-                report(Progress("compiling bucket", done, total))
-
-    def _compile_one(self, bucket: Bucket, programs: Programs) -> Any:
-        return programs.compiled(str(bucket), lambda: self.program.lower(bucket))
+        lowers = self.program.programs(self._buckets)
+        report(Progress("compiling bucket", 0, len(lowers)))
+        names = list(lowers)
+        with closing(
+            compiled_in_turn(names, lambda name: programs.compiled(name, lowers[name]))
+        ) as made:
+            for done, (name, program) in enumerate(made, 1):
+                self._compiled[name] = program
+                report(Progress("compiling bucket", done, len(lowers)))
 
     @property
     def warmups(self) -> int:
@@ -146,11 +145,13 @@ class ModelRunner:
         bucket = self._buckets[index]
         vector, _ = self._arrays.pack(Step(0, ()), self.layouts[bucket])
         self.warm_write()
-        jax.block_until_ready(self.call(bucket, vector))
+        made = self.forward(bucket, vector)
+        self.write_masks((), self.layouts[bucket].logit_rows)
+        jax.block_until_ready(self.chosen(made))
 
     def warm_write(self) -> None:
         """Write the scratch slot, if this runner chooses tokens."""
-        if self._write is not None:
+        if self.state is not None:
             self.write([self._packed(SlotSampling(self.limits.slots, _NO_EDITS))])
 
     def launch(self, step: Step) -> PendingStep:
@@ -159,9 +160,19 @@ class ModelRunner:
         bucket = self.bucket(step)
         vector, ranges = self._arrays.pack(step, self.layouts[bucket])
         self.write(self.packed_writes(step))
-        outputs = self.call(bucket, vector)
-        tops = [self._tops[row.slot] for row in step.rows]
-        return Launched(step, outputs, ranges, tops)
+        made = self.forward(bucket, vector)
+        launched = Launched(step, ranges, [self._tops[row.slot] for row in step.rows])
+        if step.guided:
+            self._unchosen = launched, made
+        else:
+            launched.outputs = self.chosen(made)
+        return launched
+
+    def choose(self, masks: Sequence[SlotMask]) -> None:
+        assert self._unchosen is not None, "the last step was not guided"
+        (launched, made), self._unchosen = self._unchosen, None
+        self.write_masks(masks, made.logits.shape[0])
+        launched.outputs = self.chosen(made)
 
     def bucket(self, step: Step) -> Bucket:
         decodes = sum(row.is_decode for row in step.rows)
@@ -180,24 +191,35 @@ class ModelRunner:
         """Write the edits of slots, before the step in which their sequences begin."""
         for vector in vectors:
             with self._held:
-                self.state = self._write(self.state, vector)
+                self.state = self._compiled[WRITE](self.state, vector)
 
-    def call(self, bucket: Bucket, vector: np.ndarray, hidden: np.ndarray | None = None) -> Any:
-        """Run one device call; returns `Outputs`, or hidden states f32[T, D] for the next stage.
+    def write_masks(self, masks: Sequence[SlotMask], rows: int) -> None:
+        """Write the masks of a step with this many logit rows."""
+        vector = pack_masks(masks, rows, self.limits.slots, self.program.vocab)
+        with self._held:
+            self.state = self._compiled[masks_name(rows)](self.state, vector)
+
+    def forward(self, bucket: Bucket, vector: np.ndarray, hidden: np.ndarray | None = None) -> Any:
+        """Run the forward pass; returns `Computed`, or hidden states f32[T, D] for the next stage.
 
         hidden: from the previous stage; None on the first. Decode rows of a stage take their tokens
         from the vector.
         """
-        given = () if hidden is None else (hidden,)
         with self._held:
-            call = self._compiled[bucket]
-            if self.state is None:
-                made, self.pages = call(self._leaves, self.pages, vector, *given)
-            else:
-                made, self.pages, self.state = call(
-                    self._leaves, self.pages, self.state, vector, *given
-                )
+            given = () if hidden is None else (hidden,)
+            if self.program.stage is None:
+                assert self.state is not None
+                given = (self.state.last_tokens,)
+            call = self._compiled[str(bucket)]
+            made, self.pages = call(self._leaves, self.pages, vector, *given)
         return made
+
+    def chosen(self, computed: Computed) -> Outputs:
+        """Choose a token for each row of logits; the next forward pass takes it from the device."""
+        with self._held:
+            call = self._compiled[choice_name(computed.logits.shape[0])]
+            outputs, self.state = call(computed, self.state)
+        return outputs
 
     def close(self) -> None:
         """Free device memory; a call of another thread gets an error."""
@@ -206,4 +228,4 @@ class ModelRunner:
             arrays: list[jax.Array] = jax.tree.leaves((self._leaves, self.pages, self.state))
             self._leaves, self.pages = (), ()
             free(arrays)
-            self._compiled.clear()
+            drop(self._compiled)

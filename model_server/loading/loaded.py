@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from model_server.disaggregation.disaggregation import Disaggregation
+from model_server.engine.engine import STEP_LIMIT_S
+from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import Runner
+from model_server.grammars.compiler import GrammarCompiler
 from model_server.models.tasks import Sizes
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import Tokenizer
 from sax.errors import SaxError
+from sax.memory_parts import MemoryParts
 from sax.types import Gradients, ModelSpec, Progress, SamplingParams
 
 
@@ -30,17 +34,27 @@ class Loaded:
     chat_queries: bool = False  # render a Saxml query as a user message
     tokenized_input: bool = False  # a Saxml query is a list of token ids, "5,6,7"
     tokenized_output: bool = False  # and so is its answer
+    grammars: GrammarCompiler | None = None  # None: it answers under no constraint
     note: str = ""  # where it does not do as its model path says
     defaults: SamplingParams  # for fields that a Saxml request omits
     samples: int  # answers per Saxml Generate call
     memory: int  # bytes of weights, KV pages and workspace
+    parts: MemoryParts = MemoryParts()  # of `memory`; a loader of arithmetic has none
     methods: tuple[str, ...]  # lm.generate, lm.generate_stream, lm.score
+    step_times: StepTimes | None = None  # of the runner's steps on this host
+    step_limit_s: float = STEP_LIMIT_S  # a step that takes longer hangs, unless the host is slow
     disaggregation: Disaggregation | None = (
         None  # for disaggregated prefill; `runner` is its runner then
     )
     # Beside generating; None: not published for that
     embedder: LoadedEmbedder | None = None
     gradients: LoadedGradients | None = None
+
+    @property
+    def ids(self) -> int:
+        """Token ids that have a text and a logit."""
+        size = self.tokenizer.vocab_size
+        return size if self.vocab is None else min(size, self.vocab)
 
 
 class EmbedRunner(Protocol):
@@ -99,6 +113,7 @@ class LoadedEmbedder:
     labels: tuple[str, ...] = ()  # the vector of a classifier has a score for each; empty: embeds
     queue: int  # inputs that may wait
     memory: int  # bytes of weights and workspace
+    parts: MemoryParts = MemoryParts()
     methods: tuple[str, ...] = ("lm.embed", "lm.rerank")
 
 
@@ -167,6 +182,7 @@ class LoadedCustom:
     runner: CustomRunner
     batching: Mapping[str, Batching]  # by method
     memory: int  # bytes of weights, states and workspace
+    parts: MemoryParts = MemoryParts()
 
 
 AnyLoaded = Loaded | LoadedEmbedder | LoadedCustom

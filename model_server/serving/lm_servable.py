@@ -22,12 +22,14 @@ from model_server.engine.engine import (
     SequenceUpdate,
 )
 from model_server.engine.failure import as_load_error
+from model_server.engine.timing.watchdog import OnHang
 from model_server.engine.types import RowResult
 from model_server.loading.loaded import Loaded
 from model_server.serving.embed_servable import EmbedServable
 from model_server.serving.gradient_queue import GradientQueue
 from model_server.serving.method_stats import MethodStats
 from sax.errors import NotLoaded, ReplicaLost
+from sax.memory_parts import MemoryParts
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +42,8 @@ class LmServable:
 
     kind = "a language model"
 
-    def __init__(self, model_id: str, loaded: Loaded) -> None:
+    def __init__(self, model_id: str, loaded: Loaded, on_hang: OnHang | None = None) -> None:
+        """on_hang: called on another thread if a step does not finish."""
         self.model_id = model_id
         self.loaded = loaded
         self.methods = {name: MethodStats() for name in loaded.methods}
@@ -50,7 +53,9 @@ class LmServable:
         self._loop = asyncio.get_running_loop()
         self._receivers: dict[int, Receive] = {}
         self._lost: ReplicaLost | None = None
-        self._engine = Engine(loaded.runner, self._deliver)
+        self._engine = Engine(
+            loaded.runner, self._deliver, loaded.step_times, loaded.step_limit_s, on_hang
+        )
         # Beside generating; None: it was not published for that.
         self.embedder = loaded.embedder and EmbedServable(model_id, loaded.embedder)
         self.gradients = loaded.gradients and GradientQueue(model_id, loaded.gradients)
@@ -93,6 +98,10 @@ class LmServable:
             if self.loaded.disaggregation is not None:
                 self.loaded.disaggregation.runner.forget(sequence)
 
+    def has_slot(self, sequence: int) -> bool:
+        """Return False while a sequence waits in the queue, and once it has ended."""
+        return self._engine.has_slot(sequence)
+
     def lose(self, error: ReplicaLost) -> None:
         """Fail all waiting requests now and refuse new ones: a host of this replica is lost.
 
@@ -111,6 +120,10 @@ class LmServable:
     def memory(self) -> int:
         """Bytes of weights, KV pages and workspace."""
         return self.loaded.memory
+
+    @property
+    def parts(self) -> MemoryParts:
+        return self.loaded.parts
 
     @property
     def running(self) -> int:

@@ -9,11 +9,13 @@ from collections import deque
 from enum import Enum, auto
 from typing import Protocol
 
+from model_server.engine.timing.watchdog import OnHang
 from model_server.loading.loaded import AnyLoaded, Loaded, LoadedCustom
 from model_server.serving.custom_servable import CustomServable
 from model_server.serving.embed_servable import EmbedServable
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.method_stats import MethodStats
+from sax.memory_parts import MemoryParts
 from sax.types import ServableStatus
 
 
@@ -85,6 +87,11 @@ class Servable(Protocol):
         ...
 
     @property
+    def parts(self) -> MemoryParts:
+        """These bytes, by what takes them."""
+        ...
+
+    @property
     def running(self) -> int:
         """Requests being computed."""
         ...
@@ -104,9 +111,9 @@ class Servable(Protocol):
         ...
 
 
-def make_servable(model_id: str, loaded: AnyLoaded) -> Servable:
+def make_servable(model_id: str, loaded: AnyLoaded, on_hang: OnHang | None = None) -> Servable:
     if isinstance(loaded, Loaded):
-        return LmServable(model_id, loaded)
+        return LmServable(model_id, loaded, on_hang)
     if isinstance(loaded, LoadedCustom):
         return CustomServable(model_id, loaded)
     return EmbedServable(model_id, loaded)

@@ -8,7 +8,14 @@ field of one request can delay the requests of others.
 from __future__ import annotations
 
 from sax.fields.field import Kind, RequestField, RequestRoute
-from sax.types import MOST_PRIORITY
+from sax.fields.sampling import (
+    INT32,
+    MOST_LOGPROBS,
+    MOST_PRIORITY,
+    SAMPLING,
+    SCHEMA_BYTES,
+    SamplingRow,
+)
 
 MODEL_BYTES = 200  # of a model's name: part of file names, labels and every log line
 MODEL_PATH_BYTES = 400
@@ -24,10 +31,11 @@ MOST_REPLICAS = 1000  # each is listed with its reason
 TEXT_BYTES = 4 << 20  # a million tokens of English
 TOKEN_IDS = 1 << 18  # of one request; a longer prompt is read faster as text
 LABEL_BYTES = 512
+MOST_TIMEOUT_S = 86400
 MOST_FIELDS = 64  # of one JSON object, known and unknown ones
 FIELD_NAME_BYTES = 128
 
-_INT32, _INT64, _UINT64 = 2**31 - 1, 2**63 - 1, 2**64 - 1
+_INT32, _INT64 = INT32, 2**63 - 1
 _OPENAI = (RequestRoute.CHAT, RequestRoute.COMPLETIONS)
 _SCORES = (RequestRoute.RERANK, RequestRoute.SCORE, RequestRoute.CLASSIFY)
 _V1 = (*_OPENAI, RequestRoute.EMBEDDINGS, *_SCORES)
@@ -122,31 +130,33 @@ _QUESTIONS = (
     _text("request", 32 << 20, RequestRoute.CUSTOM),  # pictures and sound, not only text
     _text("method_name", LABEL_BYTES, RequestRoute.CUSTOM),
 )
+
+
+def _sampling(name: str, row: SamplingRow) -> list[RequestField]:
+    made = [RequestField(name=name, kind=row.kind, routes=_OURS, **row.bounds)]
+    if row.http is not None:
+        bounds = row.http_bounds
+        made.append(RequestField(name=name, kind=row.kind, routes=_OPENAI, **bounds))
+    return made
+
+
 _SAMPLING = (
+    *(each for name, row in SAMPLING.items() for each in _sampling(name, row)),
+    # 4096: of a schema
+    *(
+        _many(name, Kind.MAP, *_OPENAI, count=1024, bytes=SCHEMA_BYTES, values=4096)
+        for name in ("response_format", "structured_outputs", "guided_json")
+    ),
+    _text("guided_regex", SAMPLING["regex"].bytes or 0, *_OPENAI),
+    _many("guided_choice", Kind.TEXTS, *_OPENAI, count=1024, bytes=1024),
+    _text("guided_grammar", SCHEMA_BYTES, *_OPENAI),
     _integer("n", 1, 8, *_OPENAI),
     _integer("best_of", 1, _INT32, RequestRoute.COMPLETIONS),
-    _number("temperature", *_OPENAI, least=0, most=2),
-    _number("temperature", *_OURS, least=0),
-    _number("top_p", *_OPENAI, *_OURS, above=0, most=1),
-    _integer("top_k", -1, _INT32, *_OPENAI),  # -1 and 0: off
-    _integer("top_k", 0, _INT32, *_OURS),
-    _integer("max_tokens", 1, _INT32, *_OPENAI, *_OURS),
     _integer("max_completion_tokens", 1, _INT32, RequestRoute.CHAT),
-    _integer("seed", -(2**63), _UINT64, *_OPENAI),
-    _integer("seed", 0, _UINT64, *_OURS),
-    _many("stop", Kind.TEXTS, *_OPENAI, *_OURS, count=16, bytes=1024),
-    RequestField(
-        name="stop_token_ids",
-        kind=Kind.IDS,
-        routes=(*_OPENAI, *_OURS),
-        least=0,
-        most=_INT32,
-        count=128,
-    ),
-    # The tokens of one sequence that ends an answer; 0 stands for any token
-    RequestField(name="stop_sequence", kind=Kind.IDS, routes=_OURS, least=0, most=_INT32, count=64),
-    _flag("ignore_eos", *_OPENAI, *_OURS),
     _integer("priority", -MOST_PRIORITY, MOST_PRIORITY, *_OPENAI, *_OURS),
+    # Seconds, waiting included; the X-Request-Timeout header has the same bounds on every route
+    _number("timeout", *_V1, above=0, most=MOST_TIMEOUT_S),
+    _integer("timeout_ms", 0, _INT32, *_OURS),  # 0: no limit
     # 128: entries, and numbers of one tensor
     _many(
         "extra_inputs",
@@ -161,8 +171,8 @@ _REPLIES = (
     _flag("stream", *_OPENAI),
     _many("stream_options", Kind.MAP, *_OPENAI, count=MOST_FIELDS, bytes=FIELD_NAME_BYTES),
     _flag("logprobs", RequestRoute.CHAT),
-    _integer("logprobs", 0, 20, RequestRoute.COMPLETIONS, *_OURS),
-    _integer("top_logprobs", 0, 20, RequestRoute.CHAT),
+    _integer("logprobs", 0, MOST_LOGPROBS, RequestRoute.COMPLETIONS),
+    _integer("top_logprobs", 0, MOST_LOGPROBS, RequestRoute.CHAT),
     _text("encoding_format", 16, RequestRoute.EMBEDDINGS),
     _integer("dimensions", 1, _INT32, RequestRoute.EMBEDDINGS),
     _integer("dimensions", 0, _INT32, RequestRoute.EMBED),

@@ -60,6 +60,7 @@ from sax.wire.tokens import (
     encode_generate,
     encode_tokenize,
     put_chunk,
+    put_timeout,
 )
 
 __all__ = [
@@ -111,6 +112,7 @@ __all__ = [
     "encode_status",
     "encode_tokenize",
     "put_chunk",
+    "put_timeout",
     "encode_topology",
     "encode_version",
     "refuse_extra_inputs",

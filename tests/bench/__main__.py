@@ -25,11 +25,13 @@ from tests.bench import (
     bench_fairness,
     bench_gateway,
     bench_gpu_attention,
+    bench_grammar,
     bench_loading,
     bench_lockstep,
     bench_plan,
     bench_quantization,
     bench_seeds,
+    bench_steady,
     bench_transformers,
 )
 from tests.bench.table import Table
@@ -45,12 +47,14 @@ noisy, so read ratios between columns of one table; absolute figures move by a t
 
 BENCHES: dict[str, Callable[[], Table | list[Table]]] = {
     "engine": bench_engine.run,
+    "grammar": bench_grammar.run,
     "transformers": bench_transformers.run,
     "loading": bench_loading.run,
     "quantization": bench_quantization.run,
     "seeds": bench_seeds.run,
     "gpu_attention": bench_gpu_attention.run,  # no table where there is no GPU
     "fairness": bench_fairness.run,
+    "steady": bench_steady.run,
     "lockstep": bench_lockstep.run,
     "plan": bench_plan.run,
     "gateway": bench_gateway.run,

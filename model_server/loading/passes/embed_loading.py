@@ -19,7 +19,7 @@ from model_server.checkpoints.huggingface.sentence_transformers import (
     SentenceSettings,
     read_sentence_settings,
 )
-from model_server.config import ModelServerConfig
+from model_server.config import AUTO, ModelServerConfig
 from model_server.loading.loaded import LoadedEmbedder
 from model_server.loading.memory_plan import FreeMemory
 from model_server.loading.passes.classes import ACTIVATIONS, activation_of, labels_of
@@ -32,6 +32,7 @@ from model_server.models.tasks import CLASSIFY, Tasks, sizes_of
 from model_server.models.weights.weight import Blueprint
 from model_server.text.vocabulary_fit import check_fit
 from sax.errors import CheckpointError, InvalidRequest
+from sax.memory_parts import MemoryParts
 from sax.types import Progress
 
 Report = Callable[[Progress], None]
@@ -80,6 +81,7 @@ def load_embedder(
         labels=plan.labels,
         queue=config.queue,
         memory=memory,
+        parts=MemoryParts(weights=plan.module.bytes, workspace=programs.workspace),
         methods=methods_of(plan.labels),
     )
 
@@ -168,7 +170,8 @@ def classifying(activation: str, separator: int | None) -> Encode:
 def context_of(recipe: EmbedRecipe, settings: SentenceSettings, config: ModelServerConfig) -> int:
     """Return the tokens per input: the recipe's, else the checkpoint's; capped by positions."""
     wanted = recipe.max_context or settings.max_length or recipe.own_context
-    context = min(wanted, recipe.own_context, config.max_context or wanted)
+    most = config.max_context or wanted
+    context = min(wanted, recipe.own_context, wanted if most == AUTO else most)
     if context < 3:  # a start, one token, an end
         raise InvalidRequest(
             f"a context of {context} tokens holds no text: raise MAX_CONTEXT or --max_context",

@@ -18,9 +18,7 @@ import jax
 import msgspec
 
 from model_server.checkpoints.orbax.folder import Folder
-from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import compiled_in_turn, to_bytes
-from model_server.engine.runner import WRITE
 from model_server.engine.versions import versions
 from model_server.plan.precompile.subject import Subject
 from model_server.programs.manifest import Manifest, ProgramEntry
@@ -64,7 +62,8 @@ def manifest_of(subject: Subject) -> Manifest:
 
 
 def program_count(subject: Subject) -> int:
-    return len(subject.deployment.buckets) + 1 + subject.copies.count
+    deployment = subject.deployment
+    return len(deployment.program.programs(deployment.buckets)) + subject.copies.count
 
 
 class Maker:
@@ -86,10 +85,12 @@ class Maker:
         self._there = self.folder.entries()
         # Fail on a place that cannot be written before hours of compiling.
         self.folder.note(self._so_far())
-        with closing(compiled_in_turn(self._subject.deployment.buckets, self._bucket)) as made:
+        lowers = self._lowers
+        with closing(
+            compiled_in_turn(list(lowers), lambda name: self.compiled(name, lowers[name]))
+        ) as made:
             for _ in made:
                 pass
-        self.compiled(WRITE, self._subject.deployment.program.lower_write)
         self._subject.copies.compile(self)
         manifest = self._whole()
         self.folder.finish(manifest, self._there.values())
@@ -111,8 +112,10 @@ class Maker:
     def pass_on(self, name: str, body: bytes) -> None:
         """Do nothing: there is no other host."""
 
-    def _bucket(self, bucket: Bucket) -> None:
-        self.compiled(str(bucket), lambda: self._subject.deployment.program.lower(bucket))
+    @property
+    def _lowers(self) -> dict[str, Callable[[], jax.stages.Lowered]]:
+        deployment = self._subject.deployment
+        return deployment.program.programs(deployment.buckets)
 
     def _one(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Made:
         try:
@@ -156,8 +159,7 @@ class Maker:
         return self._with({**self._there, **made}.values())
 
     def _whole(self) -> Manifest:
-        names = [str(bucket) for bucket in self._subject.deployment.buckets]
-        order = {name: place for place, name in enumerate(names)}
+        order = {name: place for place, name in enumerate(self._lowers)}
         entries = [made.entry for made in self._made.values() if made.entry]
         return self._with(sorted(entries, key=lambda entry: order.get(entry.name, len(order))))
 

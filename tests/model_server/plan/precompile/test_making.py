@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +18,7 @@ import pytest
 
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
-from model_server.engine.runner import WRITE
+from model_server.engine.step_program import WRITE, choice_name, masks_name
 from model_server.models.weights.sharding import Layout, own_device
 from model_server.plan.precompile.making import Made, Maker, program_count
 from model_server.plan.precompile.subject import Subject, subject_of
@@ -58,8 +60,11 @@ class Products:
     def deployment(self) -> Any:
         return SimpleNamespace(limits=LIMITS, layout=own_device(), buckets=BUCKETS, program=self)
 
-    def lower_write(self) -> jax.stages.Lowered:
-        return lowered(64)
+    def programs(self, buckets: Sequence[Bucket]) -> dict[str, Callable[[], jax.stages.Lowered]]:
+        return {
+            **{str(bucket): partial(self.lower, bucket) for bucket in buckets},
+            WRITE: lambda: lowered(64),
+        }
 
     def lower(self, bucket: Bucket) -> jax.stages.Lowered:
         if bucket.decodes in self.broken:
@@ -124,7 +129,9 @@ def test_a_run_that_was_cut_off_is_no_set_and_is_gone_on_with(tmp_path: Path) ->
     assert list(sets_at(str(tmp_path))) == []
     _, told = run(tmp_path, subject())
     there = {made.name: made.was_there for made in told}
-    assert there == {**{str(bucket): bucket.decodes != 8 for bucket in BUCKETS}, WRITE: False}
+    assert {name: there[name] for name in map(str, BUCKETS)} == {
+        str(bucket): bucket.decodes != 8 for bucket in BUCKETS
+    }
     assert len(list(sets_at(str(tmp_path)))) == 1
 
 
@@ -160,6 +167,8 @@ def test_programs_for_a_slice_that_is_elsewhere_are_written(tmp_path: Path) -> N
     names = [entry.name for entry in manifest.programs]
     assert names == [
         "2 decodes + 0 prompt blocks",
+        choice_name(2),
+        masks_name(2),
         WRITE,
         *(f"read {2**n} pages" for n in (4, 3, 2, 1, 0)),
     ]
