@@ -267,6 +267,45 @@ class Embedded:
     prompt_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class PairScores:
+    """How well the texts of each pair go together, in order, and the pairs' total token count."""
+
+    scores: list[float]
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A document among those that were ranked, by its place in the request."""
+
+    index: int
+    relevance_score: float
+
+
+def ranked(scores: Sequence[float], top_n: int | None = None) -> list[Ranked]:
+    """Return the best of documents with these scores, best first; on a tie the earlier first."""
+    order = sorted(range(len(scores)), key=lambda index: -scores[index])
+    return [Ranked(index, scores[index]) for index in order[:top_n]]
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """A score per label of each input, in order, and the inputs' total token count."""
+
+    labels: tuple[str, ...]
+    scores: list[list[float]]
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """Log-probability of a suffix, and the loss's gradients by tensor, each flattened."""
+
+    score: list[float]
+    gradients: Mapping[str, list[float]]
+
+
 class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
     """A token, its log-probability under the unmodified logits, and its alternatives.
 

@@ -131,6 +131,11 @@ class ModelRunner:
         self.closed = False
 
     @property
+    def leaves(self) -> tuple[jax.Array, ...]:
+        """The weights; other programs may read them until `close`."""
+        return self._leaves
+
+    @property
     def weight_bytes(self) -> int:
         return sum(leaf.nbytes for leaf in self._leaves)
 

@@ -212,7 +212,7 @@ class Handler:
             ids, target = await self._encoding.run(
                 len(prefix) + len(suffix), lambda: scored_ids(asked, suffix, loaded)
             )
-            _check_scorable(ids, target)
+            check_scorable(ids, target)
             check_rows((*ids, *target), loaded.vocab, loaded.tokenizer)
             running.submit(of_caller(score_engine_request(ids, target), caller(), account))
         except BaseException as exc:
@@ -243,7 +243,8 @@ def _settle(outcome: asyncio.Future[float], chunk: TokenChunk | SaxError) -> Non
         outcome.set_result(chunk.score)
 
 
-def _check_scorable(prefix: Sequence[int], suffix: Sequence[int]) -> None:
+def check_scorable(prefix: Sequence[int], suffix: Sequence[int]) -> None:
+    """Raise InvalidRequest for a prefix or a suffix without tokens."""
     if not prefix:
         raise InvalidRequest(
             "prefix is empty and this model has no start token: send a prefix of one token or more",

@@ -154,6 +154,18 @@ class HfTokenizer:
         ids = self._ids(self._start, text)
         return [*self._frame[0], *ids, *self._frame[1]]
 
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Return the ids of two texts with the post-processor's tokens around and between them."""
+        before, between, after = self._pair_frame
+        ids = (self._ids(self._start, text) for text in (first, second))
+        return [*before, *next(ids), *between, *next(ids), *after]
+
+    @property
+    def separator(self) -> int | None:
+        """The token that ends the first text of a pair; None: there is none."""
+        between = self._pair_frame[1]
+        return between[0] if between else None
+
     def encode_chat(self, rendered: str) -> list[int]:
         """Return the ids of a rendered chat; text marked by `ControlTokens.guard` stays text."""
         ids: list[int] = []
@@ -193,6 +205,21 @@ class HfTokenizer:
         if not text:
             return framed.ids, []
         return framed.ids[: text[0]], framed.ids[text[-1] + 1 :]
+
+    @cached_property
+    def _pair_frame(self) -> tuple[list[int], list[int], list[int]]:
+        """The ids that the post-processor puts before, between and after two texts."""
+        framed = self._start.encode("a", "a", add_special_tokens=True)
+        special = framed.special_tokens_mask
+        text = [place for place, each in enumerate(special) if not each]
+        half = len(text) // 2  # both texts have the same ids
+        if not half:
+            return framed.ids, [], []
+        return (
+            framed.ids[: text[0]],
+            framed.ids[text[half - 1] + 1 : text[half]],
+            framed.ids[text[-1] + 1 :],
+        )
 
     def _control_by_text(self) -> dict[str, _Control]:
         added = self._start.get_added_tokens_decoder()
@@ -275,6 +302,12 @@ class ByteTokenizer:
 
     def encode_continuation(self, text: str) -> list[int]:
         return self.encode(text)
+
+    def encode_framed(self, text: str) -> list[int]:
+        return self.encode(text)
+
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        return [*self.encode(first), *self.encode(second)]
 
     def encode_chat(self, rendered: str) -> list[int]:
         return self.encode(rendered)

@@ -37,10 +37,16 @@ FIELD_NAME_BYTES = 128
 
 _INT32, _INT64 = INT32, 2**63 - 1
 _OPENAI = (RequestRoute.CHAT, RequestRoute.COMPLETIONS)
-_V1 = (*_OPENAI, RequestRoute.EMBEDDINGS)
+_SCORES = (RequestRoute.RERANK, RequestRoute.SCORE, RequestRoute.CLASSIFY)
+_V1 = (*_OPENAI, RequestRoute.EMBEDDINGS, *_SCORES)
 _OURS = (RequestRoute.STREAM,)
 _CHATS = (RequestRoute.CHAT, RequestRoute.STREAM, RequestRoute.TOKENIZE)
-_SAXML = (RequestRoute.LM_GENERATE, RequestRoute.LM_SCORE, RequestRoute.LM_EMBED)
+_SAXML = (
+    RequestRoute.LM_GENERATE,
+    RequestRoute.LM_SCORE,
+    RequestRoute.LM_EMBED,
+    RequestRoute.LM_GRADIENT,
+)
 _PUBLISHED = (RequestRoute.PUBLISH, RequestRoute.UPDATE)
 _SPECS = (*_PUBLISHED, RequestRoute.ADMIN_PUBLISH)
 _NAMED = (
@@ -82,6 +88,8 @@ _NAMES = (
         *_OURS,
         RequestRoute.TOKENIZE,
         RequestRoute.EMBED,
+        RequestRoute.SCORE_PAIRS,
+        RequestRoute.CLASSES,
         *_SAXML,
         RequestRoute.CUSTOM,
     ),
@@ -103,14 +111,21 @@ _QUESTIONS = (
     _many(
         "input",
         Kind.PROMPTS,
-        *(RequestRoute.EMBEDDINGS, RequestRoute.EMBED),
+        *(RequestRoute.EMBEDDINGS, RequestRoute.EMBED, RequestRoute.CLASSIFY, RequestRoute.CLASSES),
         count=2048,  # OpenAI's own limit
         bytes=TEXT_BYTES,
         tokens=TOKEN_IDS,
     ),
-    _text("query", TEXT_BYTES, RequestRoute.GENERATE),
+    _text("query", TEXT_BYTES, RequestRoute.GENERATE, RequestRoute.RERANK),
+    # A text, or an object with one field `text`
+    _many("documents", Kind.TEXTS, RequestRoute.RERANK, count=2048, bytes=TEXT_BYTES, values=2),
+    _many("text_1", Kind.TEXTS, RequestRoute.SCORE, count=2048, bytes=TEXT_BYTES),
+    _many("text_2", Kind.TEXTS, RequestRoute.SCORE, count=2048, bytes=TEXT_BYTES),
+    _many("first", Kind.TEXTS, RequestRoute.SCORE_PAIRS, count=2048, bytes=TEXT_BYTES),
+    _many("second", Kind.TEXTS, RequestRoute.SCORE_PAIRS, count=2048, bytes=TEXT_BYTES),
     _text("text", TEXT_BYTES, RequestRoute.LM_GENERATE, RequestRoute.LM_EMBED),
-    _text("prefix", TEXT_BYTES, RequestRoute.LM_SCORE),
+    _text("prefix", TEXT_BYTES, RequestRoute.LM_SCORE, RequestRoute.LM_GRADIENT),
+    _text("suffix", TEXT_BYTES, RequestRoute.LM_GRADIENT),
     _many("suffix", Kind.TEXTS, RequestRoute.LM_SCORE, count=1024, bytes=TEXT_BYTES),
     _text("request", 32 << 20, RequestRoute.CUSTOM),  # pictures and sound, not only text
     _text("method_name", LABEL_BYTES, RequestRoute.CUSTOM),
@@ -169,6 +184,10 @@ _REPLIES = (
     _flag("include_stop_str_in_output", *_OPENAI, *_OURS),
     _text("encoding_format", 16, RequestRoute.EMBEDDINGS),
     _integer("dimensions", 1, _INT32, RequestRoute.EMBEDDINGS),
+    _integer("dimensions", 0, _INT32, RequestRoute.EMBED),
+    _text("prompt_name", LABEL_BYTES, RequestRoute.EMBEDDINGS, RequestRoute.EMBED),
+    _integer("top_n", 1, _INT32, RequestRoute.RERANK),
+    _flag("return_documents", RequestRoute.RERANK),
 )
 _LABELS = (
     _text("user", LABEL_BYTES, *_V1),

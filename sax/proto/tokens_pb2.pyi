@@ -246,12 +246,16 @@ class EmbedInput(_message.Message):
     def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
-    __slots__ = ("model_key", "inputs")
+    __slots__ = ("model_key", "inputs", "dimensions", "prompt_name")
     MODEL_KEY_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
     model_key: str
     inputs: _containers.RepeatedCompositeFieldContainer[EmbedInput]
-    def __init__(self, model_key: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ...) -> None: ...
+    dimensions: int
+    prompt_name: str
+    def __init__(self, model_key: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ..., dimensions: _Optional[int] = ..., prompt_name: _Optional[str] = ...) -> None: ...
 
 class Vector(_message.Message):
     __slots__ = ("values",)
@@ -266,3 +270,39 @@ class EmbedResponse(_message.Message):
     vectors: _containers.RepeatedCompositeFieldContainer[Vector]
     prompt_tokens: int
     def __init__(self, vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
+
+class ScorePairsRequest(_message.Message):
+    __slots__ = ("model_key", "first", "second")
+    MODEL_KEY_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    SECOND_FIELD_NUMBER: _ClassVar[int]
+    model_key: str
+    first: _containers.RepeatedScalarFieldContainer[str]
+    second: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, model_key: _Optional[str] = ..., first: _Optional[_Iterable[str]] = ..., second: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ScorePairsResponse(_message.Message):
+    __slots__ = ("scores", "prompt_tokens")
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    scores: _containers.RepeatedScalarFieldContainer[float]
+    prompt_tokens: int
+    def __init__(self, scores: _Optional[_Iterable[float]] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
+
+class ClassifyRequest(_message.Message):
+    __slots__ = ("model_key", "inputs")
+    MODEL_KEY_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    model_key: str
+    inputs: _containers.RepeatedCompositeFieldContainer[EmbedInput]
+    def __init__(self, model_key: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ...) -> None: ...
+
+class ClassifyResponse(_message.Message):
+    __slots__ = ("labels", "scores", "prompt_tokens")
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    scores: _containers.RepeatedCompositeFieldContainer[Vector]
+    prompt_tokens: int
+    def __init__(self, labels: _Optional[_Iterable[str]] = ..., scores: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
