@@ -19,6 +19,7 @@ from http_gateway.config import GatewayConfig
 from http_gateway.envelope import RequestEnvelope
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.openai.embeddings import EmbeddingRoutes
+from http_gateway.openai.relevance import RelevanceRoutes
 from http_gateway.openai.routes import OpenAiRoutes
 from http_gateway.ops import OpsRoutes
 from http_gateway.problems import answer
@@ -43,6 +44,7 @@ def create_app(
     app.include_router(saxml.router())
     app.include_router(OpenAiRoutes(backend).router())
     app.include_router(EmbeddingRoutes(backend).router())
+    app.include_router(RelevanceRoutes(backend).router())
     app.add_middleware(
         Auth,
         authentication=authentication,

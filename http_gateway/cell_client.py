@@ -9,7 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from sax.scaling import Scaling
-from sax.types import Embedded, EmbedInput, Event, GenerateRequest, PublishedModel, TokenChunk
+from sax.types import (
+    Classified,
+    Embedded,
+    EmbedInput,
+    Event,
+    GenerateRequest,
+    PairScores,
+    PublishedModel,
+    TokenChunk,
+)
 from sax.wire.extra_inputs import ExtraInputs
 
 
@@ -73,5 +82,23 @@ class CellClient(Protocol):
         ...
 
     async def embed_counted(
-        self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
+        self,
+        model_id: str,
+        inputs: Sequence[EmbedInput],
+        timeout_s: float | None = None,
+        *,
+        dimensions: int = 0,
+        prompt_name: str = "",
     ) -> Embedded: ...
+
+    async def classify(
+        self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
+    ) -> Classified: ...
+
+    async def score_pairs(
+        self,
+        model_id: str,
+        first: Sequence[str],
+        second: Sequence[str],
+        timeout_s: float | None = None,
+    ) -> PairScores: ...

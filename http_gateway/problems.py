@@ -1,7 +1,8 @@
 """The one mapping from errors to HTTP replies, for each API family.
 
 An error becomes a `Problem` (status, text, field), which is then written in the format of the
-route's API family: OpenAI's error object under /v1, Saxml's formats elsewhere.
+route's API family: OpenAI's error object under /v1 and on vLLM's own routes, Saxml's formats
+elsewhere.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from sax.errors import (
 )
 from sax.format import LONGEST_QUOTE, count, shortened, without_long_words
 
+_ALSO_OPENAI = frozenset({"/rerank", "/score", "/classify"})  # as vLLM has them
 _MOST_TEXT = 4000  # characters of a message
 _MOST_FIELDS = 10  # that it names
 _RETRY_AFTER_S = 1.0  # for a 429 or 503 error that gives no delay of its own
@@ -200,6 +202,6 @@ def _generation_1(problem: Problem) -> Response:
 
 def answer(path: str, error: Exception, generation: int) -> Response:
     problem = describe(error)
-    if path == "/v1" or path.startswith("/v1/"):
+    if path == "/v1" or path.startswith(("/v1/", "/v2/")) or path in _ALSO_OPENAI:
         return openai_response(problem)
     return saxml_response(problem, generation)

@@ -69,9 +69,9 @@ def _serve_page(config: ModelServerConfig) -> HealthPage:
 
 def _serve_alone(config: ModelServerConfig, page: HealthPage) -> bool:
     """Serve until signalled; return True if a step hung."""
-    from model_server.engine.background import lower_compilers
     from model_server.loading.loader import make_loader
     from model_server.process.start import import_modules, serve
+    from model_server.sharing.background import lower_compilers
 
     import_modules(config.imports)
     with contextlib.suppress(RuntimeError):  # no devices: `serve` says so

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         Message,
         ModelSpec,
         PublishedModel,
+        ReplyOptions,
         SamplingParams,
         TokenChunk,
     )
@@ -62,6 +63,7 @@ __all__ = [
     "Options",
     "Publish",
     "PublishedModel",
+    "ReplyOptions",
     "SamplingParams",
     "SaxError",
     "SetACL",

@@ -230,12 +230,26 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyOptions:
+    """How the prompt is read, and what is returned of prompt and answer. vLLM's names."""
+
+    echo: bool = False  # the prompt's text comes before the answer's
+    prompt_logprobs: int | None = None  # as `logprobs`, of the prompt's tokens
+    return_token_ids: bool = False  # the first chunk has the prompt's, too
+    truncate_prompt_tokens: int | None = None  # keep the last k; -1: as many as leave room
+    add_special_tokens: bool | None = None  # a start token; None: for a text, not for a chat
+    skip_special_tokens: bool = True  # control tokens have no text
+    include_stop_str_in_output: bool = False  # the text ends with what stopped it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
     """One generation request. The prompt is text, token ids, or a chat."""
 
     model_id: str
     prompt: str | tuple[int, ...] | tuple[Message, ...]
     sampling: SamplingParams = SamplingParams()
+    reply: ReplyOptions = ReplyOptions()
     request_id: str = ""
     account: str = ""  # whom it is for, of the users behind one caller; "": the caller
     priority: int = 0  # among the requests of one account; the lowest comes first
@@ -255,15 +269,60 @@ class Embedded:
     prompt_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class PairScores:
+    """How well the texts of each pair go together, in order, and the pairs' total token count."""
+
+    scores: list[float]
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A document among those that were ranked, by its place in the request."""
+
+    index: int
+    relevance_score: float
+
+
+def ranked(scores: Sequence[float], top_n: int | None = None) -> list[Ranked]:
+    """Return the best of documents with these scores, best first; on a tie the earlier first."""
+    order = sorted(range(len(scores)), key=lambda index: -scores[index])
+    return [Ranked(index, scores[index]) for index in order[:top_n]]
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """A score per label of each input, in order, and the inputs' total token count."""
+
+    labels: tuple[str, ...]
+    scores: list[list[float]]
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """Log-probability of a suffix, and the loss's gradients by tensor, each flattened."""
+
+    score: list[float]
+    gradients: Mapping[str, list[float]]
+
+
 class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
-    """A token, its log-probability under the unmodified logits, and its alternatives."""
+    """A token, its log-probability under the unmodified logits, and its alternatives.
+
+    The log-probability of a prompt's first token is not a number: it follows nothing.
+    """
 
     token_id: int
     token: str
     token_bytes: bytes
     logprob: float
     top: tuple[TokenLogprob, ...] = ()
-    text_offset: int = 0  # characters of the answer before this token; 0 for an alternative
+    # Characters before this token: of the answer, or of prompt and answer if the prompt is echoed;
+    # of the prompt for its own tokens; 0 for an alternative.
+    text_offset: int = 0
+    rank: int = 0  # of a prompt's token, 1: the likeliest; 0: not known
 
 
 class TokenChunk(msgspec.Struct, frozen=True, gc=False):
@@ -278,3 +337,7 @@ class TokenChunk(msgspec.Struct, frozen=True, gc=False):
     completion_tokens: int = 0  # so far
     score: float = 0.0  # sum of log-probabilities so far
     cached_tokens: int = 0  # of the prompt: found in the prefix cache, not computed
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()  # of the prompt's next tokens, if asked for
+    prompt_token_ids: tuple[int, ...] = ()  # in the first chunk, with `return_token_ids`
+    stop_reason: int | str | None = None  # in the last chunk: the stop token or string, if any
+    seed: int | None = None  # in the first chunk: the one that was used

@@ -73,6 +73,7 @@ LADDERS: dict[str, list[str]] = {
         "programs",
         "multihost",
         "disaggregation",
+        "grammars",
         "engine",
         "models",
         "checkpoints",
@@ -80,6 +81,7 @@ LADDERS: dict[str, list[str]] = {
         "text",
         "config.py",
         "kernels",
+        "sharing",
     ],
     "admin_server": [
         "__main__.py",
@@ -114,6 +116,7 @@ LADDERS: dict[str, list[str]] = {
         "errors.py",
         "memory_parts.py",
         "need.py",
+        "memory_parts.py",
         "host.py",
         "memory_return.py",
         "format.py",

@@ -8,7 +8,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from http_gateway.bounds import bounded, ranged, sized
 from http_gateway.openai.schema import Prompt, read_prompts, refuse_unsupported
-from sax.errors import UnsupportedParameter
 from sax.fields.field import RequestRoute
 
 _HARMLESS = frozenset({"user", "metadata", "safety_identifier"})
@@ -41,22 +40,12 @@ class EmbeddingRequest(BaseModel):
     # Seconds, waiting included
     timeout: Annotated[float, ranged(RequestRoute.EMBEDDINGS, "timeout")] | None = None
     dimensions: Annotated[int, ranged(RequestRoute.EMBEDDINGS, "dimensions")] | None = None
+    # One of the model's prompts, to go before each text, as in sentence-transformers
+    prompt_name: Annotated[str, bounded(RequestRoute.EMBEDDINGS, "prompt_name")] | None = None
 
     def check(self) -> None:
         """Raise UnsupportedParameter for a field that cannot be honoured."""
         refuse_unsupported(self.model_extra, _EXTRA, _HARMLESS)
-
-    def check_dimensions(self, given: int) -> None:
-        """Raise UnsupportedParameter unless `dimensions` is the model's own size.
-
-        Truncating would give a different embedding, so it is not offered.
-        """
-        if self.dimensions not in (None, given):
-            raise UnsupportedParameter(
-                f"dimensions is {self.dimensions}, but this model's vectors have {given}: leave it "
-                f"out, or send {given}",
-                param="dimensions",
-            )
 
     def inputs(self) -> list[Prompt]:
         return [each if isinstance(each, str) else tuple(each) for each in self.input]

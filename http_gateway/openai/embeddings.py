@@ -39,9 +39,14 @@ class EmbeddingRoutes:
         backend = self._backend
         model_id = await backend.catalog.resolve(body.model)
         limit_s = backend.limit_s(request, body.timeout)
-        work = backend.client.embed_counted(model_id, body.inputs(), limit_s)
+        work = backend.client.embed_counted(
+            model_id,
+            body.inputs(),
+            limit_s,
+            dimensions=body.dimensions or 0,
+            prompt_name=body.prompt_name or "",
+        )
         embedded = await backend.run(request, work)
-        body.check_dimensions(len(embedded.vectors[0]))
         backend.metrics.prompt_tokens.inc(embedded.prompt_tokens)
         reply = _reply(body.model, embedded, in_base64=body.encoding_format == "base64")
         return Response(msgspec.json.encode(reply), media_type="application/json")

@@ -22,8 +22,10 @@ from http_gateway.body import read_body
 from http_gateway.envelope import route_name
 from http_gateway.openai import reply
 from http_gateway.openai.chat import to_messages
-from http_gateway.openai.reply import ChatEvents, CompletionEvents, Head, Transcript, usage
+from http_gateway.openai.events import ChatEvents, CompletionEvents, stream_end
+from http_gateway.openai.reply import Head, Transcript, usage
 from http_gateway.openai.schema import ChatRequest, CompletionRequest, Prompt
+from http_gateway.openai.shape import Shape
 from http_gateway.openapi import body_of
 from http_gateway.sse import (
     Ending,
@@ -47,12 +49,11 @@ class Job:
 
     head: Head
     kind: str  # the "object" of its stream events
-    requests: tuple[GenerateRequest, ...]  # n per prompt, prompt-major
-    n: int
-    include_usage: bool
+    requests: tuple[GenerateRequest, ...]  # best_of per prompt, prompt-major
+    shape: Shape
     limit_s: float
-    events: Callable[[Head, int, bool], ChatEvents | CompletionEvents]
-    body: Callable[[Head, Sequence[Transcript], reply.Usage], bytes]
+    events: Callable[[Head, int, Shape], ChatEvents | CompletionEvents]
+    body: Callable[[Head, Sequence[Transcript], reply.Usage, Shape], bytes]
 
 
 class OpenAiRoutes:
@@ -93,17 +94,8 @@ class OpenAiRoutes:
         job = Job(
             head=head,
             kind="chat.completion.chunk",
-            requests=fan_out(
-                head.id,
-                model_id,
-                (prompt,),
-                body.sampling(),
-                body.choices,
-                body.priority or 0,
-                body.cache_salt or "",
-            ),
-            n=body.choices,
-            include_usage=body.include_usage,
+            requests=_requests(head.id, model_id, (prompt,), body),
+            shape=body.shape(),
             limit_s=self._backend.limit_s(request, body.timeout),
             events=ChatEvents,
             body=reply.chat_body,
@@ -120,17 +112,8 @@ class OpenAiRoutes:
         job = Job(
             head=head,
             kind="text_completion",
-            requests=fan_out(
-                head.id,
-                model_id,
-                body.prompts(),
-                body.sampling(),
-                body.choices,
-                body.priority or 0,
-                body.cache_salt or "",
-            ),
-            n=body.choices,
-            include_usage=body.include_usage,
+            requests=_requests(head.id, model_id, body.prompts(), body),
+            shape=body.shape(),
             limit_s=self._backend.limit_s(request, body.timeout),
             events=CompletionEvents,
             body=reply.completion_body,
@@ -146,22 +129,23 @@ class OpenAiRoutes:
         try:
             await self._backend.run(request, read_all(self._feeds(job), transcripts, first))
         finally:
-            counts = self._count(transcripts, job.n)
-        return Response(job.body(job.head, transcripts, counts), media_type=_JSON)
+            counts = self._count(transcripts, job.shape.best_of)
+        chosen = reply.best(transcripts, job.shape)
+        return Response(job.body(job.head, chosen, counts, job.shape), media_type=_JSON)
 
     def _stream(self, request: Request, job: Job) -> Response:
-        events = [job.events(job.head, i, job.include_usage) for i in range(len(job.requests))]
+        events = [job.events(job.head, i, job.shape) for i in range(len(job.requests))]
         sources = [EventSource(*pair) for pair in zip(self._feeds(job), events, strict=True)]
         route = route_name(request.scope)
 
         def closing() -> bytes:
             if not all(choice.finished for choice in events):
                 raise _ended_early()
-            counts = usage(events, job.n) if job.include_usage else None
-            return reply.stream_end(job.head, job.kind, counts)
+            counts = usage(events, job.shape.n) if job.shape.include_usage else None
+            return stream_end(job.head, job.kind, counts)
 
         def end(ending: Ending) -> None:
-            self._count(events, job.n)
+            self._count(events, job.shape.n)
             if ending is Ending.GONE:
                 self._metrics.disconnects.labels(route).inc()
             elif ending is Ending.BROKEN:
@@ -188,24 +172,34 @@ class OpenAiRoutes:
         return counts
 
 
-def fan_out(
+def _requests(
     reply_id: str,
     model_id: str,
     prompts: Sequence[Prompt | tuple[Message, ...]],
-    sampling: SamplingParams,
-    n: int,
-    priority: int = 0,
-    cache_salt: str = "",
+    body: ChatRequest | CompletionRequest,
+) -> tuple[GenerateRequest, ...]:
+    first = GenerateRequest(
+        model_id=model_id,
+        prompt="",
+        sampling=body.sampling(),
+        reply=body.reply(),
+        request_id=reply_id,
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt or "",
+    )
+    return fan_out(first, prompts, body.shape().best_of)
+
+
+def fan_out(
+    request: GenerateRequest, prompts: Sequence[Prompt | tuple[Message, ...]], n: int
 ) -> tuple[GenerateRequest, ...]:
     """Return n requests per prompt; with a seed, choice k of a prompt gets seed + k."""
     return tuple(
-        GenerateRequest(
-            model_id=model_id,
+        replace(
+            request,
             prompt=prompt,
-            sampling=_choice_sampling(sampling, k),
-            request_id=f"{reply_id}-{i * n + k}",
-            priority=priority,
-            cache_salt=cache_salt,
+            sampling=_choice_sampling(request.sampling, k),
+            request_id=f"{request.request_id}-{i * n + k}",
         )
         for i, prompt in enumerate(prompts)
         for k in range(n)

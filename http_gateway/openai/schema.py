@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model
 
 from http_gateway.bounds import bounded, check_names, checked, ranged, setting, sized
+from http_gateway.openai.constraint import CONSTRAINTS, constraint_of
+from http_gateway.openai.reply_schema import ReplyFields
+from http_gateway.openai.shape import Shape
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
 from sax.fields.sampling import SAMPLING
 from sax.fields.table import field
 from sax.format import shortened
-from sax.types import SamplingParams
+from sax.types import ReplyOptions, SamplingParams
 
 MAX_PROMPTS = field(RequestRoute.COMPLETIONS, "prompt").count or 0  # prompts x n of one request
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
@@ -30,21 +33,10 @@ _COMMON: dict[str, tuple[object, ...]] = {
     # vLLM extensions that are not supported here
     "length_penalty": (1,),
     "use_beam_search": (False,),
-    "include_stop_str_in_output": (False,),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-    "add_special_tokens": (),
-    "truncate_prompt_tokens": (),
-    "prompt_logprobs": (),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "return_token_ids": (False,),
 }
 _CHAT: dict[str, tuple[object, ...]] = {
     **_COMMON,
+    "echo": (False,),  # a chat has no text of its own
     "audio": (),
     "function_call": ("none",),
     "functions": ([],),
@@ -55,7 +47,6 @@ _CHAT: dict[str, tuple[object, ...]] = {
     "prompt_cache_options": (),
     "prompt_cache_retention": (),
     "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "tool_choice": ("none", "auto"),  # without tools both mean a text answer
@@ -69,13 +60,10 @@ _CHAT: dict[str, tuple[object, ...]] = {
 }
 _COMPLETION: dict[str, tuple[object, ...]] = {
     **_COMMON,
-    "echo": (False,),
     "suffix": ("",),
-    "response_format": ({"type": "text"},),
 }
 _STREAM_OPTIONS: dict[str, tuple[object, ...]] = {
     "include_obfuscation": (False,),
-    "continuous_usage_stats": (False,),
 }
 
 
@@ -118,12 +106,6 @@ def _refusal(name: str, no_op: tuple[object, ...] | None) -> str:
     return f"{name} is not supported: leave it out, or send {values}"
 
 
-class StreamOptions(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
-
-    include_usage: bool | None = None
-
-
 _HONOURED = {name: row for name, row in SAMPLING.items() if row.http is not None}
 if TYPE_CHECKING:
     _Honoured = BaseModel
@@ -135,18 +117,25 @@ else:
     )
 
 
-class _OpenAiRequest(_Honoured):
+class _OpenAiRequest(ReplyFields, _Honoured):
     """Fields shared by chats and completions, beside those of the table of sampling fields. null
     always means the default."""
 
     # Chats and completions have the same bounds.
     model: Annotated[str, bounded(RequestRoute.CHAT, "model")]
-    n: Annotated[int, ranged(RequestRoute.CHAT, "n"), checked(RequestRoute.CHAT, "n")] | None = None
-    stream: Annotated[bool, checked(RequestRoute.CHAT, "stream")] | None = None
-    stream_options: (
-        Annotated[StreamOptions, bounded(RequestRoute.CHAT, "stream_options")] | None
-    ) = None
-    priority: (  # vLLM's
+    response_format: Annotated[
+        dict[str, object] | None, bounded(RequestRoute.CHAT, "response_format")
+    ] = None
+    structured_outputs: Annotated[  # vLLM's, as are all that follow
+        dict[str, object] | None, bounded(RequestRoute.CHAT, "structured_outputs")
+    ] = None
+    guided_json: Annotated[
+        dict[str, object] | bool | str | None, bounded(RequestRoute.CHAT, "guided_json")
+    ] = None
+    guided_regex: Annotated[str | None, bounded(RequestRoute.CHAT, "guided_regex")] = None
+    guided_choice: Annotated[list[str] | None, bounded(RequestRoute.CHAT, "guided_choice")] = None
+    guided_grammar: Annotated[str | None, bounded(RequestRoute.CHAT, "guided_grammar")] = None
+    priority: (
         Annotated[
             int, ranged(RequestRoute.CHAT, "priority"), checked(RequestRoute.CHAT, "priority")
         ]
@@ -156,21 +145,13 @@ class _OpenAiRequest(_Honoured):
     # Seconds, waiting included
     timeout: Annotated[float, ranged(RequestRoute.CHAT, "timeout")] | None = None
 
-    @property
-    def choices(self) -> int:
-        return self.n or 1
-
-    @property
-    def include_usage(self) -> bool:
-        return bool(self.stream_options and self.stream_options.include_usage)
-
     def _check_stream_options(self) -> None:
-        if self.stream_options is None:
+        options = self.stream_options
+        if options is None:
             return
         if not self.stream:
             raise InvalidRequest("stream_options needs stream: true", param="stream_options")
-        extra = self.stream_options.model_extra
-        refuse_unsupported(extra, _STREAM_OPTIONS, at="stream_options.")
+        refuse_unsupported(options.model_extra, _STREAM_OPTIONS, at="stream_options.")
 
     @property
     def most_tokens(self) -> int | None:
@@ -180,7 +161,8 @@ class _OpenAiRequest(_Honoured):
         """Return the fields of the table; `own`: those that the body spells differently."""
         given = {name: getattr(self, name) for name in _HONOURED}
         said = {name: _ours(name, value) for name, value in given.items() if value is not None}
-        return SamplingParams(**{**said, **own})
+        constraint = constraint_of({name: getattr(self, name) for name in CONSTRAINTS})
+        return SamplingParams(**{**said, **constraint, **own})
 
 
 def _ours(name: str, value: Any) -> Any:
@@ -232,16 +214,26 @@ class ChatRequest(_OpenAiRequest):
         self._check_stream_options()
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
-        both = self.most_tokens and self.max_completion_tokens
+        both = None not in (self.most_tokens, self.max_completion_tokens)
         if both and self.most_tokens != self.max_completion_tokens:
             raise InvalidRequest(
                 "max_tokens and max_completion_tokens differ: send only one", param="max_tokens"
             )
+        self._check_reply(self._tops)
+
+    @property
+    def _tops(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     def sampling(self) -> SamplingParams:
-        logprobs = (self.top_logprobs or 0) if self.logprobs else None
         most = self.max_completion_tokens or self.most_tokens
-        return self._sampling(max_tokens=most, logprobs=logprobs)
+        return self._sampling(max_tokens=most, logprobs=self._tops)
+
+    def reply(self) -> ReplyOptions:
+        return self._reply(self.prompt_logprobs)
+
+    def shape(self) -> Shape:
+        return self._shape(self.choices)
 
 
 Prompt = str | tuple[int, ...]
@@ -283,26 +275,62 @@ class CompletionRequest(_OpenAiRequest):
         ]
         | None
     ) = None
-    best_of: Annotated[int, checked(RequestRoute.COMPLETIONS, "best_of")] | None = None
+    best_of: (
+        Annotated[
+            int,
+            ranged(RequestRoute.COMPLETIONS, "best_of"),
+            checked(RequestRoute.COMPLETIONS, "best_of"),
+        ]
+        | None
+    ) = None
+    echo: Annotated[bool, checked(RequestRoute.COMPLETIONS, "echo")] | None = None
 
     def check(self) -> None:
         """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
         refuse_unsupported(self.model_extra, _COMPLETION, _HARMLESS)
         self._check_stream_options()
-        if self.best_of not in (None, self.choices):
-            raise UnsupportedParameter(
-                "best_of is not supported: leave it out, or send the value of n", param="best_of"
-            )
-        if len(self.prompt) * self.choices > MAX_PROMPTS:
+        self._check_best_of()
+        self._check_reply(self.logprobs)
+        if len(self.prompt) * self.generated > MAX_PROMPTS:
             raise InvalidRequest(
-                f"{len(self.prompt)} prompts with n={self.choices} exceed {MAX_PROMPTS} choices "
-                "per request: send fewer prompts",
+                f"{len(self.prompt)} prompts with {self.generated} answers each exceed "
+                f"{MAX_PROMPTS} answers per request: send fewer prompts",
                 param="prompt",
             )
+
+    def _check_best_of(self) -> None:
+        if self.generated < self.choices:
+            raise InvalidRequest(
+                f"best_of is {self.best_of} and n is {self.choices}: generate at least as many "
+                "answers as are returned",
+                param="best_of",
+            )
+        if self.stream and self.generated > self.choices:
+            raise InvalidRequest(
+                "best_of chooses among whole answers, which cannot be streamed: leave out stream "
+                "or best_of",
+                param="best_of",
+            )
+
+    @property
+    def generated(self) -> int:
+        """Answers per prompt."""
+        return self.choices if self.best_of is None else self.best_of
 
     def prompts(self) -> tuple[Prompt, ...]:
         return tuple(p if isinstance(p, str) else tuple(p) for p in self.prompt)
 
     def sampling(self) -> SamplingParams:
-        most = self.most_tokens or COMPLETION_MAX_TOKENS
+        most = COMPLETION_MAX_TOKENS if self.most_tokens is None else self.most_tokens
         return self._sampling(max_tokens=most, logprobs=self.logprobs)
+
+    def reply(self) -> ReplyOptions:
+        wanted = [tops for tops in (self._echoed_tops, self.prompt_logprobs) if tops is not None]
+        return self._reply(max(wanted, default=None), echo=bool(self.echo))
+
+    def shape(self) -> Shape:
+        return self._shape(self.generated, self._echoed_tops)
+
+    @property
+    def _echoed_tops(self) -> int | None:
+        return self.logprobs if self.echo else None

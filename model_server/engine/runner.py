@@ -15,7 +15,6 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket, choose
 from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
-from model_server.engine.freeing import drop, free
 from model_server.engine.slot_state import SlotState
 from model_server.engine.slot_write import pack, pack_masks
 from model_server.engine.step_arrays import ColumnLayout, StepArrays
@@ -31,18 +30,22 @@ from model_server.engine.step_program import (
 )
 from model_server.engine.types import (
     PendingStep,
+    Row,
     RowResult,
     Sampling,
     SlotMask,
     SlotSampling,
     Step,
     StepResult,
+    Top,
 )
 from model_server.kernels.local_devices import full
 from model_server.kernels.pages import LayerPages
 from model_server.models.weights.quantized import as_bytes
+from model_server.sharing.freeing import drop, free
 from sax.types import Progress
 
+_NO_RESULT = RowResult()
 _NO_EDITS = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
@@ -73,17 +76,31 @@ class Launched:
         logprobs = numbers[1].view(np.float32).tolist()
         rows = []
         for row, (first, end), tops in zip(self._step.rows, self._ranges, self._tops, strict=True):
-            if row.targets:
-                rows.append(RowResult(target_logprobs=tuple(logprobs[first:end])))
-            elif row.yields:
-                top = _top(self.outputs, first, tops) if tops else ()
-                rows.append(RowResult(token=tokens[first], logprob=logprobs[first], top=top))
-            else:
-                rows.append(RowResult())
+            result = _scored(self.outputs, row, first, numbers) if row.targets else _NO_RESULT
+            if row.yields:
+                top = _top(self.outputs, end - 1, tops) if tops else ()
+                result = RowResult(
+                    tokens[end - 1], logprobs[end - 1], top, result.target_logprobs,
+                    result.target_ranks, result.target_tops,
+                )  # fmt: skip
+            rows.append(result)
         return StepResult(self._step.number, tuple(rows))
 
 
-def _top(outputs: Outputs, row: int, count: int) -> tuple[tuple[int, float], ...]:
+def _scored(outputs: Outputs, row: Row, first: int, numbers: np.ndarray) -> RowResult:
+    end = first + len(row.targets)
+    logprobs = tuple(numbers[1, first:end].view(np.float32).tolist())
+    if row.target_tops is None:
+        return RowResult(target_logprobs=logprobs)
+    tops = tuple(_top(outputs, each, row.target_tops) for each in range(first, end))
+    return RowResult(
+        target_logprobs=logprobs,
+        target_ranks=tuple(numbers[2, first:end].tolist()),
+        target_tops=tops,
+    )
+
+
+def _top(outputs: Outputs, row: int, count: int) -> Top:
     tokens = np.asarray(outputs.top_tokens)[row, :count].tolist()
     logprobs = np.asarray(outputs.top_logprobs)[row, :count].tolist()
     return tuple(zip(tokens, logprobs, strict=True))
@@ -114,6 +131,11 @@ class ModelRunner:
         self._compiled: dict[str, Any] = {}  # by name
         self._unchosen: tuple[Launched, Computed] | None = None  # a step that waits for masks
         self.closed = False
+
+    @property
+    def leaves(self) -> tuple[jax.Array, ...]:
+        """The weights; other programs may read them until `close`."""
+        return self._leaves
 
     @property
     def weight_bytes(self) -> int:

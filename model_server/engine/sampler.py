@@ -37,7 +37,7 @@ class RowSampling(NamedTuple):
     seed: jax.Array  # u32[R, 2], high word first
     position: jax.Array  # i32[R], of the token to choose
     target: jax.Array  # i32[R], token to score instead of choosing; -1: choose
-    tops: jax.Array  # i32[R], how many top tokens to return
+    tops: jax.Array  # i32[R], how many top tokens to return; above 0: and the rank
 
 
 class Sampled(NamedTuple):
@@ -47,6 +47,7 @@ class Sampled(NamedTuple):
     logprobs: jax.Array  # f32[R]
     top_tokens: jax.Array  # i32[R, TOP_LOGPROBS]
     top_logprobs: jax.Array  # f32[R, TOP_LOGPROBS]
+    ranks: jax.Array  # i32[R], 1: no token is likelier
 
 
 def sample(logits: jax.Array, rows: RowSampling, edited: jax.Array | None = None) -> Sampled:
@@ -61,13 +62,13 @@ def sample(logits: jax.Array, rows: RowSampling, edited: jax.Array | None = None
     tokens = jnp.where(rows.target >= 0, rows.target, chosen)
     highest = logits.max(-1, keepdims=True)
     log_total = jnp.log(jnp.exp(logits - highest).sum(-1, keepdims=True)) + highest
-    logprobs = jnp.take_along_axis(logits, tokens[:, None], axis=-1) - log_total
-    top_logprobs, top_tokens = lax.cond(
+    own = jnp.take_along_axis(logits, tokens[:, None], axis=-1)
+    top_logprobs, top_tokens, ranks = lax.cond(
         jnp.any(rows.tops > 0),
-        lambda: _likeliest(logits, log_total),
+        lambda: (*_likeliest(logits, log_total), 1 + (logits > own).sum(-1, dtype=jnp.int32)),
         lambda: _nothing(logits.shape[0]),
     )
-    return Sampled(tokens, logprobs[:, 0], top_tokens, top_logprobs)
+    return Sampled(tokens, (own - log_total)[:, 0], top_tokens, top_logprobs, ranks)
 
 
 def _first_highest(values: jax.Array) -> jax.Array:
@@ -115,9 +116,10 @@ def _highest(values: jax.Array, names: jax.Array, count: int) -> tuple[jax.Array
     return best_values, best_names
 
 
-def _nothing(rows: int) -> tuple[jax.Array, jax.Array]:
+def _nothing(rows: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     shape = (rows, TOP_LOGPROBS)
-    return jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.int32)
+    zeros = jnp.zeros(shape, jnp.int32)
+    return jnp.zeros(shape, jnp.float32), zeros, zeros[:, 0]
 
 
 def _draw(logits: jax.Array, rows: RowSampling) -> jax.Array:

@@ -239,10 +239,10 @@ class Scheduler:
             sequence = self._live.get(row.sequence)
             if sequence is None:
                 continue  # surplus: it ended or was cancelled while this step was in flight
+            if row.targets and (update := self._commit_scores(sequence, outcome, row)):
+                updates.append(update)
             if row.yields:
                 updates.append(self._commit_token(sequence, outcome))
-            elif row.targets and (update := self._commit_scores(sequence, outcome)):
-                updates.append(update)
         return updates
 
     # Scheduling
@@ -414,7 +414,7 @@ class Scheduler:
         sequence.slot = self._slots.pop()
         positions = len(sequence.tokens) - sequence.computed
         sequence.rotate(self.limits.short_context, positions)
-        sequence.goal = len(sequence.tokens) if sequence.score_from is None else sequence.end
+        sequence.goal = len(sequence.tokens) if sequence.generates else sequence.end
         if self._caches:
             self._reuse(sequence, found)
 
@@ -452,7 +452,7 @@ class Scheduler:
     def _set_sampling(self, sequence: Sequence, draft: _Draft) -> None:
         """Tell the runner how the slot samples now, unless it samples like that already."""
         slot, sampling = sequence.slot, sequence.sampling
-        if sequence.score_from is not None:
+        if not sequence.generates:
             return
         if sampling.edits:
             tokens = tuple(sequence.tokens)
@@ -475,16 +475,19 @@ class Scheduler:
             self._grant(sequence, missing, draft, shared=begins)
         if sequence.source:
             self._copy(sequence, draft)
-        yields = sequence.score_from is None and end == sequence.goal
+        yields = sequence.generates and end == sequence.goal
         targets: tuple[int, ...] = ()
         if end > sequence.unscored:
-            targets = tuple(sequence.tokens[max(start, sequence.unscored) + 1 : end + 1])
+            # The prompt's: where an answer follows, its tokens were chosen and need no score.
+            scored = min(end + 1, sequence.prompt)
+            targets = tuple(sequence.tokens[max(start, sequence.unscored) + 1 : scored])
         tokens = tuple(sequence.tokens[start:end])
-        row = Row(sequence.id, sequence.slot, start, tokens, yields, targets, sequence.long)
+        tops = sequence.score_tops if targets else None
+        row = Row(sequence.id, sequence.slot, start, tokens, yields, targets, sequence.long, tops)
         draft.rows.append(row)
         draft.chunks.append(sequence)
         draft.blocks -= -(-len(tokens) // self.limits.prefill_block)
-        draft.logit_rows -= yields + len(targets)
+        draft.logit_rows -= row.logit_rows
         sequence.launched = end
         sequence.in_flight += yields
         if yields and sequence.guide is not None:
@@ -546,17 +549,28 @@ class Scheduler:
             self._finish(sequence)
         return SequenceUpdate(sequence.id, outcome, finish, cached=max(sequence.cached, 0))
 
-    def _commit_scores(self, sequence: Sequence, outcome: RowResult) -> SequenceUpdate | None:
-        """Collect scores; a scored sequence gets one update, with its last score."""
-        sequence.scores += outcome.target_logprobs
+    def _commit_scores(
+        self, sequence: Sequence, outcome: RowResult, row: Row
+    ) -> SequenceUpdate | None:
+        """Return the update for a row's scores, if there is one for them alone.
+
+        Those of a request that only scores, without `score_tops`, come with the last one.
+        """
         assert sequence.score_from is not None
-        if len(sequence.scores) < len(sequence.tokens) - sequence.score_from:
+        sequence.scores_committed += len(row.targets)
+        finish: Finish | None = None
+        if not sequence.generates and (
+            sequence.score_from + sequence.scores_committed == sequence.prompt
+        ):
+            self._finish(sequence)
+            finish = "score"
+        if sequence.generates or sequence.score_tops is not None:
+            return None if row.yields else SequenceUpdate(sequence.id, outcome, finish)
+        sequence.scores += outcome.target_logprobs
+        if finish is None:
             return None
-        self._finish(sequence)
-        finish: Finish = "score"
-        return SequenceUpdate(
-            sequence.id, RowResult(target_logprobs=tuple(sequence.scores)), finish
-        )
+        scores = RowResult(target_logprobs=tuple(sequence.scores))
+        return SequenceUpdate(sequence.id, scores, finish)
 
     def _finish(self, sequence: Sequence) -> None:
         self._remove(sequence)

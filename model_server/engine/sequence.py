@@ -10,18 +10,22 @@ from model_server.engine.slot_write import check_biases
 from model_server.engine.types import EngineLimits, Grammar, RowResult, Sampling
 from sax.errors import InvalidRequest, PromptTooLong, SaxError
 
-Finish = Literal["stop", "length", "score", "cancelled"]
+# complete: the guide allows nothing more; unlike a stop token, the last token is the answer's.
+Finish = Literal["stop", "complete", "length", "score", "cancelled"]
 
 
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine request: generate an answer, or score the prompt's own tokens."""
+    """An engine request: generate an answer, score the prompt's own tokens, or both."""
 
     prompt: tuple[int, ...]
     sampling: Sampling
-    max_tokens: int  # the context may end the answer earlier
+    max_tokens: int  # the context may end the answer earlier; 0: only score
     stop_ids: frozenset[int]
     grammar: Grammar | None = None  # what the answer must keep to; `sampling` is guided then
-    score_from: int | None = None  # score prompt[score_from:] and generate nothing
+    score_from: int | None = None  # score prompt[score_from:]
+    # Likeliest tokens to return with each score; None: numbers alone, and all of them at the end if
+    # nothing is generated.
+    score_tops: int | None = None
     account: str = ""  # who asks: slots are shared among accounts
     member: str = ""  # a user of that account, by its own word: divides what the account gets
     priority: int = 0  # among the requests of one member; the lowest comes first
@@ -76,7 +80,9 @@ class Sequence:
         "salt",
         "sampling",
         "score_from",
+        "score_tops",
         "scores",
+        "scores_committed",
         "scores_launched",
         "since",
         "slot",
@@ -104,9 +110,8 @@ class Sequence:
         if (grammar := engine_request.grammar) is not None:
             self.guide = grammar.begin(engine_request.answer, engine_request.sampling.allowed)
         self.score_from = engine_request.score_from
+        self.score_tops = engine_request.score_tops
         self.finish_at = min(prompt + engine_request.max_tokens, context)  # tokens, at most
-        if self.score_from is not None:
-            self.finish_at = prompt
         self.end = self.finish_at - 1  # positions to compute in all
         self.since = 0  # the number of steps when it began to wait
         self.lost = 0  # positions computed when it was preempted, at most
@@ -130,7 +135,8 @@ class Sequence:
         # Kept across preemptions, because results in flight stay valid:
         self.in_flight = 0  # rows launched whose token is not committed
         self.scores_launched = 0  # scores requested from the device
-        self.scores: list[float] = []  # scores committed
+        self.scores: list[float] = []  # those committed, if all come at the end
+        self.scores_committed = 0
 
     def rotate(self, short_context: int | None, positions: int) -> None:
         """Choose the rotary factors for the positions at the start, as the reference does.
@@ -146,18 +152,22 @@ class Sequence:
             self.recompute_at = -1 if self.long else short_context
 
     @property
+    def generates(self) -> bool:
+        return self.finish_at > self.prompt
+
+    @property
     def reusable(self) -> int:
         """First positions that it need not compute at its next start: its last one yields a token.
 
         Neither may those be skipped whose logits give a score.
         """
-        goal = len(self.tokens) if self.score_from is None else self.end
+        goal = len(self.tokens) if self.generates else self.end
         return min(goal - 1, self.unscored)
 
     @property
     def unscored(self) -> int:
-        """First position whose logits give a score that was not requested yet."""
-        if self.score_from is None:
+        """First position whose logits give a score that was not requested yet; else the end."""
+        if self.score_from is None or self.score_from + self.scores_launched == self.prompt:
             return self.finish_at
         return self.score_from - 1 + self.scores_launched
 
@@ -169,7 +179,7 @@ class Sequence:
         if self.guide is not None:
             self.guide.accept(token)
             if self.guide.finished:
-                return "stop"
+                return "complete"
         return "length" if len(self.tokens) == self.finish_at else None
 
 
@@ -188,7 +198,8 @@ def _check(engine_request: EngineRequest, context: int) -> None:
     check_biases(engine_request.sampling)
     if not length:
         raise InvalidRequest("the prompt has no tokens; send at least one", param="prompt")
-    if first is None and engine_request.max_tokens < 1:
+    generates = engine_request.max_tokens > 0
+    if first is None and not generates:
         raise InvalidRequest(
             f"max_tokens is {engine_request.max_tokens}; ask for at least 1", param="max_tokens"
         )
@@ -198,10 +209,10 @@ def _check(engine_request: EngineRequest, context: int) -> None:
             "before it and one to score",
             param="score_from",
         )
-    if length + (first is None) > context:
+    if length + generates > context:
         raise PromptTooLong(
             f"the prompt has {length} tokens and the context holds {context}"
-            f"{', one of them for the answer' if first is None else ''}: shorten the prompt, or "
+            f"{', one of them for the answer' if generates else ''}: shorten the prompt, or "
             "serve the model with a larger --max_context or --kv_cache_bytes",
             param="prompt",
         )

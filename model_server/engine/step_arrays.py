@@ -192,21 +192,20 @@ class StepArrays:
         views["offsets"][flat : flat + count] = positions % self._limits.page_size
         views["block_tables"][block : block + blocks] = table
         views["block_limits"].reshape(-1)[block * size : block * size + count] = positions + 1
+        used = row.logit_rows
+        views["row_index"][first : first + used] = np.arange(flat + count - used, flat + count)
         if row.targets:
-            return self._pack_targets(row, views, flat, first)
+            self._pack_targets(row, views, slice(first, first + len(row.targets)))
         if row.yields:
-            views["row_index"][first] = flat + count - 1
             end = np.array([row.start + count], np.int32)
-            self._pack_samplings(views, slice(first, first + 1), np.array([row.slot]), end)
-            return 1
-        return 0
-
-    def _pack_targets(self, row: Row, views: dict[str, np.ndarray], flat: int, first: int) -> int:
-        used = len(row.targets)
-        end = flat + row.count
-        views["row_index"][first : first + used] = np.arange(end - used, end)
-        views["target"][first : first + used] = row.targets
+            last = slice(first + used - 1, first + used)
+            self._pack_samplings(views, last, np.array([row.slot]), end)
         return used
+
+    def _pack_targets(self, row: Row, views: dict[str, np.ndarray], at: slice) -> None:
+        views["target"][at] = row.targets
+        if row.target_tops is not None:
+            views["tops"][at] = max(row.target_tops, 1)  # 0 would leave out the ranks, too
 
     def _pack_samplings(
         self, views: dict[str, np.ndarray], at: slice, slots: np.ndarray, positions: np.ndarray

@@ -95,7 +95,7 @@ class Computed(NamedTuple):
 class Outputs(NamedTuple):
     """Step outputs that are copied to the host."""
 
-    numbers: jax.Array  # i32[2, R]: tokens, and log-probabilities as bits
+    numbers: jax.Array  # i32[3, R]: tokens, log-probabilities as bits, ranks
     top_tokens: jax.Array  # i32[R, 20]
     top_logprobs: jax.Array  # f32[R, 20]
 
@@ -302,7 +302,7 @@ def choose(computed: Computed, state: SlotState) -> tuple[Outputs, SlotState]:
     logits, edits = computed.logits, _row_edits(step)
     sampled = sample(logits, _row_sampling(step), edit_logits(logits, state, edits))
     bits = jax.lax.bitcast_convert_type(sampled.logprobs, jnp.int32)
-    numbers = jnp.stack([sampled.tokens, bits])
+    numbers = jnp.stack([sampled.tokens, bits, sampled.ranks])
     outputs = Outputs(numbers, sampled.top_tokens, sampled.top_logprobs)
     return outputs, note_tokens(state, edits, sampled.tokens)
 

@@ -92,9 +92,13 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     start: int  # first position
     tokens: tuple[int, ...]  # prefill chunk; () for a decode
     yields: bool  # the row's last position gives a token (kept as last_tokens[slot])
-    # Score: log p(targets[i]) from the logits of the row's last len(targets) positions.
+    # Score: log p(targets[i]) from the logits of the row's last len(targets) positions, or of those
+    # before the last one if that one yields.
     targets: tuple[int, ...] = ()
     long: bool = False  # rotated by the factors of long sequences
+    target_tops: int | None = (
+        None  # likeliest tokens to return with each target; None: logprobs only
+    )
 
     @property
     def count(self) -> int:
@@ -103,6 +107,10 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     @property
     def is_decode(self) -> bool:
         return not self.tokens
+
+    @property
+    def logit_rows(self) -> int:
+        return self.yields + len(self.targets)
 
 
 class PageGrant(msgspec.Struct, frozen=True, array_like=True):
@@ -141,13 +149,19 @@ class SlotMask(msgspec.Struct, frozen=True, array_like=True):
     allowed: bytes  # u32[ceil(V / 32)], little-endian: bit t % 32 of word t // 32 for token t
 
 
+Top = tuple[tuple[int, float], ...]  # the likeliest tokens and their log-probabilities, best first
+
+
 class RowResult(msgspec.Struct, frozen=True):
     """Result of one yielding or scoring row."""
 
     token: int | None = None
     logprob: float = 0.0  # of `token`, under the unmodified logits
-    top: tuple[tuple[int, float], ...] = ()  # the likeliest tokens, best first
+    top: Top = ()
     target_logprobs: tuple[float, ...] = ()  # Score
+    # With `Row.target_tops`: of each target, its rank (1: the likeliest) and the likeliest tokens.
+    target_ranks: tuple[int, ...] = ()
+    target_tops: tuple[Top, ...] = ()
 
 
 class StepResult(msgspec.Struct, frozen=True):

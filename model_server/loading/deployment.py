@@ -6,7 +6,7 @@ abstract mesh. Allocates nothing. All byte counts are per device of the mesh.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -48,6 +48,7 @@ class PlacedModel:
     recipe: Recipe  # of one stage, if the model is a pipeline
     blueprint: Blueprint
     layout: Layout
+    beside: int = field(default=0, kw_only=True)  # bytes of temporaries beside those of the steps
 
     @property
     def stage(self) -> Stage | None:
@@ -96,7 +97,8 @@ class PlacedModel:
         tokens = slots + self.prefill_block * max(PREFILL_BLOCKS)
         logits = 4 * max(slots, 2) * self.recipe.vocab * 6
         state = state_bytes(slots, self.recipe.vocab)
-        return state + logits + 4 * tokens * self.recipe.embed * 32 + 64 * 2**20
+        step = state + logits + 4 * tokens * self.recipe.embed * 32 + 64 * 2**20
+        return step + self.beside
 
     def least_bytes(self, config: ModelServerConfig) -> int:
         """Minimum bytes: enough to serve one whole sequence at a time."""

@@ -10,6 +10,7 @@ import logging
 import time
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
@@ -25,9 +26,10 @@ from model_server.engine.compiling import Programs
 from model_server.engine.runner import ModelRunner
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import EngineLimits, HeldRunner
-from model_server.loading.deployment import Deployment, deploy
+from model_server.loading.deployment import Deployment, place_model
 from model_server.loading.device_memory import free_memory, layout_for
 from model_server.loading.needs import check_devices, telling_need
+from model_server.loading.passes.beside import compile_beside
 from model_server.loading.random_weights import random_weights
 from model_server.loading.transfer_setup import make_disaggregation, make_transfers
 from model_server.loading.weights import read_weights
@@ -61,10 +63,12 @@ class LmLoad:
         holders: Mapping[str, int],
         transfer: TransferServer,
         limits: EngineLimits | None = None,
+        tasks: frozenset[str] = frozenset(),
     ) -> None:
         """limits: the plan of another host of this replica; None: this host plans.
 
         holders: the models in memory and the bytes that each has planned on a device.
+        tasks: those beside generating.
         """
         self._spec = spec
         self._checkpoint = checkpoint
@@ -73,9 +77,12 @@ class LmLoad:
         self.traffic: KvTransfers | None = None
         check_devices(recipe, checkpoint, config)
         layout = layout_for(recipe).placed()
+        placed = place_model(recipe, checkpoint, layout)
+        self.beside = compile_beside(placed, checkpoint, tasks, alone=not spans_hosts(layout))
+        if self.beside is not None:
+            placed = replace(placed, beside=self.beside.workspace)
         with telling_need(recipe, checkpoint, config):
-            memory = free_memory(layout, config, holders)
-            planned = deploy(recipe, checkpoint, layout, config, memory)
+            planned = placed.deploy(config, free_memory(layout, config, holders))
         # Secondaries receive the programs of the host that planned.
         self._ready: ReadyPrograms | None = None
         self.deployment = planned.following(limits) if limits else self._with_ready(planned)
@@ -99,6 +106,7 @@ class LmLoad:
         self.traffic = make_transfers(self._transfer, self._config, deployment)
         pages = deployment.allocate_pages()
         runner = ModelRunner(deployment.program, leaves, pages, deployment.buckets)
+        self.leaves = runner.leaves
         if self.traffic is not None:
             runner = KvRunner(runner, self.traffic)
         try:

@@ -15,8 +15,8 @@ from concurrent.futures import Future
 
 from model_server.engine.failure import as_load_error
 from model_server.engine.worker import Worker
-from model_server.loading.garbage import settle
 from model_server.loading.loaded import AnyLoaded, Loader
+from model_server.sharing.garbage import settle
 from sax.errors import Cancelled, SaxError
 from sax.types import ModelSpec, Progress
 

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from model_server.disaggregation.disaggregation import Disaggregation
 from model_server.engine.engine import STEP_LIMIT_S
 from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import Runner
+from model_server.grammars.compiler import GrammarCompiler
+from model_server.models.tasks import Sizes
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import Tokenizer
 from sax.errors import SaxError
 from sax.memory_parts import MemoryParts
-from sax.types import ModelSpec, Progress, SamplingParams
+from sax.types import Gradients, ModelSpec, Progress, SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,7 @@ class Loaded:
     chat_queries: bool = False  # render a Saxml query as a user message
     tokenized_input: bool = False  # a Saxml query is a list of token ids, "5,6,7"
     tokenized_output: bool = False  # and so is its answer
+    grammars: GrammarCompiler | None = None  # None: it answers under no constraint
     note: str = ""  # where it does not do as its model path says
     defaults: SamplingParams  # for fields that a Saxml request omits
     samples: int  # answers per Saxml Generate call
@@ -43,6 +46,9 @@ class Loaded:
     disaggregation: Disaggregation | None = (
         None  # for disaggregated prefill; `runner` is its runner then
     )
+    # Beside generating; None: not published for that
+    embedder: LoadedEmbedder | None = None
+    gradients: LoadedGradients | None = None
 
     @property
     def ids(self) -> int:
@@ -74,29 +80,79 @@ class EmbedRunner(Protocol):
 
 
 class TextEncoder(Protocol):
-    """Encodes a text for an embedder, including start and end tokens."""
+    """Encodes texts for an embedder or a classifier, including start and end tokens."""
 
     @property
     def longest_token(self) -> int:
         """Bytes of the vocabulary's longest token, or more."""
         ...
 
-    def encode(self, text: str) -> list[int]: ...
+    def encode(self, text: str, prompt_name: str = "") -> list[int]:
+        """Return the ids of a text after a prompt of the model; "": its own choice.
+
+        Raises UnsupportedParameter for a prompt that the model does not have.
+        """
+        ...
+
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Return the ids of two texts that are read together."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedEmbedder:
-    """An embedding model in memory, compiled for all of its buckets."""
+    """A model that embeds or classifies, in memory, compiled for all of its buckets."""
 
     runner: EmbedRunner
     tokenizer: TextEncoder
     vocab: int  # rows of the embedding
     max_context: int  # tokens of one input
     dimensions: int  # of a vector
+    sizes: Sizes = ()  # smaller ones that its vectors may be cut to
+    normalised: bool = True  # vectors have length 1
+    labels: tuple[str, ...] = ()  # the vector of a classifier has a score for each; empty: embeds
     queue: int  # inputs that may wait
     memory: int  # bytes of weights and workspace
     parts: MemoryParts = MemoryParts()
-    methods: tuple[str, ...] = ("lm.embed",)
+    methods: tuple[str, ...] = ("lm.embed", "lm.rerank")
+
+
+class GradientInput(NamedTuple):
+    """A text whose loss is differentiated."""
+
+    ids: Sequence[int]  # of prefix and suffix
+    prefix: int  # how many of them are the prefix
+
+
+class GradientsRunner(Protocol):
+    """Computes gradients of a batch. Not thread-safe: one thread calls it."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def batch(self) -> int:
+        """Largest number of inputs per call."""
+        ...
+
+    def length(self, count: int) -> int:
+        """Return the compiled length for this many tokens; inputs of one length share a batch."""
+        ...
+
+    def gradients(self, inputs: Sequence[GradientInput]) -> list[Gradients]:
+        """Return one result per input; all inputs have the same `length`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedGradients:
+    """Gradients of a language model's loss, compiled for all buckets."""
+
+    runner: GradientsRunner
+    max_context: int  # tokens of prefix and suffix
+    queue: int  # inputs that may wait
 
 
 class CustomRunner(Protocol):

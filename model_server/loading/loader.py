@@ -22,10 +22,10 @@ from model_server.disaggregation.kv_runner import KvRunner
 from model_server.disaggregation.transfer_server import TransferServer
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.types import EngineLimits, HeldRunner
+from model_server.grammars.compiler import GrammarCompiler
 from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.custom_loading import load_custom
 from model_server.loading.device_memory import device_limit, server_devices
-from model_server.loading.embed_loading import load_embedder
 from model_server.loading.lm_loading import LmLoad, measure, run_all
 from model_server.loading.loaded import (
     AnyLoaded,
@@ -37,14 +37,18 @@ from model_server.loading.loaded import (
 )
 from model_server.loading.memory_plan import Devices, FreeMemory
 from model_server.loading.openings import Openings
+from model_server.loading.passes.chosen_tasks import generates, tasks_of
+from model_server.loading.passes.embed_loading import load_embedder
 from model_server.loading.stages.host_stage import StageHost, StageLoad
 from model_server.models.custom import CustomModel
 from model_server.models.recipe import Recipe
 from model_server.models.registry import find, make_recipe
+from model_server.models.tasks import GENERATE
+from model_server.models.whole_recipe import whole_recipe
 from model_server.multihost.lockstep import Lockstep
 from model_server.multihost.vote import Shares
 from model_server.text.chat_template import ChatTemplate
-from model_server.text.tokenizer import ByteTokenizer, Tokenizer
+from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
 from model_server.text.vocabulary_fit import check_fit
 from sax.errors import (
     CheckpointError,
@@ -116,7 +120,9 @@ class ModelLoader:
                 config = checkpoint.config if checkpoint else None
                 recipe = make_recipe(spec.model_path, config, spec.overrides)
                 if isinstance(recipe, Recipe):
-                    return self._load(spec, recipe, checkpoint, report)
+                    if generates(recipe, checkpoint):
+                        return self._load(spec, recipe, checkpoint, report)
+                    recipe = whole_recipe(recipe)
                 assert checkpoint is not None, "every embedder needs a checkpoint"
                 return self._keep(
                     spec,
@@ -183,7 +189,7 @@ class ModelLoader:
         # Cheap checks come before slow work: vocabulary, plan, then weights.
         tokenizer, template = self._text(spec, recipe, checkpoint)
         as_chat = chat_queries(recipe, template)
-        load = self._planned(spec, recipe, checkpoint)
+        load = self._planned(spec, recipe, checkpoint, tasks=tasks_of(recipe, checkpoint))
         self._check_order(load.order)
         runner = self._run(spec, load, report)
         times = measure(runner, load.deployment, spec.model_id)
@@ -191,6 +197,11 @@ class ModelLoader:
         if load.order is not None:
             self._orders.append((runner, load.order))
         disaggregation = self._disaggregation(load, runner)
+        embedder = gradients = None
+        if isinstance(load, LmLoad) and load.beside is not None:
+            queue = self._config.queue
+            embedder = load.beside.embedder(load.leaves, checkpoint, tokenizer, queue)
+            gradients = load.beside.gradients(load.leaves, queue)
         return Loaded(
             runner=disaggregation.runner if disaggregation else runner,
             tokenizer=tokenizer,
@@ -199,20 +210,27 @@ class ModelLoader:
             chat_queries=as_chat,
             tokenized_input=recipe.tokenized_input,
             tokenized_output=recipe.tokenized_output,
+            grammars=GrammarCompiler(tokenizer, recipe.vocab),
             note=recipe.note,
             defaults=recipe.defaults,
             samples=recipe.samples,
             memory=load.deployment.total_bytes,
             parts=load.deployment.parts,
-            methods=_METHODS,
+            methods=(
+                *_METHODS,
+                *(embedder.methods if embedder else ()),
+                *(("lm.gradient",) if gradients else ()),
+            ),
             step_times=times,
             step_limit_s=self._config.step_timeout_seconds,
             disaggregation=disaggregation,
+            embedder=embedder,
+            gradients=gradients,
         )
 
     def _text(
         self, spec: ModelSpec, recipe: Recipe, checkpoint: Checkpoint | None
-    ) -> tuple[Tokenizer, ChatTemplate | None]:
+    ) -> tuple[HfTokenizer | ByteTokenizer, ChatTemplate | None]:
         """Read the tokenizer and the chat template. Raises CheckpointError."""
         if checkpoint is None:
             return ByteTokenizer(recipe.vocab), None
@@ -229,16 +247,23 @@ class ModelLoader:
         recipe: Recipe,
         checkpoint: Checkpoint | None,
         limits: EngineLimits | None = None,
+        tasks: frozenset[str] = frozenset(),
     ) -> LmLoad | StageLoad:
         how = (spec, recipe, checkpoint, self._config, self._holders())
         if recipe.stages > 1:
+            if tasks - {GENERATE}:
+                raise InvalidRequest(
+                    "TASKS beside generate need a model in one stage: leave out NUM_STAGES or "
+                    "TASKS",
+                    param="overrides.TASKS",
+                )
             if self._config.programs:
                 logger.warning(
                     "%s: in stages, so its hosts ignore --programs",
                     spec.model_id,
                 )
             return StageLoad(*how, self._stage_host, limits)
-        return LmLoad(*how, self._transfer, limits)
+        return LmLoad(*how, self._transfer, limits, tasks)
 
     def _run(self, spec: ModelSpec, load: LmLoad | StageLoad, report: Report) -> HeldRunner:
         if self._hosts is not None and load.spans_hosts:

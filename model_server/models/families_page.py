@@ -32,7 +32,9 @@ _MEANINGS = {
     "NUM_STAGES": "pipeline stages, each a group of hosts with the mesh above",
     "SHARDING_RULES": "mesh axis for each logical axis of the model: an object such as "
     '`{"experts": "data", "tokens": "data"}`; a null value: replicated (see below)',
-    "MAX_CONTEXT": "most tokens of a prompt and its answer; null: the model's own limit",
+    "MAX_CONTEXT": 'most tokens of a prompt and its answer; `"auto"`: as many as memory holds in '
+    "every slot; null: the model's own limit",
+    "KV_CACHE_BYTES": "bytes of KV pages on each device; null: the server's `--kv_cache_bytes`",
     "NUM_CACHE_SLOTS": "concurrent sequences; null: the server's `--slots`",
     "NUM_SAMPLES": "answers per Saxml Generate call",
     "TEMPERATURE": "default of Saxml calls; 0: greedy",
@@ -41,6 +43,20 @@ _MEANINGS = {
     "QUERY_FORMAT": 'a Saxml query is a user turn (`"chat"`) or bare text (`"raw"`); null: '
     "chat if the checkpoint has a chat template. The prefix of Score is such a query, and its "
     "suffix the answer",
+    "TASKS": 'a list of `"generate"`, `"embed"`, `"classify"`, `"gradient"`; null: as the '
+    "checkpoint says ([vectors.md](vectors.md))",
+    "POOLING": 'of embeddings: `"cls"`, `"mean"`, `"max"` or `"last"`; null: as the checkpoint '
+    "says, else the last token of a decoder and the mean of an encoder",
+    "NORMALIZE": "embeddings have length 1; null: as the checkpoint says",
+    "MATRYOSHKA": "requests may ask for shorter embeddings: true for any, or a list of sizes; "
+    "null: as the checkpoint says",
+    "CLASSIFY_ACTIVATION": 'makes scores of logits: `"softmax"`, `"sigmoid"` or `"none"`; null: as '
+    "the checkpoint says",
+    "PASS_CONTEXT": "most tokens of an input that is embedded or differentiated beside generating",
+    "GRADIENT_WRT_INPUT_TENSOR_NAMES": 'Gradient differentiates by `"embeddings"`, `"weights"` (of '
+    "the tokens in the loss), or both; null: `embeddings`",
+    "GRADIENT_WRT_MDL_VAR_TENSOR_NAMES": "and by these weights of the model, such as "
+    '`"final_norm.scale"`',
     "TOKENIZED_INPUT": 'a Saxml query is a list of token ids, such as `"5,6,7"`, after the start '
     "token if the model has one",
     "TOKENIZED_OUTPUT": "a Saxml answer is a list of token ids, including the end token",

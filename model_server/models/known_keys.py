@@ -107,7 +107,7 @@ _GENERATION = ignored(
     "unk_token_id",
     "use_cache",
 )
-# Used in training only, or by heads for other tasks.
+# Used in training only, or read by the loader: how vectors are made, and heads for other tasks.
 _TRAINING = ignored(
     "attention_dropout",
     "attention_probs_dropout_prob",
@@ -121,13 +121,18 @@ _TRAINING = ignored(
     "hidden_dropout_prob",
     "id2label",
     "initializer_range",
+    "is_matryoshka",
     "label2id",
+    "matryoshka_dimensions",
     "num_labels",
     "output_router_logits",
     "problem_type",
     "resid_pdrop",
     "router_aux_loss_coef",
+    "pooling",  # from GGUF files
     "router_jitter_noise",
+    "sbert_ce_default_activation_function",
+    "sentence_transformers",
     "seq_aux",
 )
 # How the product is split, not what it is; and old sizes that were never a limit.

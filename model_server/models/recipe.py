@@ -13,6 +13,7 @@ from flax import nnx
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.kernels.pages import CacheShape
 from model_server.models.layers.decoder import Decoder
+from model_server.models.tasks import PASS_DEFAULTS, Tasks, parse_tasks
 from model_server.models.weights.axis_rules import Rules, parse_rules
 from model_server.models.weights.quantization import AsStored, Quantization, Scheme, parse_quantize
 from model_server.models.weights.sharding import ONE_DEVICE, Layout, split_heads
@@ -47,6 +48,7 @@ SERVING_DEFAULTS: Mapping[str, Any] = {
     # instruct model answers a bare question with nothing), else raw.
     "QUERY_FORMAT": None,
     "MAX_DECODE_STEPS": 128,  # for Saxml calls without per_example_max_decode_steps
+    **PASS_DEFAULTS,
 }
 
 
@@ -82,6 +84,7 @@ class Recipe:
     short_context: int | None = None
     # Tokens that a query sees at most, in any layer; None: all
     window: int | None = None
+    tasks: Tasks = Tasks()
 
     def cut(self) -> tuple[Recipe, ...]:
         """Return a recipe per stage. Raises InvalidRequest if there are more stages than layers."""
@@ -101,7 +104,7 @@ class Recipe:
         `checkpoint` says how its tensors are quantised, if the recipe keeps them so. Raises
         InvalidRequest if QUANTIZE would change nothing, or the model cannot be cut into stages.
         """
-        quantization = self._quantization(checkpoint)
+        quantization = quantization_of(self.quantize, checkpoint)
         form = WeightForm(dtype=jnp.dtype(self.dtype), layout=layout, quantization=quantization)
         made = blueprint(lambda: self.build(form))
         if quantization is not None:
@@ -109,16 +112,20 @@ class Recipe:
         stage = self.stage
         return made if stage is None else blueprint(lambda: _kept(self.build(form), stage))
 
-    def _quantization(self, checkpoint: Checkpoint | None) -> Quantization | None:
-        if isinstance(self.quantize, Scheme) or self.quantize is None:
-            return self.quantize
-        if checkpoint is None:
-            raise InvalidRequest(
-                'QUANTIZE "stored" keeps a checkpoint\'s own quantisation, but there is no '
-                'checkpoint: publish one, or give a scheme such as "int8"',
-                param="overrides.QUANTIZE",
-            )
-        return AsStored(checkpoint.packing)
+
+def quantization_of(
+    quantize: Scheme | str | None, checkpoint: Checkpoint | None
+) -> Quantization | None:
+    """Return how QUANTIZE holds weights. Raises InvalidRequest for "stored" without checkpoint."""
+    if isinstance(quantize, Scheme) or quantize is None:
+        return quantize
+    if checkpoint is None:
+        raise InvalidRequest(
+            'QUANTIZE "stored" keeps a checkpoint\'s own quantisation, but there is no '
+            'checkpoint: publish one, or give a scheme such as "int8"',
+            param="overrides.QUANTIZE",
+        )
+    return AsStored(checkpoint.packing)
 
 
 def _kept(module: nnx.Module, stage: Stage) -> nnx.Module:
@@ -183,7 +190,13 @@ def without_auto(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the values with the model's own context in place of MAX_CONTEXT "auto".
 
     The memory plan shortens it later; a family computes with the longest that there may be.
+    Raises InvalidRequest for another word.
     """
+    if isinstance(asked := values.get("MAX_CONTEXT"), str) and asked != AUTO:
+        raise InvalidRequest(
+            f'MAX_CONTEXT is {asked!r}; give a number of tokens, "{AUTO}" or null',
+            param="overrides.MAX_CONTEXT",
+        )
     return {**values, "MAX_CONTEXT": None} if values.get("MAX_CONTEXT") == AUTO else values
 
 
@@ -229,6 +242,7 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
         "kv_cache_bytes": values.get("KV_CACHE_BYTES"),
         "samples": values["NUM_SAMPLES"],
         "query_format": values["QUERY_FORMAT"],
+        "tasks": parse_tasks(values),
         "defaults": SamplingParams(
             temperature=values["TEMPERATURE"],
             top_k=values["TOP_K"],

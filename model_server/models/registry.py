@@ -28,6 +28,7 @@ from model_server.models.families import (
     qwen2,
     qwen3,
     qwen3_moe,
+    roberta,
 )
 from model_server.models.layers.embedder import EmbedderClass, EmbedderFamily, EmbedRecipe
 from model_server.models.lookalikes import refuse_lookalike
@@ -70,7 +71,12 @@ _FAMILIES = (
     Family("olmo2", ("olmo2",), "OLMo 2", olmo2.configure),
 )
 _SAXML = (lm_cloud, saxml_llama, saxml_gemma, saxml_gptj, c4)
-_EMBEDDERS = (EmbedderFamily("bert", ("bert",), "BERT, MiniLM", bert.configure),)
+_EMBEDDERS = (
+    EmbedderFamily("bert", ("bert",), "BERT, MiniLM", bert.configure),
+    EmbedderFamily(
+        "roberta", ("roberta", "xlm-roberta"), "RoBERTa, XLM-RoBERTa", roberta.configure
+    ),
+)
 
 
 def families() -> tuple[Family | EmbedderFamily, ...]:

@@ -38,6 +38,10 @@ class Heartbeat:
         """Number of the last command that every host has performed."""
         return min((host.done for host in self._hosts.values()), default=0)
 
+    def behind(self, published: int) -> list[int]:
+        """Return the hosts that have not performed every command."""
+        return [ordinal for ordinal, host in self._hosts.items() if host.done < published]
+
     def lost(self, published: int, now_s: float) -> tuple[int, str] | None:
         """Return a lost host and the reason; if there are several, the one silent longest."""
         ordinal = min(self._hosts, key=lambda each: self._hosts[each].heard_at_s, default=None)

@@ -177,14 +177,21 @@ class Primary:
 
     def lose(self, ordinal: int, why: str) -> None:
         """Declare a host, and so the replica, lost; wakes all waiters. Later calls do nothing."""
-        self.give_up(
+        self._end(
             ReplicaLost(
                 f"{self.name(ordinal)} of this replica is lost: {why}; the replica restarts"
             )
         )
 
     def give_up(self, error: ReplicaLost) -> None:
-        """Declare the replica lost for this reason; wakes all waiters. Later calls do nothing."""
+        """Declare the replica lost for this reason, and name the hosts that are behind."""
+        behind = self._heartbeat.behind(self._commands.published) if self._heartbeat else []
+        names = ", ".join(map(self.name, behind))
+        waits = f" (not every command was performed by {names})" if names else ""
+        self._end(type(error)(error.text + waits))
+
+    def _end(self, error: ReplicaLost) -> None:
+        """Declare the replica lost; wakes all waiters. Later calls do nothing."""
         with self._changed:
             if self.lost is not None or self._closing:
                 return

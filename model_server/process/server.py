@@ -38,10 +38,11 @@ from model_server.services.prefill_service import PrefillService
 from model_server.services.token_service import TokenService
 from model_server.serving.admission import Admission
 from model_server.serving.custom_calls import CustomCalls
-from model_server.serving.embeddings import Embeddings
 from model_server.serving.handler import Handler
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.metrics import ModelServerMetrics
+from model_server.serving.passes.embeddings import Embeddings
+from model_server.serving.passes.gradients import GradientCalls
 from model_server.serving.prefiller import Prefiller
 from model_server.serving.remote_prefill import RemotePrefill
 from model_server.serving.servables import Servables
@@ -264,7 +265,8 @@ class ModelServer:
         modelet_pb2_grpc.add_ModeletServicer_to_server(modelet, server)
         control = ControlService(fencing, self._check_overrides, config.security)
         control_pb2_grpc.add_ControlServicer_to_server(control, server)
-        language = LmService(self._handler, self._embeddings)
+        gradients = GradientCalls(self.servables, self._admission, self._encoding)
+        language = LmService(self._handler, self._embeddings, gradients)
         lm_pb2_grpc.add_LMServiceServicer_to_server(language, server)
         custom = CustomService(CustomCalls(self.servables, self._admission))
         custom_pb2_grpc.add_CustomServiceServicer_to_server(custom, server)

@@ -9,15 +9,16 @@ from typing import Any
 
 from model_server.services.account import account_of_call, time_left_s
 from model_server.services.connection import Delivery, TokenStream
-from model_server.serving.embeddings import Embeddings
 from model_server.serving.engine_request import sample_seeds
 from model_server.serving.handler import GENERATE, GENERATE_STREAM, Handler
+from model_server.serving.passes.embeddings import Embeddings
+from model_server.serving.passes.gradients import GradientCalls
 from model_server.text.id_list import join_ids
-from sax.errors import SaxError, UnsupportedParameter
+from sax.errors import SaxError
 from sax.proto import lm_pb2, lm_pb2_grpc
 from sax.types import GenerateRequest, TokenChunk
-from sax.wire.codec import refuse_extra_inputs, sampling_from_extra_inputs
-from sax.wire.request_bounds import check_question, check_score
+from sax.wire.codec import encode_gradients, refuse_extra_inputs, sampling_from_extra_inputs
+from sax.wire.request_bounds import check_gradient, check_question, check_score
 
 
 @dataclass(slots=True)
@@ -65,8 +66,9 @@ class Samples:
 
 
 class LmService(lm_pb2_grpc.LMServiceServicer):
-    def __init__(self, handler: Handler, embeddings: Embeddings) -> None:
+    def __init__(self, handler: Handler, embeddings: Embeddings, gradients: GradientCalls) -> None:
         self._handler = handler
+        self._gradients = gradients
         self._embeddings = embeddings
 
     async def Generate(self, request: Any, context: Any) -> lm_pb2.GenerateResponse:
@@ -108,8 +110,10 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
         return lm_pb2.EmbedResponse(embedding=embedded.vectors[0])
 
     async def Gradient(self, request: Any, context: Any) -> lm_pb2.GradientResponse:
-        raise UnsupportedParameter(
-            "Gradient is not served; LMService here has Generate, GenerateStream, Score and Embed"
+        check_gradient(request)
+        refuse_extra_inputs(request.extra_inputs, "Gradient")
+        return encode_gradients(
+            await self._gradients.gradient(request.model_key, request.prefix, request.suffix)
         )
 
     async def _sample(self, request: Any, method: str, context: Any) -> AsyncGenerator[Samples]:

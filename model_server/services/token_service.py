@@ -9,21 +9,31 @@ from typing import Any, NamedTuple
 from model_server.services.account import account_of_call
 from model_server.services.beats import Beats
 from model_server.services.connection import BEAT, Delivery, TokenStream
-from model_server.serving.embeddings import Embeddings
 from model_server.serving.handler import GENERATE_STREAM, Handler
+from model_server.serving.passes.embeddings import Embeddings
 from sax.auth.acl import Principal, caller
 from sax.auth.authentication import NO_AUTHENTICATION, Authentication
 from sax.errors import SaxError
 from sax.proto import tokens_pb2, tokens_pb2_grpc
 from sax.wire.codec import (
+    decode_classify,
     decode_embed,
     decode_generate,
     decode_tokenize,
+    encode_classified,
     encode_embedded,
     encode_failure,
+    encode_pair_scores,
     put_chunk,
 )
-from sax.wire.request_bounds import check_embed, check_generate, check_token, check_tokenize
+from sax.wire.request_bounds import (
+    check_embed,
+    check_generate,
+    check_inputs,
+    check_pairs,
+    check_token,
+    check_tokenize,
+)
 
 
 class _Sender(NamedTuple):
@@ -75,6 +85,16 @@ class TokenService(tokens_pb2_grpc.TokenServiceServicer):
     async def Embed(self, request: Any, context: Any) -> tokens_pb2.EmbedResponse:
         check_embed(request)
         return encode_embedded(await self._embeddings.embed(*decode_embed(request)))
+
+    async def ScorePairs(self, request: Any, context: Any) -> tokens_pb2.ScorePairsResponse:
+        check_pairs(request)
+        return encode_pair_scores(
+            await self._embeddings.score_pairs(request.model_key, request.first, request.second)
+        )
+
+    async def Classify(self, request: Any, context: Any) -> tokens_pb2.ClassifyResponse:
+        check_inputs(request)
+        return encode_classified(await self._embeddings.classify(*decode_classify(request)))
 
     def end(self) -> None:
         """Let every stream end once its requests are answered."""

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from model_server.engine.types import RowResult
+from model_server.text.prompt_text import PromptText
 from model_server.text.stop_sequence import StopSequence
 from model_server.text.stop_text import StopText
+from model_server.text.token_names import TokenNames
 from model_server.text.tokenizer import Tokenizer
-from sax.types import SamplingParams, TokenChunk, TokenLogprob
+from sax.types import ReplyOptions, SamplingParams, TokenChunk, TokenLogprob
+
+PLAIN = ReplyOptions()
 
 
 class Detokenizer:
@@ -22,13 +28,21 @@ class Detokenizer:
         tokenizer: Tokenizer,
         prompt: Sequence[int],
         sampling: SamplingParams,
+        reply: ReplyOptions = PLAIN,
         *,
         own_text: bool = False,
+        seed: int | None = None,
     ) -> None:
-        """own_text: the answer's text starts with its first token, not with the prompt."""
-        self._tokenizer = tokenizer
-        self._decoder = tokenizer.decoder(() if own_text else prompt)
-        self._stop_text = StopText(sampling.stop)
+        """own_text: the answer's text starts with its first token, not with the prompt.
+
+        seed: told in the first chunk.
+        """
+        self._names = TokenNames(tokenizer)
+        control = not reply.skip_special_tokens
+        self._decoder = tokenizer.decoder(() if own_text else prompt, control=control)
+        self._include_stop = reply.include_stop_str_in_output
+        self._stop_text = StopText(sampling.stop, include=self._include_stop)
+        self._ends = frozenset() if sampling.ignore_eos else tokenizer.eos_ids
         self._stop_sequence: StopSequence | None = None
         if sampling.stop_sequence:
             self._stop_sequence = StopSequence(sampling.stop_sequence)
@@ -38,28 +52,46 @@ class Detokenizer:
         self.cached_tokens = 0  # of the prompt
         self._logprobs = sampling.logprobs
         self._characters = 0  # so far, if there are logprobs
+        self._prompt_text: PromptText | None = None  # None: nothing of it is returned
         self.tokens = 0
         self.score = 0.0
+        self._opening: TokenChunk | None = self._opened(tokenizer, prompt, reply, seed)
 
     def push(self, result: RowResult, finish: str | None) -> TokenChunk:
-        """Return the chunk for one more token; `finish` is the engine's finish reason, if any.
+        """Return the chunk for scores of the prompt, one more token, or both.
 
-        If the chunk has a finish reason although `finish` is None, a stop string was completed and
-        the caller must cancel the sequence.
+        `finish` is the engine's finish reason, if any. If the chunk has a finish reason although
+        `finish` is None, a stop string was completed and the caller must cancel the sequence.
         """
         if result.token is None:
-            return self._chunk(self._text("", finish), (), (), finish)
+            finish = "length" if finish == "score" else finish
+            chunk = self._chunk(self._text("", finish), (), (), finish)
+        else:
+            chunk = self._answered(result, result.token, finish)
+        if self._prompt_text is not None and result.target_ranks:
+            chunk = replace(chunk, prompt_logprobs=self._prompt_text.scored(result))
+        if self._opening is not None:
+            chunk, self._opening = _joined(self._opening, chunk), None
+        return chunk
+
+    def _answered(self, result: RowResult, token: int, finish: str | None) -> TokenChunk:
         self.tokens += 1
         self.score += result.logprob
-        piece = "" if finish == "stop" else self._decoder.push(result.token)  # not a stop token's
-        logprobs = () if self._logprobs is None else self._token_logprobs(result, piece)
+        silent = finish == "stop" and not self._include_stop  # a stop token's text
+        reason: int | str | None = None
+        if finish == "stop" and token not in self._ends:
+            reason = token
+        if finish == "complete":
+            finish = "stop"
+        piece = "" if silent else self._decoder.push(token)
+        logprobs = () if self._logprobs is None else self._token_logprobs(result, token, piece)
         may_end = self.tokens > self._min_tokens
-        if self._stop_sequence is not None and self._stop_sequence.push(result.token) and may_end:
+        if self._stop_sequence is not None and self._stop_sequence.push(token) and may_end:
             finish = "stop"
         text = self._text(piece, finish)
-        if self._stop_text.matched:
-            finish = "stop"
-        return self._chunk(text, (result.token,), logprobs, finish)
+        if self._stop_text.found is not None:
+            finish, reason = "stop", self._stop_text.found
+        return self._chunk(text, (token,), logprobs, finish, reason)
 
     def _text(self, piece: str, finish: str | None) -> str:
         """Return the text that can be sent once `piece` was decoded."""
@@ -76,6 +108,7 @@ class Detokenizer:
         token_ids: tuple[int, ...],
         logprobs: tuple[TokenLogprob, ...],
         finish: str | None,
+        stop_reason: int | str | None = None,
     ) -> TokenChunk:
         return TokenChunk(
             text=text,
@@ -85,30 +118,38 @@ class Detokenizer:
             prompt_tokens=self._prompt_tokens,
             completion_tokens=self.tokens,
             score=self.score,
+            stop_reason=stop_reason,
             cached_tokens=self.cached_tokens,
         )
 
-    def _token_logprobs(self, result: RowResult, piece: str) -> tuple[TokenLogprob, ...]:
-        assert result.token is not None
-        rivals = tuple(self._named(token, logprob) for token, logprob in result.top)
-        chosen = self._named(
-            result.token, result.logprob, rivals[: self._logprobs], self._characters
-        )
+    def _token_logprobs(
+        self, result: RowResult, token: int, piece: str
+    ) -> tuple[TokenLogprob, ...]:
+        rivals = self._names.top(result.top[: self._logprobs])
+        chosen = self._names.named(token, result.logprob, rivals, self._characters)
         self._characters += len(piece)
         return (chosen,)
 
-    def _named(
-        self,
-        token: int,
-        logprob: float,
-        rivals: tuple[TokenLogprob, ...] = (),
-        text_offset: int = 0,
-    ) -> TokenLogprob:
-        return TokenLogprob(
-            token_id=token,
-            token=self._tokenizer.token_text(token),
-            token_bytes=self._tokenizer.token_bytes(token),
-            logprob=logprob,
-            top=rivals,
-            text_offset=text_offset,
-        )
+    def _opened(
+        self, tokenizer: Tokenizer, prompt: Sequence[int], reply: ReplyOptions, seed: int | None
+    ) -> TokenChunk:
+        """Return what the first chunk holds besides its own."""
+        text, scores = "", ()
+        if reply.echo or reply.prompt_logprobs is not None:
+            shown = PromptText(tokenizer, prompt, reply)
+            if reply.echo:
+                text, self._characters = shown.text, len(shown.text)
+            if reply.prompt_logprobs is not None:
+                self._prompt_text, scores = shown, (shown.first(),)
+        ids = tuple(prompt) if reply.return_token_ids else ()
+        return TokenChunk(text, seed=seed, prompt_token_ids=ids, prompt_logprobs=scores)
+
+
+def _joined(opening: TokenChunk, chunk: TokenChunk) -> TokenChunk:
+    return replace(
+        chunk,
+        text=opening.text + chunk.text,
+        prompt_logprobs=opening.prompt_logprobs + chunk.prompt_logprobs,
+        prompt_token_ids=opening.prompt_token_ids,
+        seed=opening.seed,
+    )

@@ -1,4 +1,4 @@
-"""A loaded embedding model: one queue of inputs, batched by length."""
+"""A loaded model that embeds or classifies: one queue of inputs, batched by length."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ _BATCHES_AHEAD = 2  # queued per caller: keeps the device busy and the queue fai
 class EmbedServable:
     """Runs on the event loop; batches run on one thread."""
 
-    kind = "an embedding model"
     note = ""
 
     def __init__(self, model_id: str, loaded: LoadedEmbedder) -> None:
@@ -46,6 +45,10 @@ class EmbedServable:
             group=lambda ids: loaded.runner.length(len(ids)),
             on_batch=self._count,
         )
+
+    @property
+    def kind(self) -> str:
+        return "a classification model" if self.loaded.labels else "an embedding model"
 
     @property
     def running(self) -> int:

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from model_server.config import PrefixSharing
 from model_server.engine.engine import EngineRequest
 from model_server.engine.slot_write import BAD_WORD_TOKENS, MOST_BAD_WORDS
-from model_server.engine.types import Sampling
+from model_server.engine.types import Grammar, Sampling
 from model_server.loading.loaded import Loaded
-from model_server.serving.rendered_chat import Prompt, RenderedChat
+from model_server.serving.rendered_chat import Prompt, RenderedChat, is_chat
 from model_server.text.text_length import check_bytes, check_pieces
 from model_server.text.tokenizer import Tokenizer
 from model_server.text.vocabulary_fit import check_rows
@@ -24,11 +24,13 @@ from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.sampling import DEVICE_FIELDS, SAMPLING, UNCHANGED
 from sax.fields.table import fields_of
-from sax.types import GenerateRequest, SamplingParams
+from sax.types import GenerateRequest, ReplyOptions, SamplingParams
 
 _FIELDS = fields_of(RequestRoute.STREAM)
+_PLAIN = ReplyOptions()
 _SEEDS = 2**64
 _SEED_STRIDE = 0x9E3779B97F4A7C15  # odd, so every sample of a request gets another seed
+_DRAWN_BITS = 53  # of a seed that a reply tells: JSON's numbers are exact up to there
 
 
 def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
@@ -84,25 +86,65 @@ def check_asker(request: GenerateRequest) -> None:
         raise _out_of_range("timeout", request.timeout_s, allowed)
 
 
-def prompt_ids(prompt: Prompt | RenderedChat, loaded: Loaded) -> list[int]:
-    """Return the prompt as token ids; a chat must have been rendered. Raises InvalidRequest."""
+def check_reply(request: GenerateRequest, loaded: Loaded) -> None:
+    """Raise InvalidRequest for reply options out of range, or that contradict the request."""
+    reply, context = request.reply, loaded.runner.limits.max_context
+    wanted, kept = reply.prompt_logprobs, reply.truncate_prompt_tokens
+    if wanted is not None:
+        _FIELDS["prompt_logprobs"].read(wanted)
+    if kept is not None and kept != -1 and not 1 <= kept < context:
+        allowed = f"-1, or a whole number from 1 to {context - 1}, one less than the context"
+        raise _out_of_range("truncate_prompt_tokens", kept, allowed)
+    if reply.echo and is_chat(request.prompt):
+        raise InvalidRequest("a chat has no text to echo: leave echo out", param="echo")
+    if request.sampling.max_tokens == 0 and not reply.echo and wanted is None:
+        raise InvalidRequest(
+            "max_tokens is 0, so nothing would be returned: ask for at least 1, or for echo or "
+            "prompt_logprobs",
+            param="max_tokens",
+        )
+
+
+def prompt_ids(
+    prompt: Prompt | RenderedChat, loaded: Loaded, request: GenerateRequest | None = None
+) -> list[int]:
+    """Return the prompt as token ids, as the request's reply options say.
+
+    A chat must have been rendered. Raises InvalidRequest.
+    """
     if not prompt:
         raise InvalidRequest(
             "the prompt is empty: send text, token ids or messages", param="prompt"
         )
-    ids = _encoded(prompt, loaded)
+    ids = _encoded(prompt, loaded, request.reply if request else _PLAIN)
     check_rows(ids, loaded.vocab, loaded.tokenizer)
-    return ids
+    return ids[-kept:] if request and (kept := _kept(request, loaded)) else ids
 
 
-def _encoded(prompt: Prompt | RenderedChat, loaded: Loaded) -> list[int]:
+def _kept(request: GenerateRequest, loaded: Loaded) -> int | None:
+    """Return how many of the prompt's last tokens are read; None: all."""
+    kept = request.reply.truncate_prompt_tokens
+    if kept != -1:
+        return kept
+    answer = request.sampling.max_tokens
+    return max(1, loaded.runner.limits.max_context - (1 if answer is None else answer))
+
+
+def _encoded(prompt: Prompt | RenderedChat, loaded: Loaded, reply: ReplyOptions) -> list[int]:
     tokenizer, context = loaded.tokenizer, loaded.runner.limits.max_context
+    whole = reply.truncate_prompt_tokens is None  # a longer one is cut, up to the bound of bytes
     if isinstance(prompt, RenderedChat):
         check_bytes(prompt.text, tokenizer, context, "messages")
-        check_pieces(prompt.text, tokenizer.encode_chat, context, "messages")
-        return tokenizer.encode_chat(prompt.text)
+        if whole:
+            check_pieces(prompt.text, tokenizer.encode_chat, context, "messages")
+        start = tokenizer.encode("") if reply.add_special_tokens else []
+        return [*start, *tokenizer.encode_chat(prompt.text)]
     if isinstance(prompt, str):
-        return text_ids(prompt, tokenizer, context, "prompt")
+        add_bos = reply.add_special_tokens is not False
+        if whole:
+            return text_ids(prompt, tokenizer, context, "prompt", add_bos=add_bos)
+        check_bytes(prompt, tokenizer, context, "prompt")
+        return tokenizer.encode(prompt, add_bos=add_bos)
     ids = [part for part in prompt if isinstance(part, int)]
     check_ids("prompt", ids, loaded.tokenizer.vocab_size)
     return ids
@@ -123,7 +165,10 @@ def check_length(text: str, tokenizer: Tokenizer, context: int, param: str) -> N
 
 
 def make_engine_request(
-    ids: Sequence[int], request: GenerateRequest, loaded: Loaded
+    ids: Sequence[int],
+    request: GenerateRequest,
+    loaded: Loaded,
+    grammar: Grammar | None = None,
 ) -> EngineRequest:
     """Return the engine request; sampling must have been checked. Raises InvalidRequest for an
     answer that cannot be as it was asked for."""
@@ -137,12 +182,18 @@ def make_engine_request(
             param="min_tokens",
         )
     stop_ids = eos | frozenset(sampling.stop_token_ids)
+    scores = request.reply.prompt_logprobs is not None or sampling.max_tokens == 0
     return EngineRequest(
         prompt=tuple(ids),
-        sampling=_device_sampling(sampling, stop_ids, loaded.tokenizer),
+        sampling=replace(
+            _device_sampling(sampling, stop_ids, loaded.tokenizer), guided=grammar is not None
+        ),
+        grammar=grammar,
         # At least 1: the engine refuses a prompt that fills the context, with both numbers.
         max_tokens=max(1, room) if sampling.max_tokens is None else sampling.max_tokens,
         stop_ids=stop_ids,
+        score_from=1 if scores and len(ids) > 1 else None,
+        score_tops=request.reply.prompt_logprobs,
         priority=request.priority,
         salt=request.cache_salt,
     )
@@ -163,7 +214,7 @@ def _device_sampling(
         )
     return Sampling(
         **{name: getattr(sampling, name) for name in DEVICE_FIELDS},
-        seed=secrets.randbits(64) if sampling.seed is None else sampling.seed,
+        seed=secrets.randbits(_DRAWN_BITS) if sampling.seed is None else sampling.seed,
         logprobs=sampling.logprobs or 0,
         logit_bias=tuple(sampling.logit_bias.items()),
         allowed=tuple(allowed) or None,

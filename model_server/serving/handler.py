@@ -10,10 +10,15 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from model_server.engine.engine import SequenceUpdate
+from model_server.engine.types import Grammar, RowResult
+from model_server.grammars.constraint import Constraint, constraint_of
+from model_server.loading.loaded import Loaded
 from model_server.serving.admission import Admission, check_method, refusal
 from model_server.serving.detokenizer import Detokenizer
 from model_server.serving.engine_request import (
     check_asker,
+    check_reply,
     check_sampling,
     make_engine_request,
     of_caller,
@@ -30,7 +35,7 @@ from model_server.serving.servables import Servables
 from model_server.text.encoding import INLINE, EncodingThreads
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import caller
-from sax.errors import Internal, InvalidRequest, SaxError
+from sax.errors import Internal, InvalidRequest, SaxError, UnsupportedParameter
 from sax.types import GenerateRequest, Message, SamplingParams, TokenChunk
 
 GENERATE, GENERATE_STREAM, SCORE = "lm.generate", "lm.generate_stream", "lm.score"
@@ -65,11 +70,13 @@ class Handler:
             loaded = running.servable.loaded
             check_sampling(request.sampling, loaded.ids)
             check_asker(request)
+            check_reply(request, loaded)
             running.limit(request.timeout_s)
-            if is_chat(request.prompt) or _characters(request.prompt) > INLINE:
-                running.follow(asyncio.create_task(self._encode(running, request)))
+            constraint = constraint_of(request.sampling)
+            if constraint or is_chat(request.prompt) or _characters(request.prompt) > INLINE:
+                running.follow(asyncio.create_task(self._encode(running, request, constraint)))
             else:
-                self._submit(running, request, prompt_ids(request.prompt, loaded))
+                self._submit(running, request, prompt_ids(request.prompt, loaded, request))
         except BaseException as exc:
             self._refuse(running, exc)
             raise
@@ -134,10 +141,15 @@ class Handler:
             raise refusal(servable, method)
         return servable
 
-    async def _encode(self, running: RunningRequest, request: GenerateRequest) -> None:
-        """Submit a request with a long prompt. Cancelled with the request, so others never wait."""
+    async def _encode(
+        self, running: RunningRequest, request: GenerateRequest, constraint: Constraint | None
+    ) -> None:
+        """Submit a request with a long prompt or a constraint. Cancelled with the request, so
+        others never wait."""
         try:
-            self._submit(running, request, await self._prompt_ids(request.prompt, running.servable))
+            grammar = constraint and await compiled(constraint, running.servable.loaded)
+            ids = await self._prompt_ids(request.prompt, running.servable, request)
+            self._submit(running, request, ids, grammar)
         except SaxError as error:
             self.admission.refused(error)
             running.fail(error)
@@ -146,25 +158,48 @@ class Handler:
             running.fail(Internal("internal error; the server's log has the details"))
 
     def _submit(
-        self, running: RunningRequest, request: GenerateRequest, ids: Sequence[int]
+        self,
+        running: RunningRequest,
+        request: GenerateRequest,
+        ids: Sequence[int],
+        grammar: Grammar | None = None,
     ) -> None:
         loaded = running.servable.loaded
-        own_text = is_chat(request.prompt)
-        running.expect(Detokenizer(loaded.tokenizer, ids, request.sampling, own_text=own_text))
-        asked = make_engine_request(ids, request, loaded)
+        asked = make_engine_request(ids, request, loaded, grammar)
         sharing = loaded.runner.limits.prefix_cache
         engine_request = of_caller(asked, caller(), request.account, sharing)
-        if self._remote_prefill is None or not self._remote_prefill.take(running, engine_request):
+        running.expect(
+            Detokenizer(
+                loaded.tokenizer,
+                ids,
+                request.sampling,
+                request.reply,
+                own_text=is_chat(request.prompt),
+                seed=engine_request.sampling.seed,
+            )
+        )
+        if not engine_request.max_tokens and engine_request.score_from is None:
+            # The only token of a prompt: nothing to compute. Later, as a step's result would be.
+            done = SequenceUpdate(0, RowResult(), "length")
+            asyncio.get_running_loop().call_soon(running.receive, done)
+            return
+        # A server that prefills would choose the first token without the grammar.
+        remote = self._remote_prefill if grammar is None else None
+        if remote is None or not remote.take(running, engine_request):
             running.submit(engine_request)
 
     def _refuse(self, running: RunningRequest, exc: BaseException) -> None:
         self.admission.refused(exc)
         running.refuse(exc)
 
-    async def _prompt_ids(self, asked: Prompt, servable: LmServable) -> list[int]:
+    async def _prompt_ids(
+        self, asked: Prompt, servable: LmServable, request: GenerateRequest | None = None
+    ) -> list[int]:
         loaded = servable.loaded
         prompt = await rendered(asked, loaded)
-        return await self._encoding.run(_characters(prompt), lambda: prompt_ids(prompt, loaded))
+        return await self._encoding.run(
+            _characters(prompt), lambda: prompt_ids(prompt, loaded, request)
+        )
 
     async def _score(
         self, model_id: str, prefix: str, suffix: str, account: str, timeout_s: float | None
@@ -178,7 +213,7 @@ class Handler:
             ids, target = await self._encoding.run(
                 len(prefix) + len(suffix), lambda: scored_ids(asked, suffix, loaded)
             )
-            _check_scorable(ids, target)
+            check_scorable(ids, target)
             check_rows((*ids, *target), loaded.vocab, loaded.tokenizer)
             asked_for = score_engine_request(ids, target)
             sharing = loaded.runner.limits.prefix_cache
@@ -192,6 +227,16 @@ class Handler:
             running.cancel()
 
 
+async def compiled(constraint: Constraint, loaded: Loaded) -> Grammar:
+    """Return the compiled constraint. Raises as `GrammarCompiler.compile`."""
+    if loaded.grammars is None:
+        raise UnsupportedParameter(
+            f"{constraint.field} is not supported by this model: leave it out",
+            param=constraint.field,
+        )
+    return await loaded.grammars.compile(constraint)
+
+
 def _settle(outcome: asyncio.Future[float], chunk: TokenChunk | SaxError) -> None:
     if outcome.done():
         return
@@ -201,7 +246,8 @@ def _settle(outcome: asyncio.Future[float], chunk: TokenChunk | SaxError) -> Non
         outcome.set_result(chunk.score)
 
 
-def _check_scorable(prefix: Sequence[int], suffix: Sequence[int]) -> None:
+def check_scorable(prefix: Sequence[int], suffix: Sequence[int]) -> None:
+    """Raise InvalidRequest for a prefix or a suffix without tokens."""
     if not prefix:
         raise InvalidRequest(
             "prefix is empty and this model has no start token: send a prefix of one token or more",

@@ -25,6 +25,8 @@ from model_server.engine.failure import as_load_error
 from model_server.engine.timing.watchdog import OnHang
 from model_server.engine.types import RowResult
 from model_server.loading.loaded import Loaded
+from model_server.serving.embed_servable import EmbedServable
+from model_server.serving.gradient_queue import GradientQueue
 from model_server.serving.method_stats import MethodStats
 from sax.errors import NotLoaded, ReplicaLost
 from sax.memory_parts import MemoryParts
@@ -54,6 +56,9 @@ class LmServable:
         self._engine = Engine(
             loaded.runner, self._deliver, loaded.step_times, loaded.step_limit_s, on_hang
         )
+        # Beside generating; None: it was not published for that.
+        self.embedder = loaded.embedder and EmbedServable(model_id, loaded.embedder)
+        self.gradients = loaded.gradients and GradientQueue(model_id, loaded.gradients)
         if loaded.note:
             logger.warning("%s: %s", model_id, loaded.note)
 
@@ -138,7 +143,9 @@ class LmServable:
         return self._engine.stats()
 
     async def close(self, drain_s: float) -> None:
-        await asyncio.to_thread(self._engine.drain, drain_s)
+        beside = [each for each in (self.embedder, self.gradients) if each is not None]
+        closing = (each.close(drain_s) for each in beside)
+        await asyncio.gather(asyncio.to_thread(self._engine.drain, drain_s), *closing)
         # The engine ends what still runs as "cancelled", and those updates arrive before this
         # call returns, so no caller is left waiting.
         await asyncio.to_thread(self._engine.close)

@@ -52,6 +52,8 @@ class RemotePrefill:
         disaggregation = running.servable.loaded.disaggregation
         if disaggregation is None or not disaggregation.transfers.takes:
             return False
+        if engine_request.score_from is not None:
+            return False  # the scores are made with the keys and values
         if not is_remote(len(engine_request.prompt), running.servable.loaded.runner.limits):
             return False
         server = self._servers.choose(running.servable.model_id)

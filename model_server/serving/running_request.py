@@ -133,7 +133,7 @@ class RunningRequest:
         if self._answer is None:
             score = math.fsum(update.result.target_logprobs)
             return TokenChunk("", finish_reason=update.finish, score=score)
-        if self._first_s is None:
+        if self._first_s is None and update.result.token is not None:
             self._first_s = time.monotonic()
             self._metrics.first_token(self.servable.model_id, self._first_s - self._began_s)
             self._answer.cached_tokens = update.cached

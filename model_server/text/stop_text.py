@@ -15,25 +15,31 @@ class StopText:
     character, the longest one does.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
+        """include: the text ends with the stop string, not before it."""
+        self._include = include
         self._matchers = [_Matcher(stop) for stop in stops]
         self._firsts = frozenset(stop[0] for stop in stops)
         self._held = ""
-        self.matched = False
+        self.found: str | None = None  # the stop string that ended the text
+
+    @property
+    def matched(self) -> bool:
+        return self.found is not None
 
     def push(self, piece: str) -> str:
         """Return the text that is safe to send now; "" after a match."""
         if not self._matchers:
             return piece
-        if self.matched:
+        if self.found is not None:
             return ""
         if not self._held and self._firsts.isdisjoint(piece):
             return piece
         text = self._held + piece
         for end, character in enumerate(piece, start=len(self._held) + 1):
             if found := self._longest_match(character):
-                self.matched, self._held = True, ""
-                return text[: end - found]
+                self.found, self._held = found, ""
+                return text[: end if self._include else end - len(found)]
         safe = len(text) - max(matcher.length for matcher in self._matchers)
         self._held = text[safe:]
         return text[:safe]
@@ -43,12 +49,12 @@ class StopText:
         held, self._held = self._held, ""
         return held
 
-    def _longest_match(self, character: str) -> int:
-        longest = 0
-        for matcher in self._matchers:
-            if matcher.push(character):
-                longest = max(longest, len(matcher.stop))
-        return longest
+    def _longest_match(self, character: str) -> str:
+        return max(
+            [matcher.stop for matcher in self._matchers if matcher.push(character)],
+            key=len,
+            default="",
+        )
 
 
 class _Matcher:

@@ -40,6 +40,11 @@ class Tokenizer(Protocol):
     def eos_ids(self) -> frozenset[int]: ...
 
     @property
+    def control_ids(self) -> frozenset[int]:
+        """Tokens that stand for no text."""
+        ...
+
+    @property
     def longest_token(self) -> int:
         """Bytes of the longest token, or more: no text of n tokens is longer than n of it."""
         ...
@@ -71,8 +76,11 @@ class Tokenizer(Protocol):
         """Return one token as bytes, control tokens included; b"" outside the vocabulary."""
         ...
 
-    def decoder(self, after: Sequence[int] = ()) -> IncrementalDecoder:
-        """Return a decoder for ids that follow `after` in one text."""
+    def decoder(self, after: Sequence[int] = (), *, control: bool = False) -> IncrementalDecoder:
+        """Return a decoder for ids that follow `after` in one text.
+
+        control: control tokens are written out.
+        """
         ...
 
 
@@ -120,6 +128,10 @@ class HfTokenizer:
         return self._bytes.size
 
     @property
+    def control_ids(self) -> frozenset[int]:
+        return frozenset(self._bytes.control)
+
+    @property
     def longest_token(self) -> int:
         return self._bytes.longest
 
@@ -142,6 +154,18 @@ class HfTokenizer:
         ids = self._ids(self._start, text)
         return [*self._frame[0], *ids, *self._frame[1]]
 
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Return the ids of two texts with the post-processor's tokens around and between them."""
+        before, between, after = self._pair_frame
+        ids = (self._ids(self._start, text) for text in (first, second))
+        return [*before, *next(ids), *between, *next(ids), *after]
+
+    @property
+    def separator(self) -> int | None:
+        """The token that ends the first text of a pair; None: there is none."""
+        between = self._pair_frame[1]
+        return between[0] if between else None
+
     def encode_chat(self, rendered: str) -> list[int]:
         """Return the ids of a rendered chat; text marked by `ControlTokens.guard` stays text."""
         ids: list[int] = []
@@ -163,8 +187,9 @@ class HfTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         return self._bytes.bytes_of(token_id)
 
-    def decoder(self, after: Sequence[int] = ()) -> IncrementalDecoder:
-        decoder = Utf8Decoder(self._bytes.text_bytes, strip_left=self._bytes.strip_left)
+    def decoder(self, after: Sequence[int] = (), *, control: bool = False) -> IncrementalDecoder:
+        bytes_of = self._bytes.bytes_of if control else self._bytes.text_bytes
+        decoder = Utf8Decoder(bytes_of, strip_left=self._bytes.strip_left)
         decoder.follow(after)
         return decoder
 
@@ -180,6 +205,21 @@ class HfTokenizer:
         if not text:
             return framed.ids, []
         return framed.ids[: text[0]], framed.ids[text[-1] + 1 :]
+
+    @cached_property
+    def _pair_frame(self) -> tuple[list[int], list[int], list[int]]:
+        """The ids that the post-processor puts before, between and after two texts."""
+        framed = self._start.encode("a", "a", add_special_tokens=True)
+        special = framed.special_tokens_mask
+        text = [place for place, each in enumerate(special) if not each]
+        half = len(text) // 2  # both texts have the same ids
+        if not half:
+            return framed.ids, [], []
+        return (
+            framed.ids[: text[0]],
+            framed.ids[text[half - 1] + 1 : text[half]],
+            framed.ids[text[-1] + 1 :],
+        )
 
     def _control_by_text(self) -> dict[str, _Control]:
         added = self._start.get_added_tokens_decoder()
@@ -244,6 +284,7 @@ class ByteTokenizer:
 
     bos_id: int | None = None
     eos_ids: frozenset[int] = frozenset()
+    control_ids: frozenset[int] = frozenset()
 
     def __init__(self, vocab_size: int) -> None:
         if vocab_size < 256:
@@ -262,6 +303,12 @@ class ByteTokenizer:
     def encode_continuation(self, text: str) -> list[int]:
         return self.encode(text)
 
+    def encode_framed(self, text: str) -> list[int]:
+        return self.encode(text)
+
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        return [*self.encode(first), *self.encode(second)]
+
     def encode_chat(self, rendered: str) -> list[int]:
         return self.encode(rendered)
 
@@ -277,7 +324,7 @@ class ByteTokenizer:
             return b""
         return bytes([token_id]) if token_id < 256 else b" " + _word(token_id - 256)
 
-    def decoder(self, after: Sequence[int] = ()) -> IncrementalDecoder:
+    def decoder(self, after: Sequence[int] = (), *, control: bool = False) -> IncrementalDecoder:
         decoder = Utf8Decoder(self.token_bytes)
         decoder.follow(after)
         return decoder

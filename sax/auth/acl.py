@@ -50,9 +50,9 @@ _NAME = re.compile(r"[A-Za-z0-9_.@:/-]{1,200}")
 _METHOD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 _MOST_NAMES = 1000
 _MOST_METHODS = 100
-# Exactly Saxml's methods: an ACL under a misspelt name would guard nothing.
+# Saxml's methods and our lm.rerank, lm.classify: an ACL under a misspelt name would guard nothing.
 _SAXML_METHODS = {
-    "lm": ("generate", "generate_stream", "score", "embed", "gradient"),
+    "lm": ("generate", "generate_stream", "score", "embed", "gradient", "rerank", "classify"),
     "am": ("recognize",),
     "mm": ("generate",),
     "vm": (

@@ -22,6 +22,10 @@ options of `sax generate` and `sax chat`.
   penalty counts the prompt too.
 - Contradictions are refused: a `min_tokens` above `max_tokens` or above what the context has room
   for, `allowed_token_ids` of which the other fields forbid every one.
+- `json_schema`, `json_object`, `regex`, `choice`, `grammar` and `structural_tag` say what the
+  answer must be; one of them at most, and neither `ignore_eos` nor `min_tokens` beside it. Over
+  HTTP they are `response_format`, `structured_outputs` and `guided_*`. An answer that `max_tokens`
+  cuts is not whole.
 - `eos_id` of Saxml's extra inputs is `stop_sequence` and replaces the model's own end tokens.
 """
 
@@ -56,7 +60,7 @@ def _line(name: str, row: SamplingRow) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-_NOT_SAXML = (Kind.TEXTS, Kind.BIASES)
+_NOT_SAXML = (Kind.TEXT, Kind.TEXTS, Kind.BIASES)
 
 
 def _range(row: RequestField) -> str:

@@ -12,8 +12,9 @@ from sax.cli.commands.acls import getacl, setacl, token
 from sax.cli.commands.history import events, rollback, versions
 from sax.cli.commands.listing import ls, status
 from sax.cli.commands.publishing import publish, unpublish, update
-from sax.cli.commands.requests import chat, custom, embed, generate
+from sax.cli.commands.requests import chat, custom, generate
 from sax.cli.commands.saxutil import register as register_saxutil
+from sax.cli.commands.vectors import classify, embed, gradient, rerank
 from sax.cli.commands.wait import wait, watch
 from sax.cli.failure import ReportingGroup, report_bug
 from sax.cli.local.demo import demo
@@ -87,6 +88,9 @@ for command in (
     generate,
     chat,
     embed,
+    rerank,
+    classify,
+    gradient,
     custom,
     token,
     getacl,

@@ -15,6 +15,7 @@ from sax.fields.sampling import SAMPLING, UNCHANGED, SamplingParams, SamplingRow
 
 _OPTIONS = {name: row for name, row in SAMPLING.items() if row.cli}
 _TYPES: dict[Kind, Any] = {
+    Kind.TEXT: str,
     Kind.FLAG: bool,
     Kind.INTEGER: int,
     Kind.NUMBER: float,

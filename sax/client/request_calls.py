@@ -11,7 +11,18 @@ from sax.client.attempts import ANY_ROUTE, Route
 from sax.client.connection import ModelServerConnection
 from sax.client.locator import Locator
 from sax.proto import custom_pb2, lm_pb2, tokens_pb2
-from sax.types import Embedded, EmbedInput, GenerateRequest, Message, TokenChunk
+from sax.types import (
+    Classified,
+    Embedded,
+    EmbedInput,
+    GenerateRequest,
+    Gradients,
+    Message,
+    PairScores,
+    Ranked,
+    TokenChunk,
+    ranked,
+)
 from sax.wire import codec
 from sax.wire.extra_inputs import ExtraInputs
 
@@ -26,8 +37,11 @@ class _Method(NamedTuple, Generic[Reply]):
 _TOKENIZE = _Method("/sax.tokens.TokenService/Tokenize", tokens_pb2.TokenizeResponse)
 _SCORE = _Method("/sax.server.lm.LMService/Score", lm_pb2.ScoreResponse)
 _EMBED = _Method("/sax.tokens.TokenService/Embed", tokens_pb2.EmbedResponse)
+_SCORE_PAIRS = _Method("/sax.tokens.TokenService/ScorePairs", tokens_pb2.ScorePairsResponse)
+_CLASSIFY = _Method("/sax.tokens.TokenService/Classify", tokens_pb2.ClassifyResponse)
 _CUSTOM = _Method("/sax.server.custom.CustomService/Custom", custom_pb2.CustomResponse)
 _SAXML_EMBED = _Method("/sax.server.lm.LMService/Embed", lm_pb2.EmbedResponse)
+_GRADIENT = _Method("/sax.server.lm.LMService/Gradient", lm_pb2.GradientResponse)
 _SAXML_GENERATE = _Method("/sax.server.lm.LMService/Generate", lm_pb2.GenerateResponse)
 _SAXML_STREAM = _Method("/sax.server.lm.LMService/GenerateStream", lm_pb2.GenerateStreamResponse)
 
@@ -88,21 +102,74 @@ class RequestCalls:
         return [*reply.logp]
 
     async def embed(
-        self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
+        self,
+        model_id: str,
+        inputs: Sequence[EmbedInput],
+        timeout_s: float | None = None,
+        *,
+        dimensions: int = 0,
+        prompt_name: str = "",
     ) -> list[list[float]]:
         """Return the vector of each input, given as text or token ids.
 
+        dimensions: of a vector, of a model that offers smaller ones; 0: its own. prompt_name: of
+        the model's prompts, to go before each text.
+
         Raises PromptTooLong for an input longer than the model's context, InvalidRequest for a
-        model without embeddings.
+        model without embeddings, UnsupportedParameter for dimensions or a prompt it does not have.
         """
-        return (await self.embed_counted(model_id, inputs, timeout_s)).vectors
+        found = await self.embed_counted(
+            model_id, inputs, timeout_s, dimensions=dimensions, prompt_name=prompt_name
+        )
+        return found.vectors
 
     async def embed_counted(
-        self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
+        self,
+        model_id: str,
+        inputs: Sequence[EmbedInput],
+        timeout_s: float | None = None,
+        *,
+        dimensions: int = 0,
+        prompt_name: str = "",
     ) -> Embedded:
         """Like `embed`, with the number of input tokens."""
-        request = codec.encode_embed(model_id, inputs)
+        request = codec.encode_embed(model_id, inputs, dimensions, prompt_name)
         return codec.decode_embedded(await self._call(_EMBED, model_id, request, timeout_s))
+
+    async def classify(
+        self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
+    ) -> Classified:
+        """Return a classifier's score per label of each input, given as text or token ids."""
+        request = codec.encode_classify(model_id, inputs)
+        return codec.decode_classified(await self._call(_CLASSIFY, model_id, request, timeout_s))
+
+    async def score_pairs(
+        self,
+        model_id: str,
+        first: Sequence[str],
+        second: Sequence[str],
+        timeout_s: float | None = None,
+    ) -> PairScores:
+        """Return how well each second text goes with its first one, by a cross encoder, or by the
+        cosine of an embedding model's vectors.
+
+        first: one text for all, or as many as `second`.
+        """
+        request = codec.encode_pairs(model_id, first, second)
+        reply = await self._call(_SCORE_PAIRS, model_id, request, timeout_s)
+        return codec.decode_pair_scores(reply)
+
+    async def rerank(
+        self,
+        model_id: str,
+        query: str,
+        documents: Sequence[str],
+        top_n: int | None = None,
+        timeout_s: float | None = None,
+    ) -> list[Ranked]:
+        """Return the documents that go best with a query, best first; all without `top_n`."""
+        found = await self.score_pairs(model_id, [query], documents, timeout_s)
+        return ranked(found.scores, top_n)
 
     async def custom(
         self,
@@ -135,6 +202,22 @@ class RequestCalls:
         request = codec.encode_embed_question(model_id, text, extra_inputs)
         reply = await self._call(_SAXML_EMBED, model_id, request, timeout_s, route)
         return [*reply.embedding]
+
+    async def gradient(
+        self,
+        model_id: str,
+        prefix: str,
+        suffix: str,
+        extra_inputs: ExtraInputs | None = None,
+        timeout_s: float | None = None,
+        *,
+        route: Route = ANY_ROUTE,
+    ) -> Gradients:
+        """Saxml's LMService.Gradient: the log-probability of a suffix after a prefix, and the
+        gradients of the loss of both with respect to the tensors the model was published for."""
+        request = codec.encode_gradient(model_id, prefix, suffix, extra_inputs)
+        reply = await self._call(_GRADIENT, model_id, request, timeout_s, route)
+        return codec.decode_gradients(reply)
 
     async def saxml_generate(
         self,

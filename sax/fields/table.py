@@ -8,7 +8,14 @@ field of one request can delay the requests of others.
 from __future__ import annotations
 
 from sax.fields.field import Kind, RequestField, RequestRoute
-from sax.fields.sampling import INT32, MOST_LOGPROBS, MOST_PRIORITY, SAMPLING, SamplingRow
+from sax.fields.sampling import (
+    INT32,
+    MOST_LOGPROBS,
+    MOST_PRIORITY,
+    SAMPLING,
+    SCHEMA_BYTES,
+    SamplingRow,
+)
 
 MODEL_BYTES = 200  # of a model's name: part of file names, labels and every log line
 MODEL_PATH_BYTES = 400
@@ -30,10 +37,16 @@ FIELD_NAME_BYTES = 128
 
 _INT32, _INT64 = INT32, 2**63 - 1
 _OPENAI = (RequestRoute.CHAT, RequestRoute.COMPLETIONS)
-_V1 = (*_OPENAI, RequestRoute.EMBEDDINGS)
+_SCORES = (RequestRoute.RERANK, RequestRoute.SCORE, RequestRoute.CLASSIFY)
+_V1 = (*_OPENAI, RequestRoute.EMBEDDINGS, *_SCORES)
 _OURS = (RequestRoute.STREAM,)
 _CHATS = (RequestRoute.CHAT, RequestRoute.STREAM, RequestRoute.TOKENIZE)
-_SAXML = (RequestRoute.LM_GENERATE, RequestRoute.LM_SCORE, RequestRoute.LM_EMBED)
+_SAXML = (
+    RequestRoute.LM_GENERATE,
+    RequestRoute.LM_SCORE,
+    RequestRoute.LM_EMBED,
+    RequestRoute.LM_GRADIENT,
+)
 _PUBLISHED = (RequestRoute.PUBLISH, RequestRoute.UPDATE)
 _SPECS = (*_PUBLISHED, RequestRoute.ADMIN_PUBLISH)
 _NAMED = (
@@ -75,6 +88,8 @@ _NAMES = (
         *_OURS,
         RequestRoute.TOKENIZE,
         RequestRoute.EMBED,
+        RequestRoute.SCORE_PAIRS,
+        RequestRoute.CLASSES,
         *_SAXML,
         RequestRoute.CUSTOM,
     ),
@@ -96,14 +111,21 @@ _QUESTIONS = (
     _many(
         "input",
         Kind.PROMPTS,
-        *(RequestRoute.EMBEDDINGS, RequestRoute.EMBED),
+        *(RequestRoute.EMBEDDINGS, RequestRoute.EMBED, RequestRoute.CLASSIFY, RequestRoute.CLASSES),
         count=2048,  # OpenAI's own limit
         bytes=TEXT_BYTES,
         tokens=TOKEN_IDS,
     ),
-    _text("query", TEXT_BYTES, RequestRoute.GENERATE),
+    _text("query", TEXT_BYTES, RequestRoute.GENERATE, RequestRoute.RERANK),
+    # A text, or an object with one field `text`
+    _many("documents", Kind.TEXTS, RequestRoute.RERANK, count=2048, bytes=TEXT_BYTES, values=2),
+    _many("text_1", Kind.TEXTS, RequestRoute.SCORE, count=2048, bytes=TEXT_BYTES),
+    _many("text_2", Kind.TEXTS, RequestRoute.SCORE, count=2048, bytes=TEXT_BYTES),
+    _many("first", Kind.TEXTS, RequestRoute.SCORE_PAIRS, count=2048, bytes=TEXT_BYTES),
+    _many("second", Kind.TEXTS, RequestRoute.SCORE_PAIRS, count=2048, bytes=TEXT_BYTES),
     _text("text", TEXT_BYTES, RequestRoute.LM_GENERATE, RequestRoute.LM_EMBED),
-    _text("prefix", TEXT_BYTES, RequestRoute.LM_SCORE),
+    _text("prefix", TEXT_BYTES, RequestRoute.LM_SCORE, RequestRoute.LM_GRADIENT),
+    _text("suffix", TEXT_BYTES, RequestRoute.LM_GRADIENT),
     _many("suffix", Kind.TEXTS, RequestRoute.LM_SCORE, count=1024, bytes=TEXT_BYTES),
     _text("request", 32 << 20, RequestRoute.CUSTOM),  # pictures and sound, not only text
     _text("method_name", LABEL_BYTES, RequestRoute.CUSTOM),
@@ -120,8 +142,16 @@ def _sampling(name: str, row: SamplingRow) -> list[RequestField]:
 
 _SAMPLING = (
     *(each for name, row in SAMPLING.items() for each in _sampling(name, row)),
+    # 256: values of an entry of a schema
+    *(
+        _many(name, Kind.MAP, *_OPENAI, count=32, bytes=SCHEMA_BYTES, values=256)
+        for name in ("response_format", "structured_outputs", "guided_json")
+    ),
+    _text("guided_regex", SAMPLING["regex"].bytes or 0, *_OPENAI),
+    _many("guided_choice", Kind.TEXTS, *_OPENAI, count=1024, bytes=1024),
+    _text("guided_grammar", SCHEMA_BYTES, *_OPENAI),
     _integer("n", 1, 8, *_OPENAI),
-    _integer("best_of", 1, _INT32, RequestRoute.COMPLETIONS),
+    _integer("best_of", 1, 20, RequestRoute.COMPLETIONS),  # OpenAI's own limit
     _integer("max_completion_tokens", 1, _INT32, RequestRoute.CHAT),
     _integer("priority", -MOST_PRIORITY, MOST_PRIORITY, *_OPENAI, *_OURS),
     # Seconds, waiting included; the X-Request-Timeout header has the same bounds on every route
@@ -143,8 +173,21 @@ _REPLIES = (
     _flag("logprobs", RequestRoute.CHAT),
     _integer("logprobs", 0, MOST_LOGPROBS, RequestRoute.COMPLETIONS),
     _integer("top_logprobs", 0, MOST_LOGPROBS, RequestRoute.CHAT),
+    _integer("prompt_logprobs", 0, MOST_LOGPROBS, *_OPENAI, *_OURS),
+    _flag("echo", RequestRoute.COMPLETIONS, *_OURS),
+    _flag("return_token_ids", *_OPENAI, *_OURS),
+    _flag("return_tokens_as_token_ids", *_OPENAI),
+    _integer("truncate_prompt_tokens", -1, _INT32, *_OPENAI, *_OURS),
+    _flag("add_special_tokens", *_OPENAI, *_OURS),
+    _flag("skip_special_tokens", *_OPENAI, *_OURS),
+    _flag("spaces_between_special_tokens", *_OPENAI),
+    _flag("include_stop_str_in_output", *_OPENAI, *_OURS),
     _text("encoding_format", 16, RequestRoute.EMBEDDINGS),
     _integer("dimensions", 1, _INT32, RequestRoute.EMBEDDINGS),
+    _integer("dimensions", 0, _INT32, RequestRoute.EMBED),
+    _text("prompt_name", LABEL_BYTES, RequestRoute.EMBEDDINGS, RequestRoute.EMBED),
+    _integer("top_n", 1, _INT32, RequestRoute.RERANK),
+    _flag("return_documents", RequestRoute.RERANK),
 )
 _LABELS = (
     _text("user", LABEL_BYTES, *_V1),

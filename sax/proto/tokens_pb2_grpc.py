@@ -49,6 +49,16 @@ class TokenServiceStub(object):
                 request_serializer=sax_dot_proto_dot_tokens__pb2.EmbedRequest.SerializeToString,
                 response_deserializer=sax_dot_proto_dot_tokens__pb2.EmbedResponse.FromString,
                 _registered_method=True)
+        self.ScorePairs = channel.unary_unary(
+                '/sax.tokens.TokenService/ScorePairs',
+                request_serializer=sax_dot_proto_dot_tokens__pb2.ScorePairsRequest.SerializeToString,
+                response_deserializer=sax_dot_proto_dot_tokens__pb2.ScorePairsResponse.FromString,
+                _registered_method=True)
+        self.Classify = channel.unary_unary(
+                '/sax.tokens.TokenService/Classify',
+                request_serializer=sax_dot_proto_dot_tokens__pb2.ClassifyRequest.SerializeToString,
+                response_deserializer=sax_dot_proto_dot_tokens__pb2.ClassifyResponse.FromString,
+                _registered_method=True)
 
 
 class TokenServiceServicer(object):
@@ -72,6 +82,18 @@ class TokenServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ScorePairs(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Classify(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TokenServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -89,6 +111,16 @@ def add_TokenServiceServicer_to_server(servicer, server):
                     servicer.Embed,
                     request_deserializer=sax_dot_proto_dot_tokens__pb2.EmbedRequest.FromString,
                     response_serializer=sax_dot_proto_dot_tokens__pb2.EmbedResponse.SerializeToString,
+            ),
+            'ScorePairs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ScorePairs,
+                    request_deserializer=sax_dot_proto_dot_tokens__pb2.ScorePairsRequest.FromString,
+                    response_serializer=sax_dot_proto_dot_tokens__pb2.ScorePairsResponse.SerializeToString,
+            ),
+            'Classify': grpc.unary_unary_rpc_method_handler(
+                    servicer.Classify,
+                    request_deserializer=sax_dot_proto_dot_tokens__pb2.ClassifyRequest.FromString,
+                    response_serializer=sax_dot_proto_dot_tokens__pb2.ClassifyResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -172,6 +204,60 @@ class TokenService(object):
             '/sax.tokens.TokenService/Embed',
             sax_dot_proto_dot_tokens__pb2.EmbedRequest.SerializeToString,
             sax_dot_proto_dot_tokens__pb2.EmbedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ScorePairs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sax.tokens.TokenService/ScorePairs',
+            sax_dot_proto_dot_tokens__pb2.ScorePairsRequest.SerializeToString,
+            sax_dot_proto_dot_tokens__pb2.ScorePairsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Classify(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sax.tokens.TokenService/Classify',
+            sax_dot_proto_dot_tokens__pb2.ClassifyRequest.SerializeToString,
+            sax_dot_proto_dot_tokens__pb2.ClassifyResponse.FromString,
             options,
             channel_credentials,
             insecure,

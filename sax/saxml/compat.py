@@ -182,8 +182,20 @@ class LanguageModel:
             self._model_id, text, options.extra_inputs, options.timeout_s, route=self._route
         )
 
-    def Gradient(self, prefix: str, suffix: str, options: ModelOptions | None = None) -> NoReturn:
-        raise _unserved("LM().Gradient")
+    def Gradient(
+        self, prefix: str, suffix: str, options: ModelOptions | None = None
+    ) -> tuple[list[float], dict[str, list[float]]]:
+        """Return the scores and the gradients, each flattened, by the names of their tensors."""
+        options = options or ModelOptions()
+        found = _client(self._model_id).gradient(
+            self._model_id,
+            prefix,
+            suffix,
+            options.extra_inputs,
+            options.timeout_s,
+            route=self._route,
+        )
+        return found.score, dict(found.gradients)
 
 
 class CustomModel:

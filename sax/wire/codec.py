@@ -9,11 +9,21 @@ from __future__ import annotations
 from sax.wire.chips import decode_chip, decode_topology, encode_chip, encode_topology
 from sax.wire.custom import encode_custom
 from sax.wire.embed import (
+    decode_classified,
+    decode_classify,
     decode_embed,
     decode_embedded,
+    decode_gradients,
+    decode_pair_scores,
+    encode_classified,
+    encode_classify,
     encode_embed,
     encode_embed_question,
     encode_embedded,
+    encode_gradient,
+    encode_gradients,
+    encode_pair_scores,
+    encode_pairs,
 )
 from sax.wire.extra_inputs import (
     encode_extra_inputs,
@@ -54,6 +64,16 @@ from sax.wire.tokens import (
 )
 
 __all__ = [
+    "encode_pairs",
+    "encode_pair_scores",
+    "encode_gradients",
+    "encode_gradient",
+    "encode_classify",
+    "encode_classified",
+    "decode_pair_scores",
+    "decode_gradients",
+    "decode_classify",
+    "decode_classified",
     "decode_chip",
     "decode_chunk",
     "decode_embed",

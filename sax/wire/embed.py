@@ -1,20 +1,49 @@
-"""Codec for embeddings in our TokenService and Saxml's LMService."""
+"""Codec for embeddings, pairs, classes and gradients: our TokenService and Saxml's LMService."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from sax.errors import InvalidRequest
 from sax.proto import lm_pb2, tokens_pb2
-from sax.types import Embedded, EmbedInput
+from sax.types import Classified, Embedded, EmbedInput, Gradients, PairScores
 from sax.wire.extra_inputs import ExtraInputs, encode_extra_inputs
 
 
-def encode_embed(model_id: str, inputs: Sequence[EmbedInput]) -> tokens_pb2.EmbedRequest:
+def encode_embed(
+    model_id: str, inputs: Sequence[EmbedInput], dimensions: int = 0, prompt_name: str = ""
+) -> tokens_pb2.EmbedRequest:
     """Encode texts or token ids to embed. Raises InvalidRequest naming the input."""
-    msg = tokens_pb2.EmbedRequest(model_key=model_id)
+    try:
+        msg = tokens_pb2.EmbedRequest(
+            model_key=model_id, dimensions=dimensions, prompt_name=prompt_name
+        )
+    except (TypeError, ValueError) as exc:
+        raise InvalidRequest(f"dimensions or prompt_name cannot be sent: {exc}") from exc
+    _put_inputs(msg.inputs, inputs)
+    return msg
+
+
+def decode_embed(msg: tokens_pb2.EmbedRequest) -> tuple[str, list[EmbedInput], int, str]:
+    """Return the model, the inputs, the dimensions and the name of the prompt."""
+    return msg.model_key, _inputs(msg.inputs), msg.dimensions, msg.prompt_name
+
+
+def encode_classify(model_id: str, inputs: Sequence[EmbedInput]) -> tokens_pb2.ClassifyRequest:
+    """Encode texts or token ids to classify. Raises InvalidRequest naming the input."""
+    msg = tokens_pb2.ClassifyRequest(model_key=model_id)
+    _put_inputs(msg.inputs, inputs)
+    return msg
+
+
+def decode_classify(msg: tokens_pb2.ClassifyRequest) -> tuple[str, list[EmbedInput]]:
+    return msg.model_key, _inputs(msg.inputs)
+
+
+def _put_inputs(fields: Any, inputs: Sequence[EmbedInput]) -> None:
     for index, each in enumerate(inputs):
-        part = msg.inputs.add()
+        part = fields.add()
         try:
             if isinstance(each, str):
                 part.text = each
@@ -23,14 +52,66 @@ def encode_embed(model_id: str, inputs: Sequence[EmbedInput]) -> tokens_pb2.Embe
                 part.tokens.ids.extend(each)
         except (TypeError, ValueError) as exc:
             raise InvalidRequest(f"input {index} cannot be sent: {exc}", param="input") from exc
+
+
+def _inputs(fields: Iterable[tokens_pb2.EmbedInput]) -> list[EmbedInput]:
+    return [tuple(part.tokens.ids) if part.HasField("tokens") else part.text for part in fields]
+
+
+def encode_classified(classified: Classified) -> tokens_pb2.ClassifyResponse:
+    msg = tokens_pb2.ClassifyResponse(
+        labels=classified.labels, prompt_tokens=classified.prompt_tokens
+    )
+    for scores in classified.scores:
+        msg.scores.add().values.extend(scores)
     return msg
 
 
-def decode_embed(msg: tokens_pb2.EmbedRequest) -> tuple[str, list[EmbedInput]]:
-    inputs: list[EmbedInput] = [
-        tuple(part.tokens.ids) if part.HasField("tokens") else part.text for part in msg.inputs
-    ]
-    return msg.model_key, inputs
+def decode_classified(msg: tokens_pb2.ClassifyResponse) -> Classified:
+    scores = [[*vector.values] for vector in msg.scores]
+    return Classified(tuple(msg.labels), scores, msg.prompt_tokens)
+
+
+def encode_pairs(
+    model_id: str, first: Sequence[str], second: Sequence[str]
+) -> tokens_pb2.ScorePairsRequest:
+    """Encode pairs of texts. Raises InvalidRequest for what is no list of texts."""
+    try:
+        return tokens_pb2.ScorePairsRequest(model_key=model_id, first=first, second=second)
+    except (TypeError, ValueError) as exc:
+        raise InvalidRequest(f"the texts of the pairs cannot be sent: {exc}") from exc
+
+
+def encode_pair_scores(found: PairScores) -> tokens_pb2.ScorePairsResponse:
+    return tokens_pb2.ScorePairsResponse(scores=found.scores, prompt_tokens=found.prompt_tokens)
+
+
+def decode_pair_scores(msg: tokens_pb2.ScorePairsResponse) -> PairScores:
+    return PairScores([*msg.scores], msg.prompt_tokens)
+
+
+def encode_gradient(
+    model_id: str, prefix: str, suffix: str, extra: ExtraInputs | None = None
+) -> lm_pb2.GradientRequest:
+    """Encode Saxml's request for gradients. Raises InvalidRequest."""
+    inputs = encode_extra_inputs(extra or {})
+    try:
+        return lm_pb2.GradientRequest(
+            model_key=model_id, prefix=prefix, suffix=suffix, extra_inputs=inputs
+        )
+    except (TypeError, ValueError) as exc:
+        raise InvalidRequest(f"prefix or suffix cannot be sent: {exc}") from exc
+
+
+def encode_gradients(found: Gradients) -> lm_pb2.GradientResponse:
+    msg = lm_pb2.GradientResponse(score=found.score)
+    for name, values in found.gradients.items():
+        msg.gradients[name].values.extend(values)
+    return msg
+
+
+def decode_gradients(msg: lm_pb2.GradientResponse) -> Gradients:
+    return Gradients([*msg.score], {name: [*each.values] for name, each in msg.gradients.items()})
 
 
 def encode_embedded(embedded: Embedded) -> tokens_pb2.EmbedResponse:

@@ -116,6 +116,8 @@ def _keys(*kinds: Kind) -> dict[str, str]:
 
 
 _EOS_ID = "eos_id"
-_FIELDS = fields_of(RequestRoute.STREAM)
+_FIELDS = dict(fields_of(RequestRoute.STREAM))
+# 0 asks for the scores of a prompt, which no Saxml reply has.
+_FIELDS["max_tokens"] = replace(_FIELDS["max_tokens"], least=1)
 _NUMBERS = _keys(Kind.NUMBER, Kind.INTEGER, Kind.FLAG)
 _TENSORS = _keys(Kind.IDS)

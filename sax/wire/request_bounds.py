@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.sampling import SAMPLING
 from sax.fields.table import field, fields_of
@@ -12,7 +13,9 @@ from sax.proto import common_pb2, custom_pb2, lm_pb2, tokens_pb2
 _STREAM = fields_of(RequestRoute.STREAM)
 _MANY = [name for name, row in SAMPLING.items() if row.count]  # lists and maps
 _EMBED = fields_of(RequestRoute.EMBED)
+_PAIRS = fields_of(RequestRoute.SCORE_PAIRS)
 _SCORE = fields_of(RequestRoute.LM_SCORE)
+_GRADIENT = fields_of(RequestRoute.LM_GRADIENT)
 _CUSTOM = fields_of(RequestRoute.CUSTOM)
 _TEXT = field(RequestRoute.LM_GENERATE, "text")
 _EXTRA = field(RequestRoute.LM_GENERATE, "extra_inputs")
@@ -49,6 +52,17 @@ def check_tokenize(msg: tokens_pb2.TokenizeRequest) -> None:
 
 
 def check_embed(msg: tokens_pb2.EmbedRequest) -> None:
+    """Raise InvalidRequest naming the first field that is out of its bounds."""
+    _EMBED["prompt_name"].check_text(msg.prompt_name)
+    if msg.dimensions < 0:
+        raise InvalidRequest(
+            f"dimensions is {msg.dimensions}: give 1 or more, or 0 for the model's own",
+            param="dimensions",
+        )
+    check_inputs(msg)
+
+
+def check_inputs(msg: tokens_pb2.EmbedRequest | tokens_pb2.ClassifyRequest) -> None:
     """Raise InvalidRequest naming the first field that is too large."""
     _EMBED["model_key"].check_text(msg.model_key)
     row, ids = _EMBED["input"], 0
@@ -59,6 +73,20 @@ def check_embed(msg: tokens_pb2.EmbedRequest) -> None:
             row.check_tokens(ids)
         else:
             row.check_text(each.text, f"input[{index}]")
+
+
+def check_pairs(msg: tokens_pb2.ScorePairsRequest) -> None:
+    """Raise InvalidRequest naming the first field that is too large."""
+    _PAIRS["model_key"].check_text(msg.model_key)
+    _PAIRS["first"].check(msg.first)
+    _PAIRS["second"].check(msg.second)
+
+
+def check_gradient(msg: lm_pb2.GradientRequest) -> None:
+    """Raise InvalidRequest naming the first field that is too large."""
+    for name in ("model_key", "prefix", "suffix"):
+        _GRADIENT[name].check_text(getattr(msg, name))
+    check_extra_inputs(msg.extra_inputs)
 
 
 def check_question(msg: lm_pb2.GenerateRequest | lm_pb2.EmbedRequest) -> None:

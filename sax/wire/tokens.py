@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from google.protobuf.message import Message as ProtoMessage
@@ -16,7 +17,14 @@ from sax.errors import InvalidRequest, SaxError
 from sax.fields.sampling import SAMPLING, UNCHANGED
 from sax.format import without_long_words
 from sax.proto import tokens_pb2
-from sax.types import GenerateRequest, Message, SamplingParams, TokenChunk, TokenLogprob
+from sax.types import (
+    GenerateRequest,
+    Message,
+    ReplyOptions,
+    SamplingParams,
+    TokenChunk,
+    TokenLogprob,
+)
 
 # The fields of the table, by their shape in the message.
 _WIRE = tokens_pb2.Sampling.DESCRIPTOR.fields_by_name
@@ -27,6 +35,8 @@ _NEVER_ABSENT = {name for name in _DEFAULTS if not _WIRE[name].has_presence} - _
 
 Prompt = str | tuple[int, ...] | tuple[Message, ...]
 
+_REPLY = tuple(each.name for each in fields(ReplyOptions))
+_NO_OPTIONS = ReplyOptions()
 _MOST_MS = 2**31 - 1
 
 
@@ -42,6 +52,7 @@ def encode_generate(request_number: int, request: GenerateRequest) -> tokens_pb2
     put_timeout(msg, request.timeout_s)
     _put_prompt(msg, request.prompt)
     _put_sampling(msg.sampling, request.sampling)
+    _put_reply(msg.reply, request.reply)
     return msg
 
 
@@ -51,6 +62,7 @@ def decode_generate(msg: tokens_pb2.Generate, account: str = "") -> GenerateRequ
         model_id=msg.model_key,
         prompt=_decode_prompt(msg),
         sampling=_decode_sampling(msg.sampling),
+        reply=_decode_reply(msg.reply) if msg.HasField("reply") else _NO_OPTIONS,
         request_id=msg.request_id,
         account=msg.account or account,
         priority=msg.priority,
@@ -105,11 +117,25 @@ def put_chunk(msg: tokens_pb2.Chunk, request_number: int, chunk: TokenChunk) -> 
     msg.score = chunk.score
     if chunk.cached_tokens:
         msg.cached_tokens = chunk.cached_tokens
+    if chunk.seed is not None or chunk.prompt_logprobs or chunk.prompt_token_ids:
+        _put_prompt_part(msg, chunk)
+    if isinstance(chunk.stop_reason, str):
+        msg.stop_text = chunk.stop_reason
+    elif chunk.stop_reason is not None:
+        msg.stop_token_id = chunk.stop_reason
+
+
+def _put_prompt_part(msg: tokens_pb2.Chunk, chunk: TokenChunk) -> None:
+    """Put what only the first few chunks of an answer have."""
+    if chunk.seed is not None:
+        msg.seed = chunk.seed
+    msg.prompt_token_ids.extend(chunk.prompt_token_ids)
+    msg.prompt_logprobs.extend(map(_encode_logprob, chunk.prompt_logprobs))
 
 
 def decode_chunk(msg: tokens_pb2.Chunk) -> TokenChunk:
     """Decode a chunk; `decode_failure` reads one that carries a failure."""
-    logprobs = msg.logprobs
+    logprobs, scores, prompt = msg.logprobs, msg.prompt_logprobs, msg.prompt_token_ids
     return TokenChunk(
         msg.text,
         tuple(msg.token_ids[:]),
@@ -119,7 +145,16 @@ def decode_chunk(msg: tokens_pb2.Chunk) -> TokenChunk:
         msg.completion_tokens,
         msg.score,
         msg.cached_tokens,
+        tuple(map(_decode_logprob, scores)) if scores else (),
+        tuple(prompt[:]) if prompt else (),
+        _decode_stop_reason(msg),
+        msg.seed if msg.HasField("seed") else None,
     )
+
+
+def _decode_stop_reason(msg: tokens_pb2.Chunk) -> int | str | None:
+    which = msg.WhichOneof("stop_reason")
+    return getattr(msg, which) if which else None
 
 
 def encode_failure(request_number: int, error: SaxError) -> tokens_pb2.Chunk:
@@ -204,6 +239,18 @@ def _put_sampling(msg: tokens_pb2.Sampling, sampling: SamplingParams) -> None:
             _put(msg, name, value)
 
 
+def _put_reply(msg: tokens_pb2.Reply, reply: ReplyOptions) -> None:
+    if reply == _NO_OPTIONS:
+        return
+    for name in _REPLY:
+        if (value := getattr(reply, name)) is not None:
+            _put(msg, name, value)
+
+
+def _decode_reply(msg: tokens_pb2.Reply) -> ReplyOptions:
+    return ReplyOptions(**{field.name: value for field, value in msg.ListFields()})
+
+
 def _decode_prompt(msg: tokens_pb2.Generate) -> Prompt:
     match msg.WhichOneof("prompt"):
         case "tokens":
@@ -239,6 +286,7 @@ def _encode_logprob(logprob: TokenLogprob) -> tokens_pb2.TokenLogprob:
         logprob=logprob.logprob,
         top=map(_encode_logprob, logprob.top),
         text_offset=logprob.text_offset,
+        rank=logprob.rank,
     )
 
 
@@ -250,4 +298,5 @@ def _decode_logprob(msg: tokens_pb2.TokenLogprob) -> TokenLogprob:
         msg.logprob,
         tuple(map(_decode_logprob, msg.top)),
         msg.text_offset,
+        msg.rank,
     )

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(600)
 MODEL = "/sax/test/spmd"
 FLAGS = ("--slots=2", "--max_context=4096", "--page_size=64", "--cpu_devices=1")
 LONG = SamplingParams(temperature=1.0, seed=1, max_tokens=4000, ignore_eos=True)
-LOST = 75
+LOST, HUNG = 75, 70
 
 
 @pytest.fixture
@@ -83,6 +83,21 @@ def test_a_primary_that_is_killed_takes_the_others_with_it(pair: Gang) -> None:
     assert all(isinstance(error, ReplicaLost) for error in ended), ended
     assert pair.exit_code(1) == LOST
     assert "host 0 (127.0.0.1), the primary, is lost" in pair.logs(1)
+
+
+def test_a_device_that_hangs_ends_the_replica_by_name(tmp_path: Path) -> None:
+    """The other host answers heartbeats all the time: only the watchdog sees that nothing moves."""
+    hangs = tmp_path / "hangs"
+    flags = (*FLAGS, "--step_timeout_seconds=3", "--import=tests.hosts.hung_device")
+    with Gang(tmp_path, *flags, count=2, environment={"SAX_TEST_HANGS": str(hangs)}) as gang:
+        with_model(gang)
+        ended = while_streaming(gang, hangs.touch)
+        assert all(isinstance(error, ReplicaLost) for error in ended), ended
+        assert all("did not finish within" in error.text for error in ended)
+        assert all("host 1 (127.0.0.1)" in error.text for error in ended)
+        assert [gang.exit_code(0), gang.exit_code(1)] == [HUNG, LOST]
+        assert "in _loop" in gang.logs(0)
+        assert "did not finish within" in gang.logs(1)
 
 
 @pytest.mark.slow

@@ -14,22 +14,26 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from sax.errors import (
     ModelExists,
     ModelNotFound,
     SaxError,
     StaleRevision,
+    UnsupportedParameter,
 )
 from sax.names import ModelId
 from sax.scaling import Scaling, settle
 from sax.types import (
+    Classified,
     Embedded,
     EmbedInput,
     Event,
     GenerateRequest,
     Message,
     ModelSpec,
+    PairScores,
     PublishedModel,
     ReplicaStatus,
     SamplingParams,
@@ -40,6 +44,8 @@ from sax.types import (
 from sax.wire.extra_inputs import ExtraInputs, encode_extra_inputs, sampling_from_extra_inputs
 
 LENGTH = 5
+
+Answer = TypeVar("Answer")
 
 
 def published(
@@ -189,9 +195,54 @@ class FakeCell:
                 self.answer_closed.set()
 
     async def embed_counted(
-        self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
+        self,
+        model_id: str,
+        inputs: Sequence[EmbedInput],
+        timeout_s: float | None = None,
+        *,
+        dimensions: int = 0,
+        prompt_name: str = "",
     ) -> Embedded:
+        """The vector of an input of size n is [n, 1/2, -1/4], and of a prompt 7 in front."""
         self.embeds.append((model_id, inputs))
+        sizes = [len(each) + len(prompt_name) for each in inputs]
+
+        def answer() -> Embedded:
+            if dimensions not in (0, 2, 3):
+                raise UnsupportedParameter(
+                    f"dimensions is {dimensions}, but this model's vectors have 3",
+                    param="dimensions",
+                )
+            return Embedded([[float(n), 0.5, -0.25][: dimensions or 3] for n in sizes], sum(sizes))
+
+        return await self._answer(model_id, timeout_s, answer)
+
+    async def classify(
+        self, model_id: str, inputs: Sequence[EmbedInput], timeout_s: float | None = None
+    ) -> Classified:
+        """Inputs of more than two characters are long."""
+        sizes = [len(each) for each in inputs]
+        scores = [[0.25, 0.75] if size > 2 else [0.5, 0.5] for size in sizes]
+        return await self._answer(
+            model_id, timeout_s, lambda: Classified(("short", "long"), scores, sum(sizes))
+        )
+
+    async def score_pairs(
+        self,
+        model_id: str,
+        first: Sequence[str],
+        second: Sequence[str],
+        timeout_s: float | None = None,
+    ) -> PairScores:
+        """A pair scores a hundredth of the product of its lengths."""
+        firsts = [*first] * (len(second) if len(first) == 1 else 1)
+        scores = [len(a) * len(b) / 100 for a, b in zip(firsts, second, strict=True)]
+        tokens = sum(map(len, (*firsts, *second)))
+        return await self._answer(model_id, timeout_s, lambda: PairScores(scores, tokens))
+
+    async def _answer(
+        self, model_id: str, timeout_s: float | None, answer: Callable[[], Answer]
+    ) -> Answer:
         self.timeouts.append(timeout_s)
         self._begin(model_id)
         try:
@@ -199,8 +250,7 @@ class FakeCell:
                 raise self.failure
             if self.hold_after is not None:
                 await self.released.wait()
-            sizes = [len(each) for each in inputs]
-            return Embedded([[float(n), 0.5, -0.25] for n in sizes], sum(sizes))
+            return answer()
         finally:
             self.open_answers -= 1
             if not self.open_answers:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 from model_server.loading.loaded import Batching, LoadedCustom, LoadedEmbedder
+from model_server.loading.passes.embed_loading import methods_of
 from model_server.text.tokenizer import ByteTokenizer
-from sax.errors import Internal, InvalidRequest, SaxError
+from sax.errors import Internal, InvalidRequest, SaxError, UnsupportedParameter
 
 MEMORY = 500
 CONTEXT = 100
@@ -22,7 +24,8 @@ class FakeEmbedRunner:
 
     batch = 4
 
-    def __init__(self, gate: threading.Event) -> None:
+    def __init__(self, gate: threading.Event, numbers: int = 2) -> None:
+        self._numbers = numbers
         self.closed = False
         self.batches: list[int] = []
         self._gate = gate
@@ -34,7 +37,7 @@ class FakeEmbedRunner:
         assert len({self.length(len(ids)) for ids in inputs}) == 1
         self.batches.append(len(inputs))
         assert self._gate.wait(30)
-        return [[float(sum(ids)), float(len(ids))] for ids in inputs]
+        return [[float(sum(ids)), float(len(ids))][: self._numbers] for ids in inputs]
 
     def close(self) -> None:
         self.closed = True
@@ -63,13 +66,34 @@ def _answer(method: str, request: bytes) -> bytes | SaxError:
     return request.upper() if method == "upper" else request[::-1]
 
 
+class PairTokenizer(ByteTokenizer):
+    """Bytes, as an embedder or a classifier reads them; 0 stands between the texts of a pair."""
+
+    def encode(self, text: str, prompt_name: str = "", *, add_bos: bool = True) -> list[int]:
+        if prompt_name not in ("", "query"):
+            raise UnsupportedParameter(
+                "prompt_name is no prompt of this model", param="prompt_name"
+            )
+        return super().encode(prompt_name + text)
+
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        return [*self.encode(first), 0, *self.encode(second)]
+
+
+def fake_classifier(gate: threading.Event, *labels: str) -> LoadedEmbedder:
+    """Its scores are the vectors of the embedder; with one label the first number."""
+    runner = FakeEmbedRunner(gate, numbers=len(labels))
+    return replace(fake_embedder(gate), runner=runner, labels=labels, methods=methods_of(labels))
+
+
 def fake_embedder(gate: threading.Event, *, queue: int = 8) -> LoadedEmbedder:
     return LoadedEmbedder(
         runner=FakeEmbedRunner(gate),
-        tokenizer=ByteTokenizer(256),
+        tokenizer=PairTokenizer(256),
         vocab=256,
         max_context=CONTEXT,
         dimensions=2,
+        sizes=(1,),
         queue=queue,
         memory=MEMORY,
     )

@@ -27,7 +27,7 @@ from sax.errors import CheckpointError, ModelPathNotFound
 from sax.types import ModelSpec, Progress, SamplingParams
 from tests.model_server.engine.fake_runner import GREEDY, FakeRunner, next_token
 from tests.model_server.engine.fake_traffic import FakeTraffic
-from tests.model_server.fake_batched import fake_custom, fake_embedder
+from tests.model_server.fake_batched import fake_classifier, fake_custom, fake_embedder
 
 LIMITS = EngineLimits(
     slots=4,
@@ -48,6 +48,8 @@ MODEL_PATHS = (
     "fake.Exits",
     "fake.Stuck",
     "fake.Embedder",
+    "fake.Classifier",
+    "fake.CrossEncoder",
     "fake.Custom",
 )
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
@@ -104,6 +106,10 @@ class FakeModels:
                 pass
             case "fake.Embedder":
                 return self._remember(fake_embedder(self.batches))
+            case "fake.Classifier":
+                return self._remember(fake_classifier(self.batches, "low", "high"))
+            case "fake.CrossEncoder":
+                return self._remember(fake_classifier(self.batches, "relevant"))
             case "fake.Custom":
                 return self._remember(fake_custom(self.batches))
             case "fake.Held":

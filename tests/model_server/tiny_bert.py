@@ -22,8 +22,12 @@ def tiny_bert(folder: Path, **config: Any) -> Path:
     shutil.copytree(checkpoint_of(CASE), folder, dirs_exist_ok=True)
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | config))
-    _tokenizer().save(str(folder / "tokenizer.json"))
+    save_tokenizer(folder)
     return folder
+
+
+def save_tokenizer(folder: Path) -> None:
+    _tokenizer().save(str(folder / "tokenizer.json"))
 
 
 def _tokenizer() -> tokenizers.Tokenizer:

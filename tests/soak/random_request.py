@@ -21,7 +21,7 @@ ROUTES = (
     RequestRoute.EMBEDDINGS,
     RequestRoute.GENERATE,
 )
-SHARE = 0.15  # of requests that have a field which need not be there
+SHARE = 0.06  # of requests that have a field which need not be there
 _WORDS = (
     *("the", "sea", "and", "a", "small", "red", "house", "stood", "near", "old"),
     *("trees", "while", "rain", "fell", "on", "tin", "roofs"),
@@ -85,6 +85,8 @@ def value_of(draw: random.Random, field: RequestField) -> Any:
             return [draw.randint(0, 40_000) for _ in range(count)]
         case Kind.TEXTS | Kind.PROMPTS:
             return [text(draw, 2) for _ in range(count)]
+        case Kind.BIASES:
+            return {str(draw.randint(0, 40_000)): draw.randint(-100, 100) for _ in range(count)}
         case Kind.MAP:
             return {}
         case Kind.MESSAGES:

@@ -22,7 +22,6 @@ from sax.errors import CheckpointError
 _HARMLESS: Mapping[str, tuple[Any, ...]] = {
     "attention.causal": (True,),
     "decoder_start_token_id": (),
-    "pooling_type": (),
     "rope.scaling.factor": (1.0,),
     "rope.scaling.finetuned": (),
     "rope.scaling.original_context_length": (),
@@ -32,6 +31,9 @@ _HARMLESS: Mapping[str, tuple[Any, ...]] = {
     "tensor_data_layout": (),
     "vocab_size": (),
 }
+
+
+_POOLINGS = {1: "mean", 2: "cls", 3: "last"}  # of decoders that embed
 
 
 def architecture_of(header: GgufHeader) -> GgufArchitecture:
@@ -78,8 +80,19 @@ def config_of(
         **_token_ids(header),
     }
     config |= architecture.more_config(facts, config)
+    if "pooling" not in config and (pooling := facts.get("pooling_type", 0)):
+        config["pooling"] = _pooling_of(pooling)
     _check_all_known(facts.unread(), architecture)
     return {"architectures": [architecture.model_types[config["model_type"]]], **config}
+
+
+def _pooling_of(kind: Any) -> str:
+    if kind not in _POOLINGS:
+        raise CheckpointError(
+            f"pooling_type {kind!r} is not supported; supported are 1 (mean of the tokens), "
+            "2 (first token) and 3 (last token)"
+        )
+    return _POOLINGS[kind]
 
 
 def _check_all_known(unread: Mapping[str, Any], architecture: GgufArchitecture) -> None:

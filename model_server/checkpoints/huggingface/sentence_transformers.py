@@ -1,14 +1,15 @@
 """Reads a sentence-transformers folder's embedding settings: modules.json and the files it names.
 
-Without modules.json, or in another checkpoint format, pooling is mean and vectors are normalised.
+Without modules.json, or in another checkpoint format, vectors are normalised, and how they are
+pooled is left to the model's family.
 The files are carried along when a checkpoint is fetched or converted.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -21,18 +22,24 @@ _TEXT, _POOLING = "sentence_bert_config.json", "config.json"  # in the folder of
 # Beside the model itself; the others are in the folders named by modules.json.
 BESIDE = (MODULES, _PROMPTS)
 _FLAG = "pooling_mode_"
-_FLAG_OF = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
+_FLAG_OF = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "last": "lasttoken"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentenceSettings:
     """Steps before and after the model on the way from text to vector."""
 
-    pooling: str = "mean"  # cls, mean or max, over the tokens of a text
+    pooling: str | None = None  # cls, mean, max or last, over a text's tokens; None: not said
     normalise: bool = True
     max_length: int | None = None  # tokens; None: the model's number of positions
     lower_case: bool = False
-    prefix: str = ""  # prepended to every text
+    prefix: str = ""  # prepended to every text, unless a request names another prompt
+    prompts: Mapping[str, str] = field(default_factory=dict[str, str])  # prefixes by name
+
+    @property
+    def embeds(self) -> bool:
+        """True if the checkpoint says that it is an embedding model."""
+        return self.pooling is not None
 
 
 def read_sentence_settings(folder: Path | None) -> SentenceSettings:
@@ -48,12 +55,14 @@ def read_sentence_settings(folder: Path | None) -> SentenceSettings:
         )
     text = read_json(folder / modules[0][1] / _TEXT, missing={})
     length = text.get("max_seq_length")
+    prompts = _prompts(folder)
     return SentenceSettings(
-        pooling=_pooling(folder / modules[1][1] / _POOLING),
+        pooling=_pooling(folder / modules[1][1] / _POOLING, prompts),
         normalise=len(kinds) == 3,
         max_length=length if type(length) is int and length > 0 else None,
         lower_case=text.get("do_lower_case") is True,
-        prefix=_prefix(folder),
+        prefix=_prefix(folder, prompts),
+        prompts=prompts,
     )
 
 
@@ -71,11 +80,16 @@ def read_modules(folder: Path) -> list[tuple[str, PurePosixPath]]:
     return found
 
 
-def _pooling(path: Path) -> str:
+def _pooling(path: Path, prompts: Mapping[str, str]) -> str:
     config = read_json(path)
+    if config.get("include_prompt") is False and any(prompts.values()):
+        raise CheckpointError(
+            f"{path} leaves the tokens of prompts out of the vector (include_prompt is false), "
+            "which is not supported: its prompts would change the vectors otherwise"
+        )
     named = config.get("pooling_mode")
     flags = {key.removeprefix(_FLAG) for key in config if key.startswith(_FLAG) and config[key]}
-    chosen = {name for name, flag in _FLAG_OF.items() if name == named or flag in flags}
+    chosen = {name for name, flag in _FLAG_OF.items() if named in (name, flag) or flag in flags}
     if len(chosen) != 1 or flags - set(_FLAG_OF.values()):
         asked = ", ".join(sorted(flags | ({str(named)} if named else set()))) or "nothing"
         raise CheckpointError(
@@ -84,14 +98,24 @@ def _pooling(path: Path) -> str:
     return chosen.pop()
 
 
-def _prefix(folder: Path) -> str:
+def _prompts(folder: Path) -> dict[str, str]:
+    """Read the prompts by name. Raises CheckpointError if they are not texts."""
     path = folder / _PROMPTS
-    config = read_json(path, missing={})
-    name = config.get("default_prompt_name")
-    prompts = config.get("prompts")
+    prompts = read_json(path, missing={}).get("prompts") or {}
+    if not isinstance(prompts, dict):
+        raise CheckpointError(f"{path} has prompts that are not an object of texts")
+    named: dict[str, Any] = prompts
+    if wrong := [name for name, text in named.items() if not isinstance(text, str)]:
+        raise CheckpointError(f"{path} has a prompt {wrong[0]!r} that is not a text")
+    return named
+
+
+def _prefix(folder: Path, prompts: Mapping[str, str]) -> str:
+    path = folder / _PROMPTS
+    name = read_json(path, missing={}).get("default_prompt_name")
     if name is None:
         return ""
-    if not isinstance(prompts, dict) or not isinstance(prompts.get(name), str):
+    if name not in prompts:
         raise CheckpointError(f"{path} has no prompt {name!r}, which it names as the default")
     return prompts[name]
 
@@ -110,7 +134,8 @@ def copy_sentence_settings(source: Path | None, folder: Path) -> None:
 def check_sentence_settings(source: Path | None) -> None:
     """Raise CheckpointError if dropping the settings would change the embeddings."""
     settings = replace(read_sentence_settings(source), max_length=None)
-    if settings != SentenceSettings():
+    settings = replace(settings, prompts={n: t for n, t in settings.prompts.items() if t})
+    if settings not in (SentenceSettings(), SentenceSettings(pooling="mean")):
         raise CheckpointError(
             f"{source} has embedding settings that a GGUF file cannot hold ({settings}): "
             "convert it to a folder"

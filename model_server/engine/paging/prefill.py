@@ -16,7 +16,7 @@ def chunk_length(
     length = max(0, min(left, room, blocks * block))
     if length < left:
         length -= length % block
-    if sequence.score_from is None:
+    if sequence.unscored >= sequence.finish_at:
         return length  # needs at most one logit row
     scorable = max(sequence.unscored - start, 0) + logit_rows
     if length > scorable:

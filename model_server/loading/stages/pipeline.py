@@ -128,7 +128,8 @@ class PipelineRunner:
         if self._feedback is None:
             writes = self._runner.packed_writes(step) if self._stage.is_last else []
             self._submit_copies(step)
-            done = self._submit(self._go_on, number, bucket, vector, writes, any(tops), step.guided)
+            rivals = any(tops) or any(row.target_tops for row in step.rows)
+            done = self._submit(self._go_on, number, bucket, vector, writes, rivals, step.guided)
             return _Passed(step, done)
         self._submit_copies(step)
         self._submit(self._enter, number, bucket, vector, self._feedback.feeds(step))

@@ -40,9 +40,9 @@ class StageFeedback:
     ) -> Future[Outputs]:
         """Return the future outputs of a launched step whose arrays have `rows` logit rows."""
         outputs = self._inbox.submit(self._guarded, self._take, number, rows)
-        for row, (first, _) in zip(step.rows, ranges, strict=True):
-            if row.is_decode or (row.yields and not row.targets):
-                self._owed[row.slot] = (outputs, first)
+        for row, (_, end) in zip(step.rows, ranges, strict=True):
+            if row.yields:
+                self._owed[row.slot] = (outputs, end - 1)
         return outputs
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class StageFeedback:
         self._inbox.shutdown()
 
     def _take(self, number: int, rows: int) -> Outputs:
-        numbers = ((2, rows), "int32")
+        numbers = ((3, rows), "int32")
         rivals = [((rows, TOP_LOGPROBS), "int32"), ((rows, TOP_LOGPROBS), "float32")]
         arrays: Any = take(self._link, number, [numbers], [numbers, *rivals])
         return Outputs(*arrays) if len(arrays) == 3 else Outputs(arrays[0], *_NONE)

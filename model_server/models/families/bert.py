@@ -6,7 +6,7 @@ keys are those of Hugging Face's `BertModel`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,12 +53,12 @@ KEYS = KnownKeys(
         "pooler_num_fc_layers",
         "pooler_size_per_head",
         "pooler_type",
-        "pooling",  # read by the loader
         "tie_word_embeddings",
     ),
 )
 # Heads for other tasks, and a 0, 1, 2, ... buffer that old exporters wrote.
-_UNUSED = ("pooler.", "cls.", "classifier.", "qa_outputs.", "embeddings.position_ids")
+_UNUSED_IN_CLASSES = ("cls.", "lm_head.", "qa_outputs.", "embeddings.position_ids")
+_UNUSED = ("pooler.", "classifier.", *_UNUSED_IN_CLASSES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,28 +70,40 @@ class BertConfig:
     heads: int
     vocab: int
     positions: int
+    first_position: int  # of a text's first token
     token_types: int
     activation: Activation
     epsilon: float
 
     @classmethod
-    def from_hf(cls, config: Mapping[str, Any] | None) -> BertConfig:
-        """Parse `config.json`. Raises CheckpointError for unsupported settings."""
-        keys = ConfigKeys(config, KEYS)
+    def from_hf(
+        cls,
+        config: Mapping[str, Any] | None,
+        known: KnownKeys = KEYS,
+        *,
+        submodule: str = "bert",
+        bare: str = "BertModel",
+        first_position: int = 0,
+    ) -> BertConfig:
+        """Parse `config.json`. Raises CheckpointError for unsupported settings.
+
+        submodule: the encoder in task-specific models. bare: the architecture without a task.
+        """
+        keys = ConfigKeys(config, known)
         keys.only("position_embedding_type", "absolute")
         keys.only("is_decoder", False)
         heads, embed = keys.whole("num_attention_heads"), keys.whole("hidden_size")
         if embed % heads:
             raise CheckpointError(f"hidden_size {embed} does not divide into {heads} heads")
         return cls(
-            # Task-specific models hold the encoder as their submodule `bert`.
-            prefix="" if keys.get("architectures", ["BertModel"]) == ["BertModel"] else "bert.",
+            prefix="" if keys.get("architectures", [bare]) == [bare] else f"{submodule}.",
             layers=keys.whole("num_hidden_layers"),
             embed=embed,
             ffw=keys.whole("intermediate_size"),
             heads=heads,
             vocab=keys.whole("vocab_size"),
-            positions=keys.whole("max_position_embeddings", 512),
+            positions=keys.whole("max_position_embeddings", 512, least=first_position + 1),
+            first_position=first_position,
             token_types=keys.whole("type_vocab_size", 2),
             activation=activation_of(keys.get("hidden_act", "gelu")),
             epsilon=keys.number("layer_norm_eps", 1e-12),
@@ -179,30 +191,74 @@ class Bert(nnx.Module):
             dtype=jnp.float32,
             spread=0.02,
         )
+        self.first_position = config.first_position
         self.first_norm = _norm(config, f"{prefix}.LayerNorm")
         self.layers = nnx.List([BertLayer(config, index, form) for index in range(config.layers)])
 
-    def __call__(self, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
-        """Maps i32[B, T] and lengths i32[B] to f32[B, T, D], garbage past each length."""
+    def __call__(
+        self, tokens: jax.Array, lengths: jax.Array, segments: jax.Array | None = None
+    ) -> jax.Array:
+        """Maps i32[B, T] and lengths i32[B] to f32[B, T, D], garbage past each length.
+
+        segments: i32[B, T], the token types; None: a single text, which is entirely of type 0.
+        """
         rows, columns = tokens.shape
         there = jnp.arange(columns)[None, :] < lengths[:, None]
-        # A single text is entirely of token type 0.
-        added = self.positions[...][:columns] + self.token_types[...][:1]
+        added = self.positions[...][self.first_position :][:columns]
         x = self.embedding(tokens.reshape(-1)) + jnp.tile(added, (rows, 1))
-        x = self.first_norm(x)
+        x = self.first_norm(x + self._types(segments))
         for layer in self.layers:
             x = run_layer(layer, x, there)
         return x.reshape(rows, columns, -1)
 
+    def _types(self, segments: jax.Array | None) -> jax.Array:
+        types = self.token_types[...]
+        if segments is None or types.shape[0] == 1:
+            return types[:1]
+        return types.at[segments.reshape(-1)].get(mode="clip")
+
+
+class FirstTokenHead(nnx.Module):
+    """An encoder with two layers over the first token of each input: tanh, then a label each."""
+
+    def __init__(
+        self, encoder: Bert, embed: int, labels: int, names: tuple[str, str], form: WeightForm
+    ) -> None:
+        """names: of the two layers."""
+        dense, out = map(_dense, names)
+        self.encoder = encoder
+        self.dense = Linear(embed, embed, (None, "embed"), dense[0], form=form, bias=dense[1])
+        self.out = Linear(labels, embed, (None, "embed"), out[0], form=form, bias=out[1])
+
+    def __call__(
+        self, tokens: jax.Array, lengths: jax.Array, segments: jax.Array | None = None
+    ) -> jax.Array:
+        """Maps i32[B, T], lengths i32[B] and segments i32[B, T] to logits f32[B, labels]."""
+        first = self.encoder(tokens, lengths, segments)[:, 0]
+        return self.out(jnp.tanh(self.dense(first)))
+
 
 def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> EmbedRecipe:
     sizes = BertConfig.from_hf(config)
+    return encoder_recipe(sizes, values, "bert.", (f"{sizes.prefix}pooler.dense", "classifier"))
+
+
+def encoder_recipe(
+    sizes: BertConfig, values: Mapping[str, Any], submodule: str, head: tuple[str, str]
+) -> EmbedRecipe:
+    """Return the recipe of an encoder; `head` names the layers of its classifier."""
+
+    def classifier(form: WeightForm, labels: int) -> FirstTokenHead:
+        return FirstTokenHead(Bert(sizes, form), sizes.embed, labels, head, form)
+
     return EmbedRecipe(
         build=lambda form: Bert(sizes, form),
+        build_classifier=classifier,
         embed=sizes.embed,
         vocab=sizes.vocab,
-        unused=tuple(name for prefix in ("", "bert.") for name in _prefixed(prefix)),
-        **embedding(values, sizes.positions),
+        unused=_prefixed(submodule, _UNUSED),
+        unused_in_classes=_prefixed(submodule, _UNUSED_IN_CLASSES),
+        **embedding(values, sizes.positions - sizes.first_position),
     )
 
 
@@ -210,5 +266,5 @@ def _norm(config: BertConfig, name: str) -> LayerNorm:
     return LayerNorm(config.embed, *_dense(name), epsilon=config.epsilon)
 
 
-def _prefixed(prefix: str) -> list[str]:
-    return [prefix + name for name in _UNUSED]
+def _prefixed(submodule: str, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(prefix + name for prefix in ("", submodule) for name in names)

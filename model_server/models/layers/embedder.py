@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from model_server.models.tasks import TASK_DEFAULTS, Tasks, parse_tasks
+from model_server.models.weights.quantization import Quantization, Scheme
 from model_server.models.weights.weight import Blueprint, WeightForm, blueprint
 from sax.errors import InvalidRequest
 
@@ -29,7 +31,12 @@ def _max(hidden: jax.Array, there: jax.Array) -> jax.Array:
     return jnp.where(there[..., None], hidden, -jnp.inf).max(1)
 
 
-POOLINGS: dict[str, Pool] = {"cls": _cls, "mean": _mean, "max": _max}
+def _last(hidden: jax.Array, there: jax.Array) -> jax.Array:
+    at = there.sum(1) - 1
+    return jnp.take_along_axis(hidden, at[:, None, None], axis=1)[:, 0]
+
+
+POOLINGS: dict[str, Pool] = {"cls": _cls, "mean": _mean, "max": _max, "last": _last}
 
 
 def pooled(
@@ -55,29 +62,46 @@ EMBEDDER_DEFAULTS: Mapping[str, Any] = {
     "DTYPE": "float32",
     "MAX_CONTEXT": None,  # tokens per input; null: the model's own
     "BATCH_SIZE": 16,  # most inputs per step
+    **TASK_DEFAULTS,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedRecipe:
-    """An embedding model, configured but not in memory.
+    """A model that makes no tokens, configured but not in memory.
 
-    The module maps tokens i32[B, T] and lengths i32[B] to hidden states f32[B, T, D].
+    To embed, its module maps tokens i32[B, T] and lengths i32[B] to hidden states f32[B, T, D].
     """
 
     build: Callable[[WeightForm], nnx.Module]
+    # The same with a head over so many labels: maps the above, and the segment of each token
+    # i32[B, T], to logits f32[B, labels].
+    build_classifier: Callable[[WeightForm, int], nnx.Module]
     embed: int
     vocab: int
     own_context: int  # positions the model has
     max_context: int | None  # from the publish; None: as the checkpoint says
     dtype: str
     batch: int
-    # prefixes of checkpoint tensors (heads) that an embedding does not need
-    unused: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()  # prefixes of tensors (heads) that an embedding does not need
+    unused_in_classes: tuple[str, ...] = ()  # and those that a classifier does not need
+    tasks: Tasks = Tasks()
+    quantize: Scheme | str | None = None  # a scheme; "stored"; None: unquantised
+    pooling: str = "mean"  # if neither the publish nor the checkpoint has one
+    embeds_only: bool = True  # False: the family can also generate
 
-    def blueprint(self) -> Blueprint:
-        form = WeightForm(dtype=jnp.dtype(self.dtype))
-        return blueprint(lambda: self.build(form))
+    def blueprint(self, quantization: Quantization | None = None, labels: int = 0) -> Blueprint:
+        """Return the module without its weights; with a head if there are labels.
+
+        Raises InvalidRequest if `quantization` would change nothing.
+        """
+        form = WeightForm(dtype=jnp.dtype(self.dtype), quantization=quantization)
+        made = blueprint(
+            lambda: self.build_classifier(form, labels) if labels else self.build(form)
+        )
+        if quantization is not None:
+            quantization.check(each.packing for each in made.declarations if each.packing)
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,4 +153,5 @@ def embedding(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
         "max_context": wanted,
         "dtype": values["DTYPE"],
         "batch": values["BATCH_SIZE"],
+        "tasks": parse_tasks(values),
     }

@@ -1,4 +1,4 @@
-"""The commands that send a model a request: `generate`, `chat`, `embed` and `custom`."""
+"""The commands that send a model a request: `generate`, `chat` and `custom`."""
 
 from __future__ import annotations
 
@@ -70,12 +70,15 @@ def generate(
 
 def answer_value(chunks: Iterable[TokenChunk]) -> dict[str, object]:
     parts: list[str] = []
-    last = TokenChunk("")
+    seed, last = None, TokenChunk("")
     for last in chunks:
         parts.append(last.text)
+        seed = last.seed if seed is None else seed
     return {
         "text": "".join(parts),
         "finish_reason": last.finish_reason,
+        "stop_reason": last.stop_reason,
+        "seed": seed,
         "prompt_tokens": last.prompt_tokens,
         "completion_tokens": last.completion_tokens,
     }
@@ -163,34 +166,6 @@ def _questions(interactive: bool) -> Iterator[str]:
             return
         if line.strip():
             yield line
-
-
-def embed(
-    ctx: typer.Context,
-    model: Model,
-    texts: Annotated[
-        list[str],
-        typer.Argument(metavar="TEXT...", help="Texts to embed; - reads stdin, one text per line."),
-    ],
-) -> None:
-    """Turn texts into vectors with an embedding model.
-
-    Prints one JSON list of numbers per text, one per line, in order.
-
-    \b
-    Examples:
-      sax embed /sax/test/minilm "eating food" "eating a meal"
-      sax embed /sax/test/minilm - < sentences.txt > vectors.jsonl
-    """
-    inputs = [line for text in texts for line in (_lines() if text == "-" else [text])]
-    with open_client(ctx) as client:
-        for vector in client.embed(model, inputs):
-            sys.stdout.write(json.dumps(vector) + "\n")
-    sys.stdout.flush()
-
-
-def _lines() -> list[str]:
-    return [line for line in sys.stdin.read().splitlines() if line]
 
 
 def custom(

@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from sax.cli.commands.requests import embed, generate
+from sax.cli.commands.requests import generate
+from sax.cli.commands.vectors import embed, gradient
 from sax.cli.commands.wait import wait_until_ready
 from sax.cli.publication import absolute_checkpoint
 from sax.cli.terminal import open_client
@@ -131,6 +132,7 @@ def register(app: typer.Typer) -> None:
         "lm.generate": generate,
         "lm.score": score,
         "lm.embed": embed,
+        "lm.gradient": gradient,
     }
     for name, command in aliases.items():
         app.command(name, hidden=True)(command)

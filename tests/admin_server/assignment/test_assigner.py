@@ -315,3 +315,14 @@ def test_a_replica_is_missing_only_if_no_server_has_room_for_it(cell):
                 or devices_of(one.info) < spec.placement.devices
                 or (one.info.memory_total > 0 and sizes[spec.model_id] > free)
             )
+
+
+def test_a_model_that_took_all_that_was_free_fits_where_less_is_left():
+    """Its second replica would do with what the server says is the least."""
+    servers = [server("a", memory="16", holds="wide=16"), server("b", memory="16", holds="other=8")]
+    specs = [model("wide", replicas="2"), model("other")]
+    current = {"/sax/test/wide": ("a",), "/sax/test/other": ("b",)}
+    assert assign(specs, servers, current).addresses["/sax/test/wide"] == ("a",)
+    least = {"/sax/test/wide": 6 * GIB}
+    placed = assign(specs, servers, current, least_bytes=least)
+    assert placed.addresses["/sax/test/wide"] == ("a", "b")

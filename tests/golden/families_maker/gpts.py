@@ -106,6 +106,20 @@ def bert(**sizes: Any) -> dict[str, Any]:
     } | sizes
 
 
+def roberta(**sizes: Any) -> dict[str, Any]:
+    own = {
+        "architectures": ["RobertaModel"],
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "layer_norm_eps": 1e-05,
+        "max_position_embeddings": 66,
+        "model_type": "roberta",
+        "pad_token_id": 1,
+        "type_vocab_size": 1,
+    }
+    return bert(**own | sizes)
+
+
 def without_prefix(name: str) -> str:
     """The first GPT-2 files hold the bare model, whose names have no `transformer.`."""
     return name.removeprefix("transformer.")
@@ -177,6 +191,11 @@ CASES = [
         ),
     ),
     Case(name="bert", config=bert(), spare=position_ids),
+    Case(name="roberta", config=roberta()),
+    Case(
+        name="xlm_roberta",
+        config=roberta(architectures=["XLMRobertaModel"], model_type="xlm-roberta", hidden_size=40),
+    ),
     Case(
         name="bert_of_a_task",
         config=bert(hidden_size=40, architectures=["BertForMaskedLM"], num_hidden_layers=2),

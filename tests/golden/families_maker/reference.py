@@ -23,6 +23,7 @@ from tests.golden.families_maker.case import Case, Shapes
 from tests.golden.families_maker.routing import smallest_margin
 from tests.golden.random_tensor import random_tensor, uniform
 
+ENCODERS = ("bert", "roberta", "xlm-roberta")
 LEAST_CHANGE = 1e-2  # of the logits when a feature is switched off, relative to the largest
 LEAST_MARGIN = 1e-3  # between the last expert that is chosen and the first that is not
 
@@ -51,7 +52,7 @@ def outputs_of(case: Case, shapes: Shapes) -> dict[str, np.ndarray]:
         other, _ = _run(case, case.config_without(feature), shapes, prompt)
         changed = np.abs(other - found).max() / np.abs(found).max()
         assert changed > LEAST_CHANGE, f"{case.name}: {feature} changes the logits by {changed}"
-    if case.config["model_type"] == "bert":
+    if case.config["model_type"] in ENCODERS:
         mean = found.mean(0)
         return {"prompt": prompt, "hidden": found, "pooled": mean / np.linalg.norm(mean)}
     return {"prompt": prompt, "logits": found}
@@ -83,7 +84,7 @@ def _run(
     model = _load(case, config, shapes)
     with torch.no_grad(), smallest_margin(model) as margins:
         out = model(torch.from_numpy(prompt)[None])
-    result = out.last_hidden_state if config["model_type"] == "bert" else out.logits
+    result = out.last_hidden_state if config["model_type"] in ENCODERS else out.logits
     return result[0].numpy(), min(margins, default=float("inf"))
 
 
@@ -115,7 +116,7 @@ def _fused(name: str) -> str:
 
 def _auto(case: Case) -> Any:
     """Of an encoder the bare model, of a decoder the one with logits."""
-    bare = case.config["model_type"] == "bert"
+    bare = case.config["model_type"] in ENCODERS
     return transformers.AutoModel if bare else transformers.AutoModelForCausalLM
 
 

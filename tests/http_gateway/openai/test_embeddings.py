@@ -64,10 +64,16 @@ def test_the_openai_package_reads_both_encodings(live_url: str) -> None:
     assert by_default.usage.prompt_tokens == by_default.usage.total_tokens == 3
 
 
+async def test_dimensions_and_prompt_name_reach_the_cell(http: httpx.AsyncClient) -> None:
+    answer = await embed(http, input="abcd", dimensions=2, prompt_name="query")
+    assert answer.json()["data"][0]["embedding"] == [9.0, 0.5]
+
+
 @pytest.mark.parametrize(
     ("body", "param", "says"),
     [
-        ({"input": "a", "dimensions": 2}, "dimensions", "model's vectors have 3"),
+        ({"input": "a", "dimensions": 1}, "dimensions", "model's vectors have 3"),
+        ({"input": "a", "prompt_name": "x" * 600}, "prompt_name", "at most 512"),
         ({"input": "a", "normalize": True}, "normalize", "not supported"),
         ({"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "not supported"),
         ({"input": "a", "imput": "b"}, "imput", "not a known field"),

@@ -1,19 +1,7 @@
 import json
 
-import pytest
-
-from http_gateway.openai.reply import (
-    ChatEvents,
-    CompletionEvents,
-    Head,
-    Transcript,
-    chat_body,
-    chat_logprobs,
-    completion_body,
-    completion_logprobs,
-    stream_end,
-    usage,
-)
+from http_gateway.openai.reply import Head, Transcript, best, chat_body, completion_body, usage
+from http_gateway.openai.shape import Shape
 from sax.types import TokenChunk, TokenLogprob
 
 HEAD = Head("id-1", 1700000000, 'smol"lm')
@@ -28,79 +16,6 @@ RIVAL = TokenLogprob(8, "b", b"b", -2.0)
 CHOSEN = TokenLogprob(7, "a", b"a", -1.0, (TokenLogprob(7, "a", b"a", -1.0), RIVAL))
 
 
-def test_a_chat_stream_opens_with_the_role_and_ends_with_the_reason():
-    events = ChatEvents(HEAD, 2, include_usage=False)
-    assert events(TokenChunk("é", (1,), prompt_tokens=4, completion_tokens=1)) == (
-        CHAT + b'{"index":2,"delta":{"role":"assistant","content":""},"logprobs":null,'
-        b'"finish_reason":null}]}\n\n'
-        + CHAT + '{"index":2,"delta":{"content":"é"},"logprobs":null,'
-        '"finish_reason":null}]}\n\n'.encode()
-    )  # fmt: skip
-    assert events(TokenChunk('"\n', (2,), completion_tokens=2)) == (
-        CHAT
-        + b'{"index":2,"delta":{"content":"\\"\\n"},"logprobs":null,"finish_reason":null}]}\n\n'
-    )
-    assert events(TokenChunk("", (3,), completion_tokens=3)) == b""
-    assert not events.finished
-    assert events(TokenChunk("", (4,), finish_reason="stop", completion_tokens=4)) == (
-        CHAT + b'{"index":2,"delta":{},"logprobs":null,"finish_reason":"stop"}]}\n\n'
-    )
-    assert events.finished
-    assert (events.prompt_tokens, events.completion_tokens) == (4, 4)
-
-
-def test_an_answer_of_one_chunk_is_three_events():
-    written = ChatEvents(HEAD, 0, include_usage=True)(TokenChunk("x", finish_reason="length"))
-    events = [json.loads(line[6:]) for line in written.decode().split("\n\n")[:-1]]
-    assert [event["choices"][0]["delta"] for event in events] == [
-        {"role": "assistant", "content": ""},
-        {"content": "x"},
-        {},
-    ]
-    assert [event["choices"][0]["finish_reason"] for event in events] == [None, None, "length"]
-    assert [event["usage"] for event in events] == [None, None, None]
-
-
-def test_a_token_without_text_still_tells_its_logprobs():
-    events = ChatEvents(HEAD, 0, include_usage=False)
-    events(TokenChunk("x"))
-    written = json.loads(events(TokenChunk("", (7,), (CHOSEN,)))[6:])
-    assert written["choices"][0]["delta"] == {"content": ""}
-    assert written["choices"][0]["logprobs"] == chat_logprobs((CHOSEN,))
-
-
-def test_a_completion_stream_tells_text_and_reason_in_one_event():
-    events = CompletionEvents(HEAD, 0, include_usage=False)
-    assert events(TokenChunk("a")) == (
-        COMPLETION + b'{"index":0,"text":"a","logprobs":null,"finish_reason":null}]}\n\n'
-    )
-    assert events(TokenChunk("")) == b""
-    assert events(TokenChunk("b", finish_reason="stop")) == (
-        COMPLETION + b'{"index":0,"text":"b","logprobs":null,"finish_reason":"stop"}]}\n\n'
-    )
-
-
-def test_offsets_of_a_completion_stream_are_the_model_servers():
-    """Only it knows which tokens have no text, or less than their own."""
-    events = CompletionEvents(HEAD, 0, include_usage=False)
-    first, second = (TokenLogprob(2, "</s>", b"</s>", -1.0, text_offset=n) for n in (0, 5))
-    offsets = [
-        json.loads(events(TokenChunk("a", (2,), (one,)))[6:])["choices"][0]["logprobs"]
-        for one in (first, second)
-    ]
-    assert [one["text_offset"] for one in offsets] == [[0], [5]]
-
-
-def test_a_stream_ends_with_its_usage_if_asked_and_done():
-    assert stream_end(HEAD, "text_completion", None) == b"data: [DONE]\n\n"
-    counts = usage([transcript(TokenChunk("a", prompt_tokens=1, completion_tokens=2))], 1)
-    assert stream_end(HEAD, "text_completion", counts) == (
-        COMPLETION + b'],"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3,'
-        b'"prompt_tokens_details":{"cached_tokens":0}}}\n\n'
-        b"data: [DONE]\n\n"
-    )
-
-
 def transcript(*chunks: TokenChunk) -> Transcript:
     said = Transcript()
     for chunk in chunks:
@@ -110,10 +25,11 @@ def transcript(*chunks: TokenChunk) -> Transcript:
 
 def test_a_chat_body_is_openais_byte_for_byte():
     said = transcript(TokenChunk("a", prompt_tokens=3), TokenChunk("b", finish_reason="stop"))
-    assert chat_body(HEAD, [said], usage([said], 1)) == (
+    assert chat_body(HEAD, [said], usage([said], 1), Shape()) == (
         b'{"id":"id-1","object":"chat.completion","created":1700000000,"model":"smol\\"lm",'
         b'"system_fingerprint":null,"choices":[{"index":0,"message":{"role":"assistant",'
-        b'"content":"ab","refusal":null},"logprobs":null,"finish_reason":"stop"}],'
+        b'"content":"ab","refusal":null},"logprobs":null,"finish_reason":"stop",'
+        b'"stop_reason":null,"seed":null}],'
         b'"usage":{"prompt_tokens":3,"completion_tokens":0,"total_tokens":3,'
         b'"prompt_tokens_details":{"cached_tokens":0}}}'
     )
@@ -121,11 +37,11 @@ def test_a_chat_body_is_openais_byte_for_byte():
 
 def test_a_completion_body_is_openais_byte_for_byte():
     said = transcript(TokenChunk("a", (7,), (CHOSEN,), finish_reason="length"))
-    assert completion_body(HEAD, [said], usage([said], 1)) == (
+    assert completion_body(HEAD, [said], usage([said], 1), Shape()) == (
         b'{"id":"id-1","object":"text_completion","created":1700000000,"model":"smol\\"lm",'
         b'"system_fingerprint":null,"choices":[{"index":0,"text":"a","logprobs":{"tokens":["a"],'
         b'"token_logprobs":[-1.0],"top_logprobs":[{"a":-1.0,"b":-2.0}],"text_offset":[0]},'
-        b'"finish_reason":"length"}],'
+        b'"finish_reason":"length","stop_reason":null,"seed":null}],'
         b'"usage":{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0,'
         b'"prompt_tokens_details":{"cached_tokens":0}}}'
     )
@@ -145,34 +61,30 @@ def test_prompt_tokens_count_once_for_the_choices_of_one_prompt():
     }
 
 
-def test_chat_logprobs_name_token_and_rivals_with_their_bytes():
-    assert chat_logprobs((CHOSEN,)) == {
-        "content": [
-            {
-                "token": "a",
-                "logprob": -1.0,
-                "bytes": [97],
-                "top_logprobs": [
-                    {"token": "a", "logprob": -1.0, "bytes": [97]},
-                    {"token": "b", "logprob": -2.0, "bytes": [98]},
-                ],
-            }
-        ],
-        "refusal": None,
-    }
+def test_the_best_answers_are_those_with_the_highest_mean_logprob():
+    """Of each prompt; a long answer may have the lowest sum and the highest mean."""
+    scores = [(-4.0, 1), (-6.0, 3), (-3.0, 1), (-1.0, 2), (-8.0, 2), (0.0, 1)]
+    said = [
+        transcript(TokenChunk(str(place), score=score, completion_tokens=count))
+        for place, (score, count) in enumerate(scores)
+    ]
+    chosen = best(said, Shape(n=2, best_of=3))
+    assert ["".join(each.text) for each in chosen] == ["1", "2", "5", "3"]
+    assert best(said, Shape(n=3, best_of=3)) == said
 
 
-def test_a_completion_always_tells_the_chosen_token_among_its_rivals():
-    chosen = TokenLogprob(9, "c", b"c", -3.0, (RIVAL,), 4)
-    assert completion_logprobs((chosen,)) == {
-        "tokens": ["c"],
-        "token_logprobs": [-3.0],
-        "top_logprobs": [{"b": -2.0, "c": -3.0}],
-        "text_offset": [4],
-    }
-
-
-@pytest.mark.parametrize("logprob", [float("-inf"), -1e30])
-def test_a_token_that_cannot_be_has_a_finite_logprob(logprob: float):
-    told = completion_logprobs((TokenLogprob(1, "a", b"a", logprob),))
-    assert told["token_logprobs"] == [-9999.0]
+def test_what_was_asked_for_of_the_prompt_is_in_each_choice_or_once_for_a_chat():
+    start = TokenLogprob(7, "a", b"a", float("nan"))
+    said = transcript(
+        TokenChunk("b", (8,), prompt_logprobs=(start, CHOSEN), prompt_token_ids=(7, 7), seed=3)
+    )
+    shape = Shape(prompt_logprobs=0, token_ids=True)
+    counts = usage([said], 1)
+    listed = [None, {"7": {"logprob": -1.0, "rank": 0, "decoded_token": "a"}}]
+    completion = json.loads(completion_body(HEAD, [said], counts, shape))
+    (choice,) = completion["choices"]
+    assert (choice["prompt_logprobs"], choice["prompt_token_ids"]) == (listed, [7, 7])
+    assert (choice["token_ids"], choice["seed"]) == ([8], 3)
+    chat = json.loads(chat_body(HEAD, [said], counts, shape))
+    assert (chat["prompt_logprobs"], chat["prompt_token_ids"]) == (listed, [7, 7])
+    assert chat["choices"][0]["token_ids"] == [8]

@@ -17,7 +17,7 @@ from sax.errors import (
     ReplicaLost,
     SaxError,
 )
-from sax.types import Message, SamplingParams
+from sax.types import GenerateRequest, Message, SamplingParams
 from tests.http_gateway.fake_cell import FakeCell, published
 
 CHAT = {"model": "smollm2", "messages": [{"role": "user", "content": "abc"}]}
@@ -44,7 +44,8 @@ async def test_a_chat_is_answered_byte_for_byte(cell: FakeCell, http: httpx.Asyn
     assert scrub(answer.text) == (
         '{"id":"chatcmpl-ID","object":"chat.completion","created":0,"model":"smollm2",'
         '"system_fingerprint":null,"choices":[{"index":0,"message":{"role":"assistant",'
-        '"content":" 3 4 5 6 7","refusal":null},"logprobs":null,"finish_reason":"stop"}],'
+        '"content":" 3 4 5 6 7","refusal":null},"logprobs":null,"finish_reason":"stop",'
+        '"stop_reason":null,"seed":null}],'
         '"usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8,'
         '"prompt_tokens_details":{"cached_tokens":0}}}'
     )
@@ -64,7 +65,8 @@ async def test_a_chat_is_streamed_byte_for_byte(http: httpx.AsyncClient):
     choices = [
         '{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}',
         '{"index":0,"delta":{"content":" 3"},"logprobs":null,"finish_reason":null}',
-        '{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}',
+        '{"index":0,"delta":{},"logprobs":null,"finish_reason":"length","stop_reason":null,'
+        '"seed":null}',
     ]
     usage = (
         '"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4,'
@@ -91,7 +93,7 @@ async def test_a_completion_is_answered_byte_for_byte(http: httpx.AsyncClient):
         '"system_fingerprint":null,"choices":[{"index":0,"text":" 4 5","logprobs":'
         '{"tokens":[" 4"," 5"],"token_logprobs":[-0.5,-0.625],'
         '"top_logprobs":[{" 4":-0.5},{" 5":-0.625}],"text_offset":[0,2]},'
-        '"finish_reason":"length"}],'
+        '"finish_reason":"length","stop_reason":null,"seed":null}],'
         '"usage":{"prompt_tokens":4,"completion_tokens":2,"total_tokens":6,'
         '"prompt_tokens_details":{"cached_tokens":0}}}'
     )
@@ -105,7 +107,8 @@ async def test_a_completion_is_streamed_byte_for_byte(http: httpx.AsyncClient):
     )
     assert scrub(answer.text) == (
         head + '{"index":0,"text":" 4","logprobs":null,"finish_reason":null}]}\n\n'
-        + head + '{"index":0,"text":" 5","logprobs":null,"finish_reason":"length"}]}\n\n'
+        + head + '{"index":0,"text":" 5","logprobs":null,"finish_reason":"length",'
+        '"stop_reason":null,"seed":null}]}\n\n'
         "data: [DONE]\n\n"
     )  # fmt: skip
 
@@ -180,13 +183,17 @@ async def test_choices_of_several_prompts_are_numbered_prompt_by_prompt(http: ht
 
 def test_seeds_wrap_around_and_no_seed_stays_none():
     last = 2**64 - 1
-    asked = fan_out("id", "/sax/test/m", ("a", "b"), SamplingParams(seed=last), 2)
+
+    def asks(seed: int | None) -> GenerateRequest:
+        sampling = SamplingParams(seed=seed)
+        return GenerateRequest(
+            model_id="/sax/test/m", prompt="", sampling=sampling, request_id="id"
+        )
+
+    asked = fan_out(asks(last), ("a", "b"), 2)
     assert [one.sampling.seed for one in asked] == [last, 0, last, 0]
     assert [one.request_id for one in asked] == ["id-0", "id-1", "id-2", "id-3"]
-    assert [one.sampling.seed for one in fan_out("id", "m", ("a",), SamplingParams(), 2)] == [
-        None,
-        None,
-    ]
+    assert [one.sampling.seed for one in fan_out(asks(None), ("a",), 2)] == [None, None]
 
 
 async def test_chat_logprobs_are_streamed_with_their_tokens(http: httpx.AsyncClient):
@@ -322,11 +329,9 @@ async def test_an_error_of_one_choice_ends_them_all(cell: FakeCell, http: httpx.
     ("path", "fields", "param"),
     [
         (CHATS, {"tools": [{"type": "function"}]}, "tools"),
-        (CHATS, {"response_format": {"type": "json_object"}}, "response_format"),
         (CHATS, {"no_such": 1}, "no_such"),
-        (COMPLETIONS, {"echo": True}, "echo"),
+        (CHATS, {"echo": True}, "echo"),
         (COMPLETIONS, {"suffix": "x"}, "suffix"),
-        (COMPLETIONS, {"best_of": 3}, "best_of"),
     ],
 )
 async def test_an_unsupported_field_is_a_400_that_names_it(

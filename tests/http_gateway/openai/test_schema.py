@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from http_gateway.openai.schema import ChatRequest, CompletionRequest
 from sax.errors import InvalidRequest, UnsupportedParameter
-from sax.types import SamplingParams
+from sax.types import ReplyOptions, SamplingParams
 
 
 def chat(**fields: object) -> ChatRequest:
@@ -97,14 +97,12 @@ REFUSED = {
     "prompt_cache_options": {"x": 1},
     "prompt_cache_retention": "24h",
     "reasoning_effort": "high",
-    "response_format": {"type": "json_object"},
     "service_tier": "priority",
     "store": True,
     "tool_choice": "required",
     "tools": [{"type": "function"}],
     "verbosity": "low",
     "web_search_options": {},
-    "guided_json": {},
     "no_such_field": None,
 }
 
@@ -196,7 +194,7 @@ def test_every_field_of_the_openai_package_is_declared_or_decided():
         ("bad_words", [""], '"": give texts that are not empty'),
         ("bad_words", [5], "5: give texts"),
         ("min_tokens", -1, "-1: give a whole number from 0"),
-        ("max_tokens", 0, "0: give"),
+        ("max_tokens", -1, "-1: give"),
         ("stop", [""], '"": give texts that are not empty'),
         ("stop", 5, "5: give texts that are not empty"),
         ("stop_token_ids", [1.5], "1.5: give token ids"),
@@ -273,6 +271,11 @@ def test_a_number_that_is_none_is_refused(value: str):
         ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
         ({"stream": True, "stream_options": {"include_obfuscation": True}},
          "stream_options.include_obfuscation"),
+        ({"stream": True, "stream_options": {"continuous_usage_stats": True}},
+         "stream_options.continuous_usage_stats"),
+        ({"stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
+        ({"return_tokens_as_token_ids": True}, "return_tokens_as_token_ids"),
+        ({"echo": True}, "echo"),
     ],
 )  # fmt: skip
 def test_fields_that_contradict_each_other_are_refused(fields: dict[str, object], param: str):
@@ -317,10 +320,11 @@ def test_a_prompt_is_read_whole_or_refused(prompt: object):
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"echo": True}, "echo"),
         ({"suffix": "end"}, "suffix"),
-        ({"best_of": 2}, "best_of"),
-        ({"n": 2, "best_of": 3}, "best_of"),
+        ({"n": 3, "best_of": 2}, "best_of"),
+        ({"n": 2, "best_of": 3, "stream": True}, "best_of"),
+        ({"prompt": ["x"] * 20, "best_of": 8}, "prompt"),
+        ({"return_tokens_as_token_ids": True}, "return_tokens_as_token_ids"),
         ({"tools": []}, "tools"),
         ({"max_completion_tokens": 1}, "max_completion_tokens"),
         ({"prompt": ["x"] * 65, "n": 2}, "prompt"),
@@ -330,6 +334,23 @@ def test_a_completion_refuses_what_it_cannot_do(fields: dict[str, object], param
     with pytest.raises(InvalidRequest) as caught:
         completion(**fields)
     assert caught.value.param == param
+
+
+def test_echoed_and_listed_logprobs_of_a_prompt_are_asked_for_together():
+    """Each is cut to its own number afterwards."""
+    assert completion(echo=True, logprobs=2).reply().prompt_logprobs == 2
+    assert completion(echo=True).reply() == ReplyOptions(echo=True)
+    both = completion(echo=True, logprobs=2, prompt_logprobs=5)
+    assert both.reply().prompt_logprobs == 5
+    assert (both.shape().echoed_tops, both.shape().prompt_logprobs) == (2, 5)
+    assert completion(logprobs=2).reply().prompt_logprobs is None
+
+
+def test_a_completion_of_no_tokens_is_not_one_of_the_default_length():
+    assert completion(max_tokens=0, echo=True).sampling().max_tokens == 0
+    assert chat(max_tokens=0, prompt_logprobs=1).sampling().max_tokens == 0
+    with pytest.raises(InvalidRequest, match="differ"):
+        chat(max_tokens=0, max_completion_tokens=1)
 
 
 def test_a_completion_accepts_what_changes_nothing():

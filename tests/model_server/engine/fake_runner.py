@@ -24,6 +24,7 @@ import time
 from collections.abc import Sequence as Seq
 
 import numpy as np
+from msgspec.structs import replace
 
 from model_server.engine.types import (
     EngineLimits,
@@ -34,6 +35,7 @@ from model_server.engine.types import (
     SlotMask,
     Step,
     StepResult,
+    Top,
 )
 from tests.model_server.engine.fake_traffic import FakeTraffic
 
@@ -62,6 +64,17 @@ def next_token(tokens: Seq[int], sampling: Sampling = GREEDY, window: int | None
 def logprob(tokens: Seq[int], token: int) -> float:
     """The log-probability of `token` after `tokens`."""
     return -((hash_of(tokens) + token) % VOCAB) / VOCAB
+
+
+def likeliest(tokens: Seq[int], token: int, count: int) -> Top:
+    """The rivals reported beside `token`."""
+    rivals = [(token + place) % VOCAB for place in range(count)]
+    return tuple((rival, logprob(tokens, rival)) for rival in rivals)
+
+
+def rank(tokens: Seq[int], token: int) -> int:
+    """One more than the number of likelier tokens."""
+    return 1 + (hash_of(tokens) + token) % VOCAB
 
 
 def first_allowed(token: int, allowed: np.ndarray) -> int:
@@ -187,13 +200,8 @@ class FakeRunner:
             self._write(row.slot, position, token, row.long)
         seen = self._read(row.slot, row.start + len(tokens))
         self._check_turned(row, len(seen))
-        if row.yields:
-            return self._sample(row.slot, seen, allowed)
-        scored = range(len(seen) - len(row.targets) + 1, len(seen) + 1)
-        pairs = zip(scored, row.targets, strict=True)
-        return RowResult(
-            target_logprobs=tuple(logprob(seen[:end], target) for end, target in pairs)
-        )
+        result = self._score(row, seen[:-1] if row.yields else seen)
+        return self._sample(row.slot, seen, result, allowed) if row.yields else result
 
     def _check_turned(self, row: Row, count: int) -> None:
         """All tokens that a row sees are rotated alike, by the factors for their number."""
@@ -217,15 +225,26 @@ class FakeRunner:
         pages = self._memory[self._tables[slot]]  # i64[pages of the slot, G]
         return pages.reshape(-1)[:count].tolist()
 
-    def _sample(self, slot: int, seen: list[int], allowed: np.ndarray | None) -> RowResult:
+    def _score(self, row: Row, seen: list[int]) -> RowResult:
+        ends = range(len(seen) - len(row.targets) + 1, len(seen) + 1)
+        pairs = list(zip(ends, row.targets, strict=True))
+        scores = tuple(logprob(seen[:end], target) for end, target in pairs)
+        if row.target_tops is None:
+            return RowResult(target_logprobs=scores)
+        ranks = tuple(rank(seen[:end], target) for end, target in pairs)
+        tops = tuple(likeliest(seen[:end], target, row.target_tops) for end, target in pairs)
+        return RowResult(target_logprobs=scores, target_ranks=ranks, target_tops=tops)
+
+    def _sample(
+        self, slot: int, seen: list[int], scored: RowResult, allowed: np.ndarray | None
+    ) -> RowResult:
         sampling = self._samplings[slot]
         token = next_token(seen, sampling, self.limits.window)
         if allowed is not None:
             token = first_allowed(token, allowed)
         self._last_tokens[slot] = token
-        rivals = [(token + rank) % VOCAB for rank in range(sampling.logprobs)]
-        top = tuple((rival, logprob(seen, rival)) for rival in rivals)
-        return RowResult(token, logprob(seen, token), top)
+        top = likeliest(seen, token, sampling.logprobs)
+        return replace(scored, token=token, logprob=logprob(seen, token), top=top)
 
 
 class _Pending:

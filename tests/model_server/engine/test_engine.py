@@ -31,7 +31,7 @@ def ask_for(size: int, max_tokens: int = 6, score_from: int | None = None) -> En
     return EngineRequest(
         prompt=tuple(range(size)),
         sampling=GREEDY if size % 2 else Sampling(1.0, 0, 1.0, seed=size),
-        max_tokens=max_tokens,
+        max_tokens=max_tokens if score_from is None else 0,
         stop_ids=frozenset({13} if max_tokens < 50 else ()),
         score_from=score_from,
     )

@@ -93,7 +93,7 @@ class Stage:
         engine_request = EngineRequest(
             prompt=ids(words["prompt"]),
             sampling=Sampling(float(seed > 0), 0, 1.0, seed),
-            max_tokens=int(words.get("max_tokens", 1)),
+            max_tokens=int(words.get("max_tokens", score_from is None)),
             stop_ids=frozenset(ids(words.get("stop", ""))),
             score_from=int(score_from) if score_from else None,
         )

@@ -123,6 +123,26 @@ def test_targets_are_scored_with_their_log_probabilities(tiny: Tiny) -> None:
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
 
 
+def test_a_row_scores_its_prompt_and_yields_a_token(tiny: Tiny) -> None:
+    """With the rank of each target and its likeliest tokens, beside a row that wants neither."""
+    tokens, targets = PROMPT[:13], PROMPT[11:13]
+    scored = Row(7, 0, 0, tokens, True, targets, target_tops=2)
+    plain = Row(8, 1, 0, PROMPT[:5], False, PROMPT[4:5])
+    grants = (PageGrant(0, 0, (11, 12, 13)), PageGrant(1, 0, (14, 15)))
+    samplings = (SlotSampling(0, GREEDY), SlotSampling(1, GREEDY))
+    got, other = tiny.runner.launch(Step(1, (scored, plain), grants, samplings)).result().rows
+    logits = np.asarray(logits_of(tiny.model, tiny.recipe, np.asarray(tokens)))
+    logprobs = np.asarray(jax.nn.log_softmax(logits))[10:12]
+    own = logprobs[np.arange(2), np.asarray(targets)]
+    np.testing.assert_allclose(got.target_logprobs, own, rtol=1e-4, atol=1e-4)
+    assert got.target_ranks == tuple((logprobs > own[:, None]).sum(-1) + 1)
+    best = np.argsort(-logprobs, axis=-1)[:, :2]
+    assert [[token for token, _ in top] for top in got.target_tops] == best.tolist()
+    assert (got.token, got.top) == (logits[-1].argmax(), ())
+    assert len(other.target_logprobs) == 1
+    assert (other.token, other.target_ranks, other.target_tops) == (None, (), ())
+
+
 def test_wanted_rivals_come_back_and_unwanted_do_not(tiny: Tiny) -> None:
     wanting = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0, logprobs=3)
     step = Step(

@@ -55,6 +55,16 @@ def test_log_probabilities_are_those_of_the_unmodified_logits() -> None:
     np.testing.assert_allclose(got.logprobs, wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_a_rank_counts_the_likelier_tokens() -> None:
+    values = logits(4)
+    targets = [
+        int(np.argsort(-np.asarray(row))[place])
+        for row, place in zip(values, (0, 1, 7, 299), strict=True)
+    ]
+    changes = {"target": jnp.asarray(targets, jnp.int32), "tops": jnp.asarray([1, 0, 0, 0])}
+    assert sample(values, rows(4, **changes)).ranks.tolist() == [1, 2, 8, 300]
+
+
 def test_a_target_is_scored_instead_of_chosen() -> None:
     values = logits(2)
     got = sample(values, rows(4, target=jnp.asarray([5, -1, 0, 299], jnp.int32)))

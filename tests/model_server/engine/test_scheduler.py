@@ -10,14 +10,10 @@ from hypothesis import strategies as st
 from model_server.config import PrefixSharing
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import EngineRequest
-from model_server.engine.types import (
-    EngineLimits,
-    Sampling,
-    Step,
-    StepResult,
-)
-from tests.model_server.engine.fake_runner import GREEDY, VOCAB
+from model_server.engine.types import EngineLimits, Sampling, Step, StepResult
+from tests.model_server.engine.fake_runner import GREEDY, VOCAB, likeliest, rank
 from tests.model_server.engine.trace import (
+    Answer,
     Ask,
     Trace,
     alone,
@@ -56,18 +52,23 @@ def limits_of(
 
 def ask_for(
     prompt: tuple[int, ...],
-    max_tokens: int = 4,
+    max_tokens: int | None = None,
     *,
     sampling: Sampling = GREEDY,
     stop_ids: frozenset[int] = frozenset(),
     score_from: int | None = None,
+    score_tops: int | None = None,
 ) -> EngineRequest:
+    """Without `max_tokens`: 4, or none if it is a score."""
+    if max_tokens is None:
+        max_tokens = 4 if score_from is None else 0
     return EngineRequest(
         prompt=prompt,
         sampling=sampling,
         max_tokens=max_tokens,
         stop_ids=stop_ids,
         score_from=score_from,
+        score_tops=score_tops,
     )
 
 
@@ -97,17 +98,20 @@ def some_asks(draw: st.DrawFn, limits: EngineLimits) -> list[Ask]:
 
 @st.composite
 def some_ask(draw: st.DrawFn, context: int) -> Ask:
-    scored = context >= 2 and draw(st.integers(0, 3)) == 0
-    low, high = (2, context) if scored else (1, context - 1)
+    kinds = ["answer", "answer", "answer", "scores", "both"]
+    kind = draw(st.sampled_from(kinds if context > 2 else kinds[: context + 2]))
+    scored = kind != "answer"
+    low, high = 1 + scored, context - (kind != "scores")
     tokens = st.integers(0, VOCAB - 1)
     prompt = tuple(draw(st.lists(tokens, min_size=low, max_size=high)))
     seed = draw(st.integers(0, 50))
     engine_request = ask_for(
         prompt,
-        draw(st.integers(1, 30)),
+        0 if kind == "scores" else draw(st.integers(1, 30)),
         sampling=Sampling(float(draw(st.booleans())), 0, 1.0, seed=seed),
         stop_ids=frozenset(draw(st.lists(tokens, max_size=8))),
         score_from=draw(st.integers(1, len(prompt) - 1)) if scored else None,
+        score_tops=draw(st.none() | st.integers(0, 3)) if scored else None,
     )
     turn = draw(st.integers(0, 12))
     leaves = draw(st.integers(0, 4)) == 0
@@ -117,7 +121,9 @@ def some_ask(draw: st.DrawFn, context: int) -> Ask:
 def assert_answers(trace: Trace, asks: list[Ask]) -> None:
     """Every sequence got what it would get alone, or the beginning of it if it was cancelled."""
     for answer, ask in zip(trace.answers.values(), asks, strict=True):
-        if ask.engine_request.score_from is None:
+        if ask.engine_request.score_from is not None and answer.finish != "cancelled":
+            assert_scores(answer, ask.engine_request)
+        if ask.engine_request.max_tokens:
             tokens, finish = alone(ask.engine_request, trace.scheduler.limits)
             if answer.finish == "cancelled":
                 assert answer.tokens == tokens[: len(answer.tokens)]
@@ -125,9 +131,21 @@ def assert_answers(trace: Trace, asks: list[Ask]) -> None:
                 assert (answer.tokens, answer.finish) == (tokens, finish)
         elif answer.finish != "cancelled":
             assert answer.finish == "score"
-            assert len(answer.results) == 1
-            assert answer.scores == scores_alone(ask.engine_request)
+            assert len(answer.results) == 1 or ask.engine_request.score_tops is not None
         assert answer.finish != "cancelled" or ask.cancel_at is not None
+
+
+def assert_scores(answer: Answer, engine_request: EngineRequest) -> None:
+    """Every token was scored once, in order, before the answer's second token."""
+    assert answer.scores == scores_alone(engine_request)
+    if answer.tokens:
+        later = answer.results[-len(answer.tokens) :][1:]
+        assert not any(result.target_logprobs for result in later)
+    if engine_request.score_tops is not None:
+        ends = range(engine_request.score_from or 0, len(engine_request.prompt))
+        pairs = [(engine_request.prompt[:end], engine_request.prompt[end]) for end in ends]
+        assert answer.ranks == [rank(*pair) for pair in pairs]
+        assert answer.tops == [likeliest(*pair, engine_request.score_tops) for pair in pairs]
 
 
 @settings(max_examples=400, deadline=None)
@@ -191,7 +209,7 @@ def tight_asks(draw: st.DrawFn, context: int) -> list[Ask]:
         short = not scored and draw(st.booleans())
         engine_request = ask_for(
             tuple(range(seed, seed + (size // 3 + 1 if short else size))),
-            context,
+            context if not scored or draw(st.booleans()) else 0,
             sampling=Sampling(1.0, 0, 1.0, seed=seed),
             score_from=draw(st.integers(1, min(size - 1, 4))) if scored else None,
         )

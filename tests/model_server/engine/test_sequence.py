@@ -13,13 +13,15 @@ GREEDY = Sampling(0.0, 0, 1.0, seed=0)
 
 def sequence(
     prompt: int,
-    max_tokens: int = 4,
+    max_tokens: int | None = None,
     *,
     max_context: int = 16,
     pages: int = 8,
     stop_ids: frozenset[int] = frozenset(),
     score_from: int | None = None,
 ) -> Sequence:
+    if max_tokens is None:
+        max_tokens = 4 if score_from is None else 0
     limits = EngineLimits(
         slots=1,
         pages=pages,
@@ -44,6 +46,15 @@ def test_the_last_token_of_an_answer_is_never_computed() -> None:
 
 def test_the_last_token_of_a_scored_prompt_is_never_computed() -> None:
     assert sequence(16, score_from=3).end == 15
+
+
+def test_a_prompt_that_is_scored_and_answered_is_computed_to_the_end_of_the_answer() -> None:
+    both = sequence(5, 4, score_from=2)
+    assert (both.end, both.unscored) == (5 + 4 - 1, 1)
+    both.scores_launched = 3
+    assert both.unscored == both.finish_at
+    with pytest.raises(PromptTooLong, match="one of them for the answer"):
+        sequence(16, 1, score_from=1)
 
 
 def test_an_answer_ends_with_the_context_or_the_page_pool() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import EngineRequest, Sequence, SequenceUpdate
-from model_server.engine.types import EngineLimits, PendingStep, Row, RowResult, Step
+from model_server.engine.types import EngineLimits, PendingStep, Row, RowResult, Step, Top
 from tests.model_server.engine.fake_runner import GARBAGE, FakeRunner, logprob, next_token
 from tests.model_server.engine.fake_traffic import FakeTraffic
 
@@ -37,7 +37,15 @@ class Answer:
 
     @property
     def scores(self) -> tuple[float, ...]:
-        return self.results[-1].target_logprobs
+        return tuple(score for result in self.results for score in result.target_logprobs)
+
+    @property
+    def ranks(self) -> list[int]:
+        return [rank for result in self.results for rank in result.target_ranks]
+
+    @property
+    def tops(self) -> list[Top]:
+        return [top for result in self.results for top in result.target_tops]
 
     def take(self, update: SequenceUpdate) -> None:
         assert self.finish is None, "an update came after the last"
@@ -110,8 +118,7 @@ class Trace:
         ]
         assert all(self.answers[id].finish for id in elders), "it overtook an older prompt"
         asked, block = self._submissions[row.sequence], self.scheduler.limits.prefill_block
-        scored = asked.score_from is not None
-        if row.yields or (scored and row.start + row.count == len(asked.prompt) - 1):
+        if row.yields or (not asked.max_tokens and row.start + row.count == len(asked.prompt) - 1):
             self._unfinished.discard(row.sequence)
             return
         self._unfinished.add(row.sequence)

@@ -79,7 +79,8 @@ def fake_stages(count: int) -> list[FakeRunner]:
 
 def _chosen(rows: np.ndarray) -> Outputs:
     tokens = rows.sum(-1).astype(np.int32) % VOCAB
-    numbers: Any = np.stack([tokens, np.full_like(tokens, -1.0, np.float32).view(np.int32)])
+    bits = np.full_like(tokens, -1.0, np.float32).view(np.int32)
+    numbers: Any = np.stack([tokens, bits, np.ones_like(tokens)])
     rivals: Any = tokens[:, None] + np.arange(TOP_LOGPROBS, dtype=np.int32)
     nothing: Any = np.zeros_like(rivals, dtype=np.float32)
     return Outputs(numbers, rivals, nothing)

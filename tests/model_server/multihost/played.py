@@ -18,6 +18,7 @@ from model_server.engine.types import (
     Row,
     Runner,
     Sampling,
+    SlotMask,
     SlotSampling,
     Step,
     StepResult,
@@ -48,11 +49,13 @@ _RESTRICTED = replace(
     typical_p=0.99,
     min_tokens=4,
     ends=(8, 10, 12),
+    guided=True,
 )
 
 
 def steps(*, edited: bool = False) -> list[Step]:
-    """Numbered as an engine numbers them. edited: with penalties, biases and forbidden tokens."""
+    """Numbered as an engine numbers them. edited: with penalties, biases, forbidden tokens and, in
+    the later steps, masks."""
     first, second, third = (_prompt(seed, size) for seed, size in ((1, 13), (2, 6), (3, 10)))
     greedy, drawn = SlotSampling(0, _GREEDY), SlotSampling(1, _DRAWN)
     if edited:
@@ -71,7 +74,15 @@ def steps(*, edited: bool = False) -> list[Step]:
         for n in range(DECODES)
     ]
     mixed = Step(3, (*decodes[0].rows, scored))
-    return [begin, prompts, mixed, *decodes[1:]]
+    later = [replace(step, guided=edited) for step in decodes[1:]]
+    return [begin, prompts, mixed, *later]
+
+
+def mask_of(step: Step) -> SlotMask:
+    """A mask for slot 1 that is another one in the next step."""
+    flags = np.zeros(32 * -(-VOCAB // 32), np.uint8)
+    flags[step.number % 5 : VOCAB : 5] = 1
+    return SlotMask(1, np.packbits(flags, bitorder="little").tobytes())
 
 
 def play(runner: Runner, played: Sequence[Step]) -> list[StepResult]:
@@ -81,6 +92,8 @@ def play(runner: Runner, played: Sequence[Step]) -> list[StepResult]:
         ahead = runner.launch(step)
         if pending:
             results.append(pending.result())
+        if step.guided:
+            runner.choose([mask_of(step)])
         pending = ahead
     assert pending
     return [*results, pending.result()]

@@ -10,7 +10,7 @@ import pytest
 from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
 from model_server.engine.timing.watchdog import StepHung
-from model_server.engine.types import EngineLimits, PageGrant, Row, Sampling, Step
+from model_server.engine.types import EngineLimits, PageGrant, Row, Sampling, SlotMask, Step
 from model_server.multihost.commands import (
     Drop,
     DropPages,
@@ -90,6 +90,18 @@ def test_tokens_are_those_of_one_host() -> None:
         eventually(lambda: all(shares[0].closed for shares in hosts.shares.values()))
 
 
+def test_masks_follow_their_step_on_every_host() -> None:
+    with HostsHere(3) as hosts:
+        lockstep, own = load(hosts)
+        step = Step(1, (Row(1, 3, 0, (5, 8), True),), (PageGrant(3, 0, (4,)),), guided=True)
+        mask = SlotMask(3, bytes([0, 0b1000]) + bytes(14))
+        pending = lockstep.launch(step)
+        lockstep.choose([mask])
+        assert pending.result().rows[0].token == 11
+        assert own.told[2:] == [step, (mask,)]
+        eventually(lambda: all(each[0].told[2:] == own.told[2:] for each in hosts.shares.values()))
+
+
 def test_pages_move_between_the_same_steps_on_every_host() -> None:
     with HostsHere(3) as hosts:
         lockstep, own = load(hosts)
@@ -114,7 +126,9 @@ def test_a_primary_that_gives_up_ends_every_host_with_its_reason() -> None:
         hung = StepHung("step 7 did not finish within 30 s")
         hosts.primary.give_up(hung)
         hosts.primary.give_up(ReplicaLost("too late"))
-        assert told == [hung]
+        (error,) = told
+        assert isinstance(error, StepHung)
+        assert error.text.startswith(hung.text)  # which hosts are behind is known within a beat
         with pytest.raises(ReplicaLost, match="step 7 did not finish"):
             runner.launch(Step(1, (Row(1, 3, 0, (4,), True),)))
         eventually(lambda: len(hosts.ended) == 2)

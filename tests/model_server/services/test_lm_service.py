@@ -219,7 +219,6 @@ async def test_a_score_of_nothing_is_refused(prefix: str, suffixes: list[str], p
 async def test_what_is_not_served_is_refused_by_name() -> None:
     async with serving(FakeModels()) as served:
         calls = [
-            served.lm.Gradient(lm_pb2.GradientRequest(model_key=MODEL)),
             served.modelet.Export(modelet_pb2.ExportRequest(model_key=MODEL)),
             served.modelet.Save(modelet_pb2.SaveRequest(model_key=MODEL)),
         ]

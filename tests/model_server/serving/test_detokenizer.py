@@ -1,13 +1,16 @@
 """Tokens become chunks: whole characters, counts, scores, stop strings."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from model_server.engine.types import RowResult
 from model_server.serving.detokenizer import Detokenizer
-from model_server.text.tokenizer import ByteTokenizer, Tokenizer
-from sax.types import SamplingParams, TokenChunk
+from model_server.text.tokenizer import ByteTokenizer, HfTokenizer, Tokenizer
+from sax.types import ReplyOptions, SamplingParams, TokenChunk, TokenLogprob
+from tests.model_server.checkpoints.tiny_folder import tokenizer_json
 from tests.model_server.text.every_tokenizer import KINDS, tokenizer_of
 
 TOKENIZER = ByteTokenizer(256)
@@ -166,3 +169,81 @@ def test_text_held_back_leaves_with_the_stop_sequence() -> None:
     sampling = SamplingParams(stop=("bX",), stop_sequence=tuple(b"ab"))
     chunks = push_all(Detokenizer(TOKENIZER, b"", sampling), b"abc", "length")
     assert [chunk.text for chunk in chunks] == ["a", "b"]
+
+
+def reply_of(reply: ReplyOptions, sampling: SamplingParams | None = None) -> Detokenizer:
+    return Detokenizer(TOKENIZER, b"abc", sampling or SamplingParams(), reply, seed=5)
+
+
+def test_the_first_chunk_tells_the_seed_and_the_prompts_tokens() -> None:
+    made = reply_of(ReplyOptions(return_token_ids=True))
+    first, second = push_all(made, b"hi", "length")
+    assert (first.seed, first.prompt_token_ids) == (5, (97, 98, 99))
+    assert (second.seed, second.prompt_token_ids) == (None, ())
+
+
+def test_an_echo_comes_before_the_answer_and_moves_its_offsets() -> None:
+    made = reply_of(ReplyOptions(echo=True), SamplingParams(logprobs=0, stop=("abc",)))
+    first, second = push_all(made, b"hi", "length")
+    assert (first.text, second.text) == ("abch", "i")  # and does not count as a stop string
+    assert [chunk.logprobs[0].text_offset for chunk in (first, second)] == [3, 4]
+
+
+def test_scores_of_the_prompt_come_as_they_are_made() -> None:
+    made = reply_of(ReplyOptions(prompt_logprobs=1))
+    scores = made.push(
+        RowResult(target_logprobs=(-1.0,), target_ranks=(3,), target_tops=(((7, -0.5),),)), None
+    )
+    last = made.push(RowResult(120, -2.0, (), (-1.5,), (1,), (((99, -1.5),),)), "length")
+    start, second = scores.prompt_logprobs
+    assert math.isnan(start.logprob)
+    assert (start.token, start.text_offset, start.rank, start.top) == ("a", 0, 0, ())
+    best = TokenLogprob(7, "\x07", b"\x07", -0.5, rank=1)
+    assert second == TokenLogprob(98, "b", b"b", -1.0, (best,), 1, 3)
+    (third,) = last.prompt_logprobs
+    assert (third.token, third.logprob, third.text_offset, third.rank) == ("c", -1.5, 2, 1)
+    assert (scores.text, scores.finish_reason, last.text) == ("", None, "x")
+
+
+def test_a_prompt_that_is_only_scored_ends_by_its_length() -> None:
+    made = reply_of(ReplyOptions(prompt_logprobs=0, echo=True))
+    last = made.push(
+        RowResult(target_logprobs=(-1.0, -2.0), target_ranks=(1, 1), target_tops=((), ())), "score"
+    )
+    assert (last.text, last.finish_reason, last.completion_tokens) == ("abc", "length", 0)
+    assert [entry.token for entry in last.prompt_logprobs] == ["a", "b", "c"]
+
+
+def test_what_stopped_an_answer_is_told_and_kept_on_request() -> None:
+    for include, text in ((False, "ab"), (True, "abEND")):
+        reply = ReplyOptions(include_stop_str_in_output=include)
+        chunks = push_all(reply_of(reply, SamplingParams(stop=("END",))), b"abENDcd", "length")
+        assert "".join(chunk.text for chunk in chunks) == text
+        assert chunks[-1].stop_reason == "END"
+        chunks = push_all(reply_of(reply, SamplingParams(stop_token_ids=(33,))), b"ab!", "stop")
+        assert "".join(chunk.text for chunk in chunks) == ("ab!" if include else "ab")
+        assert chunks[-1].stop_reason == 33
+
+
+def test_a_models_own_end_token_is_no_stop_reason() -> None:
+    tokenizer = HfTokenizer(tokenizer_json(), eos=["<|stop|>"])
+    (end,) = tokenizer.eos_ids
+    for ignored in (False, True):
+        made = Detokenizer(tokenizer, [end], SamplingParams(ignore_eos=ignored))
+        assert made.push(RowResult(end, -0.5), "stop").stop_reason == (end if ignored else None)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "bytes"])
+def test_control_tokens_are_written_out_on_request(kind: str) -> None:
+    tokenizer = tokenizer_of(kind)
+    control = tokenizer.bos_id if tokenizer.bos_id is not None else 420
+    ids = [*tokenizer.encode("It is"), control]
+    for skip in (True, False):
+        reply = ReplyOptions(echo=True, skip_special_tokens=skip)
+        made = Detokenizer(tokenizer, ids, SamplingParams(), reply)
+        echoed = made.push(RowResult(), "score").text
+        made = Detokenizer(tokenizer, ids, SamplingParams(), reply, own_text=True)
+        answered = made.push(RowResult(control, -0.5), None).text.removeprefix(echoed)
+        name = tokenizer.token_text(control)
+        assert (echoed.count(name), answered) == ((0, "") if skip else (echoed.count(name), name))
+        assert skip or echoed.endswith(name)

@@ -2,12 +2,15 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from msgspec.structs import replace as with_fields
 
 from model_server.engine.engine import EngineRequest
 from model_server.serving.engine_request import (
     check_asker,
+    check_device_sampling,
     check_sampling,
     make_engine_request,
     of_caller,
@@ -19,6 +22,7 @@ from model_server.serving.rendered_chat import Prompt, RenderedChat
 from model_server.text.tokenizer import ByteTokenizer
 from sax.auth.acl import ANYONE, Principal
 from sax.errors import InvalidRequest
+from sax.fields.sampling import DEVICE_FIELDS
 from sax.types import GenerateRequest, ModelSpec, SamplingParams
 from tests.model_server.fake_model import LIMITS, FakeModels
 
@@ -39,7 +43,7 @@ LOADED = FakeModels()(SPEC, lambda progress: None)
         ("top_k", -1),
         ("seed", -1),
         ("seed", 2**64),
-        ("max_tokens", 0),
+        ("max_tokens", -1),
         ("logprobs", -1),
         ("logprobs", 21),
         ("stop", ("",)),
@@ -158,3 +162,77 @@ def test_a_priority_an_account_or_a_time_limit_out_of_range_is_refused_by_name(
     with pytest.raises(InvalidRequest, match=f"^{field} (is|has) ") as refused:
         check_asker(GenerateRequest(model_id="m", prompt="hi", **{name: value}))  # pyright: ignore
     assert refused.value.param == field
+
+
+@pytest.mark.parametrize(
+    ("sampling", "param", "said"),
+    [
+        (SamplingParams(min_tokens=5, max_tokens=4), "min_tokens", "min_tokens is 5 and max_tok"),
+        (SamplingParams(min_tokens=10_000), "min_tokens", "has room for"),
+        (
+            SamplingParams(allowed_token_ids=(9,), stop_token_ids=(9, 8), min_tokens=1),
+            "allowed_token_ids",
+            "that bad_words and min_tokens forbid",
+        ),
+        (
+            SamplingParams(allowed_token_ids=(97, 98), bad_words=("a", "xb")),
+            "allowed_token_ids",
+            "that bad_words and min_tokens forbid",
+        ),
+        (SamplingParams(bad_words=("x" * 17,)), "bad_words", "17 tokens, .*at most 16"),
+        (SamplingParams(logit_bias={256: 1.0}), "logit_bias", "token 256: give ids from 0 to 255"),
+        (SamplingParams(logit_bias={5: 101.0}), "logit_bias", "101.0: give a number per token id"),
+        (SamplingParams(allowed_token_ids=(256,)), "allowed_token_ids", "token 256"),
+    ],
+)
+def test_fields_that_cannot_be_honoured_together_are_refused(
+    sampling: SamplingParams, param: str, said: str
+) -> None:
+    def ask() -> EngineRequest:
+        check_sampling(sampling, 256)
+        return submission_of(sampling)
+
+    with pytest.raises(InvalidRequest, match=said) as caught:
+        ask()
+    assert caught.value.param == param
+
+
+def test_every_field_of_a_row_reaches_the_device() -> None:
+    made = submission_of(
+        SamplingParams(
+            **{name: 0.5 for name in DEVICE_FIELDS if name != "top_k"},
+            logit_bias={3: 2.0},
+            allowed_token_ids=(1, 2),
+            min_tokens=4,
+            stop_token_ids=(9, 7),
+        )
+    ).sampling
+    assert all(getattr(made, name) == 0.5 for name in DEVICE_FIELDS if name != "top_k")
+    assert (made.logit_bias, made.allowed) == (((3, 2.0),), (1, 2))
+    assert (made.min_tokens, made.ends) == (4, (7, 9))
+
+
+def test_a_bad_word_is_barred_with_and_without_a_space_before_it() -> None:
+    made = submission_of(SamplingParams(bad_words=("ab", " ab", "c"))).sampling
+    assert made.bad_words == ((97, 98), (32, 97, 98), (99,), (32, 99))
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"bad_words": ((),)}, "bad_words"),
+        ({"bad_words": ((1,) * 17,)}, "bad_words"),
+        ({"bad_words": ((256,),)}, "bad_words"),
+        ({"bad_words": ((1,),) * 129}, "bad_words"),
+        ({"allowed": (300,)}, "allowed_token_ids"),
+        ({"ends": (1,) * 129}, "ends"),
+        ({"logit_bias": ((300, 1.0),)}, "logit_bias"),
+        ({"min_p": 2.0}, "min_p"),
+    ],
+)
+def test_what_another_server_sends_is_checked_again(changes: dict[str, Any], param: str) -> None:
+    good = submission_of(SamplingParams(bad_words=("ab",), allowed_token_ids=(5,))).sampling
+    check_device_sampling(good, 256)
+    with pytest.raises(InvalidRequest) as caught:
+        check_device_sampling(with_fields(good, **changes), 256)
+    assert caught.value.param == param

@@ -54,7 +54,7 @@ class BadTokenizer(ByteTokenizer):
 
     made = 0
 
-    def decoder(self, after: Sequence[int] = ()) -> IncrementalDecoder:
+    def decoder(self, after: Sequence[int] = (), *, control: bool = False) -> IncrementalDecoder:
         self.made += 1
         return BadDecoder() if self.made == 1 else super().decoder(after)
 

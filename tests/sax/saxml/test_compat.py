@@ -159,7 +159,6 @@ def test_an_option_that_is_not_supported_is_refused_by_name() -> None:
         lambda: sax.Model(MODEL).VM(),
         lambda: sax.Model(MODEL).AM(),
         lambda: sax.Model(MODEL).MM(),
-        lambda: sax.Model(MODEL).LM().Gradient("x", "y"),
         lambda: sax.GetACL("/sax/test"),
     ],
 )

@@ -15,14 +15,18 @@ from sax.proto import admin_pb2, common_pb2, modelet_pb2, tokens_pb2
 from sax.types import (
     Autoscaling,
     CellStats,
+    Classified,
     Embedded,
     GenerateRequest,
+    Gradients,
     JoinedServer,
     Message,
     ModelSpec,
+    PairScores,
     Progress,
     PublishedModel,
     ReplicaStatus,
+    ReplyOptions,
     SamplingParams,
     ServableInfo,
     ServableStatus,
@@ -37,6 +41,7 @@ from sax.wire import codec
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 I32 = st.integers(0, 2**31 - 1)
 I64 = st.integers(0, 2**62)
+F64 = st.floats(allow_nan=False)
 F32 = st.floats(width=32, allow_nan=False)
 VERSION = st.binary(min_size=16, max_size=16).map(bytes.hex)
 TEXTS = st.lists(TEXT, max_size=3).map(tuple)
@@ -96,6 +101,17 @@ LOGPROBS = st.builds(
     F32,
     st.lists(LEAVES, max_size=2).map(tuple),
     I32,
+    I32,
+)
+REPLIES = st.builds(
+    ReplyOptions,
+    echo=st.booleans(),
+    prompt_logprobs=st.none() | I32,
+    return_token_ids=st.booleans(),
+    truncate_prompt_tokens=st.none() | st.integers(-1, 100),
+    add_special_tokens=st.none() | st.booleans(),
+    skip_special_tokens=st.booleans(),
+    include_stop_str_in_output=st.booleans(),
 )
 SAMPLING = st.builds(
     SamplingParams,
@@ -116,9 +132,11 @@ REQUESTS = st.builds(
     model_id=TEXT,
     prompt=TEXT | st.lists(I32, max_size=4).map(tuple) | CHATS,
     sampling=SAMPLING,
+    reply=REPLIES,
     request_id=TEXT,
     account=TEXT,
     priority=I32,
+    cache_salt=TEXT,
     timeout_s=st.none() | st.integers(1, 2**31 - 1).map(lambda ms: ms / 1000),
 )
 CHUNKS = st.builds(
@@ -130,6 +148,11 @@ CHUNKS = st.builds(
     I32,
     I32,
     st.floats(allow_nan=False),
+    I32,
+    st.lists(LOGPROBS, max_size=2).map(tuple),
+    st.lists(I32, max_size=3).map(tuple),
+    st.none() | TEXT | I32,
+    st.none() | st.integers(0, 2**64 - 1),
 )
 
 
@@ -280,10 +303,38 @@ def test_a_prompt_no_message_can_hold_is_refused(prompt: object) -> None:
         codec.encode_generate(1, GenerateRequest(model_id="m", prompt=prompt))  # type: ignore[arg-type]
 
 
-@given(TEXT, st.lists(TEXT | st.lists(I32, max_size=4).map(tuple), max_size=4))
-def test_inputs_to_embed(model_id: str, inputs: list[str | tuple[int, ...]]) -> None:
-    message = codec.encode_embed(model_id, inputs)
-    assert codec.decode_embed(message) == (model_id, inputs)
+INPUTS = st.lists(TEXT | st.lists(I32, max_size=4).map(tuple), max_size=4)
+
+
+@given(TEXT, INPUTS, I32, TEXT)
+def test_inputs_to_embed(
+    model_id: str, inputs: list[str | tuple[int, ...]], dimensions: int, prompt: str
+) -> None:
+    message = codec.encode_embed(model_id, inputs, dimensions, prompt)
+    assert codec.decode_embed(message) == (model_id, inputs, dimensions, prompt)
+
+
+@given(TEXT, INPUTS)
+def test_inputs_to_classify(model_id: str, inputs: list[str | tuple[int, ...]]) -> None:
+    assert codec.decode_classify(codec.encode_classify(model_id, inputs)) == (model_id, inputs)
+
+
+@given(st.lists(F64), st.dictionaries(TEXT, st.lists(F64, max_size=4), max_size=3))
+def test_gradients(score: list[float], gradients: dict[str, list[float]]) -> None:
+    found = Gradients(score, gradients)
+    assert codec.decode_gradients(codec.encode_gradients(found)) == found
+
+
+@given(st.lists(F64), I32)
+def test_scores_of_pairs(scores: list[float], tokens: int) -> None:
+    found = PairScores(scores, tokens)
+    assert codec.decode_pair_scores(codec.encode_pair_scores(found)) == found
+
+
+@given(st.lists(TEXT, max_size=3), st.lists(st.lists(F32, max_size=3), max_size=3), I32)
+def test_classes(labels: list[str], scores: list[list[float]], tokens: int) -> None:
+    found = Classified(tuple(labels), scores, tokens)
+    assert codec.decode_classified(codec.encode_classified(found)) == found
 
 
 @given(st.lists(st.lists(F32, max_size=4), max_size=3), I64)

@@ -21,6 +21,9 @@ _GOOD: dict[RequestRoute, dict[str, object]] = {
     RequestRoute.CHAT: {"model": SMOLLM2, "messages": [{"role": "user", "content": "Hi"}]},
     RequestRoute.COMPLETIONS: {"model": SMOLLM2, "prompt": "Hi", "max_tokens": 1},
     RequestRoute.EMBEDDINGS: {"model": SMOLLM2, "input": "Hi"},
+    RequestRoute.RERANK: {"model": SMOLLM2, "query": "Hi", "documents": ["Hello"]},
+    RequestRoute.SCORE: {"model": SMOLLM2, "text_1": "Hi", "text_2": "Hello"},
+    RequestRoute.CLASSIFY: {"model": SMOLLM2, "input": "Hi"},
     RequestRoute.GENERATE: {"model": SMOLLM2, "query": "Hi"},
     RequestRoute.PUBLISH: _SPEC,
     RequestRoute.UPDATE: _SPEC,
@@ -63,6 +66,9 @@ def too_large(field: RequestField) -> Iterator[bytes]:
         case Kind.MAP:
             yield from (names(count), b"{%s:1}" % text(size), b'{"k":%s}' % text(size))
             yield b'{"k":%s}' % many(b"1", count)
+        case Kind.BIASES:
+            yield from (names(count), b"{%s:1}" % text(size))
+            yield b'{"5":%d}' % (TIMES * int(field.most or 1))
         case Kind.TEXTS | Kind.PROMPTS:
             yield from (text(size), many(text(1), count), many(b"[]", count), many(b"1", BODY))
             yield from (many(b"[1]", count), many(b"{}", BODY))

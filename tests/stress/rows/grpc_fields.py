@@ -12,6 +12,7 @@ from typing import Any
 import grpc.aio
 
 from sax.fields.field import Kind, RequestField, RequestRoute
+from sax.fields.sampling import SAMPLING
 from sax.fields.table import fields_of
 from sax.proto import custom_pb2, lm_pb2, tokens_pb2
 from tests.end_to_end.cell import SMOLLM2, Cell
@@ -45,9 +46,7 @@ _PATHS: dict[str, tuple[str, ...]] = {
     "messages": ("chat", "messages"),
     "messages.role": ("chat", "messages", "role"),
     "messages.content": ("chat", "messages", "content"),
-    "stop": ("sampling", "stop"),
-    "stop_token_ids": ("sampling", "stop_token_ids"),
-    "stop_sequence": ("sampling", "stop_sequence"),
+    **{name: ("sampling", name) for name in SAMPLING},
     "extra_inputs": ("extra_inputs", "strings", "key"),
 }
 _NUMBERS = (Kind.FLAG, Kind.INTEGER, Kind.NUMBER)  # fixed in size
@@ -88,6 +87,11 @@ def too_large(field: RequestField, descriptor: Descriptor) -> Iterator[bytes]:
             yield nested(descriptor, ("inputs",), b"", TIMES * (field.count or 1))
         if ids[0] in descriptor.fields_by_name:
             yield nested(descriptor, ids, b"\x01" * (BODY // 2))
+    elif field.kind is Kind.BIASES:
+        number = tokens_pb2.Sampling.DESCRIPTOR.fields_by_name[field.name].number
+        keys = range(TIMES * (field.count or 1))
+        entries = (delimited(number, b"\x08" + varint(key)) for key in keys)
+        yield nested(descriptor, path[:1], b"".join(entries))
     elif field.name == "extra_inputs":
         entries = (delimited(3, delimited(1, b"k%d" % n)) for n in range(TIMES * 128))
         yield nested(descriptor, ("extra_inputs",), b"".join(entries))

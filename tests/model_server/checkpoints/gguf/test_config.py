@@ -189,13 +189,20 @@ def test_metadata_that_nothing_reads_ends_the_load_by_name(key: str, value: obje
     assert len(caught.value.text) < 400
 
 
+@pytest.mark.parametrize(("kind", "pooling"), [(1, "mean"), (2, "cls"), (3, "last")])
+def test_a_decoder_that_embeds_says_how_it_pools(kind: int, pooling: str) -> None:
+    assert config({"llama.pooling_type": kind})["pooling"] == pooling
+    assert "pooling" not in config({"llama.pooling_type": 0})
+    with pytest.raises(CheckpointError, match="pooling_type 4"):
+        config({"llama.pooling_type": 4})
+
+
 def test_metadata_that_changes_nothing_is_taken() -> None:
     more = {
         "vocab_size": 100,
         "attention.causal": True,
         "attention.clamp_kqv": 0.0,
         "expert_used_count": 0,
-        "pooling_type": 3,
         "rope.scaling.type": "none",
         "rope.scaling.factor": 1.0,
         "rope.scaling.finetuned": False,

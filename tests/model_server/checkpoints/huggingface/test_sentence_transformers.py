@@ -51,13 +51,20 @@ def test_the_folder_of_minilm_is_mean_normalised_and_256_tokens_long(tmp_path: P
     path = folder_with(
         tmp_path, pooling=MEAN | flags, text={"max_seq_length": 256, "do_lower_case": False}
     )
-    assert read_sentence_settings(path) == SentenceSettings(max_length=256)
+    assert read_sentence_settings(path) == SentenceSettings(pooling="mean", max_length=256)
 
 
-def test_without_modules_a_model_is_mean_and_normalised(tmp_path: Path) -> None:
-    expected = SentenceSettings(pooling="mean", normalise=True)
+def test_without_modules_a_model_is_normalised_and_pooled_as_its_family_says(
+    tmp_path: Path,
+) -> None:
+    expected = SentenceSettings(pooling=None, normalise=True)
     assert read_sentence_settings(tmp_path) == expected
     assert read_sentence_settings(None) == expected
+
+
+@pytest.mark.parametrize("given", [{"pooling_mode_lasttoken": True}, {"pooling_mode": "lasttoken"}])
+def test_pooling_may_be_by_the_last_token(tmp_path: Path, given: dict[str, Any]) -> None:
+    assert read_sentence_settings(folder_with(tmp_path, pooling=given)).pooling == "last"
 
 
 @pytest.mark.parametrize("given", [{"pooling_mode_cls_token": True}, {"pooling_mode": "cls"}])
@@ -86,7 +93,15 @@ def test_lower_case_and_a_default_prompt_are_honoured(tmp_path: Path) -> None:
             {"pooling": MEAN | {"pooling_mode_cls_token": True}},
             "by cls_token, mean_tokens; supported is one",
         ),
-        ({"pooling": {"pooling_mode": "lasttoken"}}, "pooling by lasttoken"),
+        ({"pooling": {"pooling_mode": "weightedmean"}}, "pooling by weightedmean"),
+        ({"prompts": {"prompts": {"query": 5}}}, "a prompt 'query' that is not a text"),
+        (
+            {
+                "prompts": {"prompts": {"query": "Q: "}},
+                "pooling": MEAN | {"include_prompt": False},
+            },
+            "include_prompt is false",
+        ),
         ({"pooling": {}}, "pooling by nothing"),
         ({"prompts": {"default_prompt_name": "query"}}, "no prompt 'query'"),
     ],

@@ -118,10 +118,17 @@ def test_a_fork_of_an_answer_goes_on_from_any_of_its_tokens() -> None:
     assert len(tokens) == 10 + 8
 
 
-def test_a_score_computes_every_position_that_it_scores() -> None:
-    scored = ask_for(PROMPT, score_from=6)
-    trace = in_turn(cached_limits(), ask_for(PROMPT), scored)
-    assert rows_of(trace, 2) == [(5, 4)]
+@pytest.mark.parametrize(
+    ("score_from", "max_tokens", "chunk"),
+    [(6, 0, (5, 4)), (6, 3, (5, 5)), (1, 0, (0, 9)), (1, 3, (0, 10))],
+)
+def test_a_score_computes_every_position_that_it_scores(
+    score_from: int, max_tokens: int, chunk: tuple[int, int]
+) -> None:
+    scored = ask_for(PROMPT, max_tokens, score_from=score_from, score_tops=2)
+    limits = cached_limits(token_budget=64, max_logit_rows=16)
+    trace = in_turn(limits, ask_for(PROMPT), scored)
+    assert rows_of(trace, 2) == [chunk]
 
 
 def test_what_is_cached_makes_room_for_what_is_needed() -> None:
@@ -170,9 +177,10 @@ def alike_asks(draw: st.DrawFn, limits: EngineLimits) -> list[Ask]:
         engine_request = EngineRequest(
             prompt=tuple(prompt),
             sampling=Sampling(float(draw(st.booleans())), 0, 1.0, seed=seed % 2),
-            max_tokens=draw(st.integers(1, 12)),
+            max_tokens=draw(st.integers(0 if scored else 1, 12)),
             stop_ids=frozenset({draw(st.integers(0, 20))}),
             score_from=draw(st.integers(1, len(prompt) - 1)) if scored else None,
+            score_tops=draw(st.none() | st.integers(0, 3)) if scored else None,
             account=draw(st.sampled_from("ab")),
             salt=draw(st.sampled_from(["", "", "other"])),
         )

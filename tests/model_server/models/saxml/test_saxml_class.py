@@ -149,6 +149,7 @@ HALVED = {
 }
 UNSAID = {
     "MAX_CONTEXT": 32,
+    "KV_CACHE_BYTES": 2**20,
     "NUM_CACHE_SLOTS": 3,
     "BATCH_SIZE": 3,
     "NUM_KV_HEADS": 4,
@@ -195,6 +196,7 @@ def facts(path: str, overrides: dict[str, str]) -> Any:
         recipe.quantize,
         recipe.mesh_shape,
         recipe.rules,
+        recipe.kv_cache_bytes,
         recipe.slots,
         recipe.samples,
         recipe.query_format,
@@ -242,3 +244,15 @@ def test_a_checkpoint_of_another_family_is_refused() -> None:
 def test_models_without_checkpoints_say_so() -> None:
     with pytest.raises(CheckpointError, match='LmCloudSpmd2BTest takes checkpoint "None"'):
         make_recipe(LM, CONFIG, {})
+
+
+def test_a_context_left_to_the_memory_is_at_most_the_classs() -> None:
+    own = make_recipe(LM, None, {})
+    made = make_recipe(LM, None, {"MAX_CONTEXT": '"auto"'})
+    assert (made.max_context, made.auto_context) == (own.max_context, True)
+    assert (own.auto_context, make_recipe(LM, None, {"MAX_CONTEXT": "64"}).auto_context) == (
+        None,
+        False,
+    )
+    with pytest.raises(InvalidRequest, match="MAX_CONTEXT is 'most'"):
+        make_recipe(LM, None, {"MAX_CONTEXT": '"most"'})

@@ -183,6 +183,8 @@ def test_generate_gives_json_on_demand(sax: Sax) -> None:
     assert told == {
         "text": "SAY HELLO",
         "finish_reason": "stop",
+        "stop_reason": None,
+        "seed": None,
         "prompt_tokens": 0,
         "completion_tokens": 2,
     }

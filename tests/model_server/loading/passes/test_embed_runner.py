@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_server.loading.compile_watch import CompileWatch
-from model_server.loading.embed_runner import (
+from model_server.loading.passes.embed_runner import (
     EmbedModelRunner,
     EmbedPrograms,
     lengths_up_to,

@@ -12,9 +12,10 @@ import pytest
 
 from model_server.checkpoints.huggingface.sentence_transformers import SentenceSettings
 from model_server.config import ModelServerConfig
-from model_server.loading.embed_loading import SentenceTokenizer, context_of
 from model_server.loading.loaded import LoadedEmbedder
 from model_server.loading.loader import ModelLoader, make_loader
+from model_server.loading.passes.embed_loading import context_of
+from model_server.loading.passes.sentence_tokenizer import SentenceTokenizer
 from model_server.models.layers.embedder import EmbedRecipe
 from model_server.models.registry import make_recipe
 from model_server.text.tokenizer import HfTokenizer
@@ -126,7 +127,7 @@ def test_a_checkpoint_that_does_not_fit_says_what_is_wrong(
 
 
 def recipe(**overrides: str) -> EmbedRecipe:
-    config = json.loads((Path(__file__).parents[2] / _CONFIG).read_text())
+    config = json.loads((Path(__file__).parents[3] / _CONFIG).read_text())
     made = make_recipe("bert", config, overrides)
     assert isinstance(made, EmbedRecipe)
     return made

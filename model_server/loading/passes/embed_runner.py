@@ -1,6 +1,6 @@
-"""Computes embedding vectors: pad to a bucket, then one compiled call.
+"""Computes a vector per input, an embedding or scores: pad to a bucket, then one compiled call.
 
-A model is a function from tokens to hidden states. Every bucket is compiled before the first
+A model is a function from tokens to vectors. Every bucket is compiled before the first
 request; a compiled call cannot compile again.
 """
 
@@ -15,8 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from model_server.engine.step_program import everywhere
+from model_server.models.weights.quantized import as_bytes, byte_shape
 from model_server.models.weights.sharding import own_device
-from model_server.models.weights.weight import Blueprint
+from model_server.models.weights.weight import Blueprint, leaf_shapes
 from sax.types import Progress
 
 _COMPILERS = 2  # programs compiled at once
@@ -66,7 +68,11 @@ class EmbedPrograms:
         context: int,
         batch: int,
         report: Callable[[Progress], None],
+        leaves: Sequence[jax.ShapeDtypeStruct] | None = None,
     ) -> None:
+        """leaves: shapes and shardings of the weights; None: all on this process's own device."""
+        given = leaf_shapes(module, own_device()) if leaves is None else leaves
+        self._leaves = tuple(map(byte_shape, given))
         self.rows = {length: rows_up_to(batch, length) for length in lengths_up_to(context)}
         self._module = module
         self._encode = encode
@@ -91,20 +97,13 @@ class EmbedPrograms:
                 pool.shutdown(cancel_futures=True)
 
     def _compile_one(self, rows: int, length: int) -> jax.stages.Compiled:
-        layout = own_device()
-        leaves = [
-            jax.ShapeDtypeStruct(
-                each.shape, each.dtype, sharding=layout.sharding(each.shape, each.axes)
-            )
-            for each in self._module.declarations
-        ]
-
         def run(leaves: list[jax.Array], tokens: jax.Array, lengths: jax.Array) -> jax.Array:
             return self._encode(self._module.assemble(leaves), tokens, lengths)
 
-        tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
-        lengths = jax.ShapeDtypeStruct((rows,), jnp.int32)
-        return jax.jit(run).lower(leaves, tokens, lengths).compile()
+        where = everywhere(self._leaves[0].sharding)
+        tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=where)
+        lengths = jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=where)
+        return jax.jit(run).lower(self._leaves, tokens, lengths).compile()
 
     @property
     def workspace(self) -> int:
@@ -119,9 +118,9 @@ class EmbedPrograms:
 class EmbedModelRunner:
     """Programs and weights of an embedder. Not thread-safe: one thread calls it."""
 
-    def __init__(self, programs: EmbedPrograms, leaves: list[jax.Array], batch: int) -> None:
+    def __init__(self, programs: EmbedPrograms, leaves: Sequence[jax.Array], batch: int) -> None:
         self._programs = programs
-        self._leaves = leaves
+        self._leaves = tuple(map(as_bytes, leaves))
         self.batch = batch
         self.closed = False
 
@@ -138,7 +137,7 @@ class EmbedModelRunner:
 
     def close(self) -> None:
         """Release weights and programs. Idempotent."""
-        self._leaves = []
+        self._leaves = ()
         self._programs.compiled.clear()
         self.closed = True
 

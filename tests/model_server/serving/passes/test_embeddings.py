@@ -10,7 +10,14 @@ from model_server.serving.embed_servable import EmbedServable
 from sax.errors import InvalidRequest, PromptTooLong, QueueFull, UnsupportedParameter
 from sax.proto import common_pb2, lm_pb2, modelet_pb2, tokens_pb2
 from sax.types import Embedded, EmbedInput
-from sax.wire.codec import decode_embedded, encode_embed
+from sax.wire.codec import (
+    decode_classified,
+    decode_embedded,
+    decode_pair_scores,
+    encode_classify,
+    encode_embed,
+    encode_pairs,
+)
 from tests.model_server.fake_batched import CONTEXT, MEMORY
 from tests.model_server.fake_model import FakeModels
 from tests.model_server.fake_server import (
@@ -147,8 +154,9 @@ async def test_status_and_metrics_count_embeddings() -> None:
         await error_of(embed(served, ""))
         request = modelet_pb2.GetStatusRequest(include_method_stats=True)
         status = await served.modelet.GetStatus(request)
-        (stats,) = next(m for m in status.models if m.model_key == EMBEDDER).method_stats
-        assert stats.method == "lm.embed"
+        found = next(m for m in status.models if m.model_key == EMBEDDER).method_stats
+        assert [each.method for each in found] == ["lm.embed", "lm.rerank"]
+        stats = found[0]
         assert stats.successes_per_second == pytest.approx(1 / 60)
         assert stats.errors_per_second == pytest.approx(1 / 60)
         assert list(stats.recent_batch_sizes) == [2]
@@ -174,3 +182,80 @@ async def test_a_caller_that_goes_away_leaves_the_queue() -> None:
         models.batches.set()
         await running
         assert await served.metric("sax_requests_cancelled_total", EMBEDDER) == 1
+
+
+async def test_a_vector_is_cut_and_made_as_long_as_before() -> None:
+    async with serving(FakeModels()) as served:
+        await served.load(EMBEDDER, "fake.Embedder")
+        whole = await served.tokens.Embed(encode_embed(EMBEDDER, ["a"], 2))
+        assert decode_embedded(whole).vectors == [[97.0, 1.0]]
+        short = await served.tokens.Embed(encode_embed(EMBEDDER, ["a"], 1))
+        assert decode_embedded(short).vectors == [[1.0]]
+        refused = await error_of(served.tokens.Embed(encode_embed(EMBEDDER, ["a"], 3)))
+        assert isinstance(refused, UnsupportedParameter)
+        assert "dimensions is 3, but this model's vectors have 2: send one of 1, 2" in str(refused)
+        negative = await error_of(served.tokens.Embed(encode_embed(EMBEDDER, ["a"], -1)))
+        assert isinstance(negative, InvalidRequest)
+        assert negative.param == "dimensions"
+
+
+async def test_a_prompt_goes_before_the_text() -> None:
+    async with serving(FakeModels()) as served:
+        await served.load(EMBEDDER, "fake.Embedder")
+        reply = await served.tokens.Embed(encode_embed(EMBEDDER, ["a"], prompt_name="query"))
+        assert decode_embedded(reply).prompt_tokens == len("querya")
+        refused = await error_of(served.tokens.Embed(encode_embed(EMBEDDER, ["a"], 0, "odd")))
+        assert isinstance(refused, UnsupportedParameter)
+        assert refused.param == "prompt_name"
+
+
+async def test_a_cross_encoder_scores_each_pair_of_texts() -> None:
+    async with serving(FakeModels()) as served:
+        await served.load(EMBEDDER, "fake.CrossEncoder")
+        pairs = encode_pairs(EMBEDDER, ["a"], ["b", "cd"])
+        found = decode_pair_scores(await served.tokens.ScorePairs(pairs))
+        assert found.scores == [97.0 + 98.0, 97.0 + 99.0 + 100.0]
+        assert found.prompt_tokens == 3 + 4
+        each = encode_pairs(EMBEDDER, ["a", "b"], ["b", "c"])
+        assert decode_pair_scores(await served.tokens.ScorePairs(each)).scores == [195.0, 197.0]
+
+
+async def test_an_embedding_model_scores_pairs_by_their_cosine() -> None:
+    async with serving(FakeModels()) as served:
+        await served.load(EMBEDDER, "fake.Embedder")
+        pairs = encode_pairs(EMBEDDER, ["a"], ["a", "bb"])
+        same, other = decode_pair_scores(await served.tokens.ScorePairs(pairs)).scores
+        assert same == pytest.approx(1.0)
+        assert other == pytest.approx((97 * 196 + 2) / (97.00515 * 196.0102), abs=1e-5)
+
+
+async def test_a_classifier_gives_every_label_a_score() -> None:
+    async with serving(FakeModels()) as served:
+        await served.load(EMBEDDER, "fake.Classifier")
+        reply = await served.tokens.Classify(encode_classify(EMBEDDER, ["a", (1, 2)]))
+        found = decode_classified(reply)
+        assert found.labels == ("low", "high")
+        assert found.scores == [[97.0, 1.0], [3.0, 2.0]]
+        error = await error_of(served.tokens.ScorePairs(encode_pairs(EMBEDDER, ["a"], ["b"])))
+        assert "is a classification model and does not serve lm.rerank; it serves" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "param", "says"),
+    [
+        ([], ["a"], "first", "first is empty"),
+        (["a"], [], "second", "second is empty"),
+        (["a", "b"], ["c"], "first", "send one first text"),
+        (["a"], [""], "second", "is empty"),
+        (["a"], ["b" * 200], "second", "at most 100"),
+    ],
+)
+async def test_pairs_that_cannot_be_scored_are_refused_by_name(
+    first: list[str], second: list[str], param: str, says: str
+) -> None:
+    async with serving(FakeModels()) as served:
+        await served.load(EMBEDDER, "fake.CrossEncoder")
+        error = await error_of(served.tokens.ScorePairs(encode_pairs(EMBEDDER, first, second)))
+        assert isinstance(error, InvalidRequest)
+        assert error.param == param
+        assert says in str(error)

@@ -11,7 +11,7 @@ import pytest
 _PROGRAM = """
 import json, os, threading
 os.environ["JAX_PLATFORMS"] = "cpu"
-from model_server.engine import background
+from model_server.sharing import background
 import jax, jax.numpy as jnp, numpy as np
 nice = lambda thread: os.getpriority(os.PRIO_PROCESS, thread)
 busy = lambda before: {t for t, ran in background._run_times().items() if ran > before.get(t, 0)}

@@ -13,7 +13,7 @@ import pytest
 from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.huggingface.sentence_transformers import read_sentence_settings
 from model_server.checkpoints.opening import open_checkpoint
-from model_server.loading.embed_loading import SentenceTokenizer
+from model_server.loading.passes.sentence_tokenizer import SentenceTokenizer
 from model_server.loading.weights import read_weights
 from model_server.models.layers.embedder import EmbedRecipe, pooled
 from model_server.models.registry import make_recipe
@@ -21,7 +21,7 @@ from tests.real_models import minilm
 
 pytestmark = pytest.mark.extended
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = Path(__file__).parents[3] / "golden"
 PAIRS = json.loads((GOLDEN / "minilm_embeddings.json").read_text(encoding="utf-8"))["pairs"]
 EMBEDDINGS = np.load(GOLDEN / "minilm_embeddings.npz")["embeddings"]  # f32[20, 384]
 TEXTS = [text for pair in PAIRS for text in pair["texts"]]
@@ -44,6 +44,7 @@ def embedded() -> np.ndarray:
         row[: len(ids)] = ids
     lengths = jnp.asarray([len(ids) for ids in IDS])
     hidden = model(jnp.asarray(tokens), lengths)
+    assert settings.pooling is not None
     vectors = pooled(hidden, lengths, pooling=settings.pooling, normalise=settings.normalise)
     return np.asarray(vectors)
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model_server.engine.freeing import free
+from model_server.sharing.freeing import free
 
 
 def test_arrays_are_gone_whether_or_not_somebody_holds_them() -> None:

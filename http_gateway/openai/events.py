@@ -1,0 +1,149 @@
+"""OpenAI's stream events: token chunks to server-sent events.
+
+Everything in an event except its text is encoded once per choice, so that a streamed token costs
+one JSON string and one join.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from http_gateway.openai.logprobs import chat_logprobs, completion_logprobs, shown_logprobs
+from http_gateway.openai.reply import Head, Usage
+from http_gateway.openai.shape import Shape
+from http_gateway.sse import DONE, event
+from sax.types import TokenChunk
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Events:
+    """Encodes the chunks of one streamed choice and keeps its token counts."""
+
+    def __init__(self, head: Head, kind: str, index: int, shape: Shape) -> None:
+        opening = _encode(head.fields(kind)).removesuffix(b"}")
+        self._before = b'data: %b,"choices":[{"index":%d,' % (opening, index)
+        self._after = b'}],"usage":null}\n\n' if shape.include_usage else b"}]}\n\n"
+        self._shape = shape
+        self._last: TokenChunk | None = None
+        self._seed: int | None = None
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+
+    @property
+    def completion_tokens(self) -> int:
+        return self._last.completion_tokens if self._last else 0
+
+    @property
+    def finished(self) -> bool:
+        return self._last is not None and self._last.finish_reason is not None
+
+    def _seen(self, chunk: TokenChunk) -> bool:
+        """Record the counts. True when the chunk is plain text in the middle of a stream."""
+        first, self._last = self._last is None, chunk
+        if chunk.prompt_tokens:
+            self.prompt_tokens = chunk.prompt_tokens
+            self.cached_tokens = chunk.cached_tokens
+        if first:
+            self._seed = chunk.seed
+        plain = self._shape.plain_events
+        return plain and not (first or chunk.logprobs or chunk.finish_reason)
+
+    def _event(self, *parts: bytes, chunk: TokenChunk, top: bytes = b"") -> bytes:
+        """top: fields of the event beside its choice."""
+        after = self._after
+        if self._shape.continuous_usage:
+            counts = {
+                "prompt_tokens": self.prompt_tokens,
+                "completion_tokens": chunk.completion_tokens,
+                "total_tokens": self.prompt_tokens + chunk.completion_tokens,
+            }
+            after = b'}],"usage":%b}\n\n' % _encode(counts)
+        if top:
+            after = b"}]," + top + after.removeprefix(b"}]")
+        return b"".join((self._before, *parts, after))
+
+    def _ending(self, chunk: TokenChunk) -> bytes:
+        """Return the reason that the choice ended for, and beside it what else is known then."""
+        finish = b',"finish_reason":' + _encode(chunk.finish_reason)
+        if not chunk.finish_reason:
+            return finish
+        told = _encode(chunk.stop_reason), _encode(self._seed)
+        return finish + b',"stop_reason":%b,"seed":%b' % told
+
+    def _token_ids(self, chunk: TokenChunk) -> bytes:
+        if not self._shape.token_ids:
+            return b""
+        return b',"token_ids":' + _encode(chunk.token_ids)
+
+    def _prompt_ids(self, chunk: TokenChunk) -> bytes:
+        if not chunk.prompt_token_ids:
+            return b""
+        return b',"prompt_token_ids":' + _encode(chunk.prompt_token_ids)
+
+
+class ChatEvents(Events):
+    """chat.completion.chunk events: the role, then contents, then the finish reason."""
+
+    def __init__(self, head: Head, index: int, shape: Shape) -> None:
+        super().__init__(head, "chat.completion.chunk", index, shape)
+        self._prefix = self._before + b'"delta":{"content":'
+        self._suffix = b'},"logprobs":null,"finish_reason":null' + self._after
+        self._opened = False
+
+    def __call__(self, chunk: TokenChunk) -> bytes:
+        if self._seen(chunk):
+            return self._prefix + _encode(chunk.text) + self._suffix if chunk.text else b""
+        return b"".join(self._rare(chunk))
+
+    def _rare(self, chunk: TokenChunk) -> list[bytes]:
+        events: list[bytes] = []
+        if not self._opened:
+            self._opened = True
+            events.append(self._role(chunk))
+        if chunk.text or chunk.logprobs or (self._shape.token_ids and chunk.token_ids):
+            events.append(self._content(chunk))
+        if chunk.finish_reason:
+            delta = b'"delta":{},"logprobs":null'
+            events.append(self._event(delta, self._ending(chunk), chunk=chunk))
+        return events
+
+    def _role(self, chunk: TokenChunk) -> bytes:
+        delta = b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null'
+        return self._event(delta, chunk=chunk, top=self._prompt_ids(chunk).removeprefix(b","))
+
+    def _content(self, chunk: TokenChunk) -> bytes:
+        logprobs = chat_logprobs(chunk.logprobs, self._shape) if chunk.logprobs else None
+        return self._event(
+            b'"delta":', _encode({"content": chunk.text}),
+            b',"logprobs":', _encode(logprobs), b',"finish_reason":null',
+            self._token_ids(chunk),
+            chunk=chunk,
+        )  # fmt: skip
+
+
+class CompletionEvents(Events):
+    """text_completion events: texts, the last with the finish reason."""
+
+    def __init__(self, head: Head, index: int, shape: Shape) -> None:
+        super().__init__(head, "text_completion", index, shape)
+
+    def __call__(self, chunk: TokenChunk) -> bytes:
+        self._seen(chunk)
+        entries = shown_logprobs(chunk.prompt_logprobs, chunk.logprobs, self._shape)
+        ids = self._token_ids(chunk) if chunk.token_ids else b""
+        if not (chunk.text or entries or chunk.finish_reason or ids):
+            return b""
+        logprobs = completion_logprobs(entries, self._shape) if entries else None
+        return self._event(
+            b'"text":', _encode(chunk.text),
+            b',"logprobs":', _encode(logprobs),
+            self._ending(chunk), ids, self._prompt_ids(chunk),
+            chunk=chunk,
+        )  # fmt: skip
+
+
+def stream_end(head: Head, kind: str, counts: Usage | None) -> bytes:
+    if counts is None:
+        return DONE
+    return event(_encode({**head.fields(kind), "choices": [], "usage": counts})) + DONE

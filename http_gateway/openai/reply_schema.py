@@ -1,0 +1,117 @@
+"""Fields of OpenAI's bodies that shape the reply; `docs/replies.md` says what each does."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict
+
+from http_gateway.bounds import bounded, checked, ranged
+from http_gateway.openai.shape import Shape
+from sax.errors import InvalidRequest
+from sax.fields.field import RequestRoute
+from sax.types import ReplyOptions
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None  # vLLM's: the counts so far, in every event
+
+
+class ReplyFields(BaseModel):
+    """Those that chats and completions share; null always means the default."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    n: Annotated[int, ranged(RequestRoute.CHAT, "n"), checked(RequestRoute.CHAT, "n")] | None = None
+    stream: Annotated[bool, checked(RequestRoute.CHAT, "stream")] | None = None
+    stream_options: (
+        Annotated[StreamOptions, bounded(RequestRoute.CHAT, "stream_options")] | None
+    ) = None
+    # vLLM's, of the prompt and the reply
+    prompt_logprobs: (
+        Annotated[
+            int,
+            ranged(RequestRoute.CHAT, "prompt_logprobs"),
+            checked(RequestRoute.CHAT, "prompt_logprobs"),
+        ]
+        | None
+    ) = None
+    return_token_ids: Annotated[bool, checked(RequestRoute.CHAT, "return_token_ids")] | None = None
+    return_tokens_as_token_ids: (
+        Annotated[bool, checked(RequestRoute.CHAT, "return_tokens_as_token_ids")] | None
+    ) = None
+    truncate_prompt_tokens: (
+        Annotated[
+            int,
+            ranged(RequestRoute.CHAT, "truncate_prompt_tokens"),
+            checked(RequestRoute.CHAT, "truncate_prompt_tokens"),
+        ]
+        | None
+    ) = None
+    add_special_tokens: Annotated[bool, checked(RequestRoute.CHAT, "add_special_tokens")] | None = (
+        None
+    )
+    skip_special_tokens: (
+        Annotated[bool, checked(RequestRoute.CHAT, "skip_special_tokens")] | None
+    ) = None
+    # No tokenizer here puts spaces there, so both values give the same text.
+    spaces_between_special_tokens: (
+        Annotated[bool, checked(RequestRoute.CHAT, "spaces_between_special_tokens")] | None
+    ) = None
+    include_stop_str_in_output: (
+        Annotated[bool, checked(RequestRoute.CHAT, "include_stop_str_in_output")] | None
+    ) = None
+
+    @property
+    def choices(self) -> int:
+        return self.n or 1
+
+    def _check_reply(self, logprobs: int | None) -> None:
+        """Raise InvalidRequest for parts of the reply that contradict the rest of the request.
+
+        logprobs: as asked for; None: none.
+        """
+        options = self.stream_options
+        if options and options.continuous_usage_stats and not options.include_usage:
+            raise InvalidRequest(
+                "stream_options.continuous_usage_stats needs stream_options.include_usage: true",
+                param="stream_options.continuous_usage_stats",
+            )
+        if self.prompt_logprobs is not None and self.stream:
+            raise InvalidRequest(
+                "prompt_logprobs are not streamed: leave out stream, or use echo with logprobs",
+                param="prompt_logprobs",
+            )
+        if self.return_tokens_as_token_ids and logprobs is None and self.prompt_logprobs is None:
+            raise InvalidRequest(
+                "return_tokens_as_token_ids renames the tokens of logprobs: ask for logprobs or "
+                "prompt_logprobs, too",
+                param="return_tokens_as_token_ids",
+            )
+
+    def _reply(self, prompt_logprobs: int | None, *, echo: bool = False) -> ReplyOptions:
+        return ReplyOptions(
+            echo=echo,
+            prompt_logprobs=prompt_logprobs,
+            return_token_ids=bool(self.return_token_ids),
+            truncate_prompt_tokens=self.truncate_prompt_tokens,
+            add_special_tokens=self.add_special_tokens,
+            skip_special_tokens=self.skip_special_tokens is not False,
+            include_stop_str_in_output=bool(self.include_stop_str_in_output),
+        )
+
+    def _shape(self, best_of: int, echoed_tops: int | None = None) -> Shape:
+        options = self.stream_options
+        return Shape(
+            n=self.choices,
+            best_of=best_of,
+            include_usage=bool(options and options.include_usage),
+            continuous_usage=bool(options and options.continuous_usage_stats),
+            echoed_tops=echoed_tops,
+            prompt_logprobs=self.prompt_logprobs,
+            token_ids=bool(self.return_token_ids),
+            tokens_as_ids=bool(self.return_tokens_as_token_ids),
+        )

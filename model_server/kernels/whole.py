@@ -1,0 +1,110 @@
+"""Attention among the tokens of whole inputs: nothing is cached, so no pages are read or written.
+
+For passes that make no tokens: embeddings, classes and gradients. Plain XLA, which is
+differentiable and divides over a mesh as its inputs are divided.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from model_server.kernels.paged import NewTokens, PagedBatch, Scores
+from model_server.kernels.pages import LayerPages, Shapes, key_major_shapes
+
+_QUERIES = 512  # per product: bounds the scores in memory to this many rows
+
+
+@dataclass(frozen=True, slots=True)
+class WholeInputs:
+    """A kernel over blocks that each hold one whole input, padded at its end."""
+
+    causal: bool = True  # False: each token also sees those after it
+
+    @property
+    def shapes(self) -> Shapes:
+        return key_major_shapes
+
+    def attend(
+        self, batch: PagedBatch, layer: LayerPages, new: NewTokens, scores: Scores
+    ) -> tuple[jax.Array, LayerPages]:
+        """As `PagedBatch.attend`; `layer` is returned as it is."""
+        inputs, length = batch.block_limits.shape
+        q, k = (each.reshape(inputs, length, *each.shape[1:]) for each in (new.q, new.k))
+        v = k if new.v is None else new.v.reshape(inputs, length, *new.v.shape[1:])
+        mixed = _in_parts(q, k, v, batch.block_limits, scores, self.causal)
+        return mixed.reshape(-1, *mixed.shape[2:]), layer
+
+
+def whole_batch(lengths: jax.Array, columns: int, *, causal: bool = True) -> PagedBatch:
+    """Describe inputs of `lengths` i32[B] in blocks of `columns` tokens, without pages."""
+    rows = lengths.shape[0]
+    none = jnp.zeros((0,), jnp.int32)
+    at = jnp.arange(columns)[None]
+    return PagedBatch(
+        pages=none,
+        offsets=none,
+        decode_tables=none.reshape(0, 0),
+        decode_limits=none.reshape(0, 1),
+        block_tables=jnp.zeros((rows, 0), jnp.int32),
+        block_limits=jnp.where(at < lengths[:, None], at + 1, 0),
+        kernel=WholeInputs(causal),
+    )
+
+
+def no_pages() -> LayerPages:
+    """Return the pages of a layer that caches nothing."""
+    return LayerPages(jnp.zeros((0,), jnp.float32), None)
+
+
+def _in_parts(
+    q: jax.Array,  # f32[B, T, H, Q]
+    k: jax.Array,  # f32[B, T, K, Q]
+    v: jax.Array,  # f32[B, T, K, W]
+    limits: jax.Array,  # i32[B, T]: 0 for padding
+    scores: Scores,
+    causal: bool,
+) -> jax.Array:
+    """f32[B, T, H, W]: a few queries after the other, each part computed again for gradients."""
+    length = q.shape[1]
+    size = math.gcd(length, _QUERIES) if length > _QUERIES else length
+    there = limits > 0
+
+    @jax.checkpoint
+    def part(first: jax.Array) -> jax.Array:
+        queries = jax.lax.dynamic_slice_in_dim(q, first, size, axis=1)
+        seen = _seen(first + jnp.arange(size), jnp.arange(length), scores.window, causal)
+        return _attended(queries, k, v, seen[None] & there[:, None], scores)
+
+    if size == length:
+        return part(jnp.int32(0))
+    parts = jax.lax.map(part, jnp.arange(0, length, size))  # f32[N, B, C, H, W]
+    return parts.swapaxes(0, 1).reshape(*q.shape[:3], v.shape[3])
+
+
+def _seen(queries: jax.Array, keys: jax.Array, window: int | None, causal: bool) -> jax.Array:
+    """bool[C, T]: which keys each query sees, by their places in the input."""
+    back = queries[:, None] - keys[None]
+    if causal:
+        return (back >= 0) if window is None else (back >= 0) & (back < window)
+    # Bidirectional models see half of their window on either side.
+    return jnp.ones_like(back, bool) if window is None else jnp.abs(back) <= window // 2
+
+
+def _attended(
+    q: jax.Array, k: jax.Array, v: jax.Array, seen: jax.Array, scores: Scores
+) -> jax.Array:
+    """f32[B, C, H, W]; a query that sees nothing gives zeros."""
+    rows, columns, heads, size = q.shape
+    kv_heads = k.shape[2]
+    queries = q.reshape(rows, columns, kv_heads, heads // kv_heads, size)
+    made = jnp.einsum("bckrq,bskq->bkrcs", queries, k) * scores.scale
+    if scores.softcap is not None:
+        made = scores.softcap * jnp.tanh(made / scores.softcap)
+    mask = seen[:, None, None]
+    weights = jax.nn.softmax(jnp.where(mask, made, -1e30), axis=-1) * mask.astype(jnp.float32)
+    mixed = jnp.einsum("bkrcs,bskw->bckrw", weights, v)
+    return mixed.reshape(rows, columns, heads, v.shape[3])

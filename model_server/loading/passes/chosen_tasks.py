@@ -1,0 +1,28 @@
+"""Which tasks a language model's family is loaded for."""
+
+from __future__ import annotations
+
+from model_server.checkpoints.checkpoint import Checkpoint
+from model_server.checkpoints.huggingface.sentence_transformers import read_sentence_settings
+from model_server.models.recipe import Recipe
+from model_server.models.tasks import GENERATE
+from sax.errors import InvalidRequest
+
+
+def tasks_of(recipe: Recipe, checkpoint: Checkpoint | None) -> frozenset[str]:
+    """Return the names of the tasks. Raises CheckpointError, InvalidRequest."""
+    if checkpoint is None:
+        tasks = recipe.tasks.of(None, embeds=False, generates=True)
+        if GENERATE not in tasks:
+            raise InvalidRequest(
+                'TASKS without generate needs a checkpoint: "None" has random weights',
+                param="overrides.TASKS",
+            )
+        return tasks
+    config = checkpoint.config
+    own = bool(config.get("pooling")) or read_sentence_settings(checkpoint.folder).embeds
+    return recipe.tasks.of(config, embeds=own, generates=True)
+
+
+def generates(recipe: Recipe, checkpoint: Checkpoint | None) -> bool:
+    return GENERATE in tasks_of(recipe, checkpoint)

@@ -1,0 +1,202 @@
+"""Computes gradients of a text's loss: pad to a bucket, then one compiled call, as for embeddings.
+
+The loss is Saxml's: the mean cross-entropy of every token of prefix and suffix but the first. The
+score is the log-probability of the suffix after the prefix.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from model_server.engine.step_program import everywhere
+from model_server.loading.loaded import GradientInput
+from model_server.loading.passes.embed_runner import lengths_up_to, rows_up_to, split
+from model_server.models.layers.whole_decoder import embedded, hidden_of
+from model_server.models.weights.quantized import as_bytes, byte_shape
+from model_server.models.weights.weight import Blueprint
+from sax.errors import InvalidRequest
+from sax.types import Gradients
+
+_BATCH = 4  # most texts per step: a backward pass keeps what a forward pass forgets
+_MOST_VALUES = 4 << 20  # of one answer: 32 MiB on the wire
+
+Tensors = dict[str, jax.Array]
+_INPUTS, _WEIGHTS = "gradients/inputs/", "gradients/mdl_vars/"  # as Saxml names them
+
+
+class GradientPrograms:
+    """All buckets, compiled before there are weights."""
+
+    def __init__(
+        self,
+        module: Blueprint,
+        leaves: Sequence[jax.ShapeDtypeStruct],
+        *,
+        inputs: Sequence[str],
+        weights: Sequence[str],
+        context: int,
+        embed: int,
+    ) -> None:
+        """inputs, weights: names to differentiate by. Raises InvalidRequest for unknown ones."""
+        self._module = module
+        self._leaves = tuple(map(byte_shape, leaves))
+        self.inputs = tuple(inputs)
+        self.weights = _places(module, weights)
+        _check_size(module, inputs, self.weights, context, embed)
+        batch = 1 if weights else _BATCH  # the gradients of weights would be of all texts together
+        self.rows = {length: rows_up_to(batch, length) for length in lengths_up_to(context)}
+        self.compiled = {
+            (rows, length): self._compile(rows, length)
+            for length, sizes in self.rows.items()
+            for rows in sizes
+        }
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of temporaries and results of the largest bucket; 0 if not reported."""
+        stats = [program.memory_analysis() for program in self.compiled.values()]
+        return max(
+            (each.temp_size_in_bytes + each.output_size_in_bytes for each in stats if each),
+            default=0,
+        )
+
+    def _compile(self, rows: int, length: int) -> jax.stages.Compiled:
+        where = everywhere(self._leaves[0].sharding)
+        ids = jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=where)
+        each = jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=where)
+        jitted = jax.jit(self._run, out_shardings=where)
+        return jitted.lower(self._leaves, ids, each, each).compile()
+
+    def _run(
+        self, leaves: Sequence[jax.Array], ids: jax.Array, lengths: jax.Array, starts: jax.Array
+    ) -> tuple[jax.Array, Tensors]:
+        """Map ids i32[B, T], their lengths and those of the prefixes i32[B] to scores f32[B] and
+        the gradients.
+        """
+        read, labels = ids[:, :-1], ids[:, 1:]
+        at = jnp.arange(read.shape[1])[None]
+        there = at < lengths[:, None] - 1
+        suffix = there & (at >= starts[:, None] - 1)
+        inputs = {"weights": there.astype(jnp.float32)}
+        if "embeddings" in self.inputs:
+            inputs["embeddings"] = embedded(self._module.assemble(leaves), read)
+        tensors = {name: inputs[name] for name in self.inputs}
+        tensors |= {name: leaves[place] for name, place in self.weights.items()}
+
+        def loss(tensors: Tensors) -> tuple[jax.Array, jax.Array]:
+            held = list(leaves)
+            for name, place in self.weights.items():
+                held[place] = tensors[name]
+            model = self._module.assemble(held)
+            vectors = tensors.get("embeddings")
+            vectors = embedded(model, read) if vectors is None else vectors
+            logprobs = _logprobs(model, vectors, labels, lengths - 1)
+            weights = tensors.get("weights", inputs["weights"])
+            means = -(weights * logprobs).sum(1) / weights.sum(1)
+            return means.sum(), logprobs
+
+        made, logprobs = jax.grad(loss, has_aux=True)(tensors)
+        scores = jnp.where(suffix, logprobs, 0.0).sum(1)
+        return scores, {name: each.astype(jnp.float32) for name, each in made.items()}
+
+
+def _logprobs(model: Any, vectors: jax.Array, labels: jax.Array, lengths: jax.Array) -> jax.Array:
+    """f32[B, T]: of each label i32[B, T] after the tokens up to its place; 0 past each length."""
+    hidden = hidden_of(model, vectors, lengths)
+    logits = model.logits(hidden.reshape(-1, hidden.shape[-1])).reshape(*labels.shape, -1)
+    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)[..., 0]
+    return jnp.where(jnp.arange(labels.shape[1])[None] < lengths[:, None], chosen, 0.0)
+
+
+class GradientRunner:
+    """Programs and the weights of a language model. Not thread-safe: one thread calls it."""
+
+    def __init__(self, programs: GradientPrograms, leaves: Sequence[jax.Array]) -> None:
+        self._programs = programs
+        self._leaves = tuple(map(as_bytes, leaves))
+        self.batch = max(max(sizes) for sizes in programs.rows.values())
+        self.closed = False
+
+    def length(self, count: int) -> int:
+        """Return the compiled length for this many tokens; texts of one length share a batch."""
+        return next(length for length in self._programs.rows if length >= count)
+
+    def gradients(self, inputs: Sequence[GradientInput]) -> list[Gradients]:
+        """Return one result per input; all inputs have the same `length`."""
+        length = self.length(max(len(each.ids) for each in inputs))
+        found: list[Gradients] = []
+        for rows in split(len(inputs), self._programs.rows[length]):
+            found += self._gradients(inputs[len(found) : len(found) + rows], rows, length)
+        return found
+
+    def close(self) -> None:
+        """Let go of weights and programs. Idempotent."""
+        self._leaves = ()
+        self._programs.compiled.clear()
+        self.closed = True
+
+    def _gradients(
+        self, inputs: Sequence[GradientInput], rows: int, length: int
+    ) -> list[Gradients]:
+        ids = np.zeros((rows, length), np.int32)
+        # Empty rows count two tokens, so that no mean is of nothing.
+        lengths, starts = np.full(rows, 2, np.int32), np.ones(rows, np.int32)
+        for row, each in enumerate(inputs):
+            ids[row, : len(each.ids)] = each.ids
+            lengths[row], starts[row] = len(each.ids), each.prefix
+        scores, made = self._programs.compiled[rows, length](self._leaves, ids, lengths, starts)
+        arrays = {name: np.asarray(each) for name, each in made.items()}
+        return [
+            Gradients([float(scores[row])], self._of_row(arrays, row, len(each.ids) - 1))
+            for row, each in enumerate(inputs)
+        ]
+
+    def _of_row(self, arrays: Mapping[str, np.ndarray], row: int, tokens: int) -> Any:
+        found = {
+            _INPUTS + name: arrays[name][row, :tokens].ravel().tolist()
+            for name in self._programs.inputs
+        }
+        weights = self._programs.weights
+        return found | {_WEIGHTS + name: arrays[name].ravel().tolist() for name in weights}
+
+
+def _places(module: Blueprint, names: Sequence[str]) -> dict[str, int]:
+    """Return the place of each named weight among the leaves. Raises InvalidRequest."""
+    known: dict[str, int] = {}
+    place = 0
+    for declared in module.declarations:
+        if declared.packing is None:
+            known[declared.path] = place
+        place += len(declared.leaves)
+    for name in names:
+        if name not in known:
+            close = ", ".join(difflib.get_close_matches(name, known, n=3, cutoff=0.4))
+            raise InvalidRequest(
+                f"GRADIENT_WRT_MDL_VAR_TENSOR_NAMES has {name!r}, which is no unquantised weight "
+                f"of this model; nearest: {close or ', '.join(list(known)[:3])}",
+                param="overrides.GRADIENT_WRT_MDL_VAR_TENSOR_NAMES",
+            )
+    return {name: known[name] for name in names}
+
+
+def _check_size(
+    module: Blueprint, inputs: Sequence[str], weights: Mapping[str, int], context: int, embed: int
+) -> None:
+    sizes = {"embeddings": context * embed, "weights": context}
+    by_path = {declared.path: declared for declared in module.declarations}
+    values = sum(sizes[name] for name in inputs)
+    values += sum(
+        by_path[name].leaves[0].bytes * 8 // by_path[name].leaves[0].bits for name in weights
+    )
+    if values > _MOST_VALUES:
+        raise InvalidRequest(
+            f"an answer of Gradient would have {values} numbers; at most {_MOST_VALUES} are sent: "
+            "lower PASS_CONTEXT, or name fewer or smaller tensors",
+            param="overrides.PASS_CONTEXT",
+        )

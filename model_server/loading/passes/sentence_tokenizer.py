@@ -1,0 +1,41 @@
+"""Encodes texts as an embedder or a classifier expects: prompt, letter case, frame of tokens."""
+
+from __future__ import annotations
+
+from model_server.checkpoints.huggingface.sentence_transformers import SentenceSettings
+from model_server.text.tokenizer import ByteTokenizer, HfTokenizer
+from sax.errors import UnsupportedParameter
+from sax.format import quoted
+
+
+class SentenceTokenizer:
+    def __init__(self, tokenizer: HfTokenizer | ByteTokenizer, settings: SentenceSettings) -> None:
+        self._tokenizer = tokenizer
+        self._settings = settings
+
+    @property
+    def longest_token(self) -> int:
+        return self._tokenizer.longest_token
+
+    def encode(self, text: str, prompt_name: str = "") -> list[int]:
+        """Return the ids of a text after a prompt of the model; "": its own choice."""
+        return self._tokenizer.encode_framed(self._cased(self._prompt(prompt_name) + text))
+
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Return the ids of two texts that are read together."""
+        return self._tokenizer.encode_pair(self._cased(first), self._cased(second))
+
+    def _cased(self, text: str) -> str:
+        return text.lower() if self._settings.lower_case else text
+
+    def _prompt(self, name: str) -> str:
+        if not name:
+            return self._settings.prefix
+        prompts = self._settings.prompts
+        if name not in prompts:
+            known = f"it has {', '.join(sorted(prompts))}" if prompts else "it has none"
+            raise UnsupportedParameter(
+                f"prompt_name is {quoted(name)}, which is no prompt of this model: {known}",
+                param="prompt_name",
+            )
+        return prompts[name]

@@ -1,0 +1,31 @@
+"""RoBERTa, XLM-RoBERTa: BERT whose positions start at 2, without token types or a pooler.
+
+Source: Liu et al. 2019 (arXiv:1907.11692), Conneau et al. 2019 (arXiv:1911.02116); names and config
+keys are those of Hugging Face's `RobertaModel` and `XLMRobertaModel`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from model_server.models.families import bert
+from model_server.models.known_keys import KnownKeys
+from model_server.models.layers.embedder import EmbedRecipe
+
+KEYS = KnownKeys("roberta", bert.KEYS.computed, bert.KEYS.harmless)
+_FIRST = 2  # one more than the id of padding, which every such model has at 1
+_BARE = ("RobertaModel", "XLMRobertaModel")
+
+
+def configure(config: Mapping[str, Any] | None, values: Mapping[str, Any]) -> EmbedRecipe:
+    named = (config or {}).get("architectures")
+    sizes = bert.BertConfig.from_hf(
+        config,
+        KEYS,
+        submodule="roberta",
+        bare=next((name for name in _BARE if named == [name]), _BARE[0]),
+        first_position=_FIRST,
+    )
+    head = ("classifier.dense", "classifier.out_proj")
+    return bert.encoder_recipe(sizes, values, "roberta.", head)

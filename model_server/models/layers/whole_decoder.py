@@ -1,0 +1,70 @@
+"""A decoder read over whole inputs at once: hidden states without a cache or a next token."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from model_server.kernels.whole import no_pages, whole_batch
+from model_server.models.layers.decoder import Decoder
+from model_server.models.layers.layers import Linear
+from model_server.models.long_positions import LONG
+
+
+class WholeDecoder(nnx.Module):
+    """Maps tokens i32[B, T] and lengths i32[B] to hidden states f32[B, T, D] of a decoder."""
+
+    def __init__(self, decoder: Decoder, *, causal: bool = True) -> None:
+        if decoder.head is not None:
+            decoder.head = None  # its weights are not read
+        self.decoder = decoder
+        self.causal = causal
+
+    def __call__(
+        self, tokens: jax.Array, lengths: jax.Array, segments: jax.Array | None = None
+    ) -> jax.Array:
+        """Maps to f32[B, T, D], garbage past each length; a decoder has no `segments`."""
+        return hidden_of(self.decoder, embedded(self.decoder, tokens), lengths, causal=self.causal)
+
+
+class LastTokenHead(nnx.Module):
+    """A decoder with a linear head over the last token of each input."""
+
+    def __init__(self, encoder: WholeDecoder, head: Linear) -> None:
+        self.encoder = encoder
+        self.head = head
+
+    def __call__(
+        self, tokens: jax.Array, lengths: jax.Array, segments: jax.Array | None = None
+    ) -> jax.Array:
+        """Maps i32[B, T] and lengths i32[B] to logits f32[B, labels]."""
+        hidden = self.encoder(tokens, lengths)
+        last = jnp.take_along_axis(hidden, (lengths - 1)[:, None, None], axis=1)
+        return self.head(last[:, 0])
+
+
+def embedded(decoder: Decoder, tokens: jax.Array) -> jax.Array:
+    """Return the vectors f32[B, T, D] of tokens i32[B, T], the input of the first layer."""
+    rows, columns = tokens.shape
+    at = jnp.tile(jnp.arange(columns, dtype=jnp.int32), rows)
+    return decoder.embed(tokens.reshape(-1), at).reshape(rows, columns, -1)
+
+
+def hidden_of(
+    decoder: Decoder, vectors: jax.Array, lengths: jax.Array, *, causal: bool = True
+) -> jax.Array:
+    """Return normalised hidden states f32[B, T, D] of vectors f32[B, T, D], lengths i32[B]."""
+    rows, columns, size = vectors.shape
+    batch = whole_batch(lengths, columns, causal=causal)
+    pages = [no_pages()] * len(decoder.layers)
+    at = _rotated(decoder, lengths, columns).reshape(-1)
+    made, _ = decoder.run(vectors.reshape(-1, size), at, pages, batch)
+    return decoder.final_norm(made).reshape(rows, columns, -1)
+
+
+def _rotated(decoder: Decoder, lengths: jax.Array, columns: int) -> jax.Array:
+    """Return the positions i32[B, T] that tokens are rotated by, marked in long inputs."""
+    at = jnp.broadcast_to(jnp.arange(columns, dtype=jnp.int32), (lengths.shape[0], columns))
+    short = next((rope.short_context for rope in decoder.ropes if rope), None)
+    return at if short is None else at + jnp.where(lengths > short, LONG, 0)[:, None]

@@ -1,0 +1,168 @@
+"""Tasks of a model: what it was published to do, from its overrides and its checkpoint. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from sax.errors import InvalidRequest, UnsupportedParameter
+
+GENERATE, EMBED, CLASSIFY, GRADIENT = "generate", "embed", "classify", "gradient"
+_TASKS = (GENERATE, EMBED, CLASSIFY, GRADIENT)
+_CLASSIFIER = "ForSequenceClassification"  # how Hugging Face's names of such models end
+_ACTIVATIONS = ("softmax", "sigmoid", "none")
+_POOLINGS = ("cls", "mean", "max", "last")
+
+# Overrides of models that embed and classify.
+TASK_DEFAULTS: Mapping[str, Any] = {
+    # A list of: generate, embed, classify, gradient; null: as the checkpoint says
+    "TASKS": None,
+    "POOLING": None,  # of embeddings: cls, mean, max or last; null: as the checkpoint says
+    "NORMALIZE": None,  # vectors to length 1; null: as the checkpoint says
+    # Shorter vectors: true for any, a list of sizes, false; null: as the checkpoint says
+    "MATRYOSHKA": None,
+    "CLASSIFY_ACTIVATION": None,  # softmax, sigmoid or none; null: as the checkpoint says
+}
+# And of those that also generate; the last two are Saxml's.
+PASS_DEFAULTS: Mapping[str, Any] = {
+    **TASK_DEFAULTS,
+    "PASS_CONTEXT": 512,  # tokens of an input that is embedded or differentiated beside generating
+    "GRADIENT_WRT_INPUT_TENSOR_NAMES": None,  # null: embeddings
+    "GRADIENT_WRT_MDL_VAR_TENSOR_NAMES": None,
+}
+
+# True: vectors of any smaller size; else the sizes
+Sizes = Literal[True] | tuple[int, ...]
+GRADIENT_INPUTS = ("embeddings", "weights")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tasks:
+    """What a publish says about a model's tasks; None: as the checkpoint says."""
+
+    names: tuple[str, ...] | None = None
+    pooling: str | None = None
+    normalise: bool | None = None
+    matryoshka: Sizes | None = None  # (): none
+    activation: str | None = None
+    pass_context: int = 512  # tokens
+    gradient_inputs: tuple[str, ...] = ("embeddings",)
+    gradient_weights: tuple[str, ...] = ()  # as declared: final_norm.scale
+    max_context: int | None = None  # MAX_CONTEXT as published
+
+    def of(self, config: Mapping[str, Any] | None, *, embeds: bool, generates: bool) -> frozenset:
+        """Return the names of all tasks. Raises InvalidRequest if they contradict each other.
+
+        embeds: the checkpoint's own files say that it is an embedding model. generates: its family
+        can generate.
+        """
+        names = self.names or (_own_task(config, embeds=embeds, generates=generates),)
+        if not generates and (wrong := {GENERATE, GRADIENT} & {*names}):
+            raise _wrong("TASKS", f"an encoder has no task {min(wrong)}: leave it out")
+        if CLASSIFY in names and (len(names) > 1 or not _classifies(config)):
+            raise _wrong(
+                "TASKS",
+                "classify stands alone, and needs a checkpoint whose architecture ends in "
+                f"{_CLASSIFIER}",
+            )
+        if GRADIENT in names and GENERATE not in names:
+            raise _wrong("TASKS", "gradient comes beside generate: add it")
+        return frozenset(names)
+
+
+def parse_tasks(values: Mapping[str, Any]) -> Tasks:
+    """Check the overrides of `TASK_DEFAULTS`, or of `PASS_DEFAULTS`. Raises InvalidRequest."""
+    _check_one_of(values, "POOLING", _POOLINGS)
+    _check_one_of(values, "CLASSIFY_ACTIVATION", _ACTIVATIONS)
+    if values["NORMALIZE"] not in (None, True, False):
+        raise _wrong("NORMALIZE", f"is {values['NORMALIZE']!r}; it must be true, false or null")
+    inputs = _names(values, "GRADIENT_WRT_INPUT_TENSOR_NAMES", GRADIENT_INPUTS)
+    weights = _names(values, "GRADIENT_WRT_MDL_VAR_TENSOR_NAMES")
+    context = values.get("PASS_CONTEXT", 512)
+    if type(context) is not int or context < 3:
+        raise _wrong("PASS_CONTEXT", f"is {context!r}; it must be at least 3 tokens")
+    return Tasks(
+        names=_names(values, "TASKS", _TASKS),
+        pooling=values["POOLING"],
+        normalise=values["NORMALIZE"],
+        matryoshka=read_sizes(values["MATRYOSHKA"]),
+        activation=values["CLASSIFY_ACTIVATION"],
+        pass_context=context,
+        gradient_inputs=("embeddings",) if inputs is None and weights is None else inputs or (),
+        gradient_weights=weights or (),
+        max_context=values["MAX_CONTEXT"],
+    )
+
+
+def read_sizes(value: Any) -> Sizes | None:
+    """Read MATRYOSHKA. Raises InvalidRequest."""
+    if value is None or value is True:
+        return value
+    if value is False:
+        return ()
+    sizes = _list(value)
+    if sizes and all(type(size) is int and size >= 1 for size in sizes):
+        return tuple(cast("list[int]", sizes))
+    raise _wrong("MATRYOSHKA", f"is {value!r}; it must be true, false, null or a list of sizes")
+
+
+def sizes_of(config: Mapping[str, Any]) -> Sizes:
+    """Return the smaller sizes that a config.json says its vectors may have."""
+    if sizes := _list(config.get("matryoshka_dimensions")):
+        return tuple(size for size in sizes if type(size) is int)
+    return True if config.get("is_matryoshka") is True else ()
+
+
+def check_size(asked: int, own: int, sizes: Sizes) -> None:
+    """Raise UnsupportedParameter for a size that the model's vectors cannot be cut to."""
+    if asked == own or (asked < own and (sizes is True or asked in sizes)):
+        return
+    if sizes is True:
+        offered = f"send at most {own}"
+    elif sizes:
+        offered = f"send one of {', '.join(map(str, sorted({*sizes, own})))}"
+    else:
+        offered = f"leave it out, send {own}, or publish it with MATRYOSHKA if it was trained so"
+    raise UnsupportedParameter(
+        f"dimensions is {asked}, but this model's vectors have {own}: {offered}",
+        param="dimensions",
+    )
+
+
+def _own_task(config: Mapping[str, Any] | None, *, embeds: bool, generates: bool) -> str:
+    if _classifies(config):
+        return CLASSIFY
+    return EMBED if embeds or not generates else GENERATE
+
+
+def _classifies(config: Mapping[str, Any] | None) -> bool:
+    named = _list((config or {}).get("architectures"))
+    return any(isinstance(name, str) and name.endswith(_CLASSIFIER) for name in named)
+
+
+def _names(
+    values: Mapping[str, Any], key: str, known: Sequence[str] | None = None
+) -> tuple[str, ...] | None:
+    value = values.get(key)
+    if value is None:
+        return None
+    names = _list(value)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise _wrong(key, f"is {value!r}; it must be a list of names, or null")
+    if known is not None and (wrong := [name for name in names if name not in known]):
+        raise _wrong(key, f"has {wrong[0]!r}; known are {', '.join(known)}")
+    return tuple(cast("list[str]", names))
+
+
+def _list(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def _check_one_of(values: Mapping[str, Any], key: str, known: Sequence[str]) -> None:
+    if values[key] is not None and values[key] not in known:
+        raise _wrong(key, f"is {values[key]!r}; it must be {', '.join(known)} or null")
+
+
+def _wrong(key: str, what: str) -> InvalidRequest:
+    return InvalidRequest(f"{key} {what}", param=f"overrides.{key}")

@@ -1,0 +1,57 @@
+"""A decoder family's recipe read as one that makes no tokens: it embeds or classifies."""
+
+from __future__ import annotations
+
+import math
+
+from model_server.models.layers.decoder import Decoder
+from model_server.models.layers.embedder import EmbedRecipe
+from model_server.models.layers.layers import Linear
+from model_server.models.layers.whole_decoder import LastTokenHead, WholeDecoder
+from model_server.models.recipe import Recipe
+from model_server.models.weights.weight import WeightForm
+from sax.errors import InvalidRequest
+
+_BATCH = 16  # most inputs per step, as of encoders
+_HEADS = ("lm_head.", "score.")
+
+
+def whole_recipe(recipe: Recipe) -> EmbedRecipe:
+    """Return the recipe of an embedder or classifier. Raises InvalidRequest for one on a mesh."""
+    _check_one_device(recipe)
+
+    def build(form: WeightForm) -> WholeDecoder:
+        decoder = recipe.build(form)
+        assert isinstance(decoder, Decoder), "every language model is a decoder"
+        return WholeDecoder(decoder)
+
+    def classifier(form: WeightForm, labels: int) -> LastTokenHead:
+        head = Linear(labels, recipe.embed, (None, "embed"), ("score.weight",), form=form)
+        return LastTokenHead(build(form), head)
+
+    return EmbedRecipe(
+        build=build,
+        build_classifier=classifier,
+        embed=recipe.embed,
+        vocab=recipe.vocab,
+        own_context=recipe.max_context,
+        max_context=recipe.tasks.max_context,
+        dtype=recipe.dtype,
+        batch=_BATCH,
+        unused=(*recipe.unused, *_HEADS),
+        unused_in_classes=(*recipe.unused, *_HEADS[:1]),
+        tasks=recipe.tasks,
+        quantize=recipe.quantize,
+        pooling="last",  # the only token that has seen all others
+        embeds_only=False,
+    )
+
+
+def _check_one_device(recipe: Recipe) -> None:
+    if recipe.stages > 1 or math.prod(recipe.mesh_shape or (1,)) > 1:
+        name = "NUM_STAGES" if recipe.stages > 1 else "ICI_MESH_SHAPE"
+        raise InvalidRequest(
+            f"a model that only embeds or classifies uses one device: leave {name} out, or publish "
+            'it with TASKS=["generate", "embed"] to embed on a mesh',
+            param=f"overrides.{name}",
+        )

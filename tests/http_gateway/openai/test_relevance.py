@@ -1,0 +1,101 @@
+"""Ranking, scores and classes over the fake cell: a pair scores its lengths' product over 100."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from http_gateway.openai.relevance import CLASSIFY_PATHS, RERANK_PATHS, SCORE_PATHS
+from sax.errors import InvalidRequest, QueueFull
+from tests.http_gateway.fake_cell import FakeCell
+
+RERANK = {"query": "ab", "documents": ["c", "defg", {"text": "hi"}]}
+
+
+async def post(http: httpx.AsyncClient, path: str, **body: object) -> httpx.Response:
+    return await http.post(path, json={"model": "smollm2", **body})
+
+
+@pytest.mark.parametrize("path", RERANK_PATHS)
+async def test_documents_come_best_first(http: httpx.AsyncClient, path: str) -> None:
+    reply = (await post(http, path, **RERANK)).json()
+    assert reply["results"] == [
+        {"index": 1, "relevance_score": 0.08},
+        {"index": 2, "relevance_score": 0.04},
+        {"index": 0, "relevance_score": 0.02},
+    ]
+    assert reply["model"] == "smollm2"
+    assert reply["usage"] == {"prompt_tokens": 13, "total_tokens": 13}
+    assert reply["id"].startswith("rerank-")
+
+
+async def test_the_best_few_come_with_their_text(http: httpx.AsyncClient) -> None:
+    reply = await post(http, "/v1/rerank", **RERANK, top_n=1, return_documents=True)
+    assert reply.json()["results"] == [
+        {"index": 1, "document": {"text": "defg"}, "relevance_score": 0.08}
+    ]
+
+
+@pytest.mark.parametrize("path", SCORE_PATHS)
+@pytest.mark.parametrize(
+    ("first", "second", "scores"),
+    [
+        ("ab", "c", [0.02]),
+        ("ab", ["c", "de"], [0.02, 0.04]),
+        (["a", "bc"], ["d", "e"], [0.01, 0.02]),
+    ],
+)
+async def test_pairs_are_scored_in_order(
+    http: httpx.AsyncClient, path: str, first: object, second: object, scores: list[float]
+) -> None:
+    reply = (await post(http, path, text_1=first, text_2=second)).json()
+    assert reply["object"] == "list"
+    assert [each["score"] for each in reply["data"]] == scores
+    assert [each["index"] for each in reply["data"]] == list(range(len(scores)))
+    assert {each["object"] for each in reply["data"]} == {"score"}
+
+
+@pytest.mark.parametrize("path", CLASSIFY_PATHS)
+async def test_texts_and_token_ids_are_classified(http: httpx.AsyncClient, path: str) -> None:
+    data = (await post(http, path, input=["ab", "abc"])).json()["data"]
+    assert data == [
+        {"index": 0, "label": "short", "probs": [0.5, 0.5], "num_classes": 2},
+        {"index": 1, "label": "long", "probs": [0.25, 0.75], "num_classes": 2},
+    ]
+    assert len((await post(http, path, input=[[5, 6], [7]])).json()["data"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "says"),
+    [
+        ("/v1/rerank", {"query": "a"}, "documents", "required"),
+        ("/v1/rerank", {"query": "a", "documents": []}, "documents", "at least 1"),
+        ("/v1/rerank", {"query": "a", "documents": [5]}, "documents", "send texts"),
+        ("/rerank", {"query": "a", "documents": [{"image": "x"}]}, "documents", "send texts"),
+        ("/v1/rerank", {"query": "a", "documents": ["b"] * 2049}, "documents", "at most 2048"),
+        ("/v1/rerank", RERANK | {"top_n": 0}, "top_n", "greater than or equal to 1"),
+        ("/v1/rerank", RERANK | {"rank_fields": ["x"]}, "rank_fields", "not supported"),
+        ("/v1/rerank", RERANK | {"topn": 1}, "topn", "not a known field"),
+        ("/v1/score", {"text_1": ["a", "b"], "text_2": ["c"]}, "text_1", "send one text_1"),
+        ("/score", {"text_1": ["a"] * 2049, "text_2": "c"}, "text_1", "at most 2048"),
+        ("/v1/score", {"text_1": "a"}, "text_2", "required"),
+        ("/v1/classify", {"input": [[]]}, "input", "send text"),
+        ("/classify", {"input": "a", "softmax": False}, "softmax", "not supported"),
+    ],
+)
+async def test_what_cannot_be_honoured_is_refused_by_name(
+    http: httpx.AsyncClient, path: str, body: dict[str, object], param: str, says: str
+) -> None:
+    answer = await post(http, path, **body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+    assert says in answer.json()["error"]["message"]
+
+
+async def test_the_cells_refusals_pass_through(cell: FakeCell, http: httpx.AsyncClient) -> None:
+    cell.failure = InvalidRequest("is a language model and does not serve lm.rerank", param="model")
+    answer = await post(http, "/v1/rerank", **RERANK)
+    assert answer.status_code == 400
+    assert "does not serve lm.rerank" in answer.json()["error"]["message"]
+    cell.failure = QueueFull("full", retry_after_s=2)
+    assert (await post(http, "/v1/score", text_1="a", text_2="b")).status_code == 429
