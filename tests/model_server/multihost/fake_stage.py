@@ -62,6 +62,9 @@ class FakeRunner:
     def warm_write(self) -> None:
         pass
 
+    def warm_copy(self) -> None:
+        pass
+
     def packed_writes(self, step: Step) -> list[np.ndarray]:
         assert not any(change.sampling.edits for change in step.samplings)
         return []
