@@ -69,19 +69,27 @@ class MatcherGuide:
         self._field = field
         self._bytes = 4 * -(-rows // 32)
         self._threads = threads
+        self._making: tuple[Worker, Future[bytes]] | None = None
         self._allowed = None if allowed is None else _bits(allowed, self._bytes)
-        self._making = threads.submit(matcher)
-
-    @property
-    def finished(self) -> bool:
-        return self._matcher.is_stopped() and not self._matcher.is_error()
+        self.finished = False
+        self._go_on()
 
     def accept(self, token: int) -> None:
         self._matcher.consume_token(token)
-        if not self._matcher.is_stopped():
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Have the next mask made, unless the answer is complete.
+
+        Nobody else may touch the matcher until the mask is there: it refuses two callers at once.
+        """
+        stopped = self._matcher.is_stopped()
+        self.finished = stopped and not self._matcher.is_error()
+        if not stopped or not self._making:
             self._making = self._threads.submit(self._matcher)
 
     def mask(self) -> bytes:
+        assert self._making is not None
         worker, made = self._making
         try:
             mask = made.result(_MASK_S)

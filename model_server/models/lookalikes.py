@@ -16,8 +16,6 @@ _LOOKALIKES: Mapping[str, str] = {
     "camembert": _SHIFTED,
     "data2vec-text": _SHIFTED,
     "helium": "it rotates neighbouring dimensions of a head together",
-    "roberta": _SHIFTED,
-    "xlm-roberta": _SHIFTED,
 }
 
 

@@ -84,6 +84,9 @@ ROUTES = [
     ("POST", "/v1/completions"),
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/embeddings"),
+    ("POST", "/v1/classify"),
+    ("POST", "/v1/rerank"),
+    ("POST", "/v1/score"),
     ("GET", "/no/such/route"),
 ]
 
@@ -114,6 +117,7 @@ async def test_every_route_of_the_application_is_tried_above(people: Identities)
     }
     exempt = {("GET", "/healthz"), ("GET", "/readyz")}
     twins = {("POST", "/listall"), ("GET", "/listcell"), ("POST", "/listcell")}
+    twins |= {("POST", path) for path in ("/classify", "/rerank", "/v2/rerank", "/score")}
     assert told - asked == exempt | twins | {("GET", "/v1/models/{name}")}
 
 

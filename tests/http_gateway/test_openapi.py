@@ -18,15 +18,22 @@ async def test_the_document_tells_the_body_of_every_route_that_takes_one(http: h
     paths = (await http.get("/openapi.json")).json()["paths"]
     posts = [path for path, verbs in paths.items() if "requestBody" in verbs.get("post", {})]
     assert sorted(posts) == [
+        "/classify",
         "/generate",
         "/listall",
         "/listcell",
         "/publish",
+        "/rerank",
         "/rollback",
+        "/score",
         "/unpublish",
         "/v1/chat/completions",
+        "/v1/classify",
         "/v1/completions",
         "/v1/embeddings",
+        "/v1/rerank",
+        "/v1/score",
+        "/v2/rerank",
     ]
 
 

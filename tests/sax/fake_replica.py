@@ -123,7 +123,7 @@ class FakeReplica(
             return lm_pb2.EmbedResponse(embedding=[len(request.text), 0.5])
         if self.fail:
             raise self.fail.pop(0)
-        _, inputs = codec.decode_embed(request)
+        _, inputs, _, _ = codec.decode_embed(request)
         vectors = [[float(len(each)), 0.5] for each in inputs]
         return codec.encode_embedded(Embedded(vectors, sum(map(len, inputs))))
 

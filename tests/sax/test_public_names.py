@@ -14,8 +14,8 @@ SAXML_CALLS = """
     Options Publish SetACL Stats Unpublish Update WaitForReady
 """
 VALUES = """
-    CellId GenerateRequest JoinedServer Message ModelId ModelSpec PublishedModel SamplingParams
-    SaxError TokenChunk WatchEvent
+    CellId GenerateRequest JoinedServer Message ModelId ModelSpec PublishedModel ReplyOptions
+    SamplingParams SaxError TokenChunk WatchEvent
 """
 PUBLIC = {
     "sax": f"AsyncClient Client {SAXML_CALLS} {VALUES}",

@@ -18,6 +18,8 @@ FAMILIES = Path(__file__).parents[2] / "golden" / "families"
 REFUSED = {
     "deepseek_v3_mscale": "attention_bias",
     "gpt_neox_tied_unbiased": "hidden_act",
+    "roberta": "cannot be written as GGUF",
+    "xlm_roberta": "cannot be written as GGUF",
     "qwen3_moe_dense_layers": "mlp_only_layers",
     "qwen3_moe_sparse_step": "decoder_sparse_step",
 }

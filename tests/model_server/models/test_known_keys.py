@@ -63,7 +63,8 @@ def test_a_refusal_names_key_value_type_and_what_to_do_and_stays_short() -> None
         ("smollm3", "llama", "no_rope_layer"),
         ("ministral3", "mistral", "llama_4_scaling_beta"),
         ("helium", "llama", "rotates neighbouring dimensions"),
-        ("roberta", "bert", "positions start after"),
+        ("roberta", "bert", "publish it as auto or roberta"),
+        ("camembert", "bert", "positions start after"),
     ],
 )
 def test_models_that_were_answered_wrongly_are_refused_by_what_differs(

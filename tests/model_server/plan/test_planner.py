@@ -53,6 +53,7 @@ def test_a_plan_tells_memory_speeds_and_what_the_program_moves_too_much(
         return measured(bucket, arguments=made.memory.kv + work.weights, traffic=twice)
 
     monkeypatch.setattr(planner, "measure", measure)
+    monkeypatch.setattr(planner, "measure_choice", lambda *_: measured(made.buckets[0]))
     plan = _planned("Llama-3-8B", "v5e:2x4")
     assert plan.fits
     assert plan.context == context == 2048

@@ -272,7 +272,8 @@ async def test_a_full_queue_is_told_before_the_prompt_goes_anywhere() -> None:
 
 async def test_a_server_of_a_cell_computes_no_prompts_for_others() -> None:
     async with serving(FakeModels()) as lone:
-        ask = prefill_pb2.PrefillRequest(model_key=MODEL, tokens=[1], key=1)
+        sampling = msgspec.msgpack.encode({})
+        ask = prefill_pb2.PrefillRequest(model_key=MODEL, tokens=[1], key=1, sampling=sampling)
         error = await error_of(stub(lone).Prefill(ask))
         assert isinstance(error, UnsupportedParameter)
         assert "--prefill" in error.text

@@ -177,7 +177,7 @@ class FakeCell(
                 yield tokens_pb2.FromServer(chunks=self._answer(message.generate))
 
     async def Embed(self, request: tokens_pb2.EmbedRequest, context: Any) -> Any:
-        _, inputs = codec.decode_embed(request)
+        _, inputs, _, _ = codec.decode_embed(request)
         return codec.encode_embedded(Embedded([[float(len(each))] for each in inputs], 0))
 
     async def Score(self, request: lm_pb2.ScoreRequest, context: Any) -> Any:

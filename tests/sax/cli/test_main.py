@@ -80,7 +80,7 @@ def test_a_malformed_name_is_refused_before_anything_is_sent(cell: FakeCell, sax
 
 
 def test_a_wrong_option_is_exit_code_2(sax: Sax) -> None:
-    assert sax("generate", MODEL, "x", "--max-tokens", "0").exit_code == 2
+    assert sax("generate", MODEL, "x", "--max-tokens", "-1").exit_code == 2
     assert sax("nonsense").exit_code == 2
 
 

@@ -29,7 +29,7 @@ def test_the_public_names_are_these() -> None:
         *("WaitForReady", "GetACL", "SetACL", "AdminOptions", "Options", "ModelOptions"),
         *("Model", "ModelDetail", "ModelServerTypeStat", "Client", "AsyncClient", "WatchEvent"),
         *("SaxError", "CellId", "ModelId", "GenerateRequest", "JoinedServer", "Message"),
-        *("ModelSpec", "PublishedModel", "SamplingParams", "TokenChunk"),
+        *("ModelSpec", "PublishedModel", "ReplyOptions", "SamplingParams", "TokenChunk"),
     }
     assert all(getattr(sax, name) is not None for name in sax.__all__)
     assert set(sax.__all__) <= set(dir(sax))

@@ -160,6 +160,13 @@ UNSAID = {
     "PER_EXAMPLE_MAX_DECODE_STEPS": 3,
     "KV_CACHE_DTYPE": "int8",
     "SHARDING_RULES": {"tokens": "data"},
+    "TASKS": ["generate", "embed"],
+    "POOLING": "mean",
+    "NORMALIZE": True,
+    "MATRYOSHKA": True,
+    "CLASSIFY_ACTIVATION": "none",
+    "GRADIENT_WRT_INPUT_TENSOR_NAMES": ["weights"],
+    "GRADIENT_WRT_MDL_VAR_TENSOR_NAMES": ["final_norm.scale"],
 }
 
 
