@@ -210,6 +210,7 @@ def facts(path: str, overrides: dict[str, str]) -> Any:
         recipe.tokenized_input,
         recipe.tokenized_output,
         recipe.defaults,
+        recipe.tasks,
     )
 
 
