@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from model_server.engine.adapters import Adapters, ReadAdapter
 from model_server.engine.buckets import Bucket, choose
 from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
 from model_server.engine.slot_state import SlotState
@@ -92,7 +93,9 @@ class ModelRunner:
         leaves: Sequence[jax.Array],
         pages: Sequence[LayerPages],
         buckets: Sequence[Bucket],
+        read_adapter: ReadAdapter | None = None,
     ) -> None:
+        """read_adapter: of a model with room for adapters."""
         self.program = program
         self.limits = limits = program.limits
         self._buckets = tuple(buckets)
@@ -107,6 +110,7 @@ class ModelRunner:
         self.layouts = {bucket: ColumnLayout(bucket, limits) for bucket in self._buckets}
         self._compiled: dict[Bucket, Any] = {}
         self._write: Any = None
+        self._adapters = Adapters(program, read_adapter)
         self.closed = False
 
     @property
@@ -124,6 +128,7 @@ class ModelRunner:
         total = len(self._buckets)
         if self.state is not None:
             self._write = programs.compiled(WRITE, self.program.lower_write)
+        self._adapters.compile(programs)
         report(Progress("compiling bucket", 0, total))
         with closing(compiled_in_turn(self._buckets, program_of)) as made:
             for done, (bucket, program) in enumerate(made, 1):
@@ -141,6 +146,8 @@ class ModelRunner:
         bucket = self._buckets[index]
         vector, _ = self._arrays.pack(Step(0, ()), self.layouts[bucket])
         self.warm_write()
+        with self._held:
+            self._leaves = self._adapters.warmed(self._leaves)
         jax.block_until_ready(self.call(bucket, vector))
 
     def warm_write(self) -> None:
@@ -193,6 +200,19 @@ class ModelRunner:
                     self._leaves, self.pages, self.state, vector, *given
                 )
         return made
+
+    def read_adapter(self, key: str, path: str) -> None:
+        """Read an adapter for a later `write_adapter`; any thread. Raises CheckpointError."""
+        self._adapters.read(key, path)
+
+    def forget_adapter(self, key: str) -> None:
+        """Drop an adapter that was read and will not be written."""
+        self._adapters.forget(key)
+
+    def write_adapter(self, key: str, place: int) -> None:
+        """Put an adapter that was read into its place, from 1 on; later steps see it there."""
+        with self._held:
+            self._leaves = self._adapters.written(self._leaves, key, place)
 
     def close(self) -> None:
         """Free device memory; a call of another thread gets an error."""

@@ -211,7 +211,10 @@ class Scheduler:
                 continue
             if start == len(sequence.pages) * page_size:
                 self._grant(sequence, 1, draft)
-            rows.append(Row(sequence.id, sequence.slot, start, (), True, (), sequence.long))
+            row = Row(
+                sequence.id, sequence.slot, start, (), True, (), sequence.long, sequence.adapter
+            )
+            rows.append(row)
             sequence.launched = start + 1
             sequence.in_flight += 1
         limits = self.limits
@@ -334,7 +337,8 @@ class Scheduler:
         if end > sequence.unscored:
             targets = tuple(sequence.tokens[max(start, sequence.unscored) + 1 : end + 1])
         tokens = tuple(sequence.tokens[start:end])
-        row = Row(sequence.id, sequence.slot, start, tokens, yields, targets, sequence.long)
+        slot, long, adapter = sequence.slot, sequence.long, sequence.adapter
+        row = Row(sequence.id, slot, start, tokens, yields, targets, long, adapter)
         draft.rows.append(row)
         draft.blocks -= -(-len(tokens) // self.limits.prefill_block)
         draft.logit_rows -= yields + len(targets)

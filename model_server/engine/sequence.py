@@ -23,6 +23,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     account: str = ""  # who asks: slots are shared among accounts
     member: str = ""  # a user of that account, by its own word: divides what the account gets
     priority: int = 0  # among the requests of one member; the lowest comes first
+    adapter: int = 0  # place of its adapter, from 1 on; 0: none
     # Of an answer begun elsewhere:
     answer: tuple[int, ...] = ()  # its tokens; they do not finish it (see `finish_of`)
     computed: bool = False  # the runner has keys and values for all tokens but the last
@@ -47,6 +48,7 @@ class Sequence:
 
     __slots__ = (
         "account",
+        "adapter",
         "computed",
         "end",
         "finish_at",
@@ -80,6 +82,7 @@ class Sequence:
         self.account = engine_request.account
         self.member = engine_request.member
         self.priority = engine_request.priority
+        self.adapter = engine_request.adapter
         self.tokens = [*engine_request.prompt, *engine_request.answer]  # known and committed
         self.computed = engine_request.computed  # False once it has a slot
         self.sampling = engine_request.sampling

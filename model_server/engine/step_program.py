@@ -32,6 +32,7 @@ from model_server.engine.types import EngineLimits
 from model_server.kernels.paged import Kernel, KernelRefusal, PagedBatch
 from model_server.kernels.pages import LayerPages
 from model_server.kernels.sequence_sharding import SequenceSharding
+from model_server.models.layers.low_rank import choose_adapters
 from model_server.models.weights.quantized import byte_shape
 from model_server.models.weights.stage import Stage
 from model_server.models.weights.weight import Blueprint
@@ -96,6 +97,7 @@ class StepProgram:
         self.stage = stage
         self.embed = embed
         self.leaves = tuple(map(byte_shape, leaves))
+        self.factors = blueprint.factors  # indices of the leaves that hold adapters
         self.pages = jax.tree.map(shape_of, tuple(pages))
         self.everywhere = everywhere(leaves[0].sharding)
         self.vocab = vocab
@@ -136,28 +138,51 @@ class StepProgram:
         size = WriteLayout(context, self.vocab).size
         return write.lower(self.state, self._input((size,), jnp.int32))
 
+    def lower_adapter(self) -> jax.stages.Lowered:
+        """Trace the program that writes an adapter's factors into its place."""
+        held = tuple(self.leaves[index] for index in self.factors)
+
+        def write(held: Any, given: Any, place: jax.Array) -> Any:
+            return tuple(each.at[place].set(new) for each, new in zip(held, given, strict=True))
+
+        jitted = jax.jit(
+            write, donate_argnums=0, out_shardings=tuple(each.sharding for each in held)
+        )
+        return jitted.lower(held, self.adapter_shapes, self._input((), jnp.int32))
+
+    @property
+    def adapter_shapes(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """Shapes and shardings of one adapter's factors."""
+        return tuple(_of_one_place(self.leaves[index]) for index in self.factors)
+
     def _input(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self.everywhere)
 
+    def _opened(
+        self, layout: ColumnLayout, leaves: Any, vector: jax.Array
+    ) -> tuple[Any, dict[str, jax.Array]]:
+        """Return the model, with the adapter of each of the step's tokens, and the step's parts."""
+        model, parts = self._blueprint.assemble(leaves), unpack(layout.parts, vector)
+        if "adapters" in parts:
+            choose_adapters(model, parts["adapters"], self.limits.adapters)
+        return model, parts
+
     def _trace(self, layout: ColumnLayout) -> Callable[..., Any]:
         def step(leaves: Any, pages: Any, state: SlotState, vector: jax.Array) -> Any:
-            model = self._blueprint.assemble(leaves)
-            parts = unpack(layout.parts, vector)
+            model, parts = self._opened(layout, leaves, vector)
             return run_step(model, pages, state, parts, self._kernel, self._split)
 
         return step
 
     def _trace_stage(self, layout: ColumnLayout, stage: Stage) -> Callable[..., Any]:
         def middle(leaves: Any, pages: Any, vector: jax.Array, *given: jax.Array) -> Any:
-            model = self._blueprint.assemble(leaves)
-            parts = unpack(layout.parts, vector)
+            model, parts = self._opened(layout, leaves, vector)
             return run_stage(model, stage, pages, parts, self._kernel, self._split, *given)
 
         def last(
             leaves: Any, pages: Any, state: SlotState, vector: jax.Array, hidden: jax.Array
         ) -> Any:
-            model = self._blueprint.assemble(leaves)
-            parts = unpack(layout.parts, vector)
+            model, parts = self._opened(layout, leaves, vector)
             made, written = run_stage(model, stage, pages, parts, self._kernel, self._split, hidden)
             outputs, state = chosen(model, model.final_norm(made), state, parts)
             return outputs, written, state
@@ -170,6 +195,13 @@ def everywhere(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
     if isinstance(sharding, NamedSharding):
         return NamedSharding(sharding.mesh, PartitionSpec())
     return sharding
+
+
+def _of_one_place(factors: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    sharding: Any = factors.sharding
+    if isinstance(sharding, NamedSharding):
+        sharding = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[1:]))
+    return jax.ShapeDtypeStruct(factors.shape[1:], factors.dtype, sharding=sharding)
 
 
 def shape_of(array: jax.Array) -> jax.ShapeDtypeStruct:

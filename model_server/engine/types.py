@@ -30,6 +30,7 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     short_context: int | None = None
     max_running_per_account: int | None = None  # None: as many as there are slots
     max_queued_per_account: int | None = None  # None: up to the queue, and see Engine
+    adapters: int = 0  # places for adapters
 
     @property
     def pages_per_sequence(self) -> int:
@@ -83,6 +84,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     # Score: log p(targets[i]) from the logits of the row's last len(targets) positions.
     targets: tuple[int, ...] = ()
     long: bool = False  # rotated by the factors of long sequences
+    adapter: int = 0  # place of its adapter, from 1 on; 0: none
 
     @property
     def count(self) -> int:

@@ -130,6 +130,7 @@ class PlacedModel:
             short_context=self.recipe.short_context,
             max_running_per_account=config.max_running_per_account,
             max_queued_per_account=config.max_queued_per_account,
+            adapters=self.recipe.adapters.places if self.recipe.adapters else 0,
         )
         return Deployment(self.recipe, self.blueprint, self.layout, limits, planned)
 
