@@ -34,6 +34,7 @@ from http_gateway.sse import (
     event,
     stop,
 )
+from sax.adapters import base_of
 from sax.errors import ReplicaLost, SaxError
 from sax.fields.field import RequestRoute
 from sax.types import GenerateRequest, Message, PublishedModel, SamplingParams, TokenChunk
@@ -247,6 +248,7 @@ def _model_card(model: PublishedModel) -> dict[str, object]:
         "object": "model",
         "created": 0,  # the cell does not record when a model was published
         "owned_by": "sax",
+        **({"parent": base} if (base := base_of(model.spec)) else {}),
         "replicas": model.spec.replicas,
         "ready_replicas": model.ready_replicas,
     }

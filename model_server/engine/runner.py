@@ -9,12 +9,11 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
-from model_server.engine.adapters import Adapters, ReadAdapter
 from model_server.engine.buckets import Bucket, choose
 from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
 from model_server.engine.slot_state import SlotState
@@ -84,6 +83,22 @@ class Launched:
         return tuple(zip(tokens, logprobs, strict=True))
 
 
+class WeightChanges(Protocol):
+    """Changes of a model's weights between steps: adapters that come into memory."""
+
+    def compile(self, programs: Programs) -> None: ...
+
+    def read(self, key: str, path: str) -> None: ...
+
+    def forget(self, key: str) -> None: ...
+
+    def warmed(self, leaves: Sequence[jax.Array]) -> tuple[jax.Array, ...]: ...
+
+    def written(
+        self, leaves: Sequence[jax.Array], key: str, place: int
+    ) -> tuple[jax.Array, ...]: ...
+
+
 class ModelRunner:
     """The real Runner: a model, or one pipeline stage, on its devices, with compiled buckets."""
 
@@ -93,9 +108,8 @@ class ModelRunner:
         leaves: Sequence[jax.Array],
         pages: Sequence[LayerPages],
         buckets: Sequence[Bucket],
-        read_adapter: ReadAdapter | None = None,
+        adapters: WeightChanges | None = None,
     ) -> None:
-        """read_adapter: of a model with room for adapters."""
         self.program = program
         self.limits = limits = program.limits
         self._buckets = tuple(buckets)
@@ -110,7 +124,7 @@ class ModelRunner:
         self.layouts = {bucket: ColumnLayout(bucket, limits) for bucket in self._buckets}
         self._compiled: dict[Bucket, Any] = {}
         self._write: Any = None
-        self._adapters = Adapters(program, read_adapter)
+        self.adapters = adapters  # None: the model has no room for any
         self.closed = False
 
     @property
@@ -128,7 +142,8 @@ class ModelRunner:
         total = len(self._buckets)
         if self.state is not None:
             self._write = programs.compiled(WRITE, self.program.lower_write)
-        self._adapters.compile(programs)
+        if self.adapters is not None:
+            self.adapters.compile(programs)
         report(Progress("compiling bucket", 0, total))
         with closing(compiled_in_turn(self._buckets, program_of)) as made:
             for done, (bucket, program) in enumerate(made, 1):
@@ -146,8 +161,7 @@ class ModelRunner:
         bucket = self._buckets[index]
         vector, _ = self._arrays.pack(Step(0, ()), self.layouts[bucket])
         self.warm_write()
-        with self._held:
-            self._leaves = self._adapters.warmed(self._leaves)
+        self.warm_adapters()
         jax.block_until_ready(self.call(bucket, vector))
 
     def warm_write(self) -> None:
@@ -201,18 +215,28 @@ class ModelRunner:
                 )
         return made
 
+    def warm_adapters(self) -> None:
+        if self.adapters is not None:
+            with self._held:
+                self._leaves = self.adapters.warmed(self._leaves)
+
     def read_adapter(self, key: str, path: str) -> None:
-        """Read an adapter for a later `write_adapter`; any thread. Raises CheckpointError."""
-        self._adapters.read(key, path)
+        """Read an adapter for a later `write_adapter`, in any thread. Raises CheckpointError."""
+        self._with_room.read(key, path)
 
     def forget_adapter(self, key: str) -> None:
-        """Drop an adapter that was read and will not be written."""
-        self._adapters.forget(key)
+        """Drop an adapter that will not be written."""
+        self._with_room.forget(key)
 
     def write_adapter(self, key: str, place: int) -> None:
         """Put an adapter that was read into its place, from 1 on; later steps see it there."""
         with self._held:
-            self._leaves = self._adapters.written(self._leaves, key, place)
+            self._leaves = self._with_room.written(self._leaves, key, place)
+
+    @property
+    def _with_room(self) -> WeightChanges:
+        assert self.adapters is not None, "the loader checks for room"
+        return self.adapters
 
     def close(self) -> None:
         """Free device memory; a call of another thread gets an error."""

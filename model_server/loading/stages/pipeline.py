@@ -91,11 +91,23 @@ class PipelineRunner:
     def warm(self, bucket: Bucket) -> None:
         """Run an empty step of a bucket; all hosts must, in the same order. Raises LinkError."""
         self._submit(self._runner.warm_write)
+        self._submit(self._runner.warm_adapters)
         self._start(Step(0, ()), bucket).result()
 
     def launch(self, step: Step) -> PendingStep:
         """Queue a step. Raises the error that stopped the pipeline, if any."""
         return self._start(step, self._runner.bucket(step))
+
+    def read_adapter(self, key: str, path: str) -> None:
+        """Read this stage's part of an adapter. Raises CheckpointError."""
+        self._runner.read_adapter(key, path)
+
+    def forget_adapter(self, key: str) -> None:
+        self._runner.forget_adapter(key)
+
+    def write_adapter(self, key: str, place: int) -> None:
+        """Queue the write of this stage's part behind the steps that were launched."""
+        self._submit(self._runner.write_adapter, key, place)
 
     def close(self) -> None:
         """Close; steps in flight end with LinkClosed. Must not be called by `on_failure`.

@@ -22,6 +22,7 @@ from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import compiled_in_turn, to_bytes
 from model_server.engine.runner import WRITE
 from model_server.engine.versions import versions
+from model_server.loading.adapters.host_adapters import ADAPTER
 from model_server.plan.precompile.subject import Subject
 from model_server.programs.manifest import Manifest, ProgramEntry
 from model_server.programs.place import SetFolder
@@ -64,7 +65,8 @@ def manifest_of(subject: Subject) -> Manifest:
 
 
 def program_count(subject: Subject) -> int:
-    return len(subject.deployment.buckets) + 1 + subject.copies.count
+    writes = 1 + bool(subject.deployment.program.factors)
+    return len(subject.deployment.buckets) + writes + subject.copies.count
 
 
 class Maker:
@@ -89,7 +91,10 @@ class Maker:
         with closing(compiled_in_turn(self._subject.deployment.buckets, self._bucket)) as made:
             for _ in made:
                 pass
-        self.compiled(WRITE, self._subject.deployment.program.lower_write)
+        program = self._subject.deployment.program
+        self.compiled(WRITE, program.lower_write)
+        if program.factors:
+            self.compiled(ADAPTER, program.lower_adapter)
         self._subject.copies.compile(self)
         manifest = self._whole()
         self.folder.finish(manifest, self._there.values())
