@@ -54,9 +54,9 @@ class Asker:
     """An engine, and what it answers greedily."""
 
     def __init__(self, loaded: Loaded) -> None:
-        self._updates: queue.Queue[SequenceUpdate] = queue.Queue()
+        self.updates: queue.Queue[SequenceUpdate] = queue.Queue()
         self.engine = Engine(
-            loaded.runner, lambda batch: list(map(self._updates.put, batch)) and None
+            loaded.runner, lambda batch: list(map(self.updates.put, batch)) and None
         )
 
     def submit(self, place: int, tokens: int = TOKENS) -> int:
@@ -72,20 +72,18 @@ class Asker:
 
     def answers(self, *places: int) -> list[list[int]]:
         """Ask with the adapters in these places, at once."""
-        asked = [self.submit(place) for place in places]
-        return [self.collected(asked)[each] for each in asked]
+        return list(self.collected([self.submit(place) for place in places]).values())
 
     def collected(self, asked: Sequence[int]) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {each: [] for each in asked}
         open_ = set(asked)
         while open_:
-            update = self._updates.get(timeout=60)
+            update = self.updates.get(timeout=60)
             assert update.error is None
             assert update.result.token is not None
             found[update.sequence].append(update.result.token)
             if update.finish:
                 open_.remove(update.sequence)
-        self._found = found
         return found
 
 
@@ -173,7 +171,7 @@ def test_a_score_is_computed_with_the_adapter(cell: Cell) -> None:
                 adapter=place,
             )
         )
-        update = cell.asker._updates.get(timeout=60)  # pyright: ignore[reportPrivateUsage]
+        update = cell.asker.updates.get(timeout=60)
         scores.append(update.result.target_logprobs)
     held.runner.close()
     assert scores[0] != scores[1]
