@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, Field
 
 from sax.errors import InvalidRequest
-from sax.fields.field import RequestRoute, longer, size_of
+from sax.fields.field import Kind, RequestField, RequestRoute, longer, size_of
 from sax.fields.table import FIELD_NAME_BYTES, MOST_FIELDS, field
 
 
@@ -32,6 +32,56 @@ def ranged(route: RequestRoute, name: str) -> Any:
 def sized(route: RequestRoute, name: str, least: int = 0) -> Any:
     """State the number of entries of a list, for the API's description."""
     return Field(min_length=least, max_length=field(route, name).count)
+
+
+def checked(route: RequestRoute, name: str) -> BeforeValidator:
+    """Raise InvalidRequest, with the value and the range, for a wrong type or a value out of range,
+    before pydantic looks at it."""
+    row = field(route, name)
+
+    def read(value: object) -> object:
+        value = _from_json(row.kind, value)
+        row.read(value)
+        return value
+
+    return BeforeValidator(read)
+
+
+def setting(route: RequestRoute, name: str) -> Any:
+    """Return the type of a field of the table, or null, that checks all that its row says."""
+    row = field(route, name)
+    made: Any = Annotated[_JSON_TYPES[row.kind](row), checked(route, name)]
+    return made | None
+
+
+def _from_json(kind: Kind, value: object) -> object:
+    if kind is Kind.TEXTS and isinstance(value, str):
+        return [value]
+    if kind is Kind.BIASES and isinstance(value, dict):
+        biases = cast("dict[str, object]", value)
+        return {_token(key): bias for key, bias in biases.items()}
+    return value
+
+
+def _token(key: str) -> object:
+    """Return the number that a key of an object stands for, or the key. "01" is no number."""
+    plain = len(key) < _DIGITS and key.isascii() and key.isdecimal() and str(int(key)) == key
+    return int(key) if plain else key
+
+
+_DIGITS = 20
+_JSON_TYPES: dict[Kind, Callable[[RequestField], Any]] = {
+    Kind.FLAG: lambda row: bool,
+    Kind.INTEGER: lambda row: Annotated[int, Field(ge=row.least, gt=row.above, le=row.most)],
+    Kind.NUMBER: lambda row: Annotated[float, Field(ge=row.least, gt=row.above, le=row.most)],
+    Kind.TEXTS: lambda row: Annotated[list[str], Field(max_length=row.count)],
+    Kind.IDS: lambda row: Annotated[
+        list[Annotated[int, Field(ge=row.least, le=row.most)]], Field(max_length=row.count)
+    ],
+    Kind.BIASES: lambda row: Annotated[
+        dict[int, Annotated[float, Field(ge=row.least, le=row.most)]], Field(max_length=row.count)
+    ],
+}
 
 
 def check_names(fields: Mapping[str, object], at: str = "") -> None:

@@ -8,6 +8,8 @@ from enum import StrEnum
 
 import msgspec
 
+from sax.fields.sampling import MOST_PRIORITY as MOST_PRIORITY
+from sax.fields.sampling import SamplingParams as SamplingParams
 from sax.need import Need
 
 
@@ -226,23 +228,6 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
-    """Sampling parameters. Every field is honoured or the request is refused."""
-
-    temperature: float = 1.0  # 0: greedy
-    top_k: int = 0  # 0: off
-    top_p: float = 1.0  # 1: off
-    seed: int | None = None  # u64; None: the server draws one
-    max_tokens: int | None = None  # None: to the end of the context
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    # An answer that ends with these tokens ends there and keeps them; 0 stands for any token.
-    stop_sequence: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    logprobs: int | None = None  # None: none; n: the chosen token's and the n most likely
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
     """One generation request. The prompt is text, token ids, or a chat."""
 
@@ -253,8 +238,6 @@ class GenerateRequest:
     account: str = ""  # whom it is for, of the users behind one caller; "": the caller
     priority: int = 0  # among the requests of one account; the lowest comes first
 
-
-MOST_PRIORITY = 1000  # and the least is its negative
 
 EmbedInput = str | Sequence[int]  # text or token ids
 

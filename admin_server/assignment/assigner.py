@@ -1,10 +1,11 @@
 """The assigner: chooses servers for models, deterministically and without side effects.
 
-An adapter goes where its base is loaded, after all others. Replicas stay where they are, every model gets its first replica before any gets a second, and
-large models are placed before small ones, each on its tightest fit; where bytes are unknown, on
-the server with the fewest models. A server holds at most one replica of a model, any number of
-models (if reserved, only those it is reserved for), and no more bytes than it has, as far as they
-are known. Every replica without a server gets a reason.
+An adapter goes where its base is loaded, after all others. Replicas stay where they are, every
+model gets its first replica before any gets a second, and large models are placed before small
+ones, each on its tightest fit; where bytes are unknown, on the server with the fewest models. A
+server holds at most one replica of a model, any number of models (if reserved, only those it is
+reserved for), and no more bytes than it has, as far as they are known. Every replica without a
+server gets a reason.
 
 Cost is proportional to servers + models + replicas, never to their products.
 """

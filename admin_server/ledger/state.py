@@ -18,8 +18,8 @@ from admin_server.ledger.placement import check_placement, loaded_overrides
 from admin_server.ledger.records import Lead, Publish, Record, Rollback, Unpublish, Update
 from admin_server.ledger.versions import History, check_revision, completed
 from sax import names
-from sax.auth.acl import parse_acl, parse_acls
 from sax.adapters import ADAPTER_PATH, BASE, base_of, parse_base
+from sax.auth.acl import parse_acl, parse_acls
 from sax.errors import InvalidRequest, ModelExists, ModelNotFound, NotFound
 from sax.format import listing, quoted, shortened
 from sax.scaling import check_replicas

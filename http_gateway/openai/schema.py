@@ -7,13 +7,14 @@ unless it holds a value that changes nothing. Unknown fields are refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model
 
-from http_gateway.bounds import bounded, check_names, ranged, sized
+from http_gateway.bounds import bounded, check_names, checked, ranged, setting, sized
 from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
+from sax.fields.sampling import SAMPLING
 from sax.fields.table import field
 from sax.format import shortened
 from sax.types import SamplingParams
@@ -26,14 +27,8 @@ _HARMLESS = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_ke
 
 # Field -> the values besides null that change nothing. Any other value is refused.
 _COMMON: dict[str, tuple[object, ...]] = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "logit_bias": ({},),
     # vLLM extensions that are not supported here
-    "min_p": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "min_tokens": (0,),
     "use_beam_search": (False,),
     "include_stop_str_in_output": (False,),
     "skip_special_tokens": (True,),
@@ -41,8 +36,6 @@ _COMMON: dict[str, tuple[object, ...]] = {
     "add_special_tokens": (),
     "truncate_prompt_tokens": (),
     "prompt_logprobs": (),
-    "allowed_token_ids": (),
-    "bad_words": ([],),
     "structured_outputs": (),
     "guided_json": (),
     "guided_regex": (),
@@ -126,56 +119,40 @@ def _refusal(name: str, no_op: tuple[object, ...] | None) -> str:
     return f"{name} is not supported: leave it out, or send {values}"
 
 
-def _one_or_many(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
-TokenId = Annotated[int, ranged(RequestRoute.CHAT, "stop_token_ids")]
-StopText = Annotated[str, Field(min_length=1)]
-
-
 class StreamOptions(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     include_usage: bool | None = None
 
 
-class _OpenAiRequest(BaseModel):
-    """Fields shared by chats and completions. null always means the default."""
+_HONOURED = {name: row for name, row in SAMPLING.items() if row.http is not None}
+if TYPE_CHECKING:
+    _Honoured = BaseModel
+else:
+    _Honoured = create_model(
+        "_Honoured",
+        __config__=ConfigDict(extra="allow", strict=True, frozen=True),
+        **{name: (setting(RequestRoute.CHAT, name), None) for name in _HONOURED},
+    )
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+class _OpenAiRequest(_Honoured):
+    """Fields shared by chats and completions, beside those of the table of sampling fields. null
+    always means the default."""
 
     # Chats and completions have the same bounds.
     model: Annotated[str, bounded(RequestRoute.CHAT, "model")]
-    n: Annotated[int, ranged(RequestRoute.CHAT, "n")] | None = None
-    stream: bool | None = None
+    n: Annotated[int, ranged(RequestRoute.CHAT, "n"), checked(RequestRoute.CHAT, "n")] | None = None
+    stream: Annotated[bool, checked(RequestRoute.CHAT, "stream")] | None = None
     stream_options: (
         Annotated[StreamOptions, bounded(RequestRoute.CHAT, "stream_options")] | None
     ) = None
-    temperature: Annotated[float, ranged(RequestRoute.CHAT, "temperature")] | None = None
-    top_p: Annotated[float, ranged(RequestRoute.CHAT, "top_p")] | None = None
-    top_k: Annotated[int, ranged(RequestRoute.CHAT, "top_k")] | None = None  # -1 and 0: off
-    max_tokens: Annotated[int, ranged(RequestRoute.CHAT, "max_tokens")] | None = None
-    seed: Annotated[int, ranged(RequestRoute.CHAT, "seed")] | None = None
-    stop: (
+    priority: (  # vLLM's
         Annotated[
-            list[StopText],
-            BeforeValidator(_one_or_many),
-            sized(RequestRoute.CHAT, "stop"),
-            bounded(RequestRoute.CHAT, "stop"),
+            int, ranged(RequestRoute.CHAT, "priority"), checked(RequestRoute.CHAT, "priority")
         ]
         | None
     ) = None
-    stop_token_ids: (
-        Annotated[
-            list[TokenId],
-            sized(RequestRoute.CHAT, "stop_token_ids"),
-            bounded(RequestRoute.CHAT, "stop_token_ids"),
-        ]
-        | None
-    ) = None
-    ignore_eos: bool | None = None
-    priority: Annotated[int, ranged(RequestRoute.CHAT, "priority")] | None = None  # vLLM's
 
     @property
     def choices(self) -> int:
@@ -193,18 +170,23 @@ class _OpenAiRequest(BaseModel):
         extra = self.stream_options.model_extra
         refuse_unsupported(extra, _STREAM_OPTIONS, at="stream_options.")
 
-    def _sampling(self, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
-        return SamplingParams(
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_k=max(0, self.top_k or 0),
-            top_p=1.0 if self.top_p is None else self.top_p,
-            seed=None if self.seed is None else self.seed % 2**64,
-            max_tokens=max_tokens,
-            stop=tuple(self.stop or ()),
-            stop_token_ids=tuple(self.stop_token_ids or ()),
-            ignore_eos=bool(self.ignore_eos),
-            logprobs=logprobs,
-        )
+    @property
+    def most_tokens(self) -> int | None:
+        return getattr(self, "max_tokens")  # noqa: B009  (a field of the table)
+
+    def _sampling(self, **own: Any) -> SamplingParams:
+        """Return the fields of the table; `own`: those that the body spells differently."""
+        given = {name: getattr(self, name) for name in _HONOURED}
+        said = {name: _ours(name, value) for name, value in given.items() if value is not None}
+        return SamplingParams(**{**said, **own})
+
+
+def _ours(name: str, value: Any) -> Any:
+    """Return a value of the body as the table's own."""
+    if isinstance(value, list):
+        return tuple(cast("list[object]", value))
+    convert = _HONOURED[name].from_http
+    return convert(value) if convert else value
 
 
 class ChatMessage(BaseModel):
@@ -225,10 +207,22 @@ class ChatRequest(_OpenAiRequest):
         bounded(RequestRoute.CHAT, "messages"),
     ]
     max_completion_tokens: (
-        Annotated[int, ranged(RequestRoute.CHAT, "max_completion_tokens")] | None
+        Annotated[
+            int,
+            ranged(RequestRoute.CHAT, "max_completion_tokens"),
+            checked(RequestRoute.CHAT, "max_completion_tokens"),
+        ]
+        | None
     ) = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, ranged(RequestRoute.CHAT, "top_logprobs")] | None = None
+    logprobs: Annotated[bool, checked(RequestRoute.CHAT, "logprobs")] | None = None
+    top_logprobs: (
+        Annotated[
+            int,
+            ranged(RequestRoute.CHAT, "top_logprobs"),
+            checked(RequestRoute.CHAT, "top_logprobs"),
+        ]
+        | None
+    ) = None
 
     def check(self) -> None:
         """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
@@ -236,15 +230,16 @@ class ChatRequest(_OpenAiRequest):
         self._check_stream_options()
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
-        both = self.max_tokens and self.max_completion_tokens
-        if both and self.max_tokens != self.max_completion_tokens:
+        both = self.most_tokens and self.max_completion_tokens
+        if both and self.most_tokens != self.max_completion_tokens:
             raise InvalidRequest(
                 "max_tokens and max_completion_tokens differ: send only one", param="max_tokens"
             )
 
     def sampling(self) -> SamplingParams:
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
-        return self._sampling(self.max_completion_tokens or self.max_tokens, logprobs)
+        most = self.max_completion_tokens or self.most_tokens
+        return self._sampling(max_tokens=most, logprobs=logprobs)
 
 
 Prompt = str | tuple[int, ...]
@@ -278,8 +273,15 @@ class CompletionRequest(_OpenAiRequest):
         sized(RequestRoute.COMPLETIONS, "prompt", least=1),
         bounded(RequestRoute.COMPLETIONS, "prompt"),
     ]
-    logprobs: Annotated[int, ranged(RequestRoute.COMPLETIONS, "logprobs")] | None = None
-    best_of: int | None = None
+    logprobs: (
+        Annotated[
+            int,
+            ranged(RequestRoute.COMPLETIONS, "logprobs"),
+            checked(RequestRoute.COMPLETIONS, "logprobs"),
+        ]
+        | None
+    ) = None
+    best_of: Annotated[int, checked(RequestRoute.COMPLETIONS, "best_of")] | None = None
 
     def check(self) -> None:
         """Raise InvalidRequest or UnsupportedParameter for a field that cannot be honoured."""
@@ -300,4 +302,5 @@ class CompletionRequest(_OpenAiRequest):
         return tuple(p if isinstance(p, str) else tuple(p) for p in self.prompt)
 
     def sampling(self) -> SamplingParams:
-        return self._sampling(self.max_tokens or COMPLETION_MAX_TOKENS, self.logprobs)
+        most = self.most_tokens or COMPLETION_MAX_TOKENS
+        return self._sampling(max_tokens=most, logprobs=self.logprobs)

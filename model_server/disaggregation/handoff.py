@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgspec
 
 from model_server.disaggregation.contract import Contract
 from model_server.engine.sequence import EngineRequest
 from model_server.engine.types import RowResult, Sampling
+from sax.errors import InvalidRequest
 from sax.proto import prefill_pb2
+
+_GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +28,11 @@ class KvHandoff:
 def encode_ask(
     model_id: str, contract: Contract, engine_request: EngineRequest, key: int
 ) -> prefill_pb2.PrefillRequest:
-    sampling = engine_request.sampling
     return prefill_pb2.PrefillRequest(
         model_key=model_id,
         contract=prefill_pb2.Contract(**asdict(contract)),
         tokens=engine_request.prompt,
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        seed=sampling.seed,
-        logprobs=sampling.logprobs,
+        sampling=msgspec.msgpack.encode(msgspec.structs.asdict(engine_request.sampling)),
         key=key,
         account=engine_request.account,
         member=engine_request.member,
@@ -44,22 +45,31 @@ def decode_contract(message: prefill_pb2.Contract) -> Contract:
 
 
 def decode_ask(message: prefill_pb2.PrefillRequest) -> EngineRequest:
-    """Decode to a request for one token, without stop ids."""
+    """Decode to a request for one token, without stop ids. Raises InvalidRequest."""
     return EngineRequest(
         prompt=tuple(message.tokens),
-        sampling=Sampling(
-            temperature=message.temperature,
-            top_k=message.top_k,
-            top_p=message.top_p,
-            seed=message.seed,
-            logprobs=message.logprobs,
-        ),
+        sampling=_decode_sampling(message.sampling),
         max_tokens=1,
         stop_ids=frozenset(),
         account=message.account,
         member=message.member,
         priority=message.priority,
     )
+
+
+def _decode_sampling(packed: bytes) -> Sampling:
+    try:
+        given = msgspec.msgpack.decode(packed, type=dict[str, Any])
+        if unknown := given.keys() - set(Sampling.__struct_fields__):
+            raise InvalidRequest(
+                f"this server does not know {', '.join(sorted(unknown))}: start both with the same "
+                "version of sax",
+                param="sampling",
+            )
+        known = {**msgspec.structs.asdict(_GREEDY), **given}
+        return msgspec.convert([known[name] for name in Sampling.__struct_fields__], Sampling)
+    except msgspec.MsgspecError as exc:
+        raise InvalidRequest(f"the sampling cannot be read: {exc}", param="sampling") from exc
 
 
 def encode_handoff(handoff: KvHandoff) -> prefill_pb2.Ticket:

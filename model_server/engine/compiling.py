@@ -9,14 +9,12 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import serialize_executable
 from jax.sharding import SingleDeviceSharding
-
-from model_server.engine.buckets import Bucket
 
 
 def to_bytes(program: Any) -> bytes:
@@ -74,6 +72,8 @@ def understood(names: tuple[str, ...], device: Any) -> tuple[str, ...]:
 
 logger = logging.getLogger(__name__)
 
+Shape = TypeVar("Shape")
+
 _COMPILERS = 2  # programs compiled at once: each takes hundreds of MB meanwhile
 
 
@@ -103,25 +103,25 @@ COMPILED_HERE: Programs = _CompiledHere()
 
 
 def compiled_in_turn(
-    buckets: Sequence[Bucket], compile_one: Callable[[Bucket], Any]
-) -> Generator[tuple[Bucket, Any], None, None]:
-    """Yield each bucket and its program, in the order of the buckets.
+    shapes: Sequence[Shape], compile_one: Callable[[Shape], Any]
+) -> Generator[tuple[Shape, Any], None, None]:
+    """Yield each shape (a bucket, or a number of rows) and its program, in their order.
 
     Compiles two at a time, so that tracing, which is Python, overlaps with compiling, which is not.
     Close the generator to skip the rest.
     """
 
-    def timed(bucket: Bucket) -> Any:
+    def timed(shape: Shape) -> Any:
         started = time.monotonic()
-        program = compile_one(bucket)
-        logger.info("bucket %s was ready after %.1f s", bucket, time.monotonic() - started)
+        program = compile_one(shape)
+        logger.info("the program for %s was ready after %.1f s", shape, time.monotonic() - started)
         return program
 
     with ThreadPoolExecutor(_COMPILERS, thread_name_prefix="compile") as pool:
         # The caller's context marks these compiles as expected (see CompileWatch).
-        tasks = [pool.submit(contextvars.copy_context().run, timed, bucket) for bucket in buckets]
+        tasks = [pool.submit(contextvars.copy_context().run, timed, shape) for shape in shapes]
         try:
-            for bucket, task in zip(buckets, tasks, strict=True):
-                yield bucket, task.result()
+            for shape, task in zip(shapes, tasks, strict=True):
+                yield shape, task.result()
         finally:
             pool.shutdown(cancel_futures=True)

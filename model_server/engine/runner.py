@@ -1,6 +1,6 @@
-"""Runs steps on this process's devices: pad to a bucket, one compiled call, pages donated.
+"""Runs steps on this process's devices: pad to a bucket, compute logits, choose tokens.
 
-Every bucket is compiled before the first step; a compiled call cannot compile again.
+Every program is compiled before the first step; a compiled call cannot compile again.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from model_server.engine.buckets import Bucket, choose
 from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
 from model_server.engine.slot_state import SlotState
 from model_server.engine.slot_write import pack
-from model_server.engine.step_arrays import ColumnLayout, StepArrays
-from model_server.engine.step_program import Outputs, StepProgram
+from model_server.engine.step_arrays import ColumnLayout, StepArrays, row_counts
+from model_server.engine.step_program import Computed, Outputs, StepProgram
 from model_server.engine.types import (
     PendingStep,
     RowResult,
@@ -43,8 +43,13 @@ def free(arrays: list[jax.Array]) -> None:
             array.delete()
 
 
-WRITE = "write a slot"  # the name of the program beside those of the buckets
+WRITE = "write a slot"  # the name of a program beside those of the buckets
 _NO_EDITS = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
+
+
+def choice_name(rows: int) -> str:
+    """Name the program that chooses tokens from this many rows of logits."""
+    return f"choice of {rows} tokens"
 
 
 def _zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
@@ -122,7 +127,7 @@ class ModelRunner:
         self._arrays = StepArrays(limits)
         self._tops = [0] * limits.slots
         self.layouts = {bucket: ColumnLayout(bucket, limits) for bucket in self._buckets}
-        self._compiled: dict[Bucket, Any] = {}
+        self._compiled: dict[Bucket | int, Any] = {}  # int: the choice from so many rows
         self._write: Any = None
         self.adapters = adapters  # None: the model has no room for any
         self.closed = False
@@ -134,24 +139,24 @@ class ModelRunner:
     def compile(
         self, report: Callable[[Progress], None], programs: Programs = COMPILED_HERE
     ) -> None:
-        """Compile every bucket. Nothing runs yet: `warm` does that."""
+        """Compile every program. Nothing runs yet: `warm` does that."""
 
-        def program_of(bucket: Bucket) -> Any:
-            return self._compile_one(bucket, programs)
+        def program_of(shape: Bucket | int) -> Any:
+            if isinstance(shape, int):
+                return programs.compiled(choice_name(shape), lambda: program.lower_choose(shape))
+            return programs.compiled(str(shape), lambda: program.lower(shape))
 
-        total = len(self._buckets)
+        program, shapes = self.program, list[Bucket | int](self._buckets)
         if self.state is not None:
-            self._write = programs.compiled(WRITE, self.program.lower_write)
+            self._write = programs.compiled(WRITE, program.lower_write)
+            shapes += row_counts(self._buckets, self.limits)
         if self.adapters is not None:
             self.adapters.compile(programs)
-        report(Progress("compiling bucket", 0, total))
-        with closing(compiled_in_turn(self._buckets, program_of)) as made:
-            for done, (bucket, program) in enumerate(made, 1):
-                self._compiled[bucket] = program
-                report(Progress("compiling bucket", done, total))
-
-    def _compile_one(self, bucket: Bucket, programs: Programs) -> Any:
-        return programs.compiled(str(bucket), lambda: self.program.lower(bucket))
+        report(Progress("compiling bucket", 0, len(shapes)))
+        with closing(compiled_in_turn(shapes, program_of)) as made:
+            for done, (shape, compiled) in enumerate(made, 1):
+                self._compiled[shape] = compiled
+                report(Progress("compiling bucket", done, len(shapes)))
 
     @property
     def warmups(self) -> int:
@@ -162,7 +167,7 @@ class ModelRunner:
         vector, _ = self._arrays.pack(Step(0, ()), self.layouts[bucket])
         self.warm_write()
         self.warm_adapters()
-        jax.block_until_ready(self.call(bucket, vector))
+        jax.block_until_ready(self.choose(self.forward(bucket, vector)))
 
     def warm_write(self) -> None:
         """Write the scratch slot, if this runner chooses tokens."""
@@ -175,7 +180,7 @@ class ModelRunner:
         bucket = self.bucket(step)
         vector, ranges = self._arrays.pack(step, self.layouts[bucket])
         self.write(self.packed_writes(step))
-        outputs = self.call(bucket, vector)
+        outputs = self.choose(self.forward(bucket, vector))
         tops = [self._tops[row.slot] for row in step.rows]
         return Launched(step, outputs, ranges, tops)
 
@@ -198,22 +203,27 @@ class ModelRunner:
             with self._held:
                 self.state = self._write(self.state, vector)
 
-    def call(self, bucket: Bucket, vector: np.ndarray, hidden: np.ndarray | None = None) -> Any:
-        """Run one device call; returns `Outputs`, or hidden states f32[T, D] for the next stage.
+    def forward(self, bucket: Bucket, vector: np.ndarray, hidden: np.ndarray | None = None) -> Any:
+        """Run the forward pass; returns `Computed`, or hidden states f32[T, D] for the next stage.
 
         hidden: from the previous stage; None on the first. Decode rows of a stage take their tokens
         from the vector.
         """
-        given = () if hidden is None else (hidden,)
         with self._held:
+            given = () if hidden is None else (hidden,)
+            if self.program.stage is None:
+                assert self.state is not None
+                given = (self.state.last_tokens,)
             call = self._compiled[bucket]
-            if self.state is None:
-                made, self.pages = call(self._leaves, self.pages, vector, *given)
-            else:
-                made, self.pages, self.state = call(
-                    self._leaves, self.pages, self.state, vector, *given
-                )
+            made, self.pages = call(self._leaves, self.pages, vector, *given)
         return made
+
+    def choose(self, computed: Computed) -> Outputs:
+        """Choose a token for each row of logits; the next forward pass takes it from the device."""
+        with self._held:
+            call = self._compiled[computed.logits.shape[0]]
+            outputs, self.state = call(computed, self.state)
+        return outputs
 
     def warm_adapters(self) -> None:
         if self.adapters is not None:

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from model_server.engine.slot_write import check_biases
 from model_server.engine.types import EngineLimits, RowResult, Sampling
 from sax.errors import InvalidRequest, PromptTooLong, SaxError
 
@@ -143,6 +144,7 @@ def finish_of(engine_request: EngineRequest, limits: EngineLimits) -> Finish | N
 def _check(engine_request: EngineRequest, context: int) -> None:
     """Reject what could not be served even with the engine to itself."""
     length, first = len(engine_request.prompt), engine_request.score_from
+    check_biases(engine_request.sampling)
     if not length:
         raise InvalidRequest("the prompt has no tokens; send at least one", param="prompt")
     if first is None and engine_request.max_tokens < 1:

@@ -40,10 +40,10 @@ class RowEdits(NamedTuple):
 
     slot: jax.Array  # i32[R]
     position: jax.Array  # i32[R], of the token to choose
-    kinds: jax.Array  # i32[R]: which parts of the slot's state apply
-    presence: jax.Array  # f32[R], 0: off
-    frequency: jax.Array  # f32[R], 0: off
-    repetition: jax.Array  # f32[R], 1: off
+    edits: jax.Array  # i32[R]: which parts of the slot's state apply
+    presence_penalty: jax.Array  # f32[R], 0: off
+    frequency_penalty: jax.Array  # f32[R], 0: off
+    repetition_penalty: jax.Array  # f32[R], 1: off
 
 
 def state_shapes(limits: EngineLimits, vocab: int, sharding: jax.sharding.Sharding) -> SlotState:
@@ -100,7 +100,7 @@ def write_slot(state: SlotState, vector: jax.Array, context: int) -> SlotState:
 
 def note_tokens(state: SlotState, rows: RowEdits, tokens: jax.Array) -> SlotState:
     """Keep the tokens i32[R] that a step chose. A row without a slot has the scratch slot."""
-    counting = (rows.kinds & COUNTS) > 0
+    counting = (rows.edits & COUNTS) > 0
     held = state.counts.at[rows.slot, tokens].get(mode="promise_in_bounds")
     step = jnp.where(counting & (held <= _MOST_COUNTED), _GENERATED, 0).astype(jnp.uint16)
     return state._replace(
@@ -113,7 +113,7 @@ def edit_logits(logits: jax.Array, state: SlotState, rows: RowEdits) -> jax.Arra
     """Return f32[R, V] with penalties, biases and forbidden tokens applied."""
 
     for kind, edit in _EDITS.items():
-        on = (rows.kinds & kind) > 0
+        on = (rows.edits & kind) > 0
         logits = lax.cond(jnp.any(on), edit, lambda logits, *_: logits, logits, state, rows, on)
     return logits
 
@@ -123,10 +123,10 @@ def _penalised(logits: jax.Array, state: SlotState, rows: RowEdits, on: jax.Arra
     counts = state.counts.at[rows.slot].get(mode="promise_in_bounds").astype(jnp.int32)
     counts = jnp.where(on[:, None], counts, 0)
     generated = (counts // _GENERATED).astype(jnp.float32)
-    repetition = jnp.where(counts > 0, rows.repetition[:, None], 1.0)
+    repetition = jnp.where(counts > 0, rows.repetition_penalty[:, None], 1.0)
     logits = jnp.where(logits > 0, logits / repetition, logits * repetition)
-    logits = logits - rows.frequency[:, None] * generated
-    return logits - jnp.where(generated > 0, rows.presence[:, None], 0.0)
+    logits = logits - rows.frequency_penalty[:, None] * generated
+    return logits - jnp.where(generated > 0, rows.presence_penalty[:, None], 0.0)
 
 
 def _biased(logits: jax.Array, state: SlotState, rows: RowEdits, on: jax.Array) -> jax.Array:

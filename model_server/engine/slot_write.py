@@ -8,7 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from model_server.engine.types import EngineLimits, SlotSampling
+from model_server.engine.types import EngineLimits, Sampling, SlotSampling
+from sax.errors import InvalidRequest
 
 MOST_BIASES = 512  # of one request: logit_bias, and the ends that min_tokens holds back
 _ALWAYS = 2**31 - 1
@@ -43,6 +44,19 @@ class WriteLayout:
     def size(self) -> int:
         offset, shape = list(self.parts.values())[-1]
         return offset + math.prod(shape)
+
+
+def check_biases(sampling: Sampling) -> None:
+    """Raise InvalidRequest for more biases than a slot holds."""
+    held_back = len(sampling.ends) if sampling.min_tokens else 0
+    count = len(sampling.logit_bias) + held_back
+    if count > MOST_BIASES:
+        raise InvalidRequest(
+            f"logit_bias has {len(sampling.logit_bias)} tokens and min_tokens holds back "
+            f"{held_back}; together at most {MOST_BIASES} are allowed: send fewer biases or stop "
+            "tokens",
+            param="logit_bias",
+        )
 
 
 def pack(change: SlotSampling, limits: EngineLimits, vocab: int) -> np.ndarray:

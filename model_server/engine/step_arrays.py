@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -20,6 +20,7 @@ import numpy as np
 from model_server.engine.buckets import Bucket
 from model_server.engine.types import EngineLimits, Row, Sampling, Step
 from model_server.models.long_positions import LONG
+from sax.fields.sampling import DEVICE_FIELDS
 
 
 class Column(NamedTuple):
@@ -31,23 +32,28 @@ class Column(NamedTuple):
 
 
 SAMPLING_COLUMNS = {
-    "temperature": Column("f", attrgetter("temperature")),
-    "top_p": Column("f", attrgetter("top_p"), 1),
-    "top_k": Column("i", attrgetter("top_k")),
-    "min_p": Column("f", attrgetter("min_p")),
-    "typical_p": Column("f", attrgetter("typical_p"), 1),
-    "presence_penalty": Column("f", attrgetter("presence_penalty")),
-    "frequency_penalty": Column("f", attrgetter("frequency_penalty")),
-    "repetition_penalty": Column("f", attrgetter("repetition_penalty"), 1),
+    **{n: Column(row.column, attrgetter(n), row.off) for n, row in DEVICE_FIELDS.items()},
     "seed_high": Column("I", lambda sampling: sampling.seed >> 32),
     "seed_low": Column("I", lambda sampling: sampling.seed & 0xFFFFFFFF),
     "tops": Column("i", attrgetter("logprobs")),
     "edits": Column("i", attrgetter("edits")),
 }
+# Of each logit row: what the choice of its token needs.
+ROW_COLUMNS = ("row_slot", "row_position", "target", *SAMPLING_COLUMNS)
 _FORMAT = "<" + "".join(column.kind for column in SAMPLING_COLUMNS.values())
 _PADDING = np.frombuffer(
     struct.pack(_FORMAT, *(column.padding for column in SAMPLING_COLUMNS.values())), np.int32
 )
+
+
+def logit_rows(bucket: Bucket, limits: EngineLimits) -> int:
+    """Return R: one per decode row; buckets with prompts also have rows for scores."""
+    return max(bucket.decodes, limits.max_logit_rows) if bucket.blocks else bucket.decodes
+
+
+def row_counts(buckets: Iterable[Bucket], limits: EngineLimits) -> tuple[int, ...]:
+    """Return each R of the buckets once, in rising order."""
+    return tuple(sorted({logit_rows(bucket, limits) for bucket in buckets}))
 
 
 @dataclass(frozen=True)
@@ -63,10 +69,13 @@ class ColumnLayout:
 
     @property
     def logit_rows(self) -> int:
-        """R: one per decode row; buckets with prompts also have rows for scores."""
-        if not self.bucket.blocks:
-            return self.bucket.decodes
-        return max(self.bucket.decodes, self.limits.max_logit_rows)
+        """R, as `logit_rows`."""
+        return logit_rows(self.bucket, self.limits)
+
+    @property
+    def choices(self) -> int:
+        """Offset of the row columns, i32[len(ROW_COLUMNS), R], which end the vector."""
+        return self.size - len(ROW_COLUMNS) * self.logit_rows
 
     @cached_property
     def parts(self) -> dict[str, tuple[int, tuple[int, ...]]]:
@@ -84,11 +93,8 @@ class ColumnLayout:
             "block_tables": (n, s),
             "block_limits": (n, c),
             "row_index": (r,),
-            "row_slot": (r,),
-            "row_position": (r,),
-            "target": (r,),
-            **dict.fromkeys(SAMPLING_COLUMNS, (r,)),
             **({"adapters": (t,)} if self.limits.adapters else {}),
+            **dict.fromkeys(ROW_COLUMNS, (r,)),
         }
         parts: dict[str, tuple[int, tuple[int, ...]]] = {}
         offset = 0

@@ -1,4 +1,8 @@
-"""One step of a model, traced from shapes alone: tokens in, tokens out, pages donated.
+"""One step of a model, traced from shapes alone, as two programs: tokens in, tokens out.
+
+The forward pass, one program per bucket, gives logits; the choice, one per number of logit rows,
+gives tokens. Both leave their results on the device, so that neither waits for the host, and what
+the choice needs beside the logits may still be computed while the forward pass runs.
 
 Creates no arrays: a lowered step runs on this process's devices, or is compiled for devices
 elsewhere.
@@ -27,7 +31,7 @@ from model_server.engine.slot_state import (
     write_slot,
 )
 from model_server.engine.slot_write import WriteLayout
-from model_server.engine.step_arrays import ColumnLayout
+from model_server.engine.step_arrays import ROW_COLUMNS, SAMPLING_COLUMNS, ColumnLayout
 from model_server.engine.types import EngineLimits
 from model_server.kernels.paged import Kernel, KernelRefusal, PagedBatch
 from model_server.kernels.pages import LayerPages
@@ -65,6 +69,13 @@ class PagedModel(Protocol):
     def logits(self, hidden: jax.Array) -> jax.Array: ...
 
 
+class Computed(NamedTuple):
+    """Results of a forward pass, from which tokens are chosen; both stay on the device."""
+
+    logits: jax.Array  # f32[R, V]
+    rows: jax.Array  # i32[len(ROW_COLUMNS), R]
+
+
 class Outputs(NamedTuple):
     """Step outputs that are copied to the host."""
 
@@ -74,7 +85,7 @@ class Outputs(NamedTuple):
 
 
 class StepProgram:
-    """Lowers the steps of a model, or of one pipeline stage; one program per bucket."""
+    """Lowers the programs of a model, or of one pipeline stage."""
 
     def __init__(
         self,
@@ -88,8 +99,12 @@ class StepProgram:
         embed: int = 0,
         *,
         vocab: int,
+        logits: jax.sharding.Sharding | None = None,
     ) -> None:
-        """stage: None: all layers. embed: width of the hidden states that stages pass on."""
+        """stage: None: all layers. embed: width of the hidden states that stages pass on.
+
+        logits: their sharding, f32[R, V], between the two programs; None: replicated.
+        """
         self._blueprint = blueprint
         self._kernel = kernel
         self._split = split
@@ -101,31 +116,46 @@ class StepProgram:
         self.pages = jax.tree.map(shape_of, tuple(pages))
         self.everywhere = everywhere(leaves[0].sharding)
         self.vocab = vocab
+        self._logits = logits or self.everywhere
         # None: this stage chooses no tokens.
         self.state = None
         if stage is None or stage.is_last:
             self.state = state_shapes(limits, vocab, self.everywhere)
 
     def lower(self, bucket: Bucket) -> jax.stages.Lowered:
-        """Trace the step of one bucket for the devices that the shapes are sharded over.
+        """Trace the forward pass of one bucket for the devices that the shapes are sharded over.
 
         Raises MemoryPlanError for shapes that the kernel does not support.
         """
         layout = ColumnLayout(bucket, self.limits)
-        held = (self.pages,) if self.state is None else (self.pages, self.state)
-        given = [self._input((layout.size,), jnp.int32)]
-        if self.stage and not self.stage.is_first:
-            given.append(self._input((layout.tokens, self.embed), jnp.float32))
+        # Every host of a stage passes on its own copy of the hidden states; pages stay where they
+        # are.
+        made: Any = self.everywhere
+        if self.state is not None:
+            made = Computed(*[self._logits, made])
         jitted = jax.jit(
-            self._trace_stage(layout, self.stage) if self.stage else self._trace(layout),
-            donate_argnums=tuple(range(1, 1 + len(held))),
-            # Every device samples the same tokens, every host of a stage passes on its own copy of
-            # the hidden states; pages stay where they are.
-            out_shardings=(self.everywhere, *jax.tree.map(lambda array: array.sharding, held)),
+            self._trace(layout),
+            donate_argnums=1,
+            out_shardings=(made, jax.tree.map(lambda array: array.sharding, self.pages)),
             compiler_options=options_for(self.everywhere),
         )
+        vector = self._input((layout.size,), jnp.int32)
         with told_as_plan_error(str(bucket)):
-            return jitted.lower(self.leaves, *held, *given)
+            return jitted.lower(self.leaves, self.pages, vector, *self._given(layout))
+
+    def lower_choose(self, rows: int) -> jax.stages.Lowered:
+        """Trace the choice of tokens from this many rows of logits."""
+        state, shape = self.state, (rows, self.vocab)
+        logits: Any = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=self._logits)
+        settings: Any = self._input((len(ROW_COLUMNS), rows), jnp.int32)
+        jitted = jax.jit(
+            choose,
+            donate_argnums=1,
+            # Every device samples the same tokens.
+            out_shardings=(self.everywhere, jax.tree.map(lambda array: array.sharding, state)),
+            compiler_options=options_for(self.everywhere),
+        )
+        return jitted.lower(Computed(logits, settings), state)
 
     def lower_write(self) -> jax.stages.Lowered:
         """Trace the program that writes the edits of a sequence into its slot."""
@@ -158,36 +188,36 @@ class StepProgram:
     def _input(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self.everywhere)
 
-    def _opened(
-        self, layout: ColumnLayout, leaves: Any, vector: jax.Array
-    ) -> tuple[Any, dict[str, jax.Array]]:
-        """Return the model, with the adapter of each of the step's tokens, and the step's parts."""
-        model, parts = self._blueprint.assemble(leaves), unpack(layout.parts, vector)
-        if "adapters" in parts:
-            choose_adapters(model, parts["adapters"], self.limits.adapters)
-        return model, parts
+    def _given(self, layout: ColumnLayout) -> list[Any]:
+        """Return what a forward pass takes beside weights, pages and vector."""
+        if self.stage is None:
+            assert self.state is not None
+            return [self.state.last_tokens]
+        if self.stage.is_first:
+            return []
+        return [self._input((layout.tokens, self.embed), jnp.float32)]
 
     def _trace(self, layout: ColumnLayout) -> Callable[..., Any]:
-        def step(leaves: Any, pages: Any, state: SlotState, vector: jax.Array) -> Any:
-            model, parts = self._opened(layout, leaves, vector)
-            return run_step(model, pages, state, parts, self._kernel, self._split)
+        stage = self.stage
+
+        def step(leaves: Any, pages: Any, vector: jax.Array, *given: jax.Array) -> Any:
+            model: Any = self._blueprint.assemble(leaves)
+            parts = unpack(layout.parts, vector)
+            if "adapters" in parts:
+                choose_adapters(model, parts["adapters"], self.limits.adapters)
+            batch = paged_batch(parts, self._kernel, self._split)
+            if stage is None:
+                hidden, pages = run_step(model, pages, parts, batch, *given)
+            else:
+                hidden, pages = run_stage(model, pages, parts, batch, *given)
+                if not stage.is_last:
+                    return hidden, pages
+                hidden = model.final_norm(hidden)
+            rows = hidden.at[parts["row_index"]].get(mode="promise_in_bounds")
+            settings = vector[layout.choices :].reshape(-1, layout.logit_rows)
+            return Computed(model.logits(rows), settings), pages
 
         return step
-
-    def _trace_stage(self, layout: ColumnLayout, stage: Stage) -> Callable[..., Any]:
-        def middle(leaves: Any, pages: Any, vector: jax.Array, *given: jax.Array) -> Any:
-            model, parts = self._opened(layout, leaves, vector)
-            return run_stage(model, stage, pages, parts, self._kernel, self._split, *given)
-
-        def last(
-            leaves: Any, pages: Any, state: SlotState, vector: jax.Array, hidden: jax.Array
-        ) -> Any:
-            model, parts = self._opened(layout, leaves, vector)
-            made, written = run_stage(model, stage, pages, parts, self._kernel, self._split, hidden)
-            outputs, state = chosen(model, model.final_norm(made), state, parts)
-            return outputs, written, state
-
-        return last if stage.is_last else middle
 
 
 def everywhere(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
@@ -212,26 +242,22 @@ def shape_of(array: jax.Array) -> jax.ShapeDtypeStruct:
 def run_step(
     model: PagedModel,
     pages: Sequence[LayerPages],
-    state: SlotState,
     step: dict[str, jax.Array],
-    kernel: Kernel,
-    split: SequenceSharding | None = None,
-) -> tuple[Outputs, tuple[LayerPages, ...], SlotState]:
+    batch: PagedBatch,
+    last_tokens: jax.Array,  # i32[B + 1]
+) -> tuple[jax.Array, tuple[LayerPages, ...]]:
+    """Trace all layers: final hidden states f32[T, D]; decode rows take their slot's last token."""
     decodes = step["decode_slots"].shape[0]
-    fed = state.last_tokens.at[step["decode_slots"]].get(mode="promise_in_bounds")
+    fed = last_tokens.at[step["decode_slots"]].get(mode="promise_in_bounds")
     tokens = jnp.concatenate([fed, step["tokens"][decodes:]])
-    hidden, written = model(tokens, step["positions"], pages, paged_batch(step, kernel, split))
-    outputs, state = chosen(model, hidden, state, step)
-    return outputs, written, state
+    return model(tokens, step["positions"], pages, batch)
 
 
 def run_stage(
     model: Any,
-    stage: Stage,
     pages: Sequence[LayerPages],
     step: dict[str, jax.Array],
-    kernel: Kernel,
-    split: SequenceSharding | None,
+    batch: PagedBatch,
     hidden: jax.Array | None = None,  # f32[T, D]; None on the first stage
 ) -> tuple[jax.Array, tuple[LayerPages, ...]]:
     """Trace one stage of one step: hidden states to pass on, or to choose tokens from.
@@ -240,7 +266,7 @@ def run_stage(
     """
     positions = step["positions"]
     x = model.embed(step["tokens"], positions) if hidden is None else hidden
-    return model.run(x, positions, pages, paged_batch(step, kernel, split))
+    return model.run(x, positions, pages, batch)
 
 
 def paged_batch(
@@ -249,12 +275,10 @@ def paged_batch(
     return PagedBatch(**{field: step[field] for field in _PLACES}, kernel=kernel, split=split)
 
 
-def chosen(
-    model: PagedModel, hidden: jax.Array, state: SlotState, step: dict[str, jax.Array]
-) -> tuple[Outputs, SlotState]:
-    """Sample the tokens of the rows that yield, from the final hidden states f32[T, D]."""
-    rows = hidden.at[step["row_index"]].get(mode="promise_in_bounds")
-    logits, edits = model.logits(rows), _row_edits(step)
+def choose(computed: Computed, state: SlotState) -> tuple[Outputs, SlotState]:
+    """Trace the choice of a token for each row, and what its slot keeps of it."""
+    step = dict(zip(ROW_COLUMNS, computed.rows, strict=True))
+    logits, edits = computed.logits, _row_edits(step)
     sampled = sample(logits, _row_sampling(step), edit_logits(logits, state, edits))
     bits = jax.lax.bitcast_convert_type(sampled.logprobs, jnp.int32)
     numbers = jnp.stack([sampled.tokens, bits])
@@ -262,31 +286,27 @@ def chosen(
     return outputs, note_tokens(state, edits, sampled.tokens)
 
 
-def _floats(bits: jax.Array) -> jax.Array:
-    return jax.lax.bitcast_convert_type(bits, jnp.float32)
+def _columns(step: dict[str, jax.Array], rows: type[NamedTuple]) -> dict[str, jax.Array]:
+    """Return the numbers of each logit row that `rows` has a field for."""
+    return {name: _column(step, name) for name in rows._fields if name in SAMPLING_COLUMNS}
+
+
+def _column(step: dict[str, jax.Array], name: str) -> jax.Array:
+    if SAMPLING_COLUMNS[name].kind != "f":
+        return step[name]
+    return jax.lax.bitcast_convert_type(step[name], jnp.float32)
 
 
 def _row_edits(step: dict[str, jax.Array]) -> RowEdits:
-    return RowEdits(
-        slot=step["row_slot"],
-        position=step["row_position"],
-        kinds=step["edits"],
-        presence=_floats(step["presence_penalty"]),
-        frequency=_floats(step["frequency_penalty"]),
-        repetition=_floats(step["repetition_penalty"]),
-    )
+    slot, position = step["row_slot"], step["row_position"]
+    return RowEdits(slot=slot, position=position, **_columns(step, RowEdits))
 
 
 def _row_sampling(step: dict[str, jax.Array]) -> RowSampling:
     seed = jnp.stack([step["seed_high"], step["seed_low"]], axis=-1)
     return RowSampling(
-        temperature=_floats(step["temperature"]),
-        top_k=step["top_k"],
-        top_p=_floats(step["top_p"]),
-        min_p=_floats(step["min_p"]),
-        typical_p=_floats(step["typical_p"]),
         seed=jax.lax.bitcast_convert_type(seed, jnp.uint32),
         position=step["row_position"],
         target=step["target"],
-        tops=step["tops"],
+        **_columns(step, RowSampling),
     )

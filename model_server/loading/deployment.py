@@ -191,6 +191,8 @@ class Deployment(PlacedModel):
             self.stage,
             self.recipe.embed,
             vocab=self.recipe.vocab,
+            # As the head leaves them: a device computes the logits of its part of the vocabulary.
+            logits=self.layout.sharding((1, self.recipe.vocab), (None, "vocab")),
         )
 
     def allocate_pages(self) -> tuple[LayerPages, ...]:

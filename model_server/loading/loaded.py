@@ -38,6 +38,12 @@ class Loaded:
         None  # for disaggregated prefill; `runner` is its runner then
     )
 
+    @property
+    def ids(self) -> int:
+        """Token ids that have a text and a logit."""
+        size = self.tokenizer.vocab_size
+        return size if self.vocab is None else min(size, self.vocab)
+
 
 class EmbedRunner(Protocol):
     """Computes the vectors of a batch. Not thread-safe: one thread calls it."""

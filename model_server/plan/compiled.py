@@ -1,4 +1,4 @@
-"""Compile a bucket for chips that are not present, and keep only the numbers.
+"""Compile the two programs of a step for chips that are not present, and keep only the numbers.
 
 The only module of the planner that compiles. The program itself, several hundred MB, is freed at
 once.
@@ -10,7 +10,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import jax
 from model_server.engine.buckets import Bucket
 from model_server.engine.step_program import StepProgram
 from model_server.plan.hlo.module import HloModule, parse
-from model_server.plan.hlo.traffic import StepTraffic, traffic_of
+from model_server.plan.hlo.traffic import StepTraffic, added, traffic_of
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = r"([\d.]+)([KMGT]?)i?B?"
@@ -30,7 +30,7 @@ _REQUIRED = re.compile(rf"required for [^(]*\({_SIZE}\) exceeds available HBM \(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The compiler's figures for one bucket; bytes and FLOPs are per device."""
+    """The compiler's figures for the steps of one bucket; bytes and FLOPs are per device."""
 
     bucket: Bucket
     arguments: int
@@ -63,9 +63,39 @@ Part = Callable[[HloModule], HloModule]  # masks a program so that only a part o
 
 
 def measure(program: StepProgram, bucket: Bucket, part: Part | None = None) -> Measured:
-    """Compile one bucket and measure it, and one part of it. Raises OutOfMemory."""
+    """Compile the forward pass of a bucket and measure it, and one part of it.
+
+    Raises OutOfMemory.
+    """
+    return _measured(bucket, lambda: program.lower(bucket), part)
+
+
+def measure_choice(program: StepProgram, rows: int) -> Measured:
+    """Measure the program that chooses tokens from this many rows of logits.
+
+    Raises OutOfMemory.
+    """
+    return _measured(Bucket(rows, 0), lambda: program.lower_choose(rows), None)
+
+
+def with_choice(forward: Measured, choice: Measured) -> Measured:
+    """Return the figures of steps that run both programs, one after the other."""
+    return replace(
+        forward,
+        # The slots' state; the logits are already among the outputs of the forward pass.
+        arguments=forward.arguments + max(0, choice.arguments - forward.outputs),
+        temporaries=max(forward.temporaries, choice.temporaries),
+        outputs=forward.outputs + choice.outputs,
+        flops=forward.flops + choice.flops,
+        traffic=added(forward.traffic, choice.traffic),
+    )
+
+
+def _measured(
+    bucket: Bucket, lower: Callable[[], jax.stages.Lowered], part: Part | None
+) -> Measured:
     started = time.monotonic()
-    lowered = program.lower(bucket)
+    lowered = lower()
     traced = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="sax-plan-") as folder:
         made = _compile(lowered, bucket, folder)
@@ -95,7 +125,7 @@ def _text_of(folder: Path, made: Any) -> str:
     jaxlib 0.10 cannot read every program of a newer libtpu (steps on v5p, v6e and v7x whose gathers
     run on the SparseCore), so `as_text` is only the fallback.
     """
-    written = sorted(folder.glob("*jit_step*.after_optimizations.txt"))
+    written = sorted(folder.glob("*jit_*.after_optimizations.txt"))
     return written[-1].read_text() if written else made.as_text() or ""
 
 

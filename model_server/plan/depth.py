@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flax import nnx
@@ -21,7 +21,7 @@ from model_server.models.recipe import Recipe
 from model_server.models.weights.weight import WeightForm
 from model_server.plan.compiled import Measured, Part
 from model_server.plan.hlo.module import ELSEWHERE, Computation, HloModule, Instruction
-from model_server.plan.hlo.traffic import HbmBytes, StepTraffic
+from model_server.plan.hlo.traffic import added
 from model_server.plan.work import layer_at
 
 _LEAST = 8  # layers
@@ -142,20 +142,8 @@ def whole(measured: Measured, growth: Growth, depths: Depths, flops_ratio: float
         outputs=grown("outputs"),
         code=grown("code"),
         flops=measured.flops * flops_ratio,
-        traffic=_sum(measured.traffic, measured.layers, depths.missing),
+        traffic=added(measured.traffic, measured.layers, depths.missing),
         layers=None,
-    )
-
-
-def _sum(all_of_it: StepTraffic, layers: StepTraffic, times: float) -> StepTraffic:
-    def line(here: int, each: int) -> int:
-        return here + round(each * times)
-
-    pairs = zip(astuple(all_of_it.moved), astuple(layers.moved), strict=True)
-    return StepTraffic(
-        HbmBytes(*(line(here, each) for here, each in pairs)),
-        {kind: line(sent, layers.sent.get(kind, 0)) for kind, sent in all_of_it.sent.items()},
-        line(all_of_it.exchanges, layers.exchanges),
     )
 
 

@@ -14,10 +14,17 @@ from typing import Any
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import compiled_in_turn
+from model_server.engine.step_arrays import logit_rows
 from model_server.loading.deployment import Deployment, PlacedModel, deploy
 from model_server.models.recipe import Recipe
 from model_server.plan.advice import attempt, changes, fitting_slices
-from model_server.plan.compiled import Measured, OutOfMemory, measure
+from model_server.plan.compiled import (
+    Measured,
+    OutOfMemory,
+    measure,
+    measure_choice,
+    with_choice,
+)
 from model_server.plan.depth import Depths, depths_of, growth_of, shallow, typical_part, whole
 from model_server.plan.model import PlannedModel, open_model
 from model_server.plan.model_plan import Memory, ModelPlan, Slice
@@ -196,13 +203,27 @@ class _Candidate:
             self.planner.report(done)
         found = found[::-1]
         if depths is None:
-            return found
+            return self._with_choices(found)
         few = measure(shallow(deployment, checkpoint, depths.few).program, deployment.buckets[0])
         growth = growth_of(few, found[0], depths)
-        return [
+        deep = [
             whole(each, growth, depths, self.work.flops_ratio(each.bucket, depths.more))
             for each in found
         ]
+        return self._with_choices(deep)
+
+    def _with_choices(self, forwards: list[Measured]) -> list[Measured]:
+        """Add the choice of tokens to each bucket; buckets with as many rows share its code."""
+        program, limits = self.deployment.program, self.deployment.limits
+        choices: dict[int, Measured] = {}
+        made: list[Measured] = []
+        for forward in forwards:
+            rows, code = logit_rows(forward.bucket, limits), 0
+            if rows not in choices:
+                choices[rows] = measure_choice(program, rows)
+                code = choices[rows].code
+            made.append(replace(with_choice(forward, choices[rows]), code=forward.code + code))
+        return made
 
     def _shortage(self, memory: Memory) -> dict[str, Any]:
         """Explain that the programs leave no memory for the planned pages."""

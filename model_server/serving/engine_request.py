@@ -5,7 +5,6 @@ Errors name the field.
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Sequence
 
@@ -19,45 +18,55 @@ from model_server.text.text_length import check_bytes, check_pieces
 from model_server.text.tokenizer import Tokenizer
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import Principal
-from sax.errors import InvalidRequest
+from sax.errors import InvalidRequest, UnsupportedParameter
 from sax.fields.field import RequestRoute
+from sax.fields.sampling import DEVICE_FIELDS, SAMPLING, UNCHANGED
 from sax.fields.table import fields_of
-from sax.types import MOST_PRIORITY, GenerateRequest, SamplingParams
+from sax.types import GenerateRequest, SamplingParams
 
 _FIELDS = fields_of(RequestRoute.STREAM)
-_INT32 = 2**31
 _SEEDS = 2**64
 _SEED_STRIDE = 0x9E3779B97F4A7C15  # odd, so every sample of a request gets another seed
 
 
 def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
-    """Raise InvalidRequest naming the first field out of range."""
-    temperature, top_p, seed = sampling.temperature, sampling.top_p, sampling.seed
-    if not 0 <= temperature < math.inf:
-        raise _out_of_range("temperature", temperature, "a number of 0 (greedy) or more")
-    if not 0 < top_p <= 1:
-        raise _out_of_range("top_p", top_p, "a number above 0 and at most 1 (1: off)")
-    if not 0 <= sampling.top_k < _INT32:
-        raise _out_of_range("top_k", sampling.top_k, "a whole number of 0 (off) or more")
-    if seed is not None and not 0 <= seed < _SEEDS:
-        raise _out_of_range("seed", seed, "a whole number from 0 to 2**64 - 1")
-    if sampling.max_tokens is not None and not 1 <= sampling.max_tokens < _INT32:
-        raise _out_of_range("max_tokens", sampling.max_tokens, "a whole number of 1 or more")
-    most = _FIELDS["logprobs"].most or 0
-    if sampling.logprobs is not None and not 0 <= sampling.logprobs <= most:
-        raise _out_of_range("logprobs", sampling.logprobs, f"a whole number, 0 to {most}")
-    _check_stops(sampling.stop)
-    _FIELDS["stop_token_ids"].check_count(len(sampling.stop_token_ids))
-    check_ids("stop_token_ids", sampling.stop_token_ids, vocab_size)
-    _FIELDS["stop_sequence"].check_count(len(sampling.stop_sequence))
-    check_ids("stop_sequence", sampling.stop_sequence, vocab_size)
+    """Raise InvalidRequest naming the first field out of range, or fields that contradict."""
+    for name in SAMPLING:
+        value = getattr(sampling, name)
+        if value != getattr(UNCHANGED, name):
+            _FIELDS[name].read(value)
+    for name in ("stop_token_ids", "stop_sequence", "allowed_token_ids"):
+        check_ids(name, getattr(sampling, name), vocab_size)
+    if sampling.bad_words:
+        raise UnsupportedParameter("bad_words is not supported: leave it out", param="bad_words")
+    check_ids("logit_bias", tuple(sampling.logit_bias), vocab_size)
+    if sampling.max_tokens is not None and sampling.min_tokens > sampling.max_tokens:
+        raise InvalidRequest(
+            f"min_tokens is {sampling.min_tokens} and max_tokens {sampling.max_tokens}: send a "
+            "min_tokens of at most max_tokens",
+            param="min_tokens",
+        )
+
+
+def check_device_sampling(sampling: Sampling, vocab_size: int) -> None:
+    """Raise InvalidRequest for a setting that another server sent and that the device must not get:
+    a bad row would affect others in its step."""
+    params = SamplingParams(
+        **{name: getattr(sampling, name) for name in DEVICE_FIELDS},
+        seed=sampling.seed,
+        logprobs=sampling.logprobs,
+        logit_bias=dict(sampling.logit_bias),
+        allowed_token_ids=sampling.allowed or (),
+        min_tokens=sampling.min_tokens,
+    )
+    check_sampling(params, vocab_size)
+    _FIELDS["stop_token_ids"].check_count(len(sampling.ends), "ends")
+    check_ids("ends", sampling.ends, vocab_size)
 
 
 def check_asker(request: GenerateRequest) -> None:
     """Raise InvalidRequest for an account or a priority out of range."""
-    if not -MOST_PRIORITY <= request.priority <= MOST_PRIORITY:
-        allowed = f"a whole number from {-MOST_PRIORITY} (first) to {MOST_PRIORITY}"
-        raise _out_of_range("priority", request.priority, allowed)
+    _FIELDS["priority"].read(request.priority)
     _FIELDS["account"].check_text(request.account)
 
 
@@ -102,23 +111,46 @@ def check_length(text: str, tokenizer: Tokenizer, context: int, param: str) -> N
 def make_engine_request(
     ids: Sequence[int], request: GenerateRequest, loaded: Loaded
 ) -> EngineRequest:
-    """Return the engine request; sampling must have been checked."""
+    """Return the engine request; sampling must have been checked. Raises InvalidRequest for an
+    answer that cannot be as it was asked for."""
     sampling = request.sampling
     eos = frozenset() if sampling.ignore_eos else loaded.tokenizer.eos_ids
     room = loaded.runner.limits.max_context - len(ids)
+    if 0 < room < sampling.min_tokens:
+        raise InvalidRequest(
+            f"min_tokens is {sampling.min_tokens} and the context has room for {room} tokens after "
+            "the prompt: ask for fewer, or shorten the prompt",
+            param="min_tokens",
+        )
+    stop_ids = eos | frozenset(sampling.stop_token_ids)
     return EngineRequest(
         prompt=tuple(ids),
-        sampling=Sampling(
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            seed=secrets.randbits(64) if sampling.seed is None else sampling.seed,
-            logprobs=sampling.logprobs or 0,
-        ),
+        sampling=_device_sampling(sampling, stop_ids),
         # At least 1: the engine refuses a prompt that fills the context, with both numbers.
         max_tokens=max(1, room) if sampling.max_tokens is None else sampling.max_tokens,
-        stop_ids=eos | frozenset(sampling.stop_token_ids),
+        stop_ids=stop_ids,
         priority=request.priority,
+    )
+
+
+def _device_sampling(sampling: SamplingParams, stop_ids: frozenset[int]) -> Sampling:
+    """Return what the device needs to know. Raises InvalidRequest if no token may be chosen."""
+    ends = tuple(sorted(stop_ids)) if sampling.min_tokens else ()
+    allowed = sampling.allowed_token_ids
+    if allowed and set(allowed) <= set(ends):
+        raise InvalidRequest(
+            f"allowed_token_ids holds only tokens that end the answer, and min_tokens is "
+            f"{sampling.min_tokens}: allow another token",
+            param="allowed_token_ids",
+        )
+    return Sampling(
+        **{name: getattr(sampling, name) for name in DEVICE_FIELDS},
+        seed=secrets.randbits(64) if sampling.seed is None else sampling.seed,
+        logprobs=sampling.logprobs or 0,
+        logit_bias=tuple(sampling.logit_bias.items()),
+        allowed=tuple(allowed) or None,
+        min_tokens=sampling.min_tokens,
+        ends=ends,
     )
 
 
@@ -146,12 +178,6 @@ def sample_seeds(seed: int | None, count: int) -> list[int]:
     """Return a seed for each sample of a request; the first is the caller's own."""
     first = secrets.randbits(64) if seed is None else seed
     return [(first + index * _SEED_STRIDE) % _SEEDS for index in range(count)]
-
-
-def _check_stops(stops: Sequence[str]) -> None:
-    _FIELDS["stop"].check(stops)
-    if not all(stops):
-        raise InvalidRequest("stop holds an empty string: leave it out", param="stop")
 
 
 def check_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:

@@ -63,7 +63,7 @@ class Handler:
         running = self._begin(request.model_id, method, sink)
         try:
             loaded = running.servable.loaded
-            check_sampling(request.sampling, loaded.tokenizer.vocab_size)
+            check_sampling(request.sampling, loaded.ids)
             check_asker(request)
             if is_chat(request.prompt) or _characters(request.prompt) > INLINE:
                 running.follow(asyncio.create_task(self._encode(running, request)))

@@ -15,12 +15,11 @@ from model_server.disaggregation.handoff import KvHandoff
 from model_server.disaggregation.transfers import KEYS
 from model_server.engine.engine import EngineRequest, SequenceUpdate
 from model_server.engine.types import RowResult
-from model_server.serving.engine_request import check_ids, check_sampling
+from model_server.serving.engine_request import check_device_sampling, check_ids
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.servables import Servables
 from model_server.text.vocabulary_fit import check_rows
 from sax.errors import InvalidRequest, QueueFull, UnsupportedParameter
-from sax.types import SamplingParams
 
 logger = logging.getLogger(__name__)
 
@@ -123,14 +122,7 @@ def _check(engine_request: EngineRequest, servable: LmServable) -> None:
     tokenizer, sampling = servable.loaded.tokenizer, engine_request.sampling
     check_rows(engine_request.prompt, servable.loaded.vocab, tokenizer)
     check_ids("tokens", engine_request.prompt, tokenizer.vocab_size)
-    params = SamplingParams(
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        seed=sampling.seed,
-        logprobs=sampling.logprobs,
-    )
-    check_sampling(params, tokenizer.vocab_size)
+    check_device_sampling(sampling, servable.loaded.ids)
 
 
 async def _first_token(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import cast
+from typing import Any, cast
 
 from sax.errors import InvalidRequest
+from sax.format import shortened
 
 
 class RequestRoute(StrEnum):
@@ -51,6 +54,7 @@ class Kind(Enum):
     PROMPTS = "texts, or lists of token ids"
     MESSAGES = "list of messages"
     MAP = "object"
+    BIASES = "token ids and numbers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +71,59 @@ class RequestField:
     bytes: int | None = None  # of a text, or of each text, key and value in it
     tokens: int | None = None  # token ids of one entry
     values: int = 1  # JSON values of one entry
+
+    @property
+    def range(self) -> str:
+        """The values that a number may have, in words; "" for any."""
+        if self.above is not None:
+            upper = "" if self.most is None else f" and at most {_exact(self.most)}"
+            return f"above {_exact(self.above)}{upper}"
+        if self.least is not None and self.most is not None:
+            return f"from {_exact(self.least)} to {_exact(self.most)}"
+        return "" if self.least is None else f"of {_exact(self.least)} or more"
+
+    def read(self, value: object, param: str | None = None) -> None:
+        """Raise InvalidRequest, with the value and its range, unless the value is of this kind and
+        within every bound. MESSAGES, PROMPTS and MAP have readers of their own."""
+        param = param or self.name
+        self.check(value, param)
+        if self.kind is Kind.BIASES and isinstance(value, Mapping):
+            self._read_biases(cast("Mapping[object, object]", value), param)
+        elif self.kind in _LISTS and isinstance(value, list | tuple):
+            for entry in cast("Sequence[object]", value):
+                self._read_one(entry, param)
+        elif self.kind is Kind.BIASES or self.kind in _LISTS:
+            raise self._wrong(value, param)
+        else:
+            self._read_one(value, param)
+
+    def _read_one(self, value: object, param: str) -> None:
+        good = isinstance(value, _TYPES[self.kind]) and value != ""
+        if self.kind is not Kind.FLAG:
+            good = good and not isinstance(value, bool)
+            if isinstance(value, int | float):
+                good = good and self._within(value)
+        if not good:
+            raise self._wrong(value, param)
+
+    def _wrong(self, value: object, param: str) -> InvalidRequest:
+        wanted = f"{_WORDS[self.kind]} {self.range}".strip()
+        return InvalidRequest(f"{param} is {_shown(value)}: give {wanted}", param=param)
+
+    def _read_biases(self, value: Mapping[object, object], param: str) -> None:
+        for token, bias in value.items():
+            if not isinstance(token, int) or token < 0:
+                raise InvalidRequest(
+                    f"{param} has the key {_shown(token)}: give token ids", param=param
+                )
+            self._read_one(bias, param)
+
+    def _within(self, value: float) -> bool:
+        least = -math.inf if self.least is None else self.least
+        above = -math.inf if self.above is None else self.above
+        most = math.inf if self.most is None else self.most
+        finite = isinstance(value, int) or math.isfinite(value)
+        return finite and value > above and least <= value <= most
 
     def check(self, value: object, param: str | None = None) -> None:
         """Raise InvalidRequest if a text, a list or an object is too large.
@@ -119,6 +176,37 @@ class RequestField:
         raise InvalidRequest(
             f"{name} has {size}; at most {most} are allowed: send less", param=name
         )
+
+
+_LISTS = (Kind.TEXTS, Kind.IDS)
+_TYPES: dict[Kind, Any] = {
+    Kind.TEXT: str,
+    Kind.TEXTS: str,
+    Kind.FLAG: bool,
+    Kind.INTEGER: int,
+    Kind.IDS: int,
+    Kind.NUMBER: int | float,
+    Kind.BIASES: int | float,
+}
+_WORDS = {
+    Kind.TEXT: "a text",
+    Kind.TEXTS: "texts that are not empty",
+    Kind.FLAG: "true or false",
+    Kind.INTEGER: "a whole number",
+    Kind.IDS: "token ids",
+    Kind.NUMBER: "a number",
+    Kind.BIASES: "a number per token id",
+}
+
+
+def _exact(bound: float) -> str:
+    return str(int(bound)) if bound == int(bound) else f"{bound:g}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, int) and value.bit_length() > 1000:
+        return f"a number of {value.bit_length()} bits"
+    return shortened(json.dumps(value, default=str))
 
 
 def size_of(text: str | bytes) -> int:

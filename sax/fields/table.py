@@ -8,7 +8,7 @@ field of one request can delay the requests of others.
 from __future__ import annotations
 
 from sax.fields.field import Kind, RequestField, RequestRoute
-from sax.types import MOST_PRIORITY
+from sax.fields.sampling import INT32, MOST_LOGPROBS, MOST_PRIORITY, SAMPLING, SamplingRow
 
 MODEL_BYTES = 200  # of a model's name: part of file names, labels and every log line
 MODEL_PATH_BYTES = 400
@@ -27,7 +27,7 @@ LABEL_BYTES = 512
 MOST_FIELDS = 64  # of one JSON object, known and unknown ones
 FIELD_NAME_BYTES = 128
 
-_INT32, _INT64, _UINT64 = 2**31 - 1, 2**63 - 1, 2**64 - 1
+_INT32, _INT64 = INT32, 2**63 - 1
 _OPENAI = (RequestRoute.CHAT, RequestRoute.COMPLETIONS)
 _V1 = (*_OPENAI, RequestRoute.EMBEDDINGS)
 _OURS = (RequestRoute.STREAM,)
@@ -107,30 +107,21 @@ _QUESTIONS = (
     _text("request", 32 << 20, RequestRoute.CUSTOM),  # pictures and sound, not only text
     _text("method_name", LABEL_BYTES, RequestRoute.CUSTOM),
 )
+
+
+def _sampling(name: str, row: SamplingRow) -> list[RequestField]:
+    made = [RequestField(name=name, kind=row.kind, routes=_OURS, **row.bounds)]
+    if row.http is not None:
+        bounds = row.http_bounds
+        made.append(RequestField(name=name, kind=row.kind, routes=_OPENAI, **bounds))
+    return made
+
+
 _SAMPLING = (
+    *(each for name, row in SAMPLING.items() for each in _sampling(name, row)),
     _integer("n", 1, 8, *_OPENAI),
     _integer("best_of", 1, _INT32, RequestRoute.COMPLETIONS),
-    _number("temperature", *_OPENAI, least=0, most=2),
-    _number("temperature", *_OURS, least=0),
-    _number("top_p", *_OPENAI, *_OURS, above=0, most=1),
-    _integer("top_k", -1, _INT32, *_OPENAI),  # -1 and 0: off
-    _integer("top_k", 0, _INT32, *_OURS),
-    _integer("max_tokens", 1, _INT32, *_OPENAI, *_OURS),
     _integer("max_completion_tokens", 1, _INT32, RequestRoute.CHAT),
-    _integer("seed", -(2**63), _UINT64, *_OPENAI),
-    _integer("seed", 0, _UINT64, *_OURS),
-    _many("stop", Kind.TEXTS, *_OPENAI, *_OURS, count=16, bytes=1024),
-    RequestField(
-        name="stop_token_ids",
-        kind=Kind.IDS,
-        routes=(*_OPENAI, *_OURS),
-        least=0,
-        most=_INT32,
-        count=128,
-    ),
-    # The tokens of one sequence that ends an answer; 0 stands for any token
-    RequestField(name="stop_sequence", kind=Kind.IDS, routes=_OURS, least=0, most=_INT32, count=64),
-    _flag("ignore_eos", *_OPENAI, *_OURS),
     _integer("priority", -MOST_PRIORITY, MOST_PRIORITY, *_OPENAI, *_OURS),
     # 128: entries, and numbers of one tensor
     _many(
@@ -146,8 +137,8 @@ _REPLIES = (
     _flag("stream", *_OPENAI),
     _many("stream_options", Kind.MAP, *_OPENAI, count=MOST_FIELDS, bytes=FIELD_NAME_BYTES),
     _flag("logprobs", RequestRoute.CHAT),
-    _integer("logprobs", 0, 20, RequestRoute.COMPLETIONS, *_OURS),
-    _integer("top_logprobs", 0, 20, RequestRoute.CHAT),
+    _integer("logprobs", 0, MOST_LOGPROBS, RequestRoute.COMPLETIONS),
+    _integer("top_logprobs", 0, MOST_LOGPROBS, RequestRoute.CHAT),
     _text("encoding_format", 16, RequestRoute.EMBEDDINGS),
     _integer("dimensions", 1, _INT32, RequestRoute.EMBEDDINGS),
 )

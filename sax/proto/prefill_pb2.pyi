@@ -31,32 +31,24 @@ class Contract(_message.Message):
     def __init__(self, source: _Optional[str] = ..., page_size: _Optional[int] = ..., kv_dtype: _Optional[str] = ..., layers: _Optional[int] = ..., kv_heads: _Optional[int] = ..., key_dim: _Optional[int] = ..., value_dim: _Optional[int] = ..., mesh: _Optional[str] = ..., hosts: _Optional[int] = ..., jaxlib: _Optional[str] = ...) -> None: ...
 
 class PrefillRequest(_message.Message):
-    __slots__ = ("model_key", "contract", "tokens", "temperature", "top_k", "top_p", "seed", "logprobs", "key", "account", "member", "priority")
+    __slots__ = ("model_key", "contract", "tokens", "key", "account", "member", "priority", "sampling")
     MODEL_KEY_FIELD_NUMBER: _ClassVar[int]
     CONTRACT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
-    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
-    TOP_K_FIELD_NUMBER: _ClassVar[int]
-    TOP_P_FIELD_NUMBER: _ClassVar[int]
-    SEED_FIELD_NUMBER: _ClassVar[int]
-    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     ACCOUNT_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
     model_key: str
     contract: Contract
     tokens: _containers.RepeatedScalarFieldContainer[int]
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int
-    logprobs: int
     key: int
     account: str
     member: str
     priority: int
-    def __init__(self, model_key: _Optional[str] = ..., contract: _Optional[_Union[Contract, _Mapping]] = ..., tokens: _Optional[_Iterable[int]] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ..., logprobs: _Optional[int] = ..., key: _Optional[int] = ..., account: _Optional[str] = ..., member: _Optional[str] = ..., priority: _Optional[int] = ...) -> None: ...
+    sampling: bytes
+    def __init__(self, model_key: _Optional[str] = ..., contract: _Optional[_Union[Contract, _Mapping]] = ..., tokens: _Optional[_Iterable[int]] = ..., key: _Optional[int] = ..., account: _Optional[str] = ..., member: _Optional[str] = ..., priority: _Optional[int] = ..., sampling: _Optional[bytes] = ...) -> None: ...
 
 class TopToken(_message.Message):
     __slots__ = ("token", "logprob")

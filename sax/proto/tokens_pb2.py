@@ -24,13 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16sax/proto/tokens.proto\x12\nsax.tokens\"\x15\n\x06Tokens\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"(\n\x07Message\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"-\n\x04\x43hat\x12%\n\x08messages\x18\x01 \x03(\x0b\x32\x13.sax.tokens.Message\"\xf6\x01\n\x08Sampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\x05\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\x11\n\x04seed\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x05 \x01(\x05H\x01\x88\x01\x01\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x07 \x03(\x05\x12\x12\n\nignore_eos\x18\x08 \x01(\x08\x12\x15\n\x08logprobs\x18\t \x01(\x05H\x02\x88\x01\x01\x12\x15\n\rstop_sequence\x18n \x03(\x05\x42\x07\n\x05_seedB\r\n\x0b_max_tokensB\x0b\n\t_logprobs\"\xf9\x01\n\x08Generate\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x11\n\tmodel_key\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12$\n\x06tokens\x18\x04 \x01(\x0b\x32\x12.sax.tokens.TokensH\x00\x12 \n\x04\x63hat\x18\x05 \x01(\x0b\x32\x10.sax.tokens.ChatH\x00\x12&\n\x08sampling\x18\x06 \x01(\x0b\x32\x14.sax.tokens.Sampling\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x12\r\n\x05token\x18\x64 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x1e \x01(\t\x12\x10\n\x08priority\x18\x1f \x01(\x05\x42\x08\n\x06prompt\"\x14\n\x06\x43\x61ncel\x12\n\n\x02id\x18\x01 \x01(\x04\"s\n\x08ToServer\x12(\n\x08generate\x18\x01 \x01(\x0b\x32\x14.sax.tokens.GenerateH\x00\x12$\n\x06\x63\x61ncel\x18\x02 \x01(\x0b\x32\x12.sax.tokens.CancelH\x00\x12\x0f\n\x05\x62\x65\x61ts\x18\n \x01(\x08H\x00\x42\x06\n\x04kind\"\x91\x01\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12\r\n\x05token\x18\x02 \x01(\t\x12\x13\n\x0btoken_bytes\x18\x03 \x01(\x0c\x12\x0f\n\x07logprob\x18\x04 \x01(\x02\x12%\n\x03top\x18\x05 \x03(\x0b\x32\x18.sax.tokens.TokenLogprob\x12\x13\n\x0btext_offset\x18n \x01(\x05\"L\n\x07\x46\x61ilure\x12\r\n\x05\x65rror\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x15\n\rretry_after_s\x18\x03 \x01(\x02\x12\r\n\x05param\x18\x04 \x01(\t\"\xde\x01\n\x05\x43hunk\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12*\n\x08logprobs\x18\x04 \x03(\x0b\x32\x18.sax.tokens.TokenLogprob\x12\x15\n\rfinish_reason\x18\x05 \x01(\t\x12\x15\n\rprompt_tokens\x18\x06 \x01(\x05\x12\x19\n\x11\x63ompletion_tokens\x18\x07 \x01(\x05\x12\r\n\x05score\x18\x08 \x01(\x01\x12$\n\x07\x66\x61ilure\x18\t \x01(\x0b\x32\x13.sax.tokens.Failure\">\n\nFromServer\x12!\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x11.sax.tokens.Chunk\x12\r\n\x05\x62\x65\x61ts\x18\n \x01(\x08\"`\n\x0fTokenizeRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12 \n\x04\x63hat\x18\x03 \x01(\x0b\x32\x10.sax.tokens.ChatH\x00\x42\x08\n\x06prompt\"4\n\x10TokenizeResponse\x12\x0b\n\x03ids\x18\x01 \x03(\x05\x12\x13\n\x0bmax_context\x18\x02 \x01(\x05\"J\n\nEmbedInput\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12$\n\x06tokens\x18\x02 \x01(\x0b\x32\x12.sax.tokens.TokensH\x00\x42\x06\n\x04kind\"I\n\x0c\x45mbedRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12&\n\x06inputs\x18\x02 \x03(\x0b\x32\x16.sax.tokens.EmbedInput\"\x18\n\x06Vector\x12\x0e\n\x06values\x18\x01 \x03(\x02\"K\n\rEmbedResponse\x12#\n\x07vectors\x18\x01 \x03(\x0b\x32\x12.sax.tokens.Vector\x12\x15\n\rprompt_tokens\x18\x02 \x01(\x03\x32\xcf\x01\n\x0cTokenService\x12:\n\x06Stream\x12\x14.sax.tokens.ToServer\x1a\x16.sax.tokens.FromServer(\x01\x30\x01\x12\x45\n\x08Tokenize\x12\x1b.sax.tokens.TokenizeRequest\x1a\x1c.sax.tokens.TokenizeResponse\x12<\n\x05\x45mbed\x12\x18.sax.tokens.EmbedRequest\x1a\x19.sax.tokens.EmbedResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16sax/proto/tokens.proto\x12\nsax.tokens\"\x15\n\x06Tokens\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"(\n\x07Message\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"-\n\x04\x43hat\x12%\n\x08messages\x18\x01 \x03(\x0b\x32\x13.sax.tokens.Message\"\x9d\x05\n\x08Sampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\x05\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\x11\n\x04seed\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x05 \x01(\x05H\x01\x88\x01\x01\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x07 \x03(\x05\x12\x12\n\nignore_eos\x18\x08 \x01(\x08\x12\x15\n\x08logprobs\x18\t \x01(\x05H\x02\x88\x01\x01\x12\x15\n\rstop_sequence\x18n \x03(\x05\x12\x12\n\x05min_p\x18o \x01(\x01H\x03\x88\x01\x01\x12\x16\n\ttypical_p\x18p \x01(\x01H\x04\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18q \x01(\x01H\x05\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18r \x01(\x01H\x06\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18s \x01(\x01H\x07\x88\x01\x01\x12\x37\n\nlogit_bias\x18t \x03(\x0b\x32#.sax.tokens.Sampling.LogitBiasEntry\x12\x19\n\x11\x61llowed_token_ids\x18u \x03(\x05\x12\x11\n\tbad_words\x18v \x03(\t\x12\x17\n\nmin_tokens\x18w \x01(\x05H\x08\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x07\n\x05_seedB\r\n\x0b_max_tokensB\x0b\n\t_logprobsB\x08\n\x06_min_pB\x0c\n\n_typical_pB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penaltyB\x15\n\x13_repetition_penaltyB\r\n\x0b_min_tokens\"\xf9\x01\n\x08Generate\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x11\n\tmodel_key\x18\x02 \x01(\t\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12$\n\x06tokens\x18\x04 \x01(\x0b\x32\x12.sax.tokens.TokensH\x00\x12 \n\x04\x63hat\x18\x05 \x01(\x0b\x32\x10.sax.tokens.ChatH\x00\x12&\n\x08sampling\x18\x06 \x01(\x0b\x32\x14.sax.tokens.Sampling\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x12\r\n\x05token\x18\x64 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x1e \x01(\t\x12\x10\n\x08priority\x18\x1f \x01(\x05\x42\x08\n\x06prompt\"\x14\n\x06\x43\x61ncel\x12\n\n\x02id\x18\x01 \x01(\x04\"s\n\x08ToServer\x12(\n\x08generate\x18\x01 \x01(\x0b\x32\x14.sax.tokens.GenerateH\x00\x12$\n\x06\x63\x61ncel\x18\x02 \x01(\x0b\x32\x12.sax.tokens.CancelH\x00\x12\x0f\n\x05\x62\x65\x61ts\x18\n \x01(\x08H\x00\x42\x06\n\x04kind\"\x91\x01\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12\r\n\x05token\x18\x02 \x01(\t\x12\x13\n\x0btoken_bytes\x18\x03 \x01(\x0c\x12\x0f\n\x07logprob\x18\x04 \x01(\x02\x12%\n\x03top\x18\x05 \x03(\x0b\x32\x18.sax.tokens.TokenLogprob\x12\x13\n\x0btext_offset\x18n \x01(\x05\"L\n\x07\x46\x61ilure\x12\r\n\x05\x65rror\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x15\n\rretry_after_s\x18\x03 \x01(\x02\x12\r\n\x05param\x18\x04 \x01(\t\"\xde\x01\n\x05\x43hunk\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12*\n\x08logprobs\x18\x04 \x03(\x0b\x32\x18.sax.tokens.TokenLogprob\x12\x15\n\rfinish_reason\x18\x05 \x01(\t\x12\x15\n\rprompt_tokens\x18\x06 \x01(\x05\x12\x19\n\x11\x63ompletion_tokens\x18\x07 \x01(\x05\x12\r\n\x05score\x18\x08 \x01(\x01\x12$\n\x07\x66\x61ilure\x18\t \x01(\x0b\x32\x13.sax.tokens.Failure\">\n\nFromServer\x12!\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x11.sax.tokens.Chunk\x12\r\n\x05\x62\x65\x61ts\x18\n \x01(\x08\"`\n\x0fTokenizeRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12 \n\x04\x63hat\x18\x03 \x01(\x0b\x32\x10.sax.tokens.ChatH\x00\x42\x08\n\x06prompt\"4\n\x10TokenizeResponse\x12\x0b\n\x03ids\x18\x01 \x03(\x05\x12\x13\n\x0bmax_context\x18\x02 \x01(\x05\"J\n\nEmbedInput\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12$\n\x06tokens\x18\x02 \x01(\x0b\x32\x12.sax.tokens.TokensH\x00\x42\x06\n\x04kind\"I\n\x0c\x45mbedRequest\x12\x11\n\tmodel_key\x18\x01 \x01(\t\x12&\n\x06inputs\x18\x02 \x03(\x0b\x32\x16.sax.tokens.EmbedInput\"\x18\n\x06Vector\x12\x0e\n\x06values\x18\x01 \x03(\x02\"K\n\rEmbedResponse\x12#\n\x07vectors\x18\x01 \x03(\x0b\x32\x12.sax.tokens.Vector\x12\x15\n\rprompt_tokens\x18\x02 \x01(\x03\x32\xcf\x01\n\x0cTokenService\x12:\n\x06Stream\x12\x14.sax.tokens.ToServer\x1a\x16.sax.tokens.FromServer(\x01\x30\x01\x12\x45\n\x08Tokenize\x12\x1b.sax.tokens.TokenizeRequest\x1a\x1c.sax.tokens.TokenizeResponse\x12<\n\x05\x45mbed\x12\x18.sax.tokens.EmbedRequest\x1a\x19.sax.tokens.EmbedResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sax.proto.tokens_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_SAMPLING_LOGITBIASENTRY']._loaded_options = None
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_options = b'8\001'
   _globals['_TOKENS']._serialized_start=38
   _globals['_TOKENS']._serialized_end=59
   _globals['_MESSAGE']._serialized_start=61
@@ -38,33 +40,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHAT']._serialized_start=103
   _globals['_CHAT']._serialized_end=148
   _globals['_SAMPLING']._serialized_start=151
-  _globals['_SAMPLING']._serialized_end=397
-  _globals['_GENERATE']._serialized_start=400
-  _globals['_GENERATE']._serialized_end=649
-  _globals['_CANCEL']._serialized_start=651
-  _globals['_CANCEL']._serialized_end=671
-  _globals['_TOSERVER']._serialized_start=673
-  _globals['_TOSERVER']._serialized_end=788
-  _globals['_TOKENLOGPROB']._serialized_start=791
-  _globals['_TOKENLOGPROB']._serialized_end=936
-  _globals['_FAILURE']._serialized_start=938
-  _globals['_FAILURE']._serialized_end=1014
-  _globals['_CHUNK']._serialized_start=1017
-  _globals['_CHUNK']._serialized_end=1239
-  _globals['_FROMSERVER']._serialized_start=1241
-  _globals['_FROMSERVER']._serialized_end=1303
-  _globals['_TOKENIZEREQUEST']._serialized_start=1305
-  _globals['_TOKENIZEREQUEST']._serialized_end=1401
-  _globals['_TOKENIZERESPONSE']._serialized_start=1403
-  _globals['_TOKENIZERESPONSE']._serialized_end=1455
-  _globals['_EMBEDINPUT']._serialized_start=1457
-  _globals['_EMBEDINPUT']._serialized_end=1531
-  _globals['_EMBEDREQUEST']._serialized_start=1533
-  _globals['_EMBEDREQUEST']._serialized_end=1606
-  _globals['_VECTOR']._serialized_start=1608
-  _globals['_VECTOR']._serialized_end=1632
-  _globals['_EMBEDRESPONSE']._serialized_start=1634
-  _globals['_EMBEDRESPONSE']._serialized_end=1709
-  _globals['_TOKENSERVICE']._serialized_start=1712
-  _globals['_TOKENSERVICE']._serialized_end=1919
+  _globals['_SAMPLING']._serialized_end=820
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_start=630
+  _globals['_SAMPLING_LOGITBIASENTRY']._serialized_end=678
+  _globals['_GENERATE']._serialized_start=823
+  _globals['_GENERATE']._serialized_end=1072
+  _globals['_CANCEL']._serialized_start=1074
+  _globals['_CANCEL']._serialized_end=1094
+  _globals['_TOSERVER']._serialized_start=1096
+  _globals['_TOSERVER']._serialized_end=1211
+  _globals['_TOKENLOGPROB']._serialized_start=1214
+  _globals['_TOKENLOGPROB']._serialized_end=1359
+  _globals['_FAILURE']._serialized_start=1361
+  _globals['_FAILURE']._serialized_end=1437
+  _globals['_CHUNK']._serialized_start=1440
+  _globals['_CHUNK']._serialized_end=1662
+  _globals['_FROMSERVER']._serialized_start=1664
+  _globals['_FROMSERVER']._serialized_end=1726
+  _globals['_TOKENIZEREQUEST']._serialized_start=1728
+  _globals['_TOKENIZEREQUEST']._serialized_end=1824
+  _globals['_TOKENIZERESPONSE']._serialized_start=1826
+  _globals['_TOKENIZERESPONSE']._serialized_end=1878
+  _globals['_EMBEDINPUT']._serialized_start=1880
+  _globals['_EMBEDINPUT']._serialized_end=1954
+  _globals['_EMBEDREQUEST']._serialized_start=1956
+  _globals['_EMBEDREQUEST']._serialized_end=2029
+  _globals['_VECTOR']._serialized_start=2031
+  _globals['_VECTOR']._serialized_end=2055
+  _globals['_EMBEDRESPONSE']._serialized_start=2057
+  _globals['_EMBEDRESPONSE']._serialized_end=2132
+  _globals['_TOKENSERVICE']._serialized_start=2135
+  _globals['_TOKENSERVICE']._serialized_end=2342
 # @@protoc_insertion_point(module_scope)

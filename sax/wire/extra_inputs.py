@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.fields.field import Kind, RequestRoute
+from sax.fields.sampling import SAMPLING
+from sax.fields.table import fields_of
 from sax.format import listing, quoted, shortened
 from sax.proto import common_pb2
 from sax.types import SamplingParams
 
 ExtraInputs = Mapping[str, float | Sequence[float] | str]
-
-_MAX_I32 = 2**31 - 1
-_MAX_U64 = 2**64 - 1
 
 
 def encode_extra_inputs(extra: ExtraInputs) -> common_pb2.ExtraInputs:
@@ -44,12 +44,14 @@ def sampling_from_extra_inputs(
     _refuse_unknown(extra)
     changes: dict[str, Any] = {}
     for key, value in extra.items.items():
-        field, convert = _NUMBERS[key]
-        changes[field] = convert(key, value)
+        changes[_NUMBERS[key]] = _number(_NUMBERS[key], key, value)
+    for key in [key for key in extra.tensors if key in _TENSORS]:
+        changes[_TENSORS[key]] = _token_ids(_TENSORS[key], key, extra.tensors[key].values)
     if _EOS_ID in extra.tensors:
         # One sequence of tokens, which replaces the model's end tokens, as in Saxml.
-        changes["stop_sequence"] = _token_ids(_EOS_ID, extra.tensors[_EOS_ID].values)
-        changes["stop_token_ids"] = ()
+        ids = _token_ids("stop_sequence", _EOS_ID, extra.tensors[_EOS_ID].values)
+        changes["stop_sequence"] = _unpadded(ids)
+        changes.setdefault("stop_token_ids", ())
         changes["ignore_eos"] = True
     return replace(defaults, **changes)
 
@@ -64,9 +66,10 @@ def refuse_extra_inputs(extra: common_pb2.ExtraInputs, method: str) -> None:
 
 
 def _refuse_unknown(extra: common_pb2.ExtraInputs) -> None:
-    unknown = sorted({*extra.items} - {*_NUMBERS} | {*extra.tensors} - {_EOS_ID} | {*extra.strings})
+    tensors = {*_TENSORS, _EOS_ID}
+    unknown = sorted({*extra.items} - {*_NUMBERS} | {*extra.tensors} - tensors | {*extra.strings})
     if unknown:
-        allowed = ", ".join([*_NUMBERS, f"{_EOS_ID} (tensor)"])
+        allowed = ", ".join([*_NUMBERS, *(f"{key} (tensor)" for key in sorted(tensors))])
         raise UnsupportedParameter(
             f"extra input {_named(unknown)} is not supported; supported: {allowed}",
             param=f"extra_inputs.{unknown[0]}",
@@ -77,49 +80,42 @@ def _named(names: Sequence[str]) -> str:
     return listing([shortened(name) for name in names])
 
 
-def _temperature(key: str, value: float) -> float:
-    return _check(key, value, math.isfinite(value) and value >= 0, "a number, 0 or more")
+def _number(name: str, key: str, value: float) -> float | bool:
+    """Return a number of extra_inputs as a field's own kind, checked."""
+    row, param = _FIELDS[name], f"extra_inputs.{key}"
+    given: float | bool = value
+    if row.kind is Kind.FLAG and value in (0, 1):
+        given = bool(value)
+    elif row.kind in (Kind.INTEGER, Kind.IDS) and math.isfinite(value) and value == int(value):
+        given = int(value)
+    row.read((given,) if row.kind is Kind.IDS else given, param)
+    return given
 
 
-def _fraction(key: str, value: float) -> float:
-    return _check(key, value, 0 < value <= 1, "a number above 0 and up to 1")
+def _token_ids(name: str, key: str, values: Sequence[float]) -> tuple[int, ...]:
+    return tuple(int(_number(name, key, value)) for value in values)
 
 
-def _integer(low: int, high: int) -> Callable[[str, float], int]:
-    def convert(key: str, value: float) -> int:
-        whole = math.isfinite(value) and value == int(value) and low <= value <= high
-        return int(_check(key, value, whole, f"a whole number, {low} or more"))
-
-    return convert
-
-
-def _token_ids(key: str, values: Sequence[float]) -> tuple[int, ...]:
+def _unpadded(ids: tuple[int, ...]) -> tuple[int, ...]:
     """Return the ids of a fixed-length tensor, padded on the left with zeros."""
-    ids = [_integer(0, _MAX_I32)(key, value) for value in values]
     first = next((index for index, value in enumerate(ids) if value), None)
     if first is None:
         raise InvalidRequest(
-            f"extra input {key} holds no token: give the tokens that end an answer together, "
+            f"extra input {_EOS_ID} holds no token: give the tokens that end an answer together, "
             "padded on the left with zeros",
-            param=f"extra_inputs.{key}",
+            param=f"extra_inputs.{_EOS_ID}",
         )
-    return tuple(ids[first:])
+    return ids[first:]
 
 
-def _check(key: str, value: float, good: bool, wanted: str) -> float:
-    if not good:
-        raise InvalidRequest(
-            f"extra input {key} is {value:g}; it must be {wanted}",
-            param=f"extra_inputs.{key}",
-        )
-    return value
+def _keys(*kinds: Kind) -> dict[str, str]:
+    """Map the extra inputs of these kinds to their fields; Saxml's own come first."""
+    own = {row.saxml or name: name for name, row in SAMPLING.items() if row.saxml}
+    ours = {name: name for name, row in SAMPLING.items() if row.saxml == ""}
+    return {key: name for key, name in {**own, **ours}.items() if SAMPLING[name].kind in kinds}
 
 
 _EOS_ID = "eos_id"
-_NUMBERS: dict[str, tuple[str, Callable[[str, float], float]]] = {
-    "temperature": ("temperature", _temperature),
-    "per_example_top_k": ("top_k", _integer(0, _MAX_I32)),
-    "per_example_top_p": ("top_p", _fraction),
-    "per_example_max_decode_steps": ("max_tokens", _integer(1, _MAX_I32)),
-    "seed": ("seed", _integer(0, _MAX_U64)),
-}
+_FIELDS = fields_of(RequestRoute.STREAM)
+_NUMBERS = _keys(Kind.NUMBER, Kind.INTEGER, Kind.FLAG)
+_TENSORS = _keys(Kind.IDS)

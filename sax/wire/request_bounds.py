@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sax.fields.field import RequestRoute
+from sax.fields.sampling import SAMPLING
 from sax.fields.table import field, fields_of
 from sax.proto import common_pb2, custom_pb2, lm_pb2, tokens_pb2
 
 _STREAM = fields_of(RequestRoute.STREAM)
+_MANY = [name for name, row in SAMPLING.items() if row.count]  # lists and maps
 _EMBED = fields_of(RequestRoute.EMBED)
 _SCORE = fields_of(RequestRoute.LM_SCORE)
 _CUSTOM = fields_of(RequestRoute.CUSTOM)
@@ -20,9 +24,16 @@ def check_generate(msg: tokens_pb2.Generate) -> None:
     _STREAM["request_id"].check_text(msg.request_id)
     _STREAM["account"].check_text(msg.account)
     _check_prompt(msg)
-    _STREAM["stop"].check(msg.sampling.stop)
-    _STREAM["stop_token_ids"].check_count(len(msg.sampling.stop_token_ids))
-    _STREAM["stop_sequence"].check_count(len(msg.sampling.stop_sequence))
+    for name in _MANY:
+        _check_many(name, getattr(msg.sampling, name))
+
+
+def _check_many(name: str, values: Any) -> None:
+    row = _STREAM[name]
+    if row.bytes is None:
+        row.check_count(len(values))
+    else:
+        row.check(values)
 
 
 def check_token(msg: tokens_pb2.Generate) -> None:

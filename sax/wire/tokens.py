@@ -5,16 +5,24 @@ Chunks are the hot path (one per request and engine step); their functions build
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from google.protobuf.message import Message as ProtoMessage
 
 from sax import errors
 from sax.errors import InvalidRequest, SaxError
+from sax.fields.sampling import SAMPLING, UNCHANGED
 from sax.format import without_long_words
 from sax.proto import tokens_pb2
 from sax.types import GenerateRequest, Message, SamplingParams, TokenChunk, TokenLogprob
+
+# The fields of the table, by their shape in the message.
+_WIRE = tokens_pb2.Sampling.DESCRIPTOR.fields_by_name
+_DEFAULTS = {name: getattr(UNCHANGED, name) for name in SAMPLING}
+_LISTS = {name for name, value in _DEFAULTS.items() if isinstance(value, tuple)}
+_MAPS = {name for name, value in _DEFAULTS.items() if isinstance(value, dict)}
+_NEVER_ABSENT = {name for name in _DEFAULTS if not _WIRE[name].has_presence} - _LISTS - _MAPS
 
 Prompt = str | tuple[int, ...] | tuple[Message, ...]
 
@@ -134,6 +142,13 @@ def _extend(repeated: Any, values: Iterable[Any], param: str) -> None:
         raise _misfit(param, exc) from exc
 
 
+def _update(mapping: Any, values: Mapping[Any, Any], param: str) -> None:
+    try:
+        mapping.update(values)
+    except (ValueError, TypeError) as exc:
+        raise _misfit(param, exc) from exc
+
+
 def _misfit(param: str, exc: Exception) -> InvalidRequest:
     return InvalidRequest(f"{param} cannot be sent: {exc}", param=param)
 
@@ -157,14 +172,17 @@ def _put_chat(chat: tokens_pb2.Chat, messages: Iterable[Any]) -> None:
 
 
 def _put_sampling(msg: tokens_pb2.Sampling, sampling: SamplingParams) -> None:
-    for field in ("temperature", "top_k", "top_p", "ignore_eos"):
-        _put(msg, field, getattr(sampling, field))
-    for field in ("seed", "max_tokens", "logprobs"):
-        if (value := getattr(sampling, field)) is not None:
-            _put(msg, field, value)
-    _extend(msg.stop, sampling.stop, "stop")
-    _extend(msg.stop_token_ids, sampling.stop_token_ids, "stop_token_ids")
-    _extend(msg.stop_sequence, sampling.stop_sequence, "stop_sequence")
+    """Set the fields that are not at their default, and those that cannot be absent."""
+    for name, default in _DEFAULTS.items():
+        value = getattr(sampling, name)
+        if value == default and name not in _NEVER_ABSENT:
+            continue
+        if name in _LISTS:
+            _extend(getattr(msg, name), value, name)
+        elif name in _MAPS:
+            _update(getattr(msg, name), value, name)
+        else:
+            _put(msg, name, value)
 
 
 def _decode_prompt(msg: tokens_pb2.Generate) -> Prompt:
@@ -182,18 +200,16 @@ def _decode_chat(chat: tokens_pb2.Chat) -> tuple[Message, ...]:
 
 
 def _decode_sampling(msg: tokens_pb2.Sampling) -> SamplingParams:
-    return SamplingParams(
-        temperature=msg.temperature,
-        top_k=msg.top_k,
-        top_p=msg.top_p,
-        seed=msg.seed if msg.HasField("seed") else None,
-        max_tokens=msg.max_tokens if msg.HasField("max_tokens") else None,
-        stop=tuple(msg.stop),
-        stop_token_ids=tuple(msg.stop_token_ids),
-        stop_sequence=tuple(msg.stop_sequence),
-        ignore_eos=msg.ignore_eos,
-        logprobs=msg.logprobs if msg.HasField("logprobs") else None,
-    )
+    return SamplingParams(**{name: _setting(msg, name) for name in _DEFAULTS})
+
+
+def _setting(msg: tokens_pb2.Sampling, name: str) -> Any:
+    if name in _LISTS:
+        return tuple(getattr(msg, name))
+    if name in _MAPS:
+        return dict(getattr(msg, name))
+    absent = name not in _NEVER_ABSENT and not msg.HasField(name)  # pyright: ignore[reportArgumentType]
+    return _DEFAULTS[name] if absent else getattr(msg, name)
 
 
 def _encode_logprob(logprob: TokenLogprob) -> tokens_pb2.TokenLogprob:

@@ -71,11 +71,11 @@ def test_the_openai_package_raises_its_own_errors(live_url: str):
         with pytest.raises(openai.NotFoundError) as missing:
             client.chat.completions.create(model="zzz", messages=MESSAGES)
         with pytest.raises(openai.BadRequestError) as refused:
-            client.chat.completions.create(model="llama", messages=MESSAGES, frequency_penalty=1.0)
+            client.chat.completions.create(model="llama", messages=MESSAGES, verbosity="low")
     assert missing.value.code == "model_not_found"
     assert (refused.value.code, refused.value.param) == (
         "unsupported_parameter",
-        "frequency_penalty",
+        "verbosity",
     )
 
 

@@ -37,7 +37,8 @@ _HARMLESS = frozenset(
         "auto_mapping", "base_model_name_or_path", "corda_config", "eva_config",
         "exclude_modules", "fan_in_fan_out", "inference_mode", "init_lora_weights",
         "layers_pattern", "layers_to_transform", "loftq_config", "lora_alpha", "lora_dropout",
-        "megatron_core", "peft_type", "peft_version", "qalora_group_size", "r", "alpha_pattern", "rank_pattern",
+        "megatron_core", "peft_type", "peft_version", "qalora_group_size", "r",
+        "alpha_pattern", "rank_pattern",
         "revision", "runtime_config", "target_modules", "task_type", "use_rslora",
         "ensure_weight_tying",
     }

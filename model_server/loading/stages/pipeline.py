@@ -161,7 +161,7 @@ class PipelineRunner:
     def _enter(self, number: int, bucket: Bucket, vector: np.ndarray, feeds: list[Owed]) -> None:
         """Run the first stage; decode rows take the tokens that the last stage chose."""
         fill(self._runner.layouts[bucket].views(vector)["tokens"], feeds)
-        hidden = self._runner.call(bucket, vector, None)
+        hidden = self._runner.forward(bucket, vector)
         self._link.send(StageMessage(number, (np.asarray(hidden),)))
 
     def _go_on(
@@ -175,14 +175,15 @@ class PipelineRunner:
         shape = (self._runner.layouts[bucket].tokens, self._runner.program.embed)
         (hidden,) = take(self._link, number, [(shape, "float32")])
         self._runner.write(writes)
-        made = self._runner.call(bucket, vector, hidden)
+        made = self._runner.forward(bucket, vector, hidden)
         self._link.send(StageMessage(number, self._passed_on(made, rivals)))
 
     def _passed_on(self, made: Any, rivals: bool) -> tuple[np.ndarray, ...]:
         if not self._stage.is_last:
             return (np.asarray(made),)
+        outputs = self._runner.choose(made)
         # Top logprobs are many times larger than the rest, and few requests need them.
-        wanted: Sequence[Any] = made if rivals else made[:1]
+        wanted: Sequence[Any] = outputs if rivals else outputs[:1]
         return tuple(map(np.asarray, wanted))
 
     def _reason(self, failure: LinkClosed) -> BaseException:

@@ -1,8 +1,8 @@
 """Low-rank adapters (Hu et al. 2021, https://arxiv.org/abs/2106.09685): their sizes and tensors.
 
-An adapter adds `scale * B @ A` to a weight, A [r, in] and B [out, r]. Checkpoints name them after the
-module whose weight they change, so that a weight's source says which tensors of an adapter belong
-to it. No jax.
+An adapter adds `scale * B @ A` to a weight, A [r, in] and B [out, r]. Checkpoints name them after
+the module whose weight they change, so that a weight's source says which tensors of an adapter
+belong to it. No jax.
 """
 
 from __future__ import annotations

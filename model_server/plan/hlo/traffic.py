@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from model_server.plan.hlo.module import (
     ELSEWHERE,
@@ -109,6 +109,21 @@ class StepTraffic:
     moved: HbmBytes
     sent: dict[str, int]  # bytes to other devices, by kind of collective
     exchanges: int  # number of collectives
+
+
+def added(traffic: StepTraffic, more: StepTraffic, times: float = 1) -> StepTraffic:
+    """Return the traffic with `more` added this many times."""
+
+    def line(here: int, each: int) -> int:
+        return here + round(each * times)
+
+    pairs = zip(astuple(traffic.moved), astuple(more.moved), strict=True)
+    kinds = {**traffic.sent, **more.sent}
+    return StepTraffic(
+        HbmBytes(*(line(here, each) for here, each in pairs)),
+        {kind: line(traffic.sent.get(kind, 0), more.sent.get(kind, 0)) for kind in kinds},
+        line(traffic.exchanges, more.exchanges),
+    )
 
 
 def traffic_of(program: HloModule) -> StepTraffic:

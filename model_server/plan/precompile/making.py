@@ -20,7 +20,8 @@ import msgspec
 from model_server.checkpoints.orbax.folder import Folder
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import compiled_in_turn, to_bytes
-from model_server.engine.runner import WRITE
+from model_server.engine.runner import WRITE, choice_name
+from model_server.engine.step_arrays import row_counts
 from model_server.engine.versions import versions
 from model_server.loading.adapters.host_adapters import ADAPTER
 from model_server.plan.precompile.subject import Subject
@@ -65,8 +66,10 @@ def manifest_of(subject: Subject) -> Manifest:
 
 
 def program_count(subject: Subject) -> int:
-    writes = 1 + bool(subject.deployment.program.factors)
-    return len(subject.deployment.buckets) + writes + subject.copies.count
+    deployment = subject.deployment
+    writes = 1 + bool(deployment.program.factors)
+    choices = row_counts(deployment.buckets, deployment.limits)
+    return len(deployment.buckets) + len(choices) + writes + subject.copies.count
 
 
 class Maker:
@@ -88,13 +91,14 @@ class Maker:
         self._there = self.folder.entries()
         # Fail on a place that cannot be written before hours of compiling.
         self.folder.note(self._so_far())
-        with closing(compiled_in_turn(self._subject.deployment.buckets, self._bucket)) as made:
+        deployment = self._subject.deployment
+        counts = row_counts(deployment.buckets, deployment.limits)
+        with closing(compiled_in_turn([*deployment.buckets, *counts], self._step)) as made:
             for _ in made:
                 pass
-        program = self._subject.deployment.program
-        self.compiled(WRITE, program.lower_write)
-        if program.factors:
-            self.compiled(ADAPTER, program.lower_adapter)
+        self.compiled(WRITE, deployment.program.lower_write)
+        if deployment.program.factors:
+            self.compiled(ADAPTER, deployment.program.lower_adapter)
         self._subject.copies.compile(self)
         manifest = self._whole()
         self.folder.finish(manifest, self._there.values())
@@ -116,8 +120,12 @@ class Maker:
     def pass_on(self, name: str, body: bytes) -> None:
         """Do nothing: there is no other host."""
 
-    def _bucket(self, bucket: Bucket) -> None:
-        self.compiled(str(bucket), lambda: self._subject.deployment.program.lower(bucket))
+    def _step(self, shape: Bucket | int) -> None:
+        program = self._subject.deployment.program
+        if isinstance(shape, int):
+            self.compiled(choice_name(shape), lambda: program.lower_choose(shape))
+        else:
+            self.compiled(str(shape), lambda: program.lower(shape))
 
     def _one(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Made:
         try:
@@ -161,7 +169,9 @@ class Maker:
         return self._with({**self._there, **made}.values())
 
     def _whole(self) -> Manifest:
-        names = [str(bucket) for bucket in self._subject.deployment.buckets]
+        deployment = self._subject.deployment
+        names = [str(bucket) for bucket in deployment.buckets]
+        names += map(choice_name, row_counts(deployment.buckets, deployment.limits))
         order = {name: place for place, name in enumerate(names)}
         entries = [made.entry for made in self._made.values() if made.entry]
         return self._with(sorted(entries, key=lambda entry: order.get(entry.name, len(order))))

@@ -38,6 +38,15 @@ def test_every_honoured_field_of_a_chat_reaches_the_sampling():
         max_completion_tokens=9,
         logprobs=True,
         top_logprobs=3,
+        min_p=0.125,
+        typical_p=0.5,
+        presence_penalty=-2,
+        frequency_penalty=2,
+        repetition_penalty=1.5,
+        logit_bias={"50": -100, "0": 2.5},
+        allowed_token_ids=[1, 50],
+        bad_words=["c"],
+        min_tokens=3,
     )
     assert request.sampling() == SamplingParams(
         temperature=0.5,
@@ -49,6 +58,15 @@ def test_every_honoured_field_of_a_chat_reaches_the_sampling():
         stop_token_ids=(2,),
         ignore_eos=True,
         logprobs=3,
+        min_p=0.125,
+        typical_p=0.5,
+        presence_penalty=-2,
+        frequency_penalty=2,
+        repetition_penalty=1.5,
+        logit_bias={50: -100, 0: 2.5},
+        allowed_token_ids=(1, 50),
+        bad_words=("c",),
+        min_tokens=3,
     )
 
 
@@ -70,15 +88,12 @@ def test_small_forms_mean_the_same_as_long_ones():
 # Every field of OpenAI's reference that this server has no use for, with a value that asks.
 REFUSED = {
     "audio": {"voice": "alloy"},
-    "frequency_penalty": 0.5,
     "function_call": "auto",
     "functions": [{"name": "f"}],
-    "logit_bias": {"50": 10},
     "modalities": ["text", "audio"],
     "moderation": {"model": "x"},
     "parallel_tool_calls": False,
     "prediction": {"type": "content", "content": "x"},
-    "presence_penalty": -1,
     "prompt_cache_options": {"x": 1},
     "prompt_cache_retention": "24h",
     "reasoning_effort": "high",
@@ -89,8 +104,6 @@ REFUSED = {
     "tools": [{"type": "function"}],
     "verbosity": "low",
     "web_search_options": {},
-    "min_p": 0.1,
-    "repetition_penalty": 1.1,
     "guided_json": {},
     "no_such_field": None,
 }
@@ -130,7 +143,7 @@ def test_a_value_that_changes_nothing_is_accepted(field: str, value: object):
 
 
 def test_a_number_is_not_a_truth_value():
-    with pytest.raises(UnsupportedParameter):
+    with pytest.raises(InvalidRequest, match="frequency_penalty is false: give a number from -2"):
         chat(frequency_penalty=False)
     with pytest.raises(UnsupportedParameter):
         chat(parallel_tool_calls=1)
@@ -156,29 +169,59 @@ def test_every_field_of_the_openai_package_is_declared_or_decided():
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("field", "value", "said"),
     [
-        ("n", 9),
-        ("n", 0),
-        ("n", True),
-        ("temperature", 2.1),
-        ("temperature", -0.1),
-        ("temperature", "hot"),
-        ("top_p", 0),
-        ("top_p", 1.1),
-        ("max_tokens", 0),
-        ("stop", [""]),
-        ("seed", 2**64),
-        ("seed", 1.5),
-        ("top_logprobs", 21),
-        ("stream", "yes"),
-        ("messages", []),
+        ("n", 9, "9: give a whole number from 1 to 8"),
+        ("n", 0, "0: give"),
+        ("n", True, "true: give"),
+        ("temperature", 2.1, "2.1: give a number from 0 to 2"),
+        ("temperature", -0.1, "-0.1: give"),
+        ("temperature", "hot", '"hot": give a number from 0 to 2'),
+        ("temperature", [], r"\[\]: give a number from 0 to 2"),
+        ("top_p", 0, "0: give a number above 0 and at most 1"),
+        ("top_p", 1.1, "1.1: give"),
+        ("top_k", -2, "-2: give a whole number from -1"),
+        ("min_p", 1.5, "1.5: give a number from 0 to 1"),
+        ("typical_p", 0, "0: give a number above 0"),
+        ("presence_penalty", 2.5, "2.5: give a number from -2 to 2"),
+        ("frequency_penalty", -3, "-3: give a number from -2 to 2"),
+        ("repetition_penalty", 0, "0: give a number from 0.01 to 100"),
+        ("logit_bias", {"5": 101}, "101: give a number per token id from -100 to 100"),
+        ("logit_bias", {"05": 1}, 'the key "05": give token ids'),
+        ("logit_bias", {"-1": 1}, 'the key "-1": give token ids'),
+        ("logit_bias", [5], r"\[5\]: give a number per token id"),
+        ("logit_bias", {"5": True}, "true: give"),
+        ("allowed_token_ids", [-1], "-1: give token ids from 0"),
+        ("allowed_token_ids", ["a"], '"a": give token ids'),
+        ("bad_words", [""], '"": give texts that are not empty'),
+        ("bad_words", [5], "5: give texts"),
+        ("min_tokens", -1, "-1: give a whole number from 0"),
+        ("max_tokens", 0, "0: give"),
+        ("stop", [""], '"": give texts that are not empty'),
+        ("stop", 5, "5: give texts that are not empty"),
+        ("stop_token_ids", [1.5], "1.5: give token ids"),
+        ("ignore_eos", 1, "1: give true or false"),
+        ("seed", 2**64, "18446744073709551616: give"),
+        ("seed", 10**4000, "a number of 13288 bits: give"),
+        ("seed", 1.5, "1.5: give"),
+        ("top_logprobs", 21, "21: give a whole number from 0 to 20"),
+        ("stream", "yes", '"yes": give true or false'),
+        ("priority", -1001, "-1001: give a whole number from -1000 to 1000"),
+        ("priority", True, "true: give"),
     ],
 )
-def test_a_value_out_of_range_is_refused_by_its_field(field: str, value: object):
-    with pytest.raises(ValidationError) as caught:
+def test_a_value_out_of_range_is_refused_by_its_field_with_value_and_range(
+    field: str, value: object, said: str
+):
+    with pytest.raises(InvalidRequest, match=f"^{field} (is|has) {said}") as caught:
         chat(**{field: value})
-    assert caught.value.errors()[0]["loc"][0] == field
+    assert caught.value.param == field
+
+
+def test_messages_must_be_there():
+    with pytest.raises(ValidationError) as caught:
+        chat(messages=[])
+    assert caught.value.errors()[0]["loc"][0] == "messages"
 
 
 @pytest.mark.parametrize(
@@ -217,7 +260,7 @@ def test_unknown_fields_are_counted_and_their_names_measured():
 @pytest.mark.parametrize("value", ["NaN", "Infinity"])
 def test_a_number_that_is_none_is_refused(value: str):
     body = '{"model":"m","messages":[{"role":"user","content":"x"}],"temperature":' + value + "}"
-    with pytest.raises(ValidationError):
+    with pytest.raises(InvalidRequest, match=f"temperature is -?{value}: give a number"):
         ChatRequest.model_validate_json(body)
 
 
@@ -280,7 +323,6 @@ def test_a_prompt_is_read_whole_or_refused(prompt: object):
         ({"n": 2, "best_of": 3}, "best_of"),
         ({"tools": []}, "tools"),
         ({"max_completion_tokens": 1}, "max_completion_tokens"),
-        ({"logit_bias": {"1": 2}}, "logit_bias"),
         ({"prompt": ["x"] * 65, "n": 2}, "prompt"),
     ],
 )
@@ -298,5 +340,5 @@ def test_a_completion_accepts_what_changes_nothing():
 @pytest.mark.parametrize("priority", [-1001, 1001, 1.5, True])
 def test_a_priority_is_a_whole_number_within_bounds(priority: object):
     assert chat(priority=-1000).priority == -1000
-    with pytest.raises(ValidationError, match="priority"):
+    with pytest.raises(InvalidRequest, match="priority"):
         chat(priority=priority)

@@ -45,7 +45,7 @@ class Phi3:
         leaves = random_weights(module.declarations, 3, lambda _: None)
         self.model = module.assemble([leaf.copy() for leaf in leaves])
         pages = empty_pages(recipe, self.limits.pages)
-        program = StepProgram(module, leaves, pages, self.limits, xla.KERNEL)
+        program = StepProgram(module, leaves, pages, self.limits, xla.KERNEL, vocab=recipe.vocab)
         self.runner = ModelRunner(program, leaves, pages, closed_set(self.limits.slots, (2,)))
         self.runner.compile(lambda _: None)
 

@@ -21,7 +21,7 @@ from model_server.engine.slot_state import (
     state_shapes,
     write_slot,
 )
-from model_server.engine.slot_write import pack
+from model_server.engine.slot_write import MOST_BIASES, check_biases, pack
 from model_server.engine.types import (
     ALLOWED,
     BIASES,
@@ -30,6 +30,7 @@ from model_server.engine.types import (
     Sampling,
     SlotSampling,
 )
+from sax.errors import InvalidRequest
 
 VOCAB = 70  # not whole words of 32 bits
 LIMITS = EngineLimits(
@@ -65,10 +66,10 @@ def rows(samplings: list[tuple[int, int, Sampling]]) -> RowEdits:
     return RowEdits(
         slot=jnp.asarray(slots, jnp.int32),
         position=jnp.asarray(positions, jnp.int32),
-        kinds=jnp.asarray([one.edits for one in asked_], jnp.int32),
-        presence=jnp.asarray([one.presence_penalty for one in asked_], jnp.float32),
-        frequency=jnp.asarray([one.frequency_penalty for one in asked_], jnp.float32),
-        repetition=jnp.asarray([one.repetition_penalty for one in asked_], jnp.float32),
+        edits=jnp.asarray([one.edits for one in asked_], jnp.int32),
+        presence_penalty=jnp.asarray([one.presence_penalty for one in asked_], jnp.float32),
+        frequency_penalty=jnp.asarray([one.frequency_penalty for one in asked_], jnp.float32),
+        repetition_penalty=jnp.asarray([one.repetition_penalty for one in asked_], jnp.float32),
     )
 
 
@@ -178,3 +179,10 @@ def test_a_new_sequence_finds_nothing_of_the_last_one_in_its_slot() -> None:
 
 def test_the_bytes_that_are_planned_are_those_of_the_state() -> None:
     assert state_bytes(LIMITS.slots, VOCAB) == sum(array.nbytes for array in empty())
+
+
+def test_more_biases_than_a_slot_holds_are_refused() -> None:
+    biases = tuple((token, 1.0) for token in range(MOST_BIASES))
+    check_biases(asked(logit_bias=biases, ends=(1,)))
+    with pytest.raises(InvalidRequest, match="at most 512 are allowed"):
+        check_biases(asked(logit_bias=biases, ends=(1,), min_tokens=3))

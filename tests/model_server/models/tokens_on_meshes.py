@@ -60,7 +60,8 @@ EXPERTS: Mapping[str, Any] = DENSE | {
     "sliding_window": None,
 }
 MODELS = {"dense": DENSE, "experts": EXPERTS}
-GREEDY, SEEDED = Sampling(0.0, 0, 1.0, 0), Sampling(1.0, 40, 0.9, 7)
+GREEDY = Sampling(0.0, 0, 1.0, 0, repetition_penalty=1.5, frequency_penalty=0.2)
+SEEDED = Sampling(1.0, 40, 0.9, 7, logit_bias=((4, 3.0),), allowed=tuple(range(0, 96, 2)))
 
 
 def run(name: str, shape: list[int], rules: Mapping[str, str | None]) -> dict[str, Any]:
@@ -91,7 +92,10 @@ def _runner(recipe: Recipe, layout: Layout) -> tuple[ModelRunner, float]:
 def _answers(runner: ModelRunner) -> list[list[int]]:
     """A greedy and a seeded sequence: prompts in chunks beside decodes, then decodes alone."""
     prompts = np.random.default_rng(1).integers(0, 96, size=(2, 12)).tolist()
-    samplings = [SlotSampling(slot, how) for slot, how in ((0, GREEDY), (2, SEEDED))]
+    samplings = [
+        SlotSampling(slot, how, tuple(prompt), len(prompt))
+        for slot, how, prompt in zip((0, 2), (GREEDY, SEEDED), prompts, strict=True)
+    ]
     grants = [PageGrant(0, 0, (5, 9, 3, 7)), PageGrant(2, 0, (1, 2, 4, 6))]
     first = Row(1, 0, 0, tuple(prompts[0]), True)
     steps = [[first], [_decode(1, 0, 12), Row(2, 2, 0, tuple(prompts[1][:8]), False)]]

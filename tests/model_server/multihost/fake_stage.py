@@ -8,6 +8,7 @@ pipeline of n stages gives  t + n - 1 + p  mod 97, and a lost or doubled stage c
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ class FakeRunner:
         blocks = sum(-(-row.count // block) for row in step.rows if not row.is_decode)
         return choose(BUCKETS, decodes, blocks, block)
 
-    def call(self, bucket: Bucket, vector: np.ndarray, hidden: np.ndarray | None = None) -> Any:
+    def forward(self, bucket: Bucket, vector: np.ndarray, hidden: np.ndarray | None = None) -> Any:
         assert not self.closed
         assert self.gate.wait(30)
         self.runs += 1
@@ -53,7 +54,20 @@ class FakeRunner:
         if hidden is None:
             return np.stack([step["tokens"], step["positions"]], axis=1).astype(np.float32)
         hidden = hidden + np.array([1, 0], np.float32)
-        return _chosen(hidden[step["row_index"]]) if self.stage.is_last else hidden
+        return hidden[step["row_index"]] if self.stage.is_last else hidden
+
+    def choose(self, computed: np.ndarray) -> Outputs:
+        return _chosen(computed)
+
+    def warm_write(self) -> None:
+        pass
+
+    def packed_writes(self, step: Step) -> list[np.ndarray]:
+        assert not any(change.sampling.edits for change in step.samplings)
+        return []
+
+    def write(self, vectors: Sequence[np.ndarray]) -> None:
+        assert not vectors
 
     def close(self) -> None:
         self.closed = True
@@ -67,4 +81,5 @@ def _chosen(rows: np.ndarray) -> Outputs:
     tokens = rows.sum(-1).astype(np.int32) % VOCAB
     numbers: Any = np.stack([tokens, np.full_like(tokens, -1.0, np.float32).view(np.int32)])
     rivals: Any = tokens[:, None] + np.arange(TOP_LOGPROBS, dtype=np.int32)
-    return Outputs(numbers, rivals, np.zeros_like(rivals, dtype=np.float32))
+    nothing: Any = np.zeros_like(rivals, dtype=np.float32)
+    return Outputs(numbers, rivals, nothing)

@@ -27,7 +27,9 @@ def compared(name: str, stages: int, sizes: tuple[int, int, int]) -> dict[str, A
             "whole": case.whole(sizes),
             "staged": case.staged(stages, layouts_of(stages, sizes)),
         }
-        results = {kind: play(runner, steps()) for kind, runner in runners.items()}
+        results = {
+            kind: play(runner, [*steps(), *steps(edited=True)]) for kind, runner in runners.items()
+        }
         for runner in runners.values():
             runner.close()
     return {

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from model_server.engine.buckets import Bucket
 from model_server.engine.types import (
@@ -38,17 +39,31 @@ DECODES = 8
 
 _GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0, logprobs=3)
 _DRAWN = Sampling(temperature=1.5, top_k=40, top_p=0.95, seed=2**40 + 7)
+_PENALISED = replace(_GREEDY, repetition_penalty=1.5, presence_penalty=0.3, frequency_penalty=0.2)
+_RESTRICTED = replace(
+    _DRAWN,
+    allowed=tuple(range(0, VOCAB, 2)),
+    logit_bias=((4, 3.0), (6, -100.0)),
+    min_p=0.001,
+    typical_p=0.99,
+    min_tokens=4,
+    ends=(8, 10, 12),
+)
 
 
-def steps() -> list[Step]:
-    """Numbered as an engine numbers them."""
+def steps(*, edited: bool = False) -> list[Step]:
+    """Numbered as an engine numbers them. edited: with penalties, biases and forbidden tokens."""
     first, second, third = (_prompt(seed, size) for seed, size in ((1, 13), (2, 6), (3, 10)))
+    greedy, drawn = SlotSampling(0, _GREEDY), SlotSampling(1, _DRAWN)
+    if edited:
+        greedy = SlotSampling(0, _PENALISED, first, len(first))
+        drawn = SlotSampling(1, _RESTRICTED, second, len(second))
     scored = Row(3, 2, 0, third, False, targets=_prompt(4, 4))
     begin = Step(
         1,
         (Row(1, 0, 0, first[:8], False),),
         (PageGrant(0, 0, (3, 1, 9)), PageGrant(1, 0, (2, 8)), PageGrant(2, 0, (5, 4))),
-        (SlotSampling(0, _GREEDY), SlotSampling(1, _DRAWN)),
+        (greedy, drawn),
     )
     prompts = Step(2, (Row(1, 0, 8, first[8:], True), Row(2, 1, 0, second, True)))
     decodes = [

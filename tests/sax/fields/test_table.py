@@ -25,4 +25,4 @@ def test_every_field_that_can_be_large_is_bounded(row: RequestField) -> None:
 @pytest.mark.parametrize("route", RequestRoute)
 def test_every_route_has_fields_and_a_bound_for_its_values(route: RequestRoute) -> None:
     assert fields_of(route)
-    assert most_values(route) < 300_000  # a parser reads them in well under 100 ms
+    assert most_values(route) < 320_000  # a parser reads them in well under 100 ms

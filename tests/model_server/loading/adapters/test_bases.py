@@ -55,9 +55,11 @@ class Asker:
 
     def __init__(self, loaded: Loaded) -> None:
         self.updates: queue.Queue[SequenceUpdate] = queue.Queue()
-        self.engine = Engine(
-            loaded.runner, lambda batch: list(map(self.updates.put, batch)) and None
-        )
+        self.engine = Engine(loaded.runner, self._keep)
+
+    def _keep(self, batch: list[SequenceUpdate]) -> None:
+        for update in batch:
+            self.updates.put(update)
 
     def submit(self, place: int, tokens: int = TOKENS) -> int:
         return self.engine.submit(

@@ -16,7 +16,7 @@ import pytest
 
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
-from model_server.engine.runner import WRITE
+from model_server.engine.runner import WRITE, choice_name
 from model_server.models.weights.sharding import Layout, own_device
 from model_server.plan.precompile.making import Made, Maker, program_count
 from model_server.plan.precompile.subject import Subject, subject_of
@@ -31,6 +31,7 @@ from tests.model_server.programs.made_here import LIMITS, answer, lowered
 from tests.model_server.tpu_compiler import mesh_of, needs_compiler
 
 BUCKETS = tuple(Bucket(decodes, 0) for decodes in (2, 4, 8))
+CHOICES = tuple(map(choice_name, (2, 4, 8)))
 SMALL = {
     "NUM_LAYERS": "1",
     "MODEL_DIMS": "16",
@@ -61,6 +62,9 @@ class Products:
     def lower_write(self) -> jax.stages.Lowered:
         return lowered(64)
 
+    def lower_choose(self, rows: int) -> jax.stages.Lowered:
+        return lowered(100 * rows)
+
     def lower(self, bucket: Bucket) -> jax.stages.Lowered:
         if bucket.decodes in self.broken:
             raise ValueError("out of registers\nand more")
@@ -87,10 +91,10 @@ def run(place: Path, of: Subject, *, keep_going: bool = False) -> tuple[Maker, l
 
 def test_every_program_is_written_and_runs(tmp_path: Path) -> None:
     _, told = run(tmp_path, subject())
-    assert program_count(subject()) == len(told) == 4
+    assert program_count(subject()) == len(told) == 7
     ((folder, manifest),) = sets_at(str(tmp_path))
     names = [entry.name for entry in manifest.programs]
-    assert names == [*(str(bucket) for bucket in BUCKETS), WRITE]
+    assert names == [*(str(bucket) for bucket in BUCKETS), *CHOICES, WRITE]
     of_set = ReadyPrograms(folder, manifest, manifest.sax)
     for bucket in BUCKETS:
         found = of_set.find(lowered(bucket.decodes))
@@ -124,7 +128,9 @@ def test_a_run_that_was_cut_off_is_no_set_and_is_gone_on_with(tmp_path: Path) ->
     assert list(sets_at(str(tmp_path))) == []
     _, told = run(tmp_path, subject())
     there = {made.name: made.was_there for made in told}
-    assert there == {**{str(bucket): bucket.decodes != 8 for bucket in BUCKETS}, WRITE: False}
+    assert {name: there[name] for name in map(str, BUCKETS)} == {
+        str(bucket): bucket.decodes != 8 for bucket in BUCKETS
+    }
     assert len(list(sets_at(str(tmp_path)))) == 1
 
 
@@ -135,6 +141,7 @@ def test_with_keep_going_the_rest_is_made(tmp_path: Path) -> None:
     assert [entry.name for entry in manifest.programs] == [
         str(BUCKETS[0]),
         str(BUCKETS[2]),
+        *CHOICES,
         WRITE,
     ]
 
@@ -160,6 +167,7 @@ def test_programs_for_a_slice_that_is_elsewhere_are_written(tmp_path: Path) -> N
     names = [entry.name for entry in manifest.programs]
     assert names == [
         "2 decodes + 0 prompt blocks",
+        choice_name(2),
         WRITE,
         *(f"read {2**n} pages" for n in (4, 3, 2, 1, 0)),
     ]
