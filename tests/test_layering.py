@@ -108,6 +108,7 @@ LADDERS: dict[str, list[str]] = {
         "container.py",
         "config.py",
         "scaling.py",
+        "adapters.py",
         "names.py",
         "types.py",
         "fields",

@@ -27,6 +27,7 @@ from tests.bench import (
     bench_gpu_attention,
     bench_loading,
     bench_lockstep,
+    bench_lora,
     bench_plan,
     bench_quantization,
     bench_seeds,
@@ -52,6 +53,7 @@ BENCHES: dict[str, Callable[[], Table | list[Table]]] = {
     "gpu_attention": bench_gpu_attention.run,  # no table where there is no GPU
     "fairness": bench_fairness.run,
     "lockstep": bench_lockstep.run,
+    "lora": bench_lora.run,
     "plan": bench_plan.run,
     "gateway": bench_gateway.run,
     "cell": bench_cell.run,

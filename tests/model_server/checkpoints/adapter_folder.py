@@ -42,6 +42,14 @@ def write_adapter(
         tensors[f"{module}.lora_A.weight"] = down.astype(np.float32)
         tensors[f"{module}.lora_B.weight"] = up.astype(np.float32)
     save_file(tensors, folder / "adapter_model.safetensors")
+    write_config(folder, rank=rank, alpha=alpha, targets=targets, **config)
+    return folder
+
+
+def write_config(
+    folder: Path, *, rank: int, alpha: float, targets: Sequence[str], **config: Any
+) -> None:
+    """Write adapter_config.json as PEFT does."""
     settings = {
         "peft_type": "LORA",
         "r": rank,
@@ -54,7 +62,6 @@ def write_adapter(
         "use_dora": False,
     }
     (folder / "adapter_config.json").write_text(json.dumps(settings | config))
-    return folder
 
 
 def merged(folder: Path, base: Path, adapter: Path) -> Path:
