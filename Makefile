@@ -19,10 +19,11 @@ RUNS ?= 3
 KILLS ?= 50
 # For `make stress`: runs of every attack.
 RUNS_OF_ATTACK ?= 5
+SOAK_SECONDS ?= 600
 PROTOS := $(wildcard sax/proto/*.proto)
 PROTOC := $(CACHE)/protoc
 
-.PHONY: help demo test test-all slow check manifests format bench chaos stress proto proto-check docs plans locks images install dev \
+.PHONY: help demo test test-all slow check manifests format bench chaos stress soak proto proto-check docs plans locks images install dev \
 	model gemma minilm azurite clean
 
 help:
@@ -35,9 +36,10 @@ help:
 	@echo 'make bench   run the benchmarks and write docs/benchmarks.md'
 	@echo 'make chaos   inject faults into cells for about forty minutes and check their histories'
 	@echo 'make stress  attack a cell as a careless or hostile user would (docs/reliability.md)'
+	@echo 'make soak    send a cell random requests of all kinds for $(SOAK_SECONDS) seconds'
 	@echo 'make format  format the code'
 	@echo 'make proto   regenerate sax/proto/*_pb2*'
-	@echo 'make docs    regenerate docs/errors.md and docs/models.md'
+	@echo 'make docs    regenerate docs/errors.md, docs/sampling.md and docs/models.md'
 	@echo 'make pictures  run sax in a terminal and draw the pictures of the README'
 	@echo 'make house   print the rooms of the tree and write them to docs/architecture.md'
 	@echo 'make plans   plan every large model for TPU slices and write docs/plans.md (an hour)'
@@ -105,8 +107,13 @@ chaos: dev
 stress: dev model
 	$(BIN)/python -m tests.stress --runs $(RUNS_OF_ATTACK)
 
+# Random requests of every field and kind; fails for a lost answer, a compile or memory left behind.
+soak: dev model minilm
+	$(BIN)/python -m tests.soak --seconds $(SOAK_SECONDS)
+
 docs: install
 	$(BIN)/python -m sax.cli.errors_page > docs/errors.md
+	$(BIN)/python -m sax.cli.fields_page > docs/sampling.md
 	$(BIN)/python -m model_server.models.families_page > docs/models.md
 
 # Runs a cell on the usual ports for about a minute.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -14,9 +15,16 @@ from http_gateway.config import GatewayConfig
 from http_gateway.envelope import route_name
 from http_gateway.metrics import GatewayMetrics
 from http_gateway.sse import while_connected
-from sax.errors import Cancelled
+from sax.client.attempts import shorter
+from sax.errors import Cancelled, InvalidRequest
+from sax.fields.field import RequestRoute
+from sax.fields.table import field
+from sax.format import quoted
 
 T = TypeVar("T")
+
+TIMEOUT_HEADER = "x-request-timeout"
+_TIMEOUT = field(RequestRoute.CHAT, "timeout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +34,22 @@ class Backend:
     config: GatewayConfig
     metrics: GatewayMetrics
 
+    def limit_s(self, request: Request, timeout_s: float | None = None) -> float:
+        """Return the time limit of a request, in seconds.
+
+        timeout_s: from its body. Raises InvalidRequest for a header out of range, or unlike it.
+        """
+        said = request.headers.get(TIMEOUT_HEADER)
+        told_s = None if said is None else _seconds(said)
+        if told_s is not None and timeout_s is not None and told_s != timeout_s:
+            raise InvalidRequest(
+                f"timeout is {timeout_s:g} and the header {TIMEOUT_HEADER} {told_s:g}: send only "
+                "one of them",
+                param="timeout",
+            )
+        own_s = self.config.request_timeout_s
+        return shorter(own_s, shorter(told_s, timeout_s)) or own_s
+
     async def run(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
         """Run a call to the cell; if the client disconnects first, cancel it and count that."""
         try:
@@ -33,3 +57,19 @@ class Backend:
         except Cancelled:
             self.metrics.disconnects.labels(route_name(request.scope)).inc()
             raise
+
+
+def _seconds(said: str) -> float:
+    """Read a time limit from a header. Raises InvalidRequest."""
+    most_s = _TIMEOUT.most or math.inf
+    try:
+        limit_s = float(said)
+    except ValueError:
+        limit_s = math.nan
+    if not 0 < limit_s <= most_s:
+        raise InvalidRequest(
+            f"the header {TIMEOUT_HEADER} is {quoted(said)}: give seconds, a number above 0 and at "
+            f"most {most_s:.0f}",
+            param=TIMEOUT_HEADER,
+        )
+    return limit_s

@@ -25,6 +25,7 @@ from sax.command import (
     fail,
     parse_overrides,
     say,
+    tokens_of,
 )
 from sax.errors import InvalidRequest, MemoryPlanError
 from sax.names import CellId, ModelId
@@ -164,13 +165,14 @@ def _order(ctx: typer.Context, overrides: Mapping[str, str]) -> Order:
     given = ctx.params
     text = given["publish_as"]
     same = ("model", "replicas", "kind", "name", "namespace", "service_account_email")
-    same += ("model_path", "slots", "max_context", "flex_start", "spot")
+    same += ("model_path", "slots", "flex_start", "spot")
     return Order(
         bucket=StorageBucket.parse(given["bucket"]),
         part=given["only"],
         cell=_cell(given["cell"]),
         model_id=None if text is None else ModelId.parse(text),
         is_reserved=given["reserve"],
+        max_context=tokens_of(given["max_context"]),
         images=ImageSource(given["image_registry"], given["tag"]),
         overrides=overrides,
         **{name: given[name] for name in same},

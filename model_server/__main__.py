@@ -6,6 +6,7 @@ variables that it reads are set.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -15,7 +16,7 @@ import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
-from model_server.config import ModelServerConfig, drained_status
+from model_server.config import HUNG, ModelServerConfig, drained_status
 from model_server.flags import make_config
 from model_server.multihost.membership import membership
 from model_server.process.health_page import HealthPage
@@ -50,11 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             from model_server.process.gang import serve_together
 
             serve_together(group, config, page)
-        _serve_alone(config, page)
+        hung = _serve_alone(config, page)
     except (OSError, SaxError) as exc:
         logger.error("%s", exc)
         leave(1)
-    leave(drained_status(os.environ))
+    leave(HUNG if hung else drained_status(os.environ))
 
 
 def _serve_page(config: ModelServerConfig) -> HealthPage:
@@ -66,18 +67,22 @@ def _serve_page(config: ModelServerConfig) -> HealthPage:
     return page
 
 
-def _serve_alone(config: ModelServerConfig, page: HealthPage) -> None:
+def _serve_alone(config: ModelServerConfig, page: HealthPage) -> bool:
+    """Serve until signalled; return True if a step hung."""
+    from model_server.engine.background import lower_compilers
     from model_server.loading.loader import make_loader
     from model_server.process.start import import_modules, serve
 
     import_modules(config.imports)
-    serve(config, make_loader(config), page)
+    with contextlib.suppress(RuntimeError):  # no devices: `serve` says so
+        lower_compilers()
+    return serve(config, make_loader(config), page) is not None
 
 
 def leave(status: int) -> NoReturn:
-    """Exit, even if a load that cannot be stopped still holds a thread."""
+    """Exit, even if a load that cannot be stopped, or a step that hangs, still holds a thread."""
     logging.shutdown()
-    if any(thread.name.startswith("load ") for thread in threading.enumerate()):
+    if status == HUNG or any(thread.name.startswith("load ") for thread in threading.enumerate()):
         sys.stdout.flush()
         os._exit(status)
     sys.exit(status)

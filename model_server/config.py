@@ -8,6 +8,7 @@ import secrets
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from sax.auth.security import OPEN_TO_ALL, Security
 from sax.config import GROUP_PORT, MODEL_METRICS_PORT, MODEL_PORT, check_address
@@ -15,6 +16,8 @@ from sax.host import machine_memory
 from sax.names import CellId
 from sax.wire.rpc import REQUEST_BYTES
 
+LOST = 75  # EX_TEMPFAIL: another host of the replica is lost; try again
+HUNG = 70  # EX_SOFTWARE: a step of this host did not finish; try again
 _TERMINATED = 143  # a shell's status for SIGTERM
 
 
@@ -36,16 +39,19 @@ def advertised_host(host: str, told: str = "") -> str:
     return socket.gethostbyname(socket.gethostname())
 
 
+AUTO = "auto"  # --max_context value
 BESIDE_CHECKPOINTS = "checkpoint"  # --programs value: read programs beside each checkpoint
 _POSITIVE = (
     "slots",
     "page_size",
+    "models",
     "queue",
     "drain_seconds",
     "host_timeout_seconds",
     "bring_up_seconds",
     "kv_expiry_seconds",
     "open_seconds",
+    "step_timeout_seconds",
 )
 _POSITIVE_OR_NONE = (
     "max_context",
@@ -54,6 +60,7 @@ _POSITIVE_OR_NONE = (
     "cpu_devices",
     "max_running_per_account",
     "max_queued_per_account",
+    "max_mixed_blocks",
 )
 
 
@@ -78,12 +85,16 @@ class ModelServerConfig:
     programs: str = ""  # where to read precompiled programs: a location, or "checkpoint"
     slots: int = 32
     page_size: int = 64
-    max_context: int | None = None  # None: the model's own
+    # None: the model's own; "auto": as many tokens as memory holds in every slot
+    max_context: int | Literal["auto"] | None = None
     kv_cache_bytes: int | None = None  # None: whole contexts; on a CPU 1 GiB at most
     memory_limit_bytes: int | None = None  # None: memory of the machine or container
+    models: int = 1  # that are to share the memory
     queue: int = 256
     max_running_per_account: int | None = None  # None: as many as there are slots
     max_queued_per_account: int | None = None  # None: the whole queue, as long as nobody else asks
+    max_mixed_blocks: int | None = None  # None: as measured at load, see engine/pace.py
+    step_timeout_seconds: float = 30.0  # a step that takes longer hangs
     strict_compile: bool = False  # a compile while serving raises instead of only counting
     drain_seconds: float = 20.0
     hosts: str = ""  # of this replica: a count or host names; "": from the environment, else 1
@@ -106,7 +117,7 @@ class ModelServerConfig:
         for name in _POSITIVE:
             _check_positive(name, getattr(self, name))
         for name in _POSITIVE_OR_NONE:
-            if (value := getattr(self, name)) is not None:
+            if (value := getattr(self, name)) is not None and value != AUTO:
                 _check_positive(name, value)
         for root in self.checkpoint_roots:
             _check_root(root)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 
-from model_server.config import ModelServerConfig
+from model_server.config import AUTO, ModelServerConfig
 from sax.auth.security import Security, add_security_flags
+from sax.config import STRICT_VARIABLE
 from sax.errors import SaxError
 
 _DESCRIPTION = """\
@@ -59,6 +61,11 @@ def make_config(arguments: Sequence[str]) -> ModelServerConfig:
         return ModelServerConfig(security=security, **values)
     except (ValueError, SaxError) as exc:
         parser.error(str(exc))
+
+
+def tokens_or_auto(text: str) -> int | str:
+    """Parse --max_context. Raises ValueError."""
+    return text if text == AUTO else int(text)
 
 
 def _add_network(parser: argparse.ArgumentParser, default: ModelServerConfig) -> None:
@@ -231,6 +238,21 @@ def _add_engine(parser: argparse.ArgumentParser, default: ModelServerConfig) -> 
         "many as an equal share of it)",
     )
     flags.add_argument(
+        "--max_mixed_blocks",
+        type=int,
+        metavar="N",
+        help="prompt blocks in a step that also decodes (default: as many as let such steps take "
+        "on average at most twice as long as decodes alone, from times measured at load)",
+    )
+    flags.add_argument(
+        "--step_timeout_seconds",
+        type=float,
+        default=default.step_timeout_seconds,
+        help="a step that takes longer than this, and than 20 times the longest one at load, "
+        "hangs: stacks are logged, all requests fail, and the process ends to be restarted "
+        "(%(default)s)",
+    )
+    flags.add_argument(
         "--page_size",
         type=int,
         default=default.page_size,
@@ -238,19 +260,30 @@ def _add_engine(parser: argparse.ArgumentParser, default: ModelServerConfig) -> 
     )
     flags.add_argument(
         "--max_context",
-        type=int,
-        help="longest prompt plus answer, in tokens (default: the model's own)",
+        type=tokens_or_auto,
+        metavar="TOKENS",
+        help='longest prompt plus answer, in tokens; "auto": as many as memory holds in every slot '
+        "(default: the model's own)",
     )
     flags.add_argument(
         "--kv_cache_bytes",
         type=int,
-        help="bytes of KV cache per model (default: on a CPU a whole context in every slot, at "
-        "most 1 GiB; elsewhere all that the plan leaves free)",
+        help="bytes of KV cache per model and device (default: on a CPU a whole context in every "
+        "slot, at most 1 GiB; elsewhere all that is free, or a share of it: --models)",
     )
     flags.add_argument(
         "--memory_limit_bytes",
         type=int,
         help="bytes that all models together may use (default: what the machine has)",
+    )
+    flags.add_argument(
+        "--models",
+        type=int,
+        default=default.models,
+        metavar="N",
+        help="models that are to share the memory: unless --kv_cache_bytes or KV_CACHE_BYTES says "
+        "more, the KV cache of each takes an equal share of what is free when it loads, those to "
+        "come included (%(default)s)",
     )
     flags.add_argument(
         "--programs",
@@ -265,6 +298,8 @@ def _add_engine(parser: argparse.ArgumentParser, default: ModelServerConfig) -> 
     )
     flags.add_argument(
         "--strict_compile",
-        action="store_true",
-        help="stop the engine if a program is compiled while serving, instead of only counting it",
+        action=argparse.BooleanOptionalAction,
+        default=bool(os.environ.get(STRICT_VARIABLE)),
+        help="stop the engine if a program is compiled while serving, instead of only counting it "
+        f"(default: if ${STRICT_VARIABLE} is set)",
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -42,8 +42,13 @@ Overrides = Annotated[
 ]
 Slots = Annotated[int | None, typer.Option(help="--slots of the model servers.")]
 MaxContext = Annotated[
-    int | None,
-    typer.Option("--max-context", "--max_context", help="--max_context of the model servers."),
+    str | None,
+    typer.Option(
+        "--max-context",
+        "--max_context",
+        metavar="TOKENS",
+        help='--max_context of the model servers, or "auto".',
+    ),
 ]
 CheckpointSource = Annotated[
     str,
@@ -72,6 +77,18 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, str]:
             ) from None
         overrides[key] = value
     return overrides
+
+
+def tokens_of(text: str | None) -> int | Literal["auto"] | None:
+    """Parse `MaxContext`. Raises InvalidRequest."""
+    if text is None or text == "auto":
+        return text
+    if not text.isdecimal() or int(text) < 1:
+        raise InvalidRequest(
+            f'--max-context is {quoted(text)}: give a number of tokens above 0, or "auto"',
+            param="max-context",
+        )
+    return int(text)
 
 
 def check_installed(ctx: typer.Context) -> None:

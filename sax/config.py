@@ -14,6 +14,7 @@ GROUP_PORT = 10101  # on a multi-host replica's primary, for its other hosts
 
 ADDRESS_VARIABLE = "SAX_ADMIN"
 ROOT_VARIABLE = "SAX_ROOT"
+STRICT_VARIABLE = "SAX_STRICT_COMPILE"  # any value: model servers start with --strict_compile
 
 
 def check_address(address: str, param: str) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from sax.fields.sampling import MOST_PRIORITY as MOST_PRIORITY
 from sax.fields.sampling import SamplingParams as SamplingParams
+from sax.memory_parts import MemoryParts
 from sax.need import Need
 
 
@@ -134,6 +135,7 @@ class ServableInfo:
     need: Need | None = None  # if loading failed for lack of memory or devices
     progress: Progress | None = None
     memory: int = 0  # bytes of weights, KV pages and workspace
+    parts: MemoryParts = MemoryParts()  # of `memory`; all 0 from a server that does not tell
     methods: tuple[str, ...] = ()  # lm.generate, ... of a loaded model
     queued: int = 0  # requests waiting for a slot
     running: int = 0  # requests in a slot
@@ -237,6 +239,7 @@ class GenerateRequest:
     request_id: str = ""
     account: str = ""  # whom it is for, of the users behind one caller; "": the caller
     priority: int = 0  # among the requests of one account; the lowest comes first
+    timeout_s: float | None = None  # to the end of the answer, waiting included; None: no limit
 
 
 EmbedInput = str | Sequence[int]  # text or token ids

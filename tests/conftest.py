@@ -8,6 +8,7 @@ import signal
 import hypothesis
 import pytest
 
+from sax.config import STRICT_VARIABLE
 from tests.demo_model import COMPILE_CACHE, ROOT
 
 # Fixtures for every folder; a server starts when the first test wants it.
@@ -42,6 +43,9 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(COMPILE_CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+# A program that is compiled while serving is an error in every process that a test starts.
+os.environ.setdefault(STRICT_VARIABLE, "1")
 
 # A deadline for one example asserts the speed of a machine that may be busy with other tests.
 hypothesis.settings.register_profile("sax", deadline=None)

@@ -113,6 +113,7 @@ LADDERS: dict[str, list[str]] = {
         "types.py",
         "fields",
         "errors.py",
+        "memory_parts.py",
         "need.py",
         "host.py",
         "memory_return.py",

@@ -7,6 +7,7 @@ filtered and cut here, with problems first. Read-only.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from admin_server.cell.cell import Cell
 from admin_server.events import CellEvent
 from admin_server.leadership.role import AdminRole
 from admin_server.ledger.audit import event_of
+from sax.memory_parts import MemoryParts
 from sax.types import (
     Autoscaling,
     Event,
@@ -193,10 +195,15 @@ def _servable(servable: ServableInfo) -> dict[str, Any]:
         "status": servable.status,
         "reason": servable.reason,
         "memory": servable.memory,
+        "memory_parts": _parts(servable.parts),
         "queued": servable.queued,
         "running": servable.running,
         "progress": _progress(servable.progress),
     }
+
+
+def _parts(parts: MemoryParts) -> dict[str, int] | None:
+    return asdict(parts) if parts.total else None
 
 
 def _progress(progress: Progress | None) -> dict[str, Any] | None:

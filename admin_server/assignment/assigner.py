@@ -49,6 +49,7 @@ def assign(
     failed: Mapping[str, frozenset[str]] | None = None,
     *,
     reported_bytes: Mapping[str, int] | None = None,
+    least_bytes: Mapping[str, int] | None = None,
     settled: Iterable[Settled] = (),
     learned: Mapping[str, Need] | None = None,
     refused: Mapping[str, Mapping[str, Need]] | None = None,
@@ -57,13 +58,16 @@ def assign(
 
     `current` names where each model is or is being loaded, best replica first: surplus replicas are
     dropped from the end. `failed` names servers that could not load it: a last resort.
-    `reported_bytes` is the memory of each model as servers reported it, if already known. `settled`
+    `reported_bytes` is the memory of each model as servers reported it, if already known, and
+    `least_bytes` what would be enough for one more replica, if that is less. `settled`
     are other models that only occupy memory. `learned` is what a model needs according to servers
     that refused it for lack of memory; `refused` names those servers by model, with the need on
     each.
     """
     reported = _reported(specs, servers) if reported_bytes is None else reported_bytes
-    filling = _Filling(specs, servers, failed or {}, Needs(reported, learned), refused or {})
+    filling = _Filling(
+        specs, servers, failed or {}, Needs(reported, learned, least_bytes), refused or {}
+    )
     filling.occupy(settled)
     filling.keep(current)
     filling.place()

@@ -241,17 +241,21 @@ class Needs:
     """
 
     def __init__(
-        self, reported: Mapping[str, int], learned: Mapping[str, Need] | None = None
+        self,
+        reported: Mapping[str, int],
+        learned: Mapping[str, Need] | None = None,
+        least: Mapping[str, int] | None = None,
     ) -> None:
         self._reported = reported  # by model; 0 or absent: not reported
         self._learned = learned or {}
+        self._least = least or {}  # by model; 0 or absent: as reported
 
     def learned(self, spec: ModelSpec) -> Need | None:
         return self._learned.get(spec.model_id)
 
     def of(self, spec: ModelSpec, devices: int) -> int | None:
         """Bytes of this version on a server with this many devices; None: unknown."""
-        if reported := self._reported.get(spec.model_id):
+        if reported := self._least.get(spec.model_id) or self._reported.get(spec.model_id):
             return reported
         learned = self._learned.get(spec.model_id)
         least = learned.weights if learned is not None else 0

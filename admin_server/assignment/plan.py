@@ -150,6 +150,7 @@ def _assign(
             if (failed := _failed(spec, seen.model(spec.model_id), now))
         },
         reported_bytes={s.model_id: seen.model(s.model_id).reported_bytes(s) for s in specs},
+        least_bytes={s.model_id: seen.model(s.model_id).least_bytes(s) for s in specs},
         settled=[one.settled for one in done.values()],
         learned={s.model_id: need for s in specs if (need := seen.need(s)) is not None},
         refused={

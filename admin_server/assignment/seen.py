@@ -120,6 +120,14 @@ class SeenModel:
         reported = [s.memory for s in self.held.values() if is_current(s, spec)]
         return max(reported, default=0)
 
+    def least_bytes(self, spec: ModelSpec) -> int:
+        """Bytes with which servers like those that loaded it would load it again; 0: unknown.
+
+        Less than it takes where it took all that was free.
+        """
+        told = [s.parts.least or s.memory for s in self.held.values() if is_current(s, spec)]
+        return max(told, default=0)
+
     def is_at_rest(self, spec: ModelSpec) -> bool:
         """True if all existing replicas are ready and current, with nothing under way or wrong."""
         if self.pending or self.failures or self.pushes:

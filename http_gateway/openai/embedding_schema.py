@@ -38,6 +38,8 @@ class EmbeddingRequest(BaseModel):
         Annotated[Literal["float", "base64"], bounded(RequestRoute.EMBEDDINGS, "encoding_format")]
         | None
     ) = None
+    # Seconds, waiting included
+    timeout: Annotated[float, ranged(RequestRoute.EMBEDDINGS, "timeout")] | None = None
     dimensions: Annotated[int, ranged(RequestRoute.EMBEDDINGS, "dimensions")] | None = None
 
     def check(self) -> None:

@@ -38,7 +38,7 @@ class EmbeddingRoutes:
         body.check()
         backend = self._backend
         model_id = await backend.catalog.resolve(body.model)
-        limit_s = backend.config.request_timeout_s
+        limit_s = backend.limit_s(request, body.timeout)
         work = backend.client.embed_counted(model_id, body.inputs(), limit_s)
         embedded = await backend.run(request, work)
         body.check_dimensions(len(embedded.vectors[0]))

@@ -51,6 +51,7 @@ class Job:
     requests: tuple[GenerateRequest, ...]  # n per prompt, prompt-major
     n: int
     include_usage: bool
+    limit_s: float
     events: Callable[[Head, int, bool], ChatEvents | CompletionEvents]
     body: Callable[[Head, Sequence[Transcript], dict[str, int]], bytes]
 
@@ -98,6 +99,7 @@ class OpenAiRoutes:
             ),
             n=body.choices,
             include_usage=body.include_usage,
+            limit_s=self._backend.limit_s(request, body.timeout),
             events=ChatEvents,
             body=reply.chat_body,
         )
@@ -118,6 +120,7 @@ class OpenAiRoutes:
             ),
             n=body.choices,
             include_usage=body.include_usage,
+            limit_s=self._backend.limit_s(request, body.timeout),
             events=CompletionEvents,
             body=reply.completion_body,
         )
@@ -159,10 +162,8 @@ class OpenAiRoutes:
         )
 
     def _feeds(self, job: Job) -> list[Feed[TokenChunk]]:
-        timeout_s = self._backend.config.request_timeout_s
-        return [
-            partial(self._backend.client.generate_to, r, timeout_s=timeout_s) for r in job.requests
-        ]
+        ask = self._backend.client.generate_to
+        return [partial(ask, each, timeout_s=job.limit_s) for each in job.requests]
 
     def _first_token(self, request: Request) -> Callable[[], None]:
         histogram = self._metrics.first_token_seconds.labels(route_name(request.scope))

@@ -153,6 +153,8 @@ class _OpenAiRequest(_Honoured):
         ]
         | None
     ) = None
+    # Seconds, waiting included
+    timeout: Annotated[float, ranged(RequestRoute.CHAT, "timeout")] | None = None
 
     @property
     def choices(self) -> int:

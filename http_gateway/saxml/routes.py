@@ -124,7 +124,7 @@ async def samples(
 ) -> list[list[str | float]]:
     """Generate: return [[text, score], ...]; cancelled when the client disconnects."""
     model_id = await backend.catalog.require(str(ModelId.parse(model)))
-    limit_s = backend.config.request_timeout_s
+    limit_s = backend.limit_s(request)
     work = backend.client.saxml_generate(model_id, query, extra_inputs, limit_s)
     return [[text, score] for text, score in await backend.run(request, work)]
 

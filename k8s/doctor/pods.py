@@ -13,6 +13,7 @@ _ABOUT = "pods"
 _MEANINGS = {
     1: "it failed: the last line of its log says why",
     2: "it rejected its flags or its environment: the last line of its log says which",
+    70: "a step of its device hung, and its replica restarts; its log has the stacks",
     75: "its replica lost a host and restarts as a whole; the log of host 0 names the host",
     134: "it was aborted, usually by the TPU runtime; its log has the trace",
     137: "it was killed: out of memory, or it did not stop in time",
@@ -65,8 +66,8 @@ def _story(status: Object) -> Iterator[_Trouble]:
         told = text(status, "state", "waiting", "message")
         yield PROBLEM, f"{waiting}: {told}", "describe pod {pod}"
     elif text(status, "state", "terminated", "exitCode") not in ("", "0"):
-        # A replica exits with 75 to be restarted.
-        lost = number(ended, "exitCode") in (75, 143)
+        # A replica exits with 70 or 75 to be restarted.
+        lost = number(ended, "exitCode") in (70, 75, 143)
         yield WARNING if lost else PROBLEM, why, "logs {pod} --tail=50"
     elif restarts:
         yield WARNING, f"was restarted: {why}", "logs {pod} --previous --tail=50"

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from k8s.render.bucket import StorageBucket
 from k8s.render.image import ImageSource
@@ -43,7 +44,7 @@ class Order:
     images: ImageSource = ImageSource()
     service_account_email: str | None = None
     slots: int | None = None
-    max_context: int | None = None
+    max_context: int | Literal["auto"] | None = None
     flex_start: bool = False
     spot: bool = False
     is_reserved: bool = False  # servers take this model only
@@ -60,7 +61,9 @@ class Order:
         for key, value in self.overrides.items():
             _check_text(key, "--set")
             _check_text(value, f"--set {key}")
-        _check_counts({"slots": self.slots, "max-context": self.max_context})
+        _check_counts({"slots": self.slots})
+        if self.max_context != "auto":
+            _check_counts({"max-context": self.max_context})
         _check_email(self.service_account_email)
         self._check_capacity()
         self._check_model_id()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from model_server.disaggregation.transfers import Transfers
-from model_server.engine.types import EngineLimits, HeldRunner, PendingStep, Row, Step
+from model_server.engine.types import EngineLimits, HeldRunner, PendingStep, Row, SlotMask, Step
 
 
 class MovableRunner(HeldRunner, Protocol):
@@ -92,6 +92,9 @@ class HandoffRunner:
             if not wanted:  # cancelled meanwhile: the offer just made must be dropped here
                 self._transfers.drop(key)
         return pending
+
+    def choose(self, masks: Sequence[SlotMask]) -> None:
+        self._runner.choose(masks)
 
     def close(self) -> None:
         self._runner.close()

@@ -10,7 +10,7 @@ from model_server.disaggregation.kv_transfers import KvTransfers
 from model_server.disaggregation.page_copies import PageCopies
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.runner import ModelRunner
-from model_server.engine.types import EngineLimits, PendingStep, Step
+from model_server.engine.types import EngineLimits, PendingStep, SlotMask, Step
 from sax.types import Progress
 
 
@@ -69,6 +69,9 @@ class KvRunner:
 
     def write_adapter(self, key: str, place: int) -> None:
         self._runner.write_adapter(key, place)
+
+    def choose(self, masks: Sequence[SlotMask]) -> None:
+        self._runner.choose(masks)
 
     def import_pages(self, key: int, pages: Sequence[int], slot: int, token: int) -> None:
         held, blocks = self._runner, self.transfers.take(key)

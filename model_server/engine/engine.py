@@ -1,7 +1,8 @@
 """The engine: one thread that keeps one step in flight while it launches the next.
 
 The public entry point of this package. Each iteration takes in new requests, launches step n + 1,
-reads and commits step n, and delivers the results of step n:
+reads and commits step n, and delivers the results of step n. Where guides restrict the tokens of
+step n + 1, it makes their masks then, while the device runs the forward pass of step n + 1:
 
     engine = Engine(runner, deliver)
     sequence = engine.submit(EngineRequest(prompt=(1, 2, 3), max_tokens=2, stop_ids=frozenset(),
@@ -24,12 +25,16 @@ from typing import NoReturn
 
 from model_server.engine.scheduler import Scheduler
 from model_server.engine.sequence import EngineRequest, Finish, Sequence, SequenceUpdate
+from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.timing.watchdog import OnHang, Watchdog, limit_s
 from model_server.engine.types import PendingStep, RowResult, Runner, Step
 from sax.errors import Internal, QueueFull, ReplicaLost, SaxError, ShuttingDown
 
 __all__ = ["Engine", "EngineStats", "Finish", "EngineRequest", "SequenceUpdate"]
 
 log = logging.getLogger(__name__)
+
+STEP_LIMIT_S = 30.0
 
 Deliver = Callable[[list[SequenceUpdate]], None]
 Announce = Callable[[int], None]
@@ -62,11 +67,23 @@ class Engine:
     that `deliver` posts to.
     """
 
-    def __init__(self, runner: Runner, deliver: Deliver) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        deliver: Deliver,
+        times: StepTimes | None = None,
+        step_limit_s: float = STEP_LIMIT_S,
+        on_hang: OnHang | None = None,
+    ) -> None:
+        """times: of the runner's steps, for the pace of prompts. on_hang: called on a thread of its
+        own if a step does not finish within the limit (longer on a slow host); None: never."""
         self._runner = runner
         self._limits = runner.limits
         self._deliver = deliver
-        self._scheduler = Scheduler(self._limits)
+        self._scheduler = Scheduler(self._limits, times)
+        self._watchdog: Watchdog | None = None
+        if on_hang is not None:
+            self._watchdog = Watchdog(limit_s(step_limit_s, times), times, on_hang)
         self._changed = threading.Condition()  # guards all below
         self._inbox: deque[Sequence | int] = deque()  # to add; ids to cancel
         self._arriving: Counter[str] = Counter()  # sequences in the inbox, by account
@@ -135,6 +152,10 @@ class Engine:
             if not self._ended:
                 self._inbox.append(sequence)
                 self._changed.notify_all()
+
+    def has_slot(self, sequence: int) -> bool:
+        """Return False while a sequence waits, and once it has ended; accurate within one step."""
+        return self._scheduler.has_slot(sequence)
 
     def drain(self, timeout_s: float) -> bool:
         """Refuse new requests and wait for live ones; return False on timeout."""
@@ -231,6 +252,9 @@ class Engine:
         except BaseException as failure:  # no caller may wait for a dead thread
             log.exception("the engine stopped")
             self._fail(failure)
+        self._expect(None)
+        if self._watchdog is not None:
+            self._watchdog.close()
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -241,13 +265,27 @@ class Engine:
             self._take_inbox(may_rest=in_flight is None)
             began_s = time.monotonic()
             step = self._scheduler.schedule()
+            self._expect(in_flight[0] if in_flight else step)
             launched = (step, self._runner.launch(step)) if step else None
             if in_flight:
                 self._outbox += self._scheduler.commit(in_flight[0], in_flight[1].result())
+            self._expect(None)
+            if step and step.guided:
+                self._choose(step)
             self._flush()
             assert launched or in_flight or not self._scheduler.live, "live, but nothing to do"
             in_flight = launched
             self._busy_s += time.monotonic() - began_s
+
+    def _choose(self, step: Step) -> None:
+        """Make the masks of a launched step; the device runs its forward pass meanwhile."""
+        masks, failed = self._scheduler.masks(step)
+        self._runner.choose(masks)
+        self._outbox += failed
+
+    def _expect(self, step: Step | None) -> None:
+        if self._watchdog is not None:
+            self._watchdog.expect(step)
 
     def _take_inbox(self, *, may_rest: bool) -> None:
         """Add and cancel what arrived; sleep until something arrives if there is nothing else to

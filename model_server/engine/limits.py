@@ -13,6 +13,8 @@ def check_limits(limits: EngineLimits) -> None:
         raise ValueError(f"max_context must hold a prompt and an answer: {limits.max_context}")
     if limits.max_prefill_blocks is not None and limits.max_prefill_blocks < 1:
         raise ValueError(f"max_prefill_blocks must be positive: {limits.max_prefill_blocks}")
+    if limits.max_mixed_blocks is not None and limits.max_mixed_blocks < 1:
+        raise ValueError(f"max_mixed_blocks must be positive: {limits.max_mixed_blocks}")
     least = limits.slots - 1 + limits.prefill_block
     if limits.token_budget < least:
         raise ValueError(

@@ -6,7 +6,6 @@ Every program is compiled before the first step; a compiled call cannot compile 
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any, Protocol
@@ -16,14 +15,24 @@ import numpy as np
 
 from model_server.engine.buckets import Bucket, choose
 from model_server.engine.compiling import COMPILED_HERE, Programs, compiled_in_turn
+from model_server.engine.freeing import drop, free
 from model_server.engine.slot_state import SlotState
-from model_server.engine.slot_write import pack
-from model_server.engine.step_arrays import ColumnLayout, StepArrays, row_counts
-from model_server.engine.step_program import Computed, Outputs, StepProgram
+from model_server.engine.slot_write import pack, pack_masks
+from model_server.engine.step_arrays import ColumnLayout, StepArrays
+from model_server.engine.step_program import (
+    ADAPTER,
+    WRITE,
+    Computed,
+    Outputs,
+    StepProgram,
+    choice_name,
+    masks_name,
+)
 from model_server.engine.types import (
     PendingStep,
     RowResult,
     Sampling,
+    SlotMask,
     SlotSampling,
     Step,
     StepResult,
@@ -33,23 +42,7 @@ from model_server.kernels.pages import LayerPages
 from model_server.models.weights.quantized import as_bytes
 from sax.types import Progress
 
-
-def free(arrays: list[jax.Array]) -> None:
-    """Empty the list and free the memory, even of arrays that others still reference."""
-    held = [weakref.ref(array) for array in arrays]
-    arrays.clear()
-    for each in held:
-        if (array := each()) is not None and not array.is_deleted():
-            array.delete()
-
-
-WRITE = "write a slot"  # the name of a program beside those of the buckets
 _NO_EDITS = Sampling(temperature=0.0, top_k=0, top_p=1.0, seed=0)
-
-
-def choice_name(rows: int) -> str:
-    """Name the program that chooses tokens from this many rows of logits."""
-    return f"choice of {rows} tokens"
 
 
 def _zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
@@ -60,15 +53,21 @@ class Launched:
     """A launched step; `result` waits for the device."""
 
     def __init__(
-        self, step: Step, outputs: Outputs, ranges: list[tuple[int, int]], tops: list[int]
-    ):
+        self,
+        step: Step,
+        ranges: list[tuple[int, int]],
+        tops: list[int],
+        outputs: Outputs | None = None,
+    ) -> None:
+        """outputs: None until the tokens are chosen."""
         self._step = step
-        self._outputs = outputs
+        self.outputs = outputs
         self._ranges = ranges
         self._tops = tops
 
     def result(self) -> StepResult:
-        numbers = np.asarray(self._outputs.numbers)
+        assert self.outputs is not None, "its tokens were not chosen"
+        numbers = np.asarray(self.outputs.numbers)
         tokens = numbers[0].tolist()
         logprobs = numbers[1].view(np.float32).tolist()
         rows = []
@@ -76,32 +75,27 @@ class Launched:
             if row.targets:
                 rows.append(RowResult(target_logprobs=tuple(logprobs[first:end])))
             elif row.yields:
-                top = self._top(first, tops) if tops else ()
+                top = _top(self.outputs, first, tops) if tops else ()
                 rows.append(RowResult(token=tokens[first], logprob=logprobs[first], top=top))
             else:
                 rows.append(RowResult())
         return StepResult(self._step.number, tuple(rows))
 
-    def _top(self, row: int, count: int) -> tuple[tuple[int, float], ...]:
-        tokens = np.asarray(self._outputs.top_tokens)[row, :count].tolist()
-        logprobs = np.asarray(self._outputs.top_logprobs)[row, :count].tolist()
-        return tuple(zip(tokens, logprobs, strict=True))
+
+def _top(outputs: Outputs, row: int, count: int) -> tuple[tuple[int, float], ...]:
+    tokens = np.asarray(outputs.top_tokens)[row, :count].tolist()
+    logprobs = np.asarray(outputs.top_logprobs)[row, :count].tolist()
+    return tuple(zip(tokens, logprobs, strict=True))
 
 
-class WeightChanges(Protocol):
-    """Changes of a model's weights between steps: adapters that come into memory."""
-
-    def compile(self, programs: Programs) -> None: ...
+class AdapterFiles(Protocol):
+    """Adapters that were read from their files and not written yet. Thread-safe."""
 
     def read(self, key: str, path: str) -> None: ...
 
     def forget(self, key: str) -> None: ...
 
-    def warmed(self, leaves: Sequence[jax.Array]) -> tuple[jax.Array, ...]: ...
-
-    def written(
-        self, leaves: Sequence[jax.Array], key: str, place: int
-    ) -> tuple[jax.Array, ...]: ...
+    def take(self, key: str) -> Sequence[jax.Array]: ...
 
 
 class ModelRunner:
@@ -113,7 +107,7 @@ class ModelRunner:
         leaves: Sequence[jax.Array],
         pages: Sequence[LayerPages],
         buckets: Sequence[Bucket],
-        adapters: WeightChanges | None = None,
+        adapters: AdapterFiles | None = None,
     ) -> None:
         self.program = program
         self.limits = limits = program.limits
@@ -127,9 +121,9 @@ class ModelRunner:
         self._arrays = StepArrays(limits)
         self._tops = [0] * limits.slots
         self.layouts = {bucket: ColumnLayout(bucket, limits) for bucket in self._buckets}
-        self._compiled: dict[Bucket | int, Any] = {}  # int: the choice from so many rows
-        self._write: Any = None
         self.adapters = adapters  # None: the model has no room for any
+        self._compiled: dict[str, Any] = {}  # by name
+        self._unchosen: tuple[Launched, Computed] | None = None  # a step that waits for masks
         self.closed = False
 
     @property
@@ -141,22 +135,15 @@ class ModelRunner:
     ) -> None:
         """Compile every program. Nothing runs yet: `warm` does that."""
 
-        def program_of(shape: Bucket | int) -> Any:
-            if isinstance(shape, int):
-                return programs.compiled(choice_name(shape), lambda: program.lower_choose(shape))
-            return programs.compiled(str(shape), lambda: program.lower(shape))
-
-        program, shapes = self.program, list[Bucket | int](self._buckets)
-        if self.state is not None:
-            self._write = programs.compiled(WRITE, program.lower_write)
-            shapes += row_counts(self._buckets, self.limits)
-        if self.adapters is not None:
-            self.adapters.compile(programs)
-        report(Progress("compiling bucket", 0, len(shapes)))
-        with closing(compiled_in_turn(shapes, program_of)) as made:
-            for done, (shape, compiled) in enumerate(made, 1):
-                self._compiled[shape] = compiled
-                report(Progress("compiling bucket", done, len(shapes)))
+        lowers = self.program.programs(self._buckets)
+        report(Progress("compiling bucket", 0, len(lowers)))
+        names = list(lowers)
+        with closing(
+            compiled_in_turn(names, lambda name: programs.compiled(name, lowers[name]))
+        ) as made:
+            for done, (name, program) in enumerate(made, 1):
+                self._compiled[name] = program
+                report(Progress("compiling bucket", done, len(lowers)))
 
     @property
     def warmups(self) -> int:
@@ -167,11 +154,13 @@ class ModelRunner:
         vector, _ = self._arrays.pack(Step(0, ()), self.layouts[bucket])
         self.warm_write()
         self.warm_adapters()
-        jax.block_until_ready(self.choose(self.forward(bucket, vector)))
+        made = self.forward(bucket, vector)
+        self.write_masks((), self.layouts[bucket].logit_rows)
+        jax.block_until_ready(self.chosen(made))
 
     def warm_write(self) -> None:
         """Write the scratch slot, if this runner chooses tokens."""
-        if self._write is not None:
+        if self.state is not None:
             self.write([self._packed(SlotSampling(self.limits.slots, _NO_EDITS))])
 
     def launch(self, step: Step) -> PendingStep:
@@ -180,9 +169,19 @@ class ModelRunner:
         bucket = self.bucket(step)
         vector, ranges = self._arrays.pack(step, self.layouts[bucket])
         self.write(self.packed_writes(step))
-        outputs = self.choose(self.forward(bucket, vector))
-        tops = [self._tops[row.slot] for row in step.rows]
-        return Launched(step, outputs, ranges, tops)
+        made = self.forward(bucket, vector)
+        launched = Launched(step, ranges, [self._tops[row.slot] for row in step.rows])
+        if step.guided:
+            self._unchosen = launched, made
+        else:
+            launched.outputs = self.chosen(made)
+        return launched
+
+    def choose(self, masks: Sequence[SlotMask]) -> None:
+        assert self._unchosen is not None, "the last step was not guided"
+        (launched, made), self._unchosen = self._unchosen, None
+        self.write_masks(masks, made.logits.shape[0])
+        launched.outputs = self.chosen(made)
 
     def bucket(self, step: Step) -> Bucket:
         decodes = sum(row.is_decode for row in step.rows)
@@ -201,7 +200,13 @@ class ModelRunner:
         """Write the edits of slots, before the step in which their sequences begin."""
         for vector in vectors:
             with self._held:
-                self.state = self._write(self.state, vector)
+                self.state = self._compiled[WRITE](self.state, vector)
+
+    def write_masks(self, masks: Sequence[SlotMask], rows: int) -> None:
+        """Write the masks of a step with this many logit rows."""
+        vector = pack_masks(masks, rows, self.limits.slots, self.program.vocab)
+        with self._held:
+            self.state = self._compiled[masks_name(rows)](self.state, vector)
 
     def forward(self, bucket: Bucket, vector: np.ndarray, hidden: np.ndarray | None = None) -> Any:
         """Run the forward pass; returns `Computed`, or hidden states f32[T, D] for the next stage.
@@ -214,21 +219,21 @@ class ModelRunner:
             if self.program.stage is None:
                 assert self.state is not None
                 given = (self.state.last_tokens,)
-            call = self._compiled[bucket]
+            call = self._compiled[str(bucket)]
             made, self.pages = call(self._leaves, self.pages, vector, *given)
         return made
 
-    def choose(self, computed: Computed) -> Outputs:
+    def chosen(self, computed: Computed) -> Outputs:
         """Choose a token for each row of logits; the next forward pass takes it from the device."""
         with self._held:
-            call = self._compiled[computed.logits.shape[0]]
+            call = self._compiled[choice_name(computed.logits.shape[0])]
             outputs, self.state = call(computed, self.state)
         return outputs
 
     def warm_adapters(self) -> None:
+        """Write zeros into the first place, if there is room for adapters."""
         if self.adapters is not None:
-            with self._held:
-                self._leaves = self.adapters.warmed(self._leaves)
+            self._put([_zeros(shape) for shape in self.program.adapter_shapes], 1)
 
     def read_adapter(self, key: str, path: str) -> None:
         """Read an adapter for a later `write_adapter`, in any thread. Raises CheckpointError."""
@@ -240,11 +245,21 @@ class ModelRunner:
 
     def write_adapter(self, key: str, place: int) -> None:
         """Put an adapter that was read into its place, from 1 on; later steps see it there."""
+        self._put(self._with_room.take(key), place)
+
+    def _put(self, given: Sequence[jax.Array], place: int) -> None:
+        """Replace the factors in a place, in the order of `StepProgram.factors`; donates them."""
+        factors = self.program.factors
         with self._held:
-            self._leaves = self._with_room.written(self._leaves, key, place)
+            held = list(self._leaves)
+            old = tuple(held[index] for index in factors)
+            made = self._compiled[ADAPTER](old, tuple(given), np.int32(place - 1))
+            for index, array in zip(factors, made, strict=True):
+                held[index] = array
+            self._leaves = tuple(held)
 
     @property
-    def _with_room(self) -> WeightChanges:
+    def _with_room(self) -> AdapterFiles:
         assert self.adapters is not None, "the loader checks for room"
         return self.adapters
 
@@ -255,4 +270,4 @@ class ModelRunner:
             arrays: list[jax.Array] = jax.tree.leaves((self._leaves, self.pages, self.state))
             self._leaves, self.pages = (), ()
             free(arrays)
-            self._compiled.clear()
+            drop(self._compiled)

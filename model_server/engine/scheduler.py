@@ -1,7 +1,8 @@
 """Decides what each step computes, and applies its results. Pure: no clock, thread or device.
 
 Every step is one flat batch: first one token for every running sequence, so that a long prompt
-never stalls a stream, then prefill chunks within what is left of the token budget.
+never stalls a stream, then prefill chunks within what is left of the token budget, and within what
+`Pace` allows beside decodes.
 
 `Accounts` decides whose turn it is: slots are shared among accounts, an account's slots go by
 priority, then by age. The sequences of one account with one priority are admitted, and their
@@ -41,16 +42,20 @@ from model_server.engine.limits import check_limits
 from model_server.engine.pages import PagePool
 from model_server.engine.prefill import chunk_length, pages_lacking, pages_to_begin
 from model_server.engine.sequence import Finish, Sequence, SequenceUpdate
+from model_server.engine.timing.pace import Pace
+from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import (
     EngineLimits,
     PageGrant,
     Row,
     RowResult,
     Sampling,
+    SlotMask,
     SlotSampling,
     Step,
     StepResult,
 )
+from sax.errors import SaxError
 
 _PATIENCE = 1  # steps that the next in line waits for a slot to come free before it gets one
 
@@ -58,22 +63,24 @@ _PATIENCE = 1  # steps that the next in line waits for a slot to come free befor
 class _Draft:
     """A step under construction."""
 
-    __slots__ = ("blocks", "grants", "logit_rows", "rows", "samplings")
+    __slots__ = ("blocks", "grants", "guided", "logit_rows", "rows", "samplings")
 
     def __init__(self, limits: EngineLimits) -> None:
         self.rows: list[Row] = []
         self.grants: list[PageGrant] = []
         self.samplings: list[SlotSampling] = []
         self.logit_rows = limits.max_logit_rows  # still available
+        self.guided = False  # a row's token is chosen under a mask
         self.blocks = 0  # prefill blocks still available: what decodes leave of the budget
 
 
 class Scheduler:
     """Turns sequences into steps, and step results into updates."""
 
-    def __init__(self, limits: EngineLimits) -> None:
+    def __init__(self, limits: EngineLimits, times: StepTimes | None = None) -> None:
         check_limits(limits)
         self.limits = limits
+        self._pace = Pace(times, limits.max_mixed_blocks)
         self.steps = 0  # scheduled
         self.prefill_tokens = 0  # computed, including recomputed ones
         self.decode_tokens = 0  # computed, including surplus ones
@@ -114,6 +121,10 @@ class Scheduler:
         """Accounts with live sequences."""
         return len(self._accounts)
 
+    def has_slot(self, id: int) -> bool:
+        sequence = self._live.get(id)
+        return sequence is not None and sequence.slot >= 0
+
     def live_of(self, account: str) -> int:
         return self._accounts.live(account)
 
@@ -144,11 +155,36 @@ class Scheduler:
             self._admit_computed(draft)
         self._decode(draft)
         if accounts.unfinished or accounts.waiting:
+            self._keep_pace(draft)
             self._prefill(draft)
         if not draft.rows:
             return None
         self.steps += 1
-        return Step(self.steps, tuple(draft.rows), tuple(draft.grants), tuple(draft.samplings))
+        return Step(
+            self.steps,
+            tuple(draft.rows),
+            tuple(draft.grants),
+            tuple(draft.samplings),
+            draft.guided,
+        )
+
+    def masks(self, step: Step) -> tuple[list[SlotMask], list[SequenceUpdate]]:
+        """Return the masks of a guided step, and the ends of sequences that no token can go on.
+
+        All steps before it must have been committed.
+        """
+        masks: list[SlotMask] = []
+        failed: list[SequenceUpdate] = []
+        for row in step.rows:
+            sequence = self._live.get(row.sequence)
+            if sequence is None or sequence.guide is None or not row.yields:
+                continue
+            try:
+                masks.append(SlotMask(row.slot, sequence.guide.mask()))
+            except SaxError as error:
+                self.cancel(sequence.id)
+                failed.append(SequenceUpdate(sequence.id, RowResult(), error=error))
+        return masks, failed
 
     def commit(self, step: Step, result: StepResult) -> list[SequenceUpdate]:
         """Apply the results of a step. Steps must be committed in the order they were scheduled."""
@@ -217,12 +253,19 @@ class Scheduler:
             rows.append(row)
             sequence.launched = start + 1
             sequence.in_flight += 1
+            if sequence.guide is not None:
+                draft.guided = True
         limits = self.limits
         draft.logit_rows -= len(rows)
         draft.blocks = (limits.token_budget - len(rows)) // limits.prefill_block
         if limits.max_prefill_blocks is not None:
             draft.blocks = min(draft.blocks, limits.max_prefill_blocks)
         self.decode_tokens += len(rows)
+
+    def _keep_pace(self, draft: _Draft) -> None:
+        blocks = self._pace.blocks(len(draft.rows))
+        if blocks is not None:
+            draft.blocks = min(draft.blocks, blocks)
 
     def _make_room(self) -> None:
         """Preempt until every sequence that decodes into a new page can have one."""
@@ -344,6 +387,8 @@ class Scheduler:
         draft.logit_rows -= yields + len(targets)
         sequence.launched = end
         sequence.in_flight += yields
+        if yields and sequence.guide is not None:
+            draft.guided = True
         sequence.scores_launched += len(targets)
         self.prefill_tokens += len(tokens)
         if end == sequence.goal:

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from model_server.engine.slot_write import check_biases
-from model_server.engine.types import EngineLimits, RowResult, Sampling
+from model_server.engine.types import EngineLimits, Grammar, RowResult, Sampling
 from sax.errors import InvalidRequest, PromptTooLong, SaxError
 
 Finish = Literal["stop", "length", "score", "cancelled"]
@@ -20,6 +20,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling
     max_tokens: int  # the context may end the answer earlier
     stop_ids: frozenset[int]
+    grammar: Grammar | None = None  # what the answer must keep to; `sampling` is guided then
     score_from: int | None = None  # score prompt[score_from:] and generate nothing
     account: str = ""  # who asks: slots are shared among accounts
     member: str = ""  # a user of that account, by its own word: divides what the account gets
@@ -54,6 +55,7 @@ class Sequence:
         "end",
         "finish_at",
         "goal",
+        "guide",
         "id",
         "in_flight",
         "launched",
@@ -88,6 +90,9 @@ class Sequence:
         self.computed = engine_request.computed  # False once it has a slot
         self.sampling = engine_request.sampling
         self.stop_ids = engine_request.stop_ids
+        self.guide = None
+        if (grammar := engine_request.grammar) is not None:
+            self.guide = grammar.begin(engine_request.answer, engine_request.sampling.allowed)
         self.score_from = engine_request.score_from
         self.finish_at = min(prompt + engine_request.max_tokens, context)  # tokens, at most
         if self.score_from is not None:
@@ -129,6 +134,10 @@ class Sequence:
         self.tokens.append(token)
         if token in self.stop_ids:
             return "stop"
+        if self.guide is not None:
+            self.guide.accept(token)
+            if self.guide.finished:
+                return "stop"
         return "length" if len(self.tokens) == self.finish_at else None
 
 

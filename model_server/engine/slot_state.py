@@ -15,8 +15,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from model_server.engine.slot_write import MOST_BIASES, WriteLayout
-from model_server.engine.types import ALLOWED, BIASES, COUNTS, EngineLimits
+from model_server.engine.slot_write import (
+    BAD_WORD_TOKENS,
+    MOST_BAD_WORDS,
+    MOST_BIASES,
+    WriteLayout,
+)
+from model_server.engine.types import ALLOWED, BAD_WORDS, BIASES, COUNTS, EngineLimits
 
 Parts = dict[str, tuple[int, tuple[int, ...]]]
 
@@ -33,6 +38,8 @@ class SlotState(NamedTuple):
     bias_values: jax.Array  # f32[B + 1, E], added to the token's logit
     bias_until: jax.Array  # i32[B + 1, E]: holds for tokens at positions before this one
     allowed: jax.Array  # u32[B + 1, ceil(V / 32)]: a bit per token that may be chosen
+    bad_words: jax.Array  # i32[B + 1, W, L]: -1 on the left: any token; V at the end: none
+    recent: jax.Array  # i32[B + 1, L - 1]: last tokens of the answer, the newest last; -1: none
 
 
 class RowEdits(NamedTuple):
@@ -55,6 +62,8 @@ def state_shapes(limits: EngineLimits, vocab: int, sharding: jax.sharding.Shardi
         "bias_values": (jnp.float32, MOST_BIASES),
         "bias_until": (jnp.int32, MOST_BIASES),
         "allowed": (jnp.uint32, -(-vocab // 32)),
+        "bad_words": (jnp.int32, MOST_BAD_WORDS, BAD_WORD_TOKENS),
+        "recent": (jnp.int32, BAD_WORD_TOKENS - 1),
     }
     made: dict[str, Any] = {
         name: jax.ShapeDtypeStruct((limits.slots + 1, *sizes), dtype, sharding=sharding)
@@ -65,7 +74,8 @@ def state_shapes(limits: EngineLimits, vocab: int, sharding: jax.sharding.Shardi
 
 def state_bytes(slots: int, vocab: int) -> int:
     """Bytes of the state on each device."""
-    return (slots + 1) * (4 + 2 * vocab + 12 * MOST_BIASES + 4 * -(-vocab // 32))
+    words = 4 * (MOST_BAD_WORDS * BAD_WORD_TOKENS + BAD_WORD_TOKENS - 1)
+    return (slots + 1) * (4 + 2 * vocab + 12 * MOST_BIASES + 4 * -(-vocab // 32) + words)
 
 
 def unpack(parts: Parts, vector: jax.Array) -> dict[str, jax.Array]:
@@ -93,9 +103,20 @@ def write_slot(state: SlotState, vector: jax.Array, context: int) -> SlotState:
         "bias_values": lax.bitcast_convert_type(parts["bias_values"], jnp.float32),
         "bias_until": parts["bias_until"],
         "allowed": lax.bitcast_convert_type(parts["allowed"], jnp.uint32),
+        "bad_words": parts["bad_words"].reshape(MOST_BAD_WORDS, BAD_WORD_TOKENS),
+        "recent": parts["recent"],
     }
     held = state._asdict()
     return state._replace(**{name: held[name].at[slot].set(row) for name, row in new.items()})
+
+
+def write_masks(state: SlotState, masks: jax.Array) -> SlotState:
+    """Replace the allowed tokens of slots; each row i32[1 + ceil(V / 32)] is a slot and its words.
+
+    Rows that are not used name the scratch slot.
+    """
+    words = lax.bitcast_convert_type(masks[:, 1:], jnp.uint32)
+    return state._replace(allowed=state.allowed.at[masks[:, 0]].set(words))
 
 
 def note_tokens(state: SlotState, rows: RowEdits, tokens: jax.Array) -> SlotState:
@@ -106,7 +127,22 @@ def note_tokens(state: SlotState, rows: RowEdits, tokens: jax.Array) -> SlotStat
     return state._replace(
         last_tokens=state.last_tokens.at[rows.slot].set(tokens, mode="promise_in_bounds"),
         counts=state.counts.at[rows.slot, tokens].add(step, mode="promise_in_bounds"),
+        recent=_followed(state.recent, rows, tokens),
     )
+
+
+def _followed(recent: jax.Array, rows: RowEdits, tokens: jax.Array) -> jax.Array:
+    """Return the last tokens of each slot's answer, one further where bad words are looked for."""
+    on = (rows.edits & BAD_WORDS) > 0
+
+    def follow(recent: jax.Array) -> jax.Array:
+        held = recent.at[rows.slot].get(mode="promise_in_bounds")
+        moved = jnp.concatenate([held[:, 1:], tokens[:, None]], axis=1)
+        return recent.at[rows.slot].set(
+            jnp.where(on[:, None], moved, held), mode="promise_in_bounds"
+        )
+
+    return lax.cond(jnp.any(on), follow, lambda recent: recent, recent)
 
 
 def edit_logits(logits: jax.Array, state: SlotState, rows: RowEdits) -> jax.Array:
@@ -146,5 +182,20 @@ def _restricted(logits: jax.Array, state: SlotState, rows: RowEdits, on: jax.Arr
     return jnp.where((bits > 0) | ~on[:, None], logits, -jnp.inf)
 
 
+def _barred(logits: jax.Array, state: SlotState, rows: RowEdits, on: jax.Array) -> jax.Array:
+    """Forbid the last token of every bad word whose others are the answer's last tokens."""
+    words = state.bad_words.at[rows.slot].get(mode="promise_in_bounds")  # i32[R, W, L]
+    recent = state.recent.at[rows.slot].get(mode="promise_in_bounds")  # i32[R, L - 1]
+    before, last = words[:, :, :-1], words[:, :, -1]
+    met = on[:, None] & ((before < 0) | (before == recent[:, None, :])).all(-1)
+    row = lax.broadcasted_iota(jnp.int32, last.shape, 0)
+    return logits.at[row, jnp.where(met, last, logits.shape[1])].set(-jnp.inf, mode="drop")
+
+
 Edit = Callable[[jax.Array, SlotState, RowEdits, jax.Array], jax.Array]
-_EDITS: dict[int, Edit] = {COUNTS: _penalised, BIASES: _biased, ALLOWED: _restricted}
+_EDITS: dict[int, Edit] = {
+    COUNTS: _penalised,
+    BIASES: _biased,
+    ALLOWED: _restricted,
+    BAD_WORDS: _barred,
+}

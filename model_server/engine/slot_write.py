@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from model_server.engine.types import EngineLimits, Sampling, SlotSampling
+from model_server.engine.types import EngineLimits, Sampling, SlotMask, SlotSampling
 from sax.errors import InvalidRequest
 
 MOST_BIASES = 512  # of one request: logit_bias, and the ends that min_tokens holds back
+MOST_BAD_WORDS = 128  # of one request: 64 texts, each with and without a space
+BAD_WORD_TOKENS = 16  # of one bad word
 _ALWAYS = 2**31 - 1
 
 
@@ -33,6 +36,9 @@ class WriteLayout:
             "bias_values": MOST_BIASES,  # bits of f32
             "bias_until": MOST_BIASES,  # first position at which the bias no longer holds
             "allowed": -(-self.vocab // 32),  # a bit per token
+            # Rows of BAD_WORD_TOKENS, padded on the left with -1; last token V: no word
+            "bad_words": MOST_BAD_WORDS * BAD_WORD_TOKENS,
+            "recent": BAD_WORD_TOKENS - 1,  # last tokens of the answer, the newest last; -1: none
         }
         offset, parts = 0, {}
         for name, size in sizes.items():
@@ -69,7 +75,18 @@ def pack(change: SlotSampling, limits: EngineLimits, vocab: int) -> np.ndarray:
     views["tokens"][: len(change.tokens)] = change.tokens
     _pack_biases(change, views, vocab)
     views["allowed"][:] = _bits(change.sampling.allowed, vocab)
+    _pack_bad_words(change, views, vocab)
     return vector
+
+
+def pack_masks(masks: Sequence[SlotMask], rows: int, slots: int, vocab: int) -> np.ndarray:
+    """Return i32[rows, 1 + ceil(V / 32)]: slots with their masks, then the scratch slot."""
+    packed = np.zeros((rows, 1 + -(-vocab // 32)), np.int32)
+    packed[:, 0] = slots
+    for row, mask in zip(packed, masks, strict=False):
+        row[0] = mask.slot
+        row[1:] = np.frombuffer(mask.allowed, "<i4")
+    return packed
 
 
 def _pack_biases(change: SlotSampling, views: dict[str, np.ndarray], vocab: int) -> None:
@@ -83,6 +100,18 @@ def _pack_biases(change: SlotSampling, views: dict[str, np.ndarray], vocab: int)
     views["bias_tokens"][: len(biases)] = tokens
     views["bias_values"].view(np.float32)[: len(biases)] = values
     views["bias_until"][: len(biases)] = untils
+
+
+def _pack_bad_words(change: SlotSampling, views: dict[str, np.ndarray], vocab: int) -> None:
+    words = views["bad_words"].reshape(MOST_BAD_WORDS, BAD_WORD_TOKENS)
+    words.fill(-1)
+    words[:, -1] = vocab
+    for row, word in zip(words, change.sampling.bad_words, strict=False):
+        row[-len(word) :] = word
+    recent = change.tokens[change.prompt :][1 - BAD_WORD_TOKENS :]
+    views["recent"].fill(-1)
+    if recent:
+        views["recent"][-len(recent) :] = recent
 
 
 def _bits(allowed: tuple[int, ...] | None, vocab: int) -> np.ndarray:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -28,10 +29,11 @@ from model_server.engine.slot_state import (
     note_tokens,
     state_shapes,
     unpack,
+    write_masks,
     write_slot,
 )
 from model_server.engine.slot_write import WriteLayout
-from model_server.engine.step_arrays import ROW_COLUMNS, SAMPLING_COLUMNS, ColumnLayout
+from model_server.engine.step_arrays import ROW_COLUMNS, SAMPLING_COLUMNS, ColumnLayout, row_counts
 from model_server.engine.types import EngineLimits
 from model_server.kernels.paged import Kernel, KernelRefusal, PagedBatch
 from model_server.kernels.pages import LayerPages
@@ -53,6 +55,19 @@ def told_as_plan_error(of: str = "") -> Iterator[None]:
 
 
 _PLACES = ("pages", "offsets", "decode_tables", "decode_limits", "block_tables", "block_limits")
+
+
+ADAPTER = "write an adapter"
+WRITE = "write a slot"  # the name of a program beside those of the buckets
+
+
+def choice_name(rows: int) -> str:
+    """Name the program that chooses tokens from this many rows of logits."""
+    return f"choice of {rows} tokens"
+
+
+def masks_name(rows: int) -> str:
+    return f"masks of {rows} rows"
 
 
 class PagedModel(Protocol):
@@ -143,6 +158,20 @@ class StepProgram:
         with told_as_plan_error(str(bucket)):
             return jitted.lower(self.leaves, self.pages, vector, *self._given(layout))
 
+    def programs(self, buckets: Sequence[Bucket]) -> dict[str, Callable[[], jax.stages.Lowered]]:
+        """Return what traces each program of these buckets, by name."""
+        made: dict[str, Callable[[], jax.stages.Lowered]] = {
+            str(bucket): partial(self.lower, bucket) for bucket in buckets
+        }
+        if self.state is not None:
+            for rows in row_counts(buckets, self.limits):
+                made[choice_name(rows)] = partial(self.lower_choose, rows)
+                made[masks_name(rows)] = partial(self.lower_masks, rows)
+            made[WRITE] = self.lower_write
+        if self.factors:
+            made[ADAPTER] = self.lower_adapter
+        return made
+
     def lower_choose(self, rows: int) -> jax.stages.Lowered:
         """Trace the choice of tokens from this many rows of logits."""
         state, shape = self.state, (rows, self.vocab)
@@ -184,6 +213,15 @@ class StepProgram:
     def adapter_shapes(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         """Shapes and shardings of one adapter's factors."""
         return tuple(_of_one_place(self.leaves[index]) for index in self.factors)
+
+    def lower_masks(self, rows: int) -> jax.stages.Lowered:
+        """Trace the program that writes up to this many masks into their slots."""
+        write = jax.jit(
+            write_masks,
+            donate_argnums=0,
+            out_shardings=jax.tree.map(lambda array: array.sharding, self.state),
+        )
+        return write.lower(self.state, self._input((rows, 1 + -(-self.vocab // 32)), jnp.int32))
 
     def _input(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self.everywhere)

@@ -8,6 +8,7 @@ token on the device from `last_tokens[slot]`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -24,6 +25,7 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_logit_rows: int  # rows of one step that can yield a token or a score
     prefill_block: int = 1  # a prefill chunk takes up whole blocks of the budget
     max_prefill_blocks: int | None = None  # per step; None: as many as the budget holds
+    max_mixed_blocks: int | None = None  # of a step that also decodes; None: see Pace
     queue: int = 256  # waiting sequences before QueueFull
     # Longest sequence that the model rotates by its short factors (see `long_positions`); None: the
     # model has only one list.
@@ -38,7 +40,7 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # Bits of `Sampling.edits`.
-COUNTS, BIASES, ALLOWED = 1, 2, 4
+COUNTS, BIASES, ALLOWED, BAD_WORDS = 1, 2, 4, 8
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True):
@@ -58,14 +60,20 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     allowed: tuple[int, ...] | None = None  # None: every token
     min_tokens: int = 0  # of the answer, before one of `ends` may be chosen
     ends: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()  # tokens that must not follow each other
+    guided: bool = False  # a guide says before each token which ones may be chosen
 
     @property
     def edits(self) -> int:
-        """The parts of the slot's state that its rows apply: bits COUNTS, BIASES, ALLOWED."""
+        """The parts of the slot's state that its rows apply, one bit each."""
         penalties = self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1
         biases = self.logit_bias or (self.min_tokens and self.ends)
+        restricted = self.guided or self.allowed is not None
         return (
-            COUNTS * bool(penalties) + BIASES * bool(biases) + ALLOWED * (self.allowed is not None)
+            COUNTS * bool(penalties)
+            + BIASES * bool(biases)
+            + ALLOWED * restricted
+            + BAD_WORDS * bool(self.bad_words)
         )
 
 
@@ -120,6 +128,14 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     rows: tuple[Row, ...]
     grants: tuple[PageGrant, ...] = ()
     samplings: tuple[SlotSampling, ...] = ()
+    guided: bool = False  # tokens are chosen only when `Runner.choose` has brought the masks
+
+
+class SlotMask(msgspec.Struct, frozen=True, array_like=True):
+    """The tokens that may be chosen next in a slot."""
+
+    slot: int
+    allowed: bytes  # u32[ceil(V / 32)], little-endian: bit t % 32 of word t // 32 for token t
 
 
 class RowResult(msgspec.Struct, frozen=True):
@@ -136,6 +152,34 @@ class StepResult(msgspec.Struct, frozen=True):
 
     number: int
     rows: tuple[RowResult, ...]
+
+
+class Guide(Protocol):
+    """Follows one answer and says which tokens may come next. Called by the engine's thread."""
+
+    @property
+    def finished(self) -> bool:
+        """True if the answer is complete and nothing may follow."""
+        ...
+
+    def accept(self, token: int) -> None:
+        """Take in the answer's next token."""
+        ...
+
+    def mask(self) -> bytes:
+        """Return the tokens that may come next, as in `SlotMask`. Raises SaxError if none may."""
+        ...
+
+
+class Grammar(Protocol):
+    """A compiled constraint on answers; any number of sequences share it."""
+
+    def begin(self, answer: Sequence[int], allowed: tuple[int, ...] | None) -> Guide:
+        """Return the guide of an answer that begins with these tokens.
+
+        allowed: the only tokens that any part of it may have; None: all.
+        """
+        ...
 
 
 class PendingStep(Protocol):
@@ -156,6 +200,10 @@ class Runner(Protocol):
     def limits(self) -> EngineLimits: ...
 
     def launch(self, step: Step) -> PendingStep: ...
+
+    def choose(self, masks: Sequence[SlotMask]) -> None:
+        """Choose the tokens of the step launched last, which is guided; comes before the next."""
+        ...
 
     def close(self) -> None:
         """Free device memory. No step may be launched afterwards."""

@@ -14,6 +14,7 @@ from model_server.loading.memory_plan import FreeMemory
 from model_server.models.custom import CustomMethod, CustomModel, CustomProgram
 from model_server.models.overrides import apply_overrides
 from sax.errors import InvalidRequest, LoadFailed
+from sax.memory_parts import MemoryParts
 from sax.names import NO_CHECKPOINT
 from sax.types import ModelSpec, Progress
 
@@ -43,7 +44,8 @@ def load_custom(
         runner.close()
         raise
     batching = {name: _batching(method, config) for name, method in program.methods.items()}
-    return LoadedCustom(runner=runner, batching=batching, memory=memory)
+    parts = MemoryParts(weights=runner.bytes, workspace=runner.workspace)
+    return LoadedCustom(runner=runner, batching=batching, memory=memory, parts=parts)
 
 
 def _batching(method: CustomMethod, config: ModelServerConfig) -> Batching:

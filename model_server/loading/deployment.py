@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from msgspec import structs
 
 from model_server.checkpoints.checkpoint import Checkpoint
-from model_server.config import ModelServerConfig
+from model_server.config import AUTO, ModelServerConfig
 from model_server.disaggregation.transfers import CONTEXTS
 from model_server.engine.buckets import Bucket, closed_set
 from model_server.engine.slot_state import state_bytes
@@ -30,6 +30,7 @@ from model_server.models.weights.sharding import Layout, bytes_per_device
 from model_server.models.weights.stage import Stage
 from model_server.models.weights.weight import Blueprint, leaf_shapes
 from sax.errors import MemoryPlanError
+from sax.memory_parts import MemoryParts
 
 PREFILL_BLOCKS = (1, 4, 8)  # bucket sizes, in blocks of prompt tokens per step
 # Prompt tokens that attend together and share one read of the cached tokens. In the time it takes
@@ -37,6 +38,7 @@ PREFILL_BLOCKS = (1, 4, 8)  # bucket sizes, in blocks of prompt tokens per step
 _CPU_PREFILL_BLOCK, _PREFILL_BLOCK = 32, 128
 # Default page pool of a CPU server: modest, because other processes share the memory.
 _CPU_KV_BYTES = 2**30
+_LEAST_AUTO = 256  # tokens: a shorter context than this serves nobody, so "auto" is refused
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,24 +100,28 @@ class PlacedModel:
 
     def least_bytes(self, config: ModelServerConfig) -> int:
         """Minimum bytes: enough to serve one whole sequence at a time."""
-        per_sequence = -(-self._context(config) // config.page_size)
+        per_sequence = -(-self.least_context(config) // config.page_size)
         pages = per_sequence + 1 + _handoff_pages(config, per_sequence)  # 1: the scratch page
         workspace = self.workspace(self._slots(config))
         return self.weight_bytes + workspace + pages * self.page_bytes(config.page_size)
 
     def deploy(self, config: ModelServerConfig, memory: FreeMemory) -> Deployment:
         """Plan the pages in the memory of one device. Raises MemoryPlanError."""
-        slots, context = self._slots(config), self._context(config)
-        page, per_sequence = self.page_bytes(config.page_size), -(-context // config.page_size)
+        slots, page = self._slots(config), self.page_bytes(config.page_size)
+        context = self._context(config, memory)
+        per_sequence = -(-context // config.page_size)
+        wanted = self._wanted_pages(config, page, per_sequence, slots)
         planned = plan_memory(
             weights=self.weight_bytes,
             kv_bytes_per_page=page,
             workspace=self.workspace(slots) + page * _handoff_pages(config, per_sequence),
             limit=memory.limit,
             in_use=memory.in_use,
-            wanted_pages=self._wanted_pages(config, page, per_sequence, slots),
+            wanted_pages=wanted,
             min_pages=per_sequence,
             devices=self.layout.mesh.size,
+            others=memory.others,
+            shares=max(1, config.models - len(memory.holders)),
         )
         limits = EngineLimits(
             slots=slots,
@@ -126,27 +132,58 @@ class PlacedModel:
             max_logit_rows=max(slots, 2),
             prefill_block=self.prefill_block,
             max_prefill_blocks=max(PREFILL_BLOCKS),
+            max_mixed_blocks=config.max_mixed_blocks,
             queue=config.queue,
             short_context=self.recipe.short_context,
             max_running_per_account=config.max_running_per_account,
             max_queued_per_account=config.max_queued_per_account,
             adapters=self.recipe.adapters.places if self.recipe.adapters else 0,
         )
-        return Deployment(self.recipe, self.blueprint, self.layout, limits, planned)
+        return Deployment(
+            self.recipe, self.blueprint, self.layout, limits, planned, elastic=wanted is None
+        )
 
     def _slots(self, config: ModelServerConfig) -> int:
         return self.recipe.slots or config.slots
 
-    def _context(self, config: ModelServerConfig) -> int:
-        return min(self.recipe.max_context, config.max_context or self.recipe.max_context)
+    def _auto(self, config: ModelServerConfig) -> bool:
+        """Return True if the memory decides the context."""
+        if self.recipe.auto_context is None:
+            return config.max_context == AUTO
+        return self.recipe.auto_context
+
+    def least_context(self, config: ModelServerConfig) -> int:
+        """Return the tokens of the shortest context with which it is loaded."""
+        asked = asked_context(self.recipe, config)
+        return min(asked, max(config.page_size, _LEAST_AUTO)) if self._auto(config) else asked
+
+    def _context(self, config: ModelServerConfig, memory: FreeMemory) -> int:
+        """Return the longest context as asked, or that every slot can hold at once, in tokens."""
+        if not self._auto(config):
+            return self.least_context(config)
+        slots, page = self._slots(config), self.page_bytes(config.page_size)
+        free = memory.limit - memory.in_use - self.weight_bytes - self.workspace(slots)
+        shares = max(1, config.models - len(memory.holders))
+        pages = free // page // (shares if self._kv_bytes(config) is None else 1) - 1
+        most = pages // (slots + _handoff_pages(config, 1))
+        if (kv := self._kv_bytes(config)) is not None:
+            most = min(most, (kv // page - 1) // slots)
+        asked = asked_context(self.recipe, config)
+        return max(self.least_context(config), min(asked, most * config.page_size))
+
+    def _kv_bytes(self, config: ModelServerConfig) -> int | None:
+        """Return the bytes of the page pool as told, or as a CPU's default; None: all that fit."""
+        told = self.recipe.kv_cache_bytes or config.kv_cache_bytes
+        return _CPU_KV_BYTES if told is None and self.layout.platform == "cpu" else told
 
     def _wanted_pages(
         self, config: ModelServerConfig, page: int, per_sequence: int, slots: int
     ) -> int | None:
         """Pages for the whole context of every slot, capped by the flags or the CPU default."""
         whole = per_sequence * slots
-        if config.kv_cache_bytes is not None:
-            return min(whole, config.kv_cache_bytes // page - 1)
+        told = self.recipe.kv_cache_bytes or config.kv_cache_bytes
+        if told is not None:
+            return min(whole, told // page - 1)
         if self.layout.platform == "cpu":
             return min(whole, max(per_sequence, _CPU_KV_BYTES // page - 1))
         return None
@@ -158,12 +195,31 @@ class Deployment(PlacedModel):
 
     limits: EngineLimits  # of the engine; the same on every host and in every stage
     memory: MemoryPlan
+    elastic: bool = False  # True: it got the pages that fit; fewer would do
 
     @property
     def total_bytes(self) -> int:
         """Bytes on all devices, including other stages."""
         stages = self.stage.count if self.stage else 1
         return self.memory.total * self.layout.mesh.size * stages
+
+    @property
+    def parts(self) -> MemoryParts:
+        """The bytes on all devices, other stages included, by what takes them."""
+        stages = self.stage.count if self.stage else 1
+        copies, limits = self.layout.mesh.size * stages, self.limits
+        state = state_bytes(limits.slots, self.recipe.vocab)
+        pages = limits.pages_per_sequence if self.elastic else limits.pages
+        return MemoryParts(
+            weights=copies * self.weight_bytes,
+            kv=copies * self.memory.kv,
+            state=copies * state,
+            workspace=copies * (self.memory.total - self.memory.kv - self.weight_bytes - state),
+            least=copies * self.memory.with_pages(pages).total,
+            slots=limits.slots,
+            context=limits.max_context,
+            tokens=limits.pages * limits.page_size,
+        )
 
     @cached_property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -216,6 +272,12 @@ class Deployment(PlacedModel):
                 "memory, or lower --kv_cache_bytes"
             )
         return replace(self, limits=limits, memory=self.memory.with_pages(limits.pages))
+
+
+def asked_context(recipe: Recipe, config: ModelServerConfig) -> int:
+    """Return the longest context that was asked for, in tokens, whatever the memory."""
+    flag = config.max_context
+    return recipe.max_context if flag is None or flag == AUTO else min(recipe.max_context, flag)
 
 
 def place_model(recipe: Recipe, checkpoint: Checkpoint | None, layout: Layout) -> PlacedModel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -31,12 +31,17 @@ def layout_for(recipe: Recipe) -> Layout:
     return layout_of(recipe.mesh_shape or (1, 1, len(jax.devices())), recipe.rules)
 
 
-def free_memory(layout: Layout, config: ModelServerConfig, in_use: int) -> FreeMemory:
-    """Return what is left on each of this process's devices in the layout."""
+def free_memory(
+    layout: Layout, config: ModelServerConfig, holders: Mapping[str, int]
+) -> FreeMemory:
+    """Return what is left on each of this process's devices in the layout.
+
+    holders: the models in memory and the bytes that each has planned on a device.
+    """
     assert isinstance(layout.mesh, Mesh), "an abstract mesh has no devices"
     devices = layout.mesh.devices.flat
     own = [each for each in devices if each.process_index == jax.process_index()]
-    return FreeMemory(device_limit(own, config), in_use)
+    return FreeMemory(device_limit(own, config), sum(holders.values()), holders)
 
 
 def device_limit(devices: Sequence[Any], config: ModelServerConfig) -> int:

@@ -18,7 +18,7 @@ from model_server.checkpoints.huggingface.sentence_transformers import (
     SentenceSettings,
     read_sentence_settings,
 )
-from model_server.config import ModelServerConfig
+from model_server.config import AUTO, ModelServerConfig
 from model_server.loading.embed_runner import EmbedModelRunner, EmbedPrograms
 from model_server.loading.loaded import LoadedEmbedder
 from model_server.loading.memory_plan import FreeMemory
@@ -27,6 +27,7 @@ from model_server.models.layers.embedder import EmbedRecipe, pooled
 from model_server.text.tokenizer import HfTokenizer
 from model_server.text.vocabulary_fit import check_fit
 from sax.errors import CheckpointError, InvalidRequest
+from sax.memory_parts import MemoryParts
 from sax.types import Progress
 
 
@@ -81,13 +82,15 @@ def load_embedder(
         dimensions=recipe.embed,
         queue=config.queue,
         memory=memory,
+        parts=MemoryParts(weights=module.bytes, workspace=programs.workspace),
     )
 
 
 def context_of(recipe: EmbedRecipe, settings: SentenceSettings, config: ModelServerConfig) -> int:
     """Return the tokens per input: the recipe's, else the checkpoint's; capped by positions."""
     wanted = recipe.max_context or settings.max_length or recipe.own_context
-    context = min(wanted, recipe.own_context, config.max_context or wanted)
+    most = config.max_context or wanted
+    context = min(wanted, recipe.own_context, wanted if most == AUTO else most)
     if context < 3:  # a start, one token, an end
         raise InvalidRequest(
             f"a context of {context} tokens holds no text: raise MAX_CONTEXT or --max_context",

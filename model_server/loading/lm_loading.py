@@ -7,8 +7,9 @@ only in who makes the plan.
 from __future__ import annotations
 
 import logging
+import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from model_server.checkpoints.checkpoint import Checkpoint
@@ -22,6 +23,7 @@ from model_server.disaggregation.transfer_server import TransferServer
 from model_server.disaggregation.transfers import Transfers
 from model_server.engine.compiling import Programs
 from model_server.engine.runner import ModelRunner
+from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import EngineLimits, HeldRunner
 from model_server.loading.adapters.host_adapters import adapters_of
 from model_server.loading.deployment import Deployment, deploy
@@ -42,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 Report = Callable[[Progress], None]
 STEPS = "whole on all hosts"
+_MEASURED_RUNS = 2
 
 
 class LmLoad:
@@ -56,11 +59,14 @@ class LmLoad:
         recipe: Recipe,
         checkpoint: Checkpoint | None,
         config: ModelServerConfig,
-        in_use: int,
+        holders: Mapping[str, int],
         transfer: TransferServer,
         limits: EngineLimits | None = None,
     ) -> None:
-        """limits: the plan of another host of this replica; None: this host plans."""
+        """limits: the plan of another host of this replica; None: this host plans.
+
+        holders: the models in memory and the bytes that each has planned on a device.
+        """
         self._spec = spec
         self._checkpoint = checkpoint
         self._config = config
@@ -69,7 +75,7 @@ class LmLoad:
         check_devices(recipe, checkpoint, config)
         layout = layout_for(recipe).placed()
         with telling_need(recipe, checkpoint, config):
-            memory = free_memory(layout, config, in_use)
+            memory = free_memory(layout, config, holders)
             planned = deploy(recipe, checkpoint, layout, config, memory)
         # Secondaries receive the programs of the host that planned.
         self._ready: ReadyPrograms | None = None
@@ -79,10 +85,12 @@ class LmLoad:
         self._check_kernel()
         _warn_of_plain(spec, planned.blueprint)
         logger.info(
-            "%s: %s planned per device, %d pages, mesh %s",
+            "%s: %s planned per device, %d pages, %d slots of %d tokens, mesh %s",
             spec.model_id,
             human(self.deployment.memory.total),
             self.deployment.limits.pages,
+            self.deployment.limits.slots,
+            self.deployment.limits.max_context,
             dict(layout.mesh.shape),
         )
 
@@ -142,6 +150,32 @@ def run_all(runner: HeldRunner, report: Report) -> None:
     except BaseException:
         runner.close()
         raise
+
+
+def measure(runner: HeldRunner, deployment: Deployment, name: str) -> StepTimes | None:
+    """Measure every bucket, on all hosts of a replica together.
+
+    Returns None for a runner without buckets of its own.
+    """
+    buckets = deployment.buckets
+    try:
+        seconds = [_seconds(runner, index) for index in range(min(runner.warmups, len(buckets)))]
+    except BaseException:
+        runner.close()
+        raise
+    told = (f"{each} {1e3 * took:.1f} ms" for each, took in zip(buckets, seconds, strict=False))
+    logger.info("%s: steps take %s", name, ", ".join(told))
+    return StepTimes.measured(buckets, seconds, deployment.limits.prefill_block)
+
+
+def _seconds(runner: HeldRunner, index: int) -> float:
+    """Return the shortest of some runs: longer ones were disturbed."""
+    runs: list[float] = []
+    for _ in range(_MEASURED_RUNS):
+        began_s = time.perf_counter()
+        runner.warm(index)
+        runs.append(time.perf_counter() - began_s)
+    return min(runs)
 
 
 def _warn_of_plain(spec: ModelSpec, module: Blueprint) -> None:

@@ -8,17 +8,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 from model_server.engine.failure import as_load_error
 from model_server.engine.worker import Worker
+from model_server.loading.garbage import settle
 from model_server.loading.loaded import AnyLoaded, Loader
 from sax.errors import Cancelled, SaxError
 from sax.types import ModelSpec, Progress
 
 logger = logging.getLogger(__name__)
+_TURN_S = 0.001  # that one thread may compute in Python while others wait, during a load
 
 
 class LoadThread:
@@ -32,6 +35,7 @@ class LoadThread:
         self._on_progress = on_progress
         self._loop = asyncio.get_running_loop()
         self._cancelled = threading.Event()
+        self._phase = ""  # last reported
 
     async def run(self) -> AnyLoaded | SaxError:
         job = Worker.once(f"load {self._spec.model_id}", self._load)
@@ -48,7 +52,9 @@ class LoadThread:
     def _load(self) -> AnyLoaded | SaxError:
         outcome: AnyLoaded | SaxError
         try:
-            outcome = self._loader(self._spec, self._report)
+            with _short_turns():
+                outcome = self._loader(self._spec, self._report)
+            settle()
         except _StopLoading:
             outcome = Cancelled(f"the load of {self._spec.model_id} was cancelled")
         except BaseException as exc:  # MemoryError and SystemExit end the load, not the server
@@ -62,8 +68,25 @@ class LoadThread:
     def _report(self, progress: Progress) -> None:
         if self._cancelled.is_set():
             raise _StopLoading
+        if progress.phase != self._phase:
+            self._phase = progress.phase
+            settle()
         with contextlib.suppress(RuntimeError):  # the process ended first and closed the loop
             self._loop.call_soon_threadsafe(self._on_progress, progress)
+
+
+@contextlib.contextmanager
+def _short_turns() -> Iterator[None]:
+    """Let threads that serve take the interpreter from a load five times as soon.
+
+    A step takes it several times, and each time would wait for Python's usual 5 ms.
+    """
+    usual_s = sys.getswitchinterval()
+    sys.setswitchinterval(min(usual_s, _TURN_S))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual_s)
 
 
 def _free(job: Future[AnyLoaded | SaxError]) -> None:

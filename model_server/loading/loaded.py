@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from model_server.disaggregation.disaggregation import Disaggregation
+from model_server.engine.engine import STEP_LIMIT_S
+from model_server.engine.timing.step_times import StepTimes
 from model_server.engine.types import Runner
 from model_server.text.chat_template import ChatTemplate
 from model_server.text.tokenizer import Tokenizer
 from sax.errors import SaxError
+from sax.memory_parts import MemoryParts
 from sax.types import ModelSpec, Progress, SamplingParams
 
 
@@ -33,7 +36,10 @@ class Loaded:
     defaults: SamplingParams  # for fields that a Saxml request omits
     samples: int  # answers per Saxml Generate call
     memory: int  # bytes of weights, KV pages and workspace
+    parts: MemoryParts = MemoryParts()  # of `memory`; a loader of arithmetic has none
     methods: tuple[str, ...]  # lm.generate, lm.generate_stream, lm.score
+    step_times: StepTimes | None = None  # of the runner's steps on this host
+    step_limit_s: float = STEP_LIMIT_S  # a step that takes longer hangs, unless the host is slow
     disaggregation: Disaggregation | None = (
         None  # for disaggregated prefill; `runner` is its runner then
     )
@@ -89,6 +95,7 @@ class LoadedEmbedder:
     dimensions: int  # of a vector
     queue: int  # inputs that may wait
     memory: int  # bytes of weights and workspace
+    parts: MemoryParts = MemoryParts()
     methods: tuple[str, ...] = ("lm.embed",)
 
 
@@ -119,6 +126,7 @@ class LoadedCustom:
     runner: CustomRunner
     batching: Mapping[str, Batching]  # by method
     memory: int  # bytes of weights, states and workspace
+    parts: MemoryParts = MemoryParts()
 
 
 class Place(Protocol):

@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from typing import NamedTuple
 
 import jax
 
@@ -27,7 +28,7 @@ from model_server.loading.compile_watch import CompileWatch
 from model_server.loading.custom_loading import load_custom
 from model_server.loading.device_memory import device_limit, server_devices
 from model_server.loading.embed_loading import load_embedder
-from model_server.loading.lm_loading import LmLoad, run_all
+from model_server.loading.lm_loading import LmLoad, measure, run_all
 from model_server.loading.loaded import (
     AnyLoaded,
     CustomRunner,
@@ -69,6 +70,14 @@ Report = Callable[[Progress], None]
 AnyRunner = HeldRunner | EmbedRunner | CustomRunner
 
 
+class _Live(NamedTuple):
+    """A model in memory."""
+
+    runner: AnyRunner
+    model_id: str
+    memory: int  # bytes per device
+
+
 def _no_proxy() -> str:
     if "proxy" not in str(jax.config.jax_platforms):  # pyright: ignore[reportAttributeAccessIssue]
         return ""
@@ -94,7 +103,7 @@ class ModelLoader:
         self._openings = Openings(config.open_seconds)
         self._transfer = TransferServer(advertised_host(config.host))
         self._bases = Bases()
-        self._live: list[tuple[AnyRunner, int]] = []
+        self._live: list[_Live] = []
         # Launch order of each model whose hosts wait for each other.
         self._orders: list[tuple[HeldRunner, str]] = []
 
@@ -108,7 +117,7 @@ class ModelLoader:
             if isinstance(entry, CustomModel):
                 self._check_root(spec)
                 return self._keep(
-                    load_custom(entry, spec, self._config, self._free_memory(), report)
+                    spec, load_custom(entry, spec, self._config, self._free_memory(), report)
                 )
             with _named(spec.checkpoint), self._open(spec) as checkpoint:
                 config = checkpoint.config if checkpoint else None
@@ -117,6 +126,7 @@ class ModelLoader:
                     return self._load(spec, recipe, checkpoint, report)
                 assert checkpoint is not None, "every embedder needs a checkpoint"
                 return self._keep(
+                    spec,
                     load_embedder(
                         recipe,
                         checkpoint,
@@ -124,7 +134,7 @@ class ModelLoader:
                         self._config,
                         self._free_memory(),
                         report,
-                    )
+                    ),
                 )
 
     def share(
@@ -137,7 +147,7 @@ class ModelLoader:
             assert isinstance(recipe, Recipe), "only language models span hosts"
             load = self._planned(spec, recipe, checkpoint, limits)
             runner = load.build(programs, report)
-            self._live.append((runner, load.deployment.memory.total))
+            self._live.append(_Live(runner, spec.model_id, load.deployment.memory.total))
             return runner
 
     def compiles_while_serving(self) -> int:
@@ -183,7 +193,8 @@ class ModelLoader:
         load = self._planned(spec, recipe, checkpoint)
         self._check_order(load.order)
         runner = self._run(spec, load, report)
-        self._live.append((runner, load.deployment.memory.total))
+        times = measure(runner, load.deployment, spec.model_id)
+        self._live.append(_Live(runner, spec.model_id, load.deployment.memory.total))
         if load.order is not None:
             self._orders.append((runner, load.order))
         disaggregation = self._disaggregation(load, runner)
@@ -199,7 +210,10 @@ class ModelLoader:
             defaults=recipe.defaults,
             samples=recipe.samples,
             memory=load.deployment.total_bytes,
+            parts=load.deployment.parts,
             methods=_METHODS,
+            step_times=times,
+            step_limit_s=self._config.step_timeout_seconds,
             disaggregation=disaggregation,
         )
         if recipe.adapters is not None:
@@ -239,7 +253,7 @@ class ModelLoader:
         checkpoint: Checkpoint | None,
         limits: EngineLimits | None = None,
     ) -> LmLoad | StageLoad:
-        how = (spec, recipe, checkpoint, self._config, self._in_use())
+        how = (spec, recipe, checkpoint, self._config, self._holders())
         if recipe.stages > 1:
             if self._config.programs:
                 logger.warning(
@@ -285,15 +299,23 @@ class ModelLoader:
         return load.disaggregation(runner, load.traffic)
 
     def _free_memory(self) -> FreeMemory:
-        return FreeMemory(device_limit(jax.local_devices(), self._config), self._in_use())
+        holders = self._holders()
+        limit = device_limit(jax.local_devices(), self._config)
+        return FreeMemory(limit, sum(holders.values()), holders)
 
-    def _keep(self, loaded: LoadedEmbedder | LoadedCustom) -> LoadedEmbedder | LoadedCustom:
-        self._live.append((loaded.runner, loaded.memory))
+    def _keep(
+        self, spec: ModelSpec, loaded: LoadedEmbedder | LoadedCustom
+    ) -> LoadedEmbedder | LoadedCustom:
+        self._live.append(_Live(loaded.runner, spec.model_id, loaded.memory))
         return loaded
 
-    def _in_use(self) -> int:
-        self._live = [(runner, size) for runner, size in self._live if not runner.closed]
-        return sum(size for _, size in self._live)
+    def _holders(self) -> dict[str, int]:
+        """Return the models in memory, with the bytes that each has planned on a device."""
+        self._live = [live for live in self._live if not live.runner.closed]
+        holders: dict[str, int] = {}
+        for live in self._live:
+            holders[live.model_id] = holders.get(live.model_id, 0) + live.memory
+        return holders
 
 
 def make_loader(

@@ -36,7 +36,10 @@ SERVING_DEFAULTS: Mapping[str, Any] = {
     "MAX_ADAPTER_RANK": 16,  # of an adapter
     # Changes to the default `Rules`: logical axis -> mesh axis or null.
     "SHARDING_RULES": None,
-    "MAX_CONTEXT": None,  # tokens, prompt plus answer; null: the model's own
+    # Tokens, prompt plus answer; "auto": as many as memory holds in every slot; null: the model's
+    # own.
+    "MAX_CONTEXT": None,
+    "KV_CACHE_BYTES": None,  # bytes of KV pages on each device; null: the server's flag
     "NUM_CACHE_SLOTS": None,  # concurrent sequences; null: the server's flag
     "NUM_SAMPLES": 1,  # answers per Saxml Generate call
     "TEMPERATURE": 1.0,
@@ -69,6 +72,9 @@ class Recipe:
     samples: int
     query_format: str | None  # chat, raw; None: chat if there is a template
     defaults: SamplingParams
+    kv_cache_bytes: int | None = None  # on each device; None: the server's flag
+    # True: as long a context as memory holds; False: `max_context`; None: as the server's flag says
+    auto_context: bool | None = None
     tokenized_input: bool = False  # a Saxml query is a list of token ids
     tokenized_output: bool = False  # and so is its answer
     note: str = ""  # where it does not do as its model path says
@@ -177,6 +183,17 @@ class Family:
         return ModelClass(self.path, True, self.overridable, self.configure)
 
 
+AUTO = "auto"
+
+
+def without_auto(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the values with the model's own context in place of MAX_CONTEXT "auto".
+
+    The memory plan shortens it later; a family computes with the longest that there may be.
+    """
+    return {**values, "MAX_CONTEXT": None} if values.get("MAX_CONTEXT") == AUTO else values
+
+
 def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
     """Validate override values into the recipe's serving fields. Raises InvalidRequest."""
     dtype = values["DTYPE"]
@@ -196,7 +213,9 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
             param="overrides.KV_CACHE_DTYPE",
         )
     _check_positive(
-        values, "MAX_CONTEXT", "NUM_CACHE_SLOTS", "NUM_SAMPLES", "MAX_DECODE_STEPS", "NUM_STAGES"
+        values,
+        *("MAX_CONTEXT", "KV_CACHE_BYTES", "NUM_CACHE_SLOTS"),
+        *("NUM_SAMPLES", "MAX_DECODE_STEPS", "NUM_STAGES"),
     )
     _check_sampling(values)
     wanted = values["MAX_CONTEXT"]
@@ -215,6 +234,7 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
         "rules": parse_rules(values["SHARDING_RULES"]),
         "max_context": wanted or own_context,
         "slots": values["NUM_CACHE_SLOTS"],
+        "kv_cache_bytes": values.get("KV_CACHE_BYTES"),
         "samples": values["NUM_SAMPLES"],
         "query_format": values["QUERY_FORMAT"],
         "defaults": SamplingParams(
@@ -228,7 +248,7 @@ def serving(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
 
 def _check_positive(values: Mapping[str, Any], *keys: str) -> None:
     for key in keys:
-        value = values[key]
+        value = values.get(key)
         if value is None and SERVING_DEFAULTS[key] != 1:
             continue  # the model's own, the server's flag, the end of the context
         if type(value) is not int or value < 1:

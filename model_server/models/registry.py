@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from model_server.models.custom import CustomModel
@@ -32,7 +32,15 @@ from model_server.models.families import (
 from model_server.models.layers.embedder import EmbedderClass, EmbedderFamily, EmbedRecipe
 from model_server.models.lookalikes import refuse_lookalike
 from model_server.models.overrides import apply_overrides
-from model_server.models.recipe import SERVING_DEFAULTS, Family, ModelClass, Recipe, serving
+from model_server.models.recipe import (
+    AUTO,
+    SERVING_DEFAULTS,
+    Family,
+    ModelClass,
+    Recipe,
+    serving,
+    without_auto,
+)
 from model_server.models.saxml import c4, lm_cloud, saxml_gemma, saxml_gptj, saxml_llama
 from sax.adapters import ADAPTER_PATH, BASE, parse_base
 from sax.errors import CheckpointError, InvalidRequest, ModelPathNotFound
@@ -54,7 +62,6 @@ class AdapterClass:
 Entry = _Recipes | CustomModel | AdapterClass
 
 _SAXML_ROOT = "saxml.server."
-_AUTO = "auto"
 
 # Short name (also a model path), model_type values of config.json, display name, code.
 _FAMILIES = (
@@ -131,7 +138,11 @@ def make_recipe(
         )
     if config is not None:
         found = _of_checkpoint(found, config)
-    return found.configure(config, apply_overrides(found.overridable, overrides))
+    values = apply_overrides(found.overridable, overrides)
+    if isinstance(found, EmbedderClass):
+        return found.configure(config, values)
+    recipe, asked = found.configure(config, without_auto(values)), values.get("MAX_CONTEXT")
+    return recipe if asked is None else replace(recipe, auto_context=asked == AUTO)
 
 
 def check_overrides(path: str, overrides: Mapping[str, str]) -> None:
@@ -142,13 +153,13 @@ def check_overrides(path: str, overrides: Mapping[str, str]) -> None:
     """
     entry = find(path)
     defaults = entry.overridable
-    if entry.path == _AUTO:  # the checkpoint decides which of these it takes
+    if entry.path == AUTO:  # the checkpoint decides which of these it takes
         defaults = {k: v for each in families() for k, v in each.model_class().overridable.items()}
     values = apply_overrides(defaults, overrides)
     if isinstance(entry, AdapterClass):
         parse_base(overrides)
     if values.keys() >= SERVING_DEFAULTS.keys():
-        serving(values, sys.maxsize)
+        serving(without_auto(values), sys.maxsize)
 
 
 def _lookup(path: str) -> Entry | None:
@@ -163,12 +174,12 @@ def _overview() -> str:
 def _of_checkpoint(found: _Recipes, config: Mapping[str, Any]) -> _Recipes:
     """Resolve `auto` by the checkpoint; otherwise check that the named family matches it."""
     kept = next((each for each in families() if config.get("model_type") in each.model_types), None)
-    if found.path == _AUTO:
+    if found.path == AUTO:
         return _known(kept, config).model_class()
     if kept and kept.path != found.path and found.path in {each.path for each in families()}:
         raise CheckpointError(
             f"this is a {kept.path} checkpoint (config.json: model_type "
-            f"{config['model_type']!r}), not a {found.path} one: publish it as {_AUTO} or "
+            f"{config['model_type']!r}), not a {found.path} one: publish it as {AUTO} or "
             f"{kept.path}"
         )
     refuse_lookalike(config.get("model_type"), found.path)
@@ -193,7 +204,7 @@ def _configure_auto(config: Mapping[str, Any] | None, values: Mapping[str, Any])
 
 def _own_entries() -> dict[str, Entry]:
     entries: list[Entry] = [
-        ModelClass(_AUTO, True, SERVING_DEFAULTS, _configure_auto),
+        ModelClass(AUTO, True, SERVING_DEFAULTS, _configure_auto),
         *(family.model_class() for family in families()),
         AdapterClass(ADAPTER_PATH, {BASE: ""}),
         *(entry for module in _SAXML for entry in module.model_classes()),

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from model_server.engine.types import EngineLimits, Step
+from model_server.engine.types import EngineLimits, SlotMask, Step
 from sax.types import ModelSpec
 
 
@@ -91,6 +91,13 @@ class Perform(msgspec.Struct, frozen=True, array_like=True, tag=11):
     arguments: tuple[Any, ...]  # msgpack values
 
 
+class Choose(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """Choose the tokens of the step launched last, under these masks."""
+
+    servable: int
+    masks: tuple[SlotMask, ...]
+
+
 def fetching(key: int) -> str:
     """Return the call name used in replies to a Fetch."""
     return f"fetch {key}"
@@ -101,6 +108,7 @@ Command = (
     | ProgramCommand
     | Warm
     | Launch
+    | Choose
     | Perform
     | Call
     | Drop

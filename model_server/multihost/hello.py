@@ -23,6 +23,7 @@ _ALIKE = (
     "page_size",
     "max_context",
     "kv_cache_bytes",
+    "models",
     "queue",
     "max_running_per_account",
     "max_queued_per_account",

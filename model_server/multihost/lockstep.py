@@ -10,8 +10,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from model_server.engine.types import EngineLimits, HeldRunner, PendingStep, Step, StepResult
-from model_server.multihost.commands import Call, Drop, Launch, Perform, Warm
+from model_server.engine.types import (
+    EngineLimits,
+    HeldRunner,
+    PendingStep,
+    SlotMask,
+    Step,
+    StepResult,
+)
+from model_server.multihost.commands import Call, Choose, Drop, Launch, Perform, Warm
 from model_server.multihost.primary import Primary
 from sax.errors import ReplicaLost, Unavailable
 
@@ -57,6 +64,11 @@ class Lockstep:
         with self._hosts.order:
             self._hosts.publish(Launch(self.servable, step))
             return _Pending(self._runner.launch(step), self._hosts)
+
+    def choose(self, masks: Sequence[SlotMask]) -> None:
+        with self._hosts.order:
+            self._hosts.publish(Choose(self.servable, tuple(masks)))
+            self._runner.choose(masks)
 
     @property
     def warmups(self) -> int:

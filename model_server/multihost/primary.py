@@ -177,12 +177,18 @@ class Primary:
 
     def lose(self, ordinal: int, why: str) -> None:
         """Declare a host, and so the replica, lost; wakes all waiters. Later calls do nothing."""
+        self.give_up(
+            ReplicaLost(
+                f"{self.name(ordinal)} of this replica is lost: {why}; the replica restarts"
+            )
+        )
+
+    def give_up(self, error: ReplicaLost) -> None:
+        """Declare the replica lost for this reason; wakes all waiters. Later calls do nothing."""
         with self._changed:
             if self.lost is not None or self._closing:
                 return
-            self.lost = ReplicaLost(
-                f"{self.name(ordinal)} of this replica is lost: {why}; the replica restarts"
-            )
+            self.lost = error
             self._changed.notify_all()
         logger.error("%s", self.lost.text)
         self._commands.publish(Lost(self.lost.text))

@@ -23,6 +23,7 @@ from model_server.multihost.commands import (
     Bye,
     Call,
     CallReply,
+    Choose,
     Command,
     Drop,
     DropPages,
@@ -153,6 +154,8 @@ class Secondary:
     def _perform(self, command: Command, build: Build) -> None:
         if isinstance(command, Launch):
             self._launch(self._shares[command.servable], command.step)
+        elif isinstance(command, Choose):
+            self._runner(command.servable).choose(command.masks)
         elif isinstance(command, Perform):
             getattr(self._runner(command.servable), command.method)(*command.arguments)
         elif isinstance(command, LoadCommand):

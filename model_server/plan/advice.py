@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from model_server.config import ModelServerConfig
-from model_server.loading.deployment import PlacedModel, place_model
+from model_server.loading.deployment import PlacedModel, asked_context, place_model
 from model_server.models.recipe import Recipe
 from model_server.plan.model import PlannedModel
 from model_server.plan.slices import LENT, chips_of
@@ -136,7 +136,7 @@ def _tried(
 def _fewer_flags(
     model: PlannedModel, recipe: Recipe, topology: Topology, config: ModelServerConfig
 ) -> Iterator[str]:
-    context = _below(min(recipe.max_context, config.max_context or recipe.max_context))
+    context = _below(asked_context(recipe, config))
     while context >= _SMALLEST_CONTEXT:
         tried = attempt(model, recipe, topology, replace(config, max_context=context))
         if tried.fits:

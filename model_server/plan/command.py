@@ -26,6 +26,7 @@ from sax.command import (
     check_installed,
     fail,
     parse_overrides,
+    tokens_of,
 )
 from sax.errors import InvalidRequest, SaxError
 
@@ -149,6 +150,7 @@ def plan(
 def _config(options: Mapping[str, Any]) -> ModelServerConfig:
     from model_server.config import ModelServerConfig
 
+    options = {**options, "max_context": tokens_of(options["max_context"])}
     given = {name: options[name] for name in _SERVER_FLAGS if options[name] is not None}
     try:
         return ModelServerConfig(**given)

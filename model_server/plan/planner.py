@@ -123,7 +123,7 @@ class _Planner:
         """Report that a slice is too small by arithmetic."""
         config, recipe = self.request.config, self.recipe
         tried = attempt(self.model, recipe, topology, config)
-        context = min(recipe.max_context, config.max_context or recipe.max_context)
+        context = tried.placed.least_context(config)
         return self.filled(
             topology,
             tried.placed,

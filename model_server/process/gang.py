@@ -2,7 +2,7 @@
 
 The primary becomes a model server whose loader reaches all hosts; a secondary performs its
 commands. Exit status: as `drained_status` says after a drain, 2 when turned away by the primary, 75
-when the replica lost a host and must be restarted as a whole.
+when the replica lost a host and must be restarted as a whole, 70 on a primary whose step hung.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
-from model_server.config import ModelServerConfig, drained_status
+from model_server.config import HUNG, LOST, ModelServerConfig, drained_status
+from model_server.engine.timing.watchdog import StepHung
 from model_server.engine.worker import Worker
 from model_server.loading.loader import make_loader
 from model_server.loading.stages.host_stage import StageHost
@@ -39,7 +40,6 @@ Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
 
-LOST = 75  # EX_TEMPFAIL: try again
 TURNED_AWAY = 2
 
 
@@ -122,7 +122,9 @@ def _serve_replica(group: Membership, config: ModelServerConfig, page: HealthPag
     stage_host = StageHost(membership=group, address=address, programs=kept)
     lost = serve(config, make_loader(config, shares, stage_host), page, primary)
     primary.close()
-    return LOST if lost else drained_status(os.environ)
+    if lost:
+        return HUNG if isinstance(lost, StepHung) else LOST
+    return drained_status(os.environ)
 
 
 def _serve_share(group: Membership, config: ModelServerConfig, page: HealthPage) -> int:

@@ -1,4 +1,4 @@
-"""HTTP endpoints of a model server for probes and scrapers: /healthz, /readyz and /metrics.
+"""HTTP endpoints of a model server: /healthz, /readyz, /metrics, and /memory for people.
 
 Every host of a replica serves them, from before it has met the others until it exits, so that a
 cluster can tell a waiting host from a stuck one.
@@ -109,6 +109,7 @@ class HealthPage:
     def __init__(self) -> None:
         self.trouble: Callable[[], str] = lambda: ""  # why a restart is needed; "": healthy
         self.waiting: Callable[[], str] = lambda: "starting"  # why not ready; "": ready
+        self.memory: Callable[[], str] = lambda: "starting"  # the plan, as a table
         self._metrics: Callable[..., Iterable[bytes]] | None = None
         self._http: tuple[WSGIServer, threading.Thread] | None = None
 
@@ -155,9 +156,11 @@ class HealthPage:
             return _status(self.trouble(), "alive")
         if path == "/readyz":
             return _status(self.trouble() or self.waiting(), "ready")
+        if path == "/memory":
+            return "200 OK", self.memory()
         if path == "/metrics":
             return "503 Service Unavailable", "starting: there are no metrics yet"
-        return "404 Not Found", f"no {shortened(path)} here: /healthz, /readyz, /metrics"
+        return "404 Not Found", f"no {shortened(path)} here: /healthz, /readyz, /metrics, /memory"
 
 
 def _status(problem: str, well: str) -> tuple[str, str]:

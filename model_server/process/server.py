@@ -22,6 +22,7 @@ from model_server.config import ModelServerConfig, advertised_host
 from model_server.disaggregation.prefill_servers import PrefillServers
 from model_server.loading.loaded import Loader
 from model_server.loading.memory_plan import Devices
+from model_server.process.hang import tell_of_hang
 from model_server.process.health_page import HealthPage, LoopWatch, why_not_ready
 from model_server.process.join import Joiner
 from model_server.services.control_service import (
@@ -83,10 +84,14 @@ _GRACE_S = 1.0  # for calls to end by themselves once every request is answered
 
 
 class Hosts(Protocol):
-    """Events from the other hosts of this replica; both are called from another thread."""
+    """The other hosts of this replica, and their events, called from another thread."""
 
     on_loss: Callable[[ReplicaLost], None] | None
     on_leaving: Callable[[str], None] | None  # a host received a stop signal
+
+    def give_up(self, error: ReplicaLost) -> None:
+        """End the replica for a reason of this host's: the others leave, `on_loss` is called."""
+        ...
 
 
 class ModelServer:
@@ -141,6 +146,7 @@ class ModelServer:
         self._tell_of_security()
         if self._ask_devices is not None:
             self._devices = self._ask_devices()
+        self.servables.memory_total = self._devices.memory
         self._add_services()
         self.address = self._listen()
         await self._server.start()
@@ -170,7 +176,7 @@ class ModelServer:
 
     async def serve_until_signalled(self, hosts: Hosts | None = None) -> ReplicaLost | None:
         """Start, wait for SIGTERM or SIGINT on any host, then stop. Returns the error if a host is
-        lost.
+        lost or hangs.
         """
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[ReplicaLost | None] = loop.create_future()
@@ -184,6 +190,8 @@ class ModelServer:
         if hosts is not None:
             hosts.on_loss = lambda error: _tell(loop, end, error)
             hosts.on_leaving = lambda host: _tell(loop, end, None)
+        give_up = hosts.give_up if hosts else lambda error: _tell(loop, end, error)
+        self.servables.on_hang = lambda hung: tell_of_hang(hung, give_up)
         await self.start()
         if (lost := await ended) is not None:
             await self.lose(lost)
@@ -193,7 +201,7 @@ class ModelServer:
         return None
 
     async def lose(self, error: ReplicaLost) -> None:
-        """Fail all requests at once: a host is lost, so there is nothing to drain."""
+        """Fail all requests at once: a host is lost or hangs, so there is nothing to drain."""
         self._page.waiting = lambda: error.text
         leaving = asyncio.create_task(self._leave())
         await self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
@@ -286,6 +294,7 @@ class ModelServer:
         """Serve metrics and the real health state; until now the page said "starting"."""
         config, page = self._config, self._page
         page.show(self._metrics.registry)
+        page.memory = self.servables.memory_table
         page.trouble, page.waiting = self._loop.trouble, self._why_not_ready
         self._loop.start()
         if config.metrics_port >= 0:

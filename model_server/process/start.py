@@ -38,7 +38,7 @@ def _where(exc: BaseException) -> str:
 def serve(
     config: ModelServerConfig, loader: ModelLoader, page: HealthPage, hosts: Hosts | None = None
 ) -> ReplicaLost | None:
-    """Serve until signalled. Returns the error if a host of this replica is lost."""
+    """Serve until signalled. Returns the error if a host of this replica is lost or hangs."""
 
     async def start() -> ReplicaLost | None:
         server = ModelServer(

@@ -1,4 +1,4 @@
-"""Whom a gRPC call is for, where the request itself does not say."""
+"""The account and the deadline of a gRPC call, where the request itself names none."""
 
 from __future__ import annotations
 
@@ -6,9 +6,18 @@ from typing import Any
 
 from sax.auth.address import account_of_peer
 from sax.auth.credentials import ACCOUNT_KEY
+from sax.fields.table import MOST_TIMEOUT_S
+
+_AT_ONCE_S = 0.001  # left of a deadline that has passed
 
 
 def account_of_call(context: Any) -> str:
     """Return the account that the caller names, else its address. Neither is verified."""
     metadata: dict[str, str] = dict(context.invocation_metadata() or ())
     return metadata.get(ACCOUNT_KEY) or account_of_peer(context.peer())
+
+
+def time_left_s(context: Any) -> float | None:
+    """Return the seconds to the call's deadline; None if it has none, or one beyond the bounds."""
+    left_s: float | None = context.time_remaining()
+    return None if left_s is None or left_s > MOST_TIMEOUT_S else max(left_s, _AT_ONCE_S)

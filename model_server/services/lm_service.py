@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from model_server.services.account import account_of_call
+from model_server.services.account import account_of_call, time_left_s
 from model_server.services.connection import Delivery, TokenStream
 from model_server.serving.embeddings import Embeddings
 from model_server.serving.engine_request import sample_seeds
@@ -93,7 +93,11 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
         check_score(request)
         refuse_extra_inputs(request.extra_inputs, "Score")
         logp = await self._handler.score(
-            request.model_key, request.prefix, request.suffix, account_of_call(context)
+            request.model_key,
+            request.prefix,
+            request.suffix,
+            account_of_call(context),
+            time_left_s(context),
         )
         return lm_pb2.ScoreResponse(logp=logp)
 
@@ -117,6 +121,7 @@ class LmService(lm_pb2_grpc.LMServiceServicer):
             prompt=self._handler.query(request.model_key, request.text),
             sampling=sampling_from_extra_inputs(request.extra_inputs, defaults),
             account=account_of_call(context),
+            timeout_s=time_left_s(context),
         )
         samples = Samples(count, as_ids=self._handler.answers_ids(request.model_key))
         connection = TokenStream(self._handler, method)

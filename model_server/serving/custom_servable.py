@@ -21,6 +21,7 @@ class CustomServable:
     def __init__(self, model_id: str, loaded: LoadedCustom) -> None:
         self.model_id = model_id
         self.memory = loaded.memory
+        self.parts = loaded.parts
         self.methods = {name: MethodStats() for name in loaded.batching}
         self.recent_batch_sizes: deque[int] = deque(maxlen=_RECENT_BATCHES)
         self.cancelled = 0

@@ -33,6 +33,7 @@ class Detokenizer:
         if sampling.stop_sequence:
             self._stop_sequence = StopSequence(sampling.stop_sequence)
             self._stop_sequence.follow(prompt)
+        self._min_tokens = sampling.min_tokens  # no stop text or sequence ends the answer before
         self._prompt_tokens = len(prompt)
         self._logprobs = sampling.logprobs
         self._characters = 0  # so far, if there are logprobs
@@ -51,7 +52,8 @@ class Detokenizer:
         self.score += result.logprob
         piece = "" if finish == "stop" else self._decoder.push(result.token)  # not a stop token's
         logprobs = () if self._logprobs is None else self._token_logprobs(result, piece)
-        if self._stop_sequence is not None and self._stop_sequence.push(result.token):
+        may_end = self.tokens > self._min_tokens
+        if self._stop_sequence is not None and self._stop_sequence.push(result.token) and may_end:
             finish = "stop"
         text = self._text(piece, finish)
         if self._stop_text.matched:
@@ -60,6 +62,8 @@ class Detokenizer:
 
     def _text(self, piece: str, finish: str | None) -> str:
         """Return the text that can be sent once `piece` was decoded."""
+        if self.tokens <= self._min_tokens and finish != "stop":
+            return piece + self._decoder.flush() if finish else piece
         if not finish:
             return self._stop_text.push(piece)
         text = self._stop_text.push(piece + self._decoder.flush())

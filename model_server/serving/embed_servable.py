@@ -27,6 +27,7 @@ class EmbedServable:
         self.model_id = model_id
         self.loaded = loaded
         self.memory = loaded.memory
+        self.parts = loaded.parts
         self.methods = {name: MethodStats() for name in loaded.methods}
         self.recent_batch_sizes: deque[int] = deque(maxlen=_RECENT_BATCHES)
         self.cancelled = 0

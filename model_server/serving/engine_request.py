@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from model_server.engine.engine import EngineRequest
+from model_server.engine.slot_write import BAD_WORD_TOKENS, MOST_BAD_WORDS
 from model_server.engine.types import Sampling
 from model_server.loading.loaded import Loaded
 from model_server.serving.rendered_chat import Prompt, RenderedChat
@@ -18,7 +19,7 @@ from model_server.text.text_length import check_bytes, check_pieces
 from model_server.text.tokenizer import Tokenizer
 from model_server.text.vocabulary_fit import check_rows
 from sax.auth.acl import Principal
-from sax.errors import InvalidRequest, UnsupportedParameter
+from sax.errors import InvalidRequest
 from sax.fields.field import RequestRoute
 from sax.fields.sampling import DEVICE_FIELDS, SAMPLING, UNCHANGED
 from sax.fields.table import fields_of
@@ -37,8 +38,6 @@ def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
             _FIELDS[name].read(value)
     for name in ("stop_token_ids", "stop_sequence", "allowed_token_ids"):
         check_ids(name, getattr(sampling, name), vocab_size)
-    if sampling.bad_words:
-        raise UnsupportedParameter("bad_words is not supported: leave it out", param="bad_words")
     check_ids("logit_bias", tuple(sampling.logit_bias), vocab_size)
     if sampling.max_tokens is not None and sampling.min_tokens > sampling.max_tokens:
         raise InvalidRequest(
@@ -62,12 +61,25 @@ def check_device_sampling(sampling: Sampling, vocab_size: int) -> None:
     check_sampling(params, vocab_size)
     _FIELDS["stop_token_ids"].check_count(len(sampling.ends), "ends")
     check_ids("ends", sampling.ends, vocab_size)
+    sizes = [len(word) for word in sampling.bad_words]
+    if len(sizes) > MOST_BAD_WORDS or not all(1 <= size <= BAD_WORD_TOKENS for size in sizes):
+        raise InvalidRequest(
+            f"bad_words has {len(sizes)} words of up to {max(sizes)} tokens: send at most "
+            f"{MOST_BAD_WORDS}, each of 1 to {BAD_WORD_TOKENS} tokens",
+            param="bad_words",
+        )
+    for word in sampling.bad_words:
+        check_ids("bad_words", word, vocab_size)
 
 
 def check_asker(request: GenerateRequest) -> None:
-    """Raise InvalidRequest for an account or a priority out of range."""
+    """Raise InvalidRequest for an account, a priority or a time limit out of range."""
     _FIELDS["priority"].read(request.priority)
     _FIELDS["account"].check_text(request.account)
+    most_s = (_FIELDS["timeout_ms"].most or 0) / 1000
+    if request.timeout_s is not None and not 0 < request.timeout_s <= most_s:
+        allowed = f"seconds above 0 and at most {most_s:.0f}"
+        raise _out_of_range("timeout", request.timeout_s, allowed)
 
 
 def prompt_ids(prompt: Prompt | RenderedChat, loaded: Loaded) -> list[int]:
@@ -125,7 +137,7 @@ def make_engine_request(
     stop_ids = eos | frozenset(sampling.stop_token_ids)
     return EngineRequest(
         prompt=tuple(ids),
-        sampling=_device_sampling(sampling, stop_ids),
+        sampling=_device_sampling(sampling, stop_ids, loaded.tokenizer),
         # At least 1: the engine refuses a prompt that fills the context, with both numbers.
         max_tokens=max(1, room) if sampling.max_tokens is None else sampling.max_tokens,
         stop_ids=stop_ids,
@@ -133,14 +145,17 @@ def make_engine_request(
     )
 
 
-def _device_sampling(sampling: SamplingParams, stop_ids: frozenset[int]) -> Sampling:
+def _device_sampling(
+    sampling: SamplingParams, stop_ids: frozenset[int], tokenizer: Tokenizer
+) -> Sampling:
     """Return what the device needs to know. Raises InvalidRequest if no token may be chosen."""
     ends = tuple(sorted(stop_ids)) if sampling.min_tokens else ()
+    bad_words = bad_word_ids(sampling.bad_words, tokenizer)
     allowed = sampling.allowed_token_ids
-    if allowed and set(allowed) <= set(ends):
+    if allowed and set(allowed) <= {*ends, *(word[-1] for word in bad_words)}:
         raise InvalidRequest(
-            f"allowed_token_ids holds only tokens that end the answer, and min_tokens is "
-            f"{sampling.min_tokens}: allow another token",
+            "allowed_token_ids holds only tokens that bad_words and min_tokens forbid: allow "
+            "another token",
             param="allowed_token_ids",
         )
     return Sampling(
@@ -151,7 +166,26 @@ def _device_sampling(sampling: SamplingParams, stop_ids: frozenset[int]) -> Samp
         allowed=tuple(allowed) or None,
         min_tokens=sampling.min_tokens,
         ends=ends,
+        bad_words=bad_words,
     )
+
+
+def bad_word_ids(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """Return the tokens of each text, with and without a space before it, each once. Raises
+    InvalidRequest for one of too many tokens."""
+    found: dict[tuple[int, ...], None] = {}
+    for word in words:
+        for text in (word.lstrip() or word, f" {word.lstrip()}"):
+            ids = tuple(tokenizer.encode_continuation(text))
+            if len(ids) > BAD_WORD_TOKENS:
+                raise InvalidRequest(
+                    f"bad_words has a text of {len(ids)} tokens, {text!r}; at most "
+                    f"{BAD_WORD_TOKENS} are allowed: send a shorter one",
+                    param="bad_words",
+                )
+            if ids:
+                found[ids] = None
+    return tuple(found)
 
 
 def of_caller(engine_request: EngineRequest, principal: Principal, account: str) -> EngineRequest:

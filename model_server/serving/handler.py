@@ -65,6 +65,7 @@ class Handler:
             loaded = running.servable.loaded
             check_sampling(request.sampling, loaded.ids)
             check_asker(request)
+            running.limit(request.timeout_s)
             if is_chat(request.prompt) or _characters(request.prompt) > INLINE:
                 running.follow(asyncio.create_task(self._encode(running, request)))
             else:
@@ -75,12 +76,20 @@ class Handler:
         return running
 
     async def score(
-        self, model_id: str, prefix: str, suffixes: Sequence[str], account: str = ""
+        self,
+        model_id: str,
+        prefix: str,
+        suffixes: Sequence[str],
+        account: str = "",
+        timeout_s: float | None = None,
     ) -> list[float]:
-        """Return the log-probability of each suffix after the prefix, read as Generate reads it."""
+        """Return the log-probability of each suffix after the prefix, read as Generate reads it.
+
+        Raises DeadlineExceeded after timeout_s.
+        """
         if not suffixes:
             raise InvalidRequest("suffix is empty: send at least one text to score", param="suffix")
-        waiting = [self._score(model_id, prefix, suffix, account) for suffix in suffixes]
+        waiting = [self._score(model_id, prefix, suffix, account, timeout_s) for suffix in suffixes]
         tasks = [asyncio.ensure_future(one) for one in waiting]
         try:
             return list(await asyncio.gather(*tasks))
@@ -156,10 +165,13 @@ class Handler:
         prompt = await rendered(asked, loaded)
         return await self._encoding.run(_characters(prompt), lambda: prompt_ids(prompt, loaded))
 
-    async def _score(self, model_id: str, prefix: str, suffix: str, account: str) -> float:
+    async def _score(
+        self, model_id: str, prefix: str, suffix: str, account: str, timeout_s: float | None
+    ) -> float:
         outcome: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         running = self._begin(model_id, SCORE, lambda chunk: _settle(outcome, chunk))
         loaded = running.servable.loaded
+        running.limit(timeout_s)
         try:
             asked = await rendered(scored_prompt(prefix, loaded), loaded)
             ids, target = await self._encoding.run(

@@ -22,10 +22,12 @@ from model_server.engine.engine import (
     SequenceUpdate,
 )
 from model_server.engine.failure import as_load_error
+from model_server.engine.timing.watchdog import OnHang
 from model_server.engine.types import RowResult
 from model_server.loading.loaded import Loaded, LoadedAdapter
 from model_server.serving.method_stats import MethodStats
 from sax.errors import NotLoaded, ReplicaLost, SaxError, ShuttingDown
+from sax.memory_parts import MemoryParts
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +40,16 @@ class LmServable:
 
     kind = "a language model"
 
-    def __init__(self, model_id: str, loaded: Loaded, engine: Engine | None = None) -> None:
-        """engine: of another model, that delivers to that; None: its own."""
+    def __init__(
+        self,
+        model_id: str,
+        loaded: Loaded,
+        on_hang: OnHang | None = None,
+        engine: Engine | None = None,
+    ) -> None:
+        """on_hang: called on another thread if a step does not finish. engine: of another model,
+        that delivers to that; None: its own.
+        """
         self.model_id = model_id
         self.loaded = loaded
         self.methods = {name: MethodStats() for name in loaded.methods}
@@ -50,7 +60,9 @@ class LmServable:
         self._loop = asyncio.get_running_loop()
         self._receivers: dict[int, Receive] = {}
         self._lost: ReplicaLost | None = None
-        self._engine = engine or Engine(loaded.runner, self._deliver)
+        self._engine = engine or Engine(
+            loaded.runner, self._deliver, loaded.step_times, loaded.step_limit_s, on_hang
+        )
         if loaded.note:
             logger.warning("%s: %s", model_id, loaded.note)
 
@@ -97,6 +109,10 @@ class LmServable:
         if receive is not None:
             receive(SequenceUpdate(sequence, RowResult(), error=error))
 
+    def has_slot(self, sequence: int) -> bool:
+        """Return False while a sequence waits in the queue, and once it has ended."""
+        return self._engine.has_slot(sequence)
+
     def lose(self, error: ReplicaLost) -> None:
         """Fail all waiting requests now and refuse new ones: a host of this replica is lost.
 
@@ -115,6 +131,10 @@ class LmServable:
     def memory(self) -> int:
         """Bytes of weights, KV pages and workspace."""
         return self.loaded.memory
+
+    @property
+    def parts(self) -> MemoryParts:
+        return self.loaded.parts
 
     @property
     def running(self) -> int:
@@ -170,7 +190,7 @@ class AdapterServable(LmServable):
     kind = "an adapter of a language model"
 
     def __init__(self, model_id: str, adapter: LoadedAdapter, base: LmServable) -> None:
-        super().__init__(model_id, adapter.loaded, base._engine)
+        super().__init__(model_id, adapter.loaded, engine=base._engine)
         self._base = base
         self._place = adapter.place
         self._held = adapter.runner

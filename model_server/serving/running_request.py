@@ -15,7 +15,7 @@ from model_server.engine.engine import Announce, EngineRequest, SequenceUpdate
 from model_server.serving.detokenizer import Detokenizer
 from model_server.serving.lm_servable import LmServable
 from model_server.serving.metrics import ModelServerMetrics
-from sax.errors import Cancelled, Internal, SaxError
+from sax.errors import Cancelled, DeadlineExceeded, Internal, SaxError
 from sax.types import TokenChunk
 
 logger = logging.getLogger(__name__)
@@ -46,8 +46,15 @@ class RunningRequest:
         self._way: asyncio.Task[None] | None = None  # encoding or remote prefill in progress
         self._began_s = time.monotonic()
         self._first_s: float | None = None
+        self._deadline: asyncio.TimerHandle | None = None
         self._over = False
         self._stats.begin()
+
+    def limit(self, timeout_s: float | None) -> None:
+        """End the request with DeadlineExceeded after this time, however far it is by then."""
+        if timeout_s is not None:
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(timeout_s, self._expire, timeout_s)
 
     def expect(self, answer: Detokenizer) -> None:
         self._answer = answer
@@ -141,6 +148,30 @@ class RunningRequest:
             per_token_s = (now - self._first_s) / (self._answer.tokens - 1)
             self._metrics.token_interval(self.servable.model_id, per_token_s)
 
+    def _expire(self, timeout_s: float) -> None:
+        error = DeadlineExceeded(
+            f"the time limit of {timeout_s:g} s passed: {self._spent()}", param="timeout"
+        )
+        if self._way is not None:
+            self._way.cancel()
+        self.fail(error)
+
+    def _spent(self) -> str:
+        """Say how an unfinished request spent its time, and how the next one may end sooner."""
+        waited_s = (self._first_s or time.monotonic()) - self._began_s
+        if self._first_s is not None and self._answer is not None:
+            return (
+                f"the answer began after {waited_s:.1f} s and had {self._answer.tokens} tokens; "
+                "allow more time, or fewer tokens (max_tokens)"
+            )
+        if self._sequence is None:
+            doing = "its prompt was still being read"
+        elif self.servable.has_slot(self._sequence):
+            doing = "its prompt was still being computed"
+        else:
+            doing = "it was still in the queue"
+        return f"after {waited_s:.1f} s {doing}; allow more time, or try when fewer requests wait"
+
     def _stop_sequence(self) -> None:
         if self._sequence is not None:
             self.servable.cancel(self._sequence)
@@ -155,5 +186,7 @@ class RunningRequest:
         """Mark the request as over; return False if it was already."""
         over, self._over = self._over, True
         if not over:
+            if self._deadline is not None:
+                self._deadline.cancel()
             self._on_end()
         return not over

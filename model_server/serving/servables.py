@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from model_server.engine.failure import as_load_error
+from model_server.engine.timing.watchdog import OnHang
 from model_server.loading.load_thread import LoadThread
 from model_server.loading.loaded import AnyLoaded, Loader
 from model_server.serving.admission import tell_of_idle
@@ -20,6 +21,7 @@ from sax import memory_return
 from sax.auth.acl import OPEN, MethodAcls, parse_acls
 from sax.errors import Cancelled, NotLoaded, ReplicaLost, SaxError, ShuttingDown
 from sax.format import shortened
+from sax.memory_parts import MemoryParts, memory_table
 from sax.need import Need
 from sax.types import ModelSpec, Progress, ServableInfo, ServableStatus
 
@@ -51,10 +53,12 @@ class Servables:
 
     def __init__(self, loader: Loader, *, drain_s: float = 20.0) -> None:
         self._loader = loader
+        self.memory_total = 0  # bytes of this server, for tables; 0: unknown
         self._drain_s = drain_s
         self._entries: dict[str, _WantedServable] = {}
         self._one_load = asyncio.Lock()
         self._closing = False
+        self.on_hang: OnHang | None = None  # of the models loaded from then on
 
     async def load(self, spec: ModelSpec) -> None:
         """Return once the model is LOADED; raise the reason if it fails.
@@ -144,6 +148,11 @@ class Servables:
     def memory_used(self) -> int:
         """Bytes of all loaded models."""
         return sum(servable.memory for servable in self.loaded())
+
+    def memory_table(self) -> str:
+        """Return the plan of the models in memory as a table. Thread-safe."""
+        models = [(each.model_id, each.parts) for each in self.loaded()]
+        return memory_table(models, total=self.memory_total)
 
     async def close(self, *, drain_s: float | None = None) -> None:
         """Unload everything and refuse new loads; a load that does not stop is abandoned."""
@@ -235,7 +244,7 @@ class Servables:
         entry.progress = None
         if isinstance(outcome, AnyLoaded):
             try:
-                entry.servable = make_servable(entry.model_id, outcome, self.get)
+                entry.servable = make_servable(entry.model_id, outcome, self.get, self.on_hang)
             except SaxError as exc:  # an adapter's base has gone meanwhile
                 outcome.runner.close()
                 outcome = exc
@@ -250,6 +259,7 @@ class Servables:
         self._step(entry, StatusEvent.LOADED)
         tell_of_idle(entry.model_id, entry.acls, entry.servable.methods if entry.servable else ())
         logger.info("loading completed. Successfully loaded model for key: %s", entry.model_id)
+        logger.info("memory plan of this server:\n%s", self.memory_table())
         return None
 
     def _step(self, entry: _WantedServable, event: StatusEvent) -> None:
@@ -294,6 +304,7 @@ def _info(entry: _WantedServable) -> ServableInfo:
         need=entry.need,
         progress=entry.progress,
         memory=entry.servable.memory if entry.servable else 0,
+        parts=entry.servable.parts if entry.servable else MemoryParts(),
         methods=tuple(entry.servable.methods) if entry.servable else (),
         queued=entry.servable.waiting if entry.servable else 0,
         running=entry.servable.running if entry.servable else 0,

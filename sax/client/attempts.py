@@ -33,6 +33,11 @@ class Route:
 ANY_ROUTE = Route()
 
 
+def shorter(one_s: float | None, other_s: float | None) -> float | None:
+    """Return the shorter of two time limits; None is no limit."""
+    return min((each for each in (one_s, other_s) if each is not None), default=None)
+
+
 class Attempts:
     """The attempts of one request: replicas tried, failures, and time left."""
 

@@ -40,6 +40,7 @@ from sax.types import GenerateRequest, TokenChunk
 from sax.wire import codec, rpc
 
 _SUSPECT_S = 5.0  # after a break, other replicas are preferred for this long
+_LATER_S = 0.5  # past a deadline, for the server to say how the request spent its time
 
 Reply = TypeVar("Reply", bound=Message)
 Outgoing = asyncio.Queue[tokens_pb2.ToServer | None]
@@ -165,6 +166,8 @@ class ModelServerConnection:
         """Send a request whose chunks go to this inbox; cancel it if unfinished at the end."""
         number = next(self._numbers)
         message = tokens_pb2.ToServer(generate=codec.encode_generate(number, request))
+        # An answer that moves to another replica keeps its deadline: only what is left of it.
+        codec.put_timeout(message.generate, timeout_s)
         message.generate.token = presented_token()
         if not request.account:
             message.generate.account = presented_account()
@@ -205,7 +208,7 @@ class ModelServerConnection:
         if timeout_s is None:
             return None
         late = DeadlineExceeded(f"the answer was not complete within {timeout_s:g} s")
-        return asyncio.get_running_loop().call_later(timeout_s, inbox.put, late)
+        return asyncio.get_running_loop().call_later(timeout_s + _LATER_S, inbox.put, late)
 
     async def _read(self, outgoing: Outgoing, opener: Metadata) -> None:
         """Read one stream to its end: dispatch its messages, then fail open requests."""

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from sax.client.attempts import ANY_ROUTE, Attempts, RetryLimits, Route
+from sax.client.attempts import ANY_ROUTE, Attempts, RetryLimits, Route, shorter
 from sax.client.connection import ModelServerConnection, ServerLoad
 from sax.client.follower import Follower
 from sax.client.holding import DemandSource, Holding
@@ -90,7 +90,7 @@ class Locator:
         ) -> AsyncGenerator[TokenChunk, None]:
             return replica.generate(request, left_s)
 
-        return self.stream(request.model_id, ask, timeout_s)
+        return self.stream(request.model_id, ask, shorter(request.timeout_s, timeout_s))
 
     async def generate_to(
         self,
@@ -114,7 +114,8 @@ class Locator:
                     raise
                 return error  # too late for another replica
 
-        if (error := await self.call(request.model_id, ask, timeout_s)) is not None:
+        limit_s = shorter(request.timeout_s, timeout_s)
+        if (error := await self.call(request.model_id, ask, limit_s)) is not None:
             raise error
 
     async def stream(

@@ -24,6 +24,7 @@ MOST_REPLICAS = 1000  # each is listed with its reason
 TEXT_BYTES = 4 << 20  # a million tokens of English
 TOKEN_IDS = 1 << 18  # of one request; a longer prompt is read faster as text
 LABEL_BYTES = 512
+MOST_TIMEOUT_S = 86400
 MOST_FIELDS = 64  # of one JSON object, known and unknown ones
 FIELD_NAME_BYTES = 128
 
@@ -123,6 +124,9 @@ _SAMPLING = (
     _integer("best_of", 1, _INT32, RequestRoute.COMPLETIONS),
     _integer("max_completion_tokens", 1, _INT32, RequestRoute.CHAT),
     _integer("priority", -MOST_PRIORITY, MOST_PRIORITY, *_OPENAI, *_OURS),
+    # Seconds, waiting included; the X-Request-Timeout header has the same bounds on every route
+    _number("timeout", *_V1, above=0, most=MOST_TIMEOUT_S),
+    _integer("timeout_ms", 0, _INT32, *_OURS),  # 0: no limit
     # 128: entries, and numbers of one tensor
     _many(
         "extra_inputs",

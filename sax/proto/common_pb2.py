@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16sax/proto/common.proto\x12\x03sax\"u\n\x12\x41\x63\x63\x65ssControlLists\x12\x31\n\x05items\x18\x01 \x03(\x0b\x32\".sax.AccessControlLists.ItemsEntry\x1a,\n\nItemsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x18\n\x06Tensor\x12\x0e\n\x06values\x18\x01 \x03(\x02\"\xb4\x02\n\x0b\x45xtraInputs\x12*\n\x05items\x18\x01 \x03(\x0b\x32\x1b.sax.ExtraInputs.ItemsEntry\x12.\n\x07tensors\x18\x02 \x03(\x0b\x32\x1d.sax.ExtraInputs.TensorsEntry\x12.\n\x07strings\x18\x03 \x03(\x0b\x32\x1d.sax.ExtraInputs.StringsEntry\x1a,\n\nItemsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x1a;\n\x0cTensorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1a\n\x05value\x18\x02 \x01(\x0b\x32\x0b.sax.Tensor:\x02\x38\x01\x1a.\n\x0cStringsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"D\n\x08Progress\x12\r\n\x05phase\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x03\x12\r\n\x05total\x18\x03 \x01(\x03\x12\x0c\n\x04unit\x18\x04 \x01(\t*K\n\x0bModelStatus\x12\x08\n\x04NONE\x10\x00\x12\x0b\n\x07LOADING\x10\x01\x12\n\n\x06LOADED\x10\x02\x12\n\n\x06\x46\x41ILED\x10\x03\x12\r\n\tUNLOADING\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16sax/proto/common.proto\x12\x03sax\"u\n\x12\x41\x63\x63\x65ssControlLists\x12\x31\n\x05items\x18\x01 \x03(\x0b\x32\".sax.AccessControlLists.ItemsEntry\x1a,\n\nItemsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x18\n\x06Tensor\x12\x0e\n\x06values\x18\x01 \x03(\x02\"\xb4\x02\n\x0b\x45xtraInputs\x12*\n\x05items\x18\x01 \x03(\x0b\x32\x1b.sax.ExtraInputs.ItemsEntry\x12.\n\x07tensors\x18\x02 \x03(\x0b\x32\x1d.sax.ExtraInputs.TensorsEntry\x12.\n\x07strings\x18\x03 \x03(\x0b\x32\x1d.sax.ExtraInputs.StringsEntry\x1a,\n\nItemsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x1a;\n\x0cTensorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1a\n\x05value\x18\x02 \x01(\x0b\x32\x0b.sax.Tensor:\x02\x38\x01\x1a.\n\x0cStringsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xa8\x01\n\x0bMemoryParts\x12\x14\n\x0cweight_bytes\x18\x01 \x01(\x03\x12\x10\n\x08kv_bytes\x18\x02 \x01(\x03\x12\x13\n\x0bstate_bytes\x18\x03 \x01(\x03\x12\x17\n\x0fworkspace_bytes\x18\x04 \x01(\x03\x12\x13\n\x0bleast_bytes\x18\x05 \x01(\x03\x12\r\n\x05slots\x18\x06 \x01(\x03\x12\x0f\n\x07\x63ontext\x18\x07 \x01(\x03\x12\x0e\n\x06tokens\x18\x08 \x01(\x03\"D\n\x08Progress\x12\r\n\x05phase\x18\x01 \x01(\t\x12\x0c\n\x04\x64one\x18\x02 \x01(\x03\x12\r\n\x05total\x18\x03 \x01(\x03\x12\x0c\n\x04unit\x18\x04 \x01(\t*K\n\x0bModelStatus\x12\x08\n\x04NONE\x10\x00\x12\x0b\n\x07LOADING\x10\x01\x12\n\n\x06LOADED\x10\x02\x12\n\n\x06\x46\x41ILED\x10\x03\x12\r\n\tUNLOADING\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,8 +39,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXTRAINPUTS_TENSORSENTRY']._serialized_options = b'8\001'
   _globals['_EXTRAINPUTS_STRINGSENTRY']._loaded_options = None
   _globals['_EXTRAINPUTS_STRINGSENTRY']._serialized_options = b'8\001'
-  _globals['_MODELSTATUS']._serialized_start=557
-  _globals['_MODELSTATUS']._serialized_end=632
+  _globals['_MODELSTATUS']._serialized_start=728
+  _globals['_MODELSTATUS']._serialized_end=803
   _globals['_ACCESSCONTROLLISTS']._serialized_start=31
   _globals['_ACCESSCONTROLLISTS']._serialized_end=148
   _globals['_ACCESSCONTROLLISTS_ITEMSENTRY']._serialized_start=104
@@ -55,6 +55,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXTRAINPUTS_TENSORSENTRY']._serialized_end=437
   _globals['_EXTRAINPUTS_STRINGSENTRY']._serialized_start=439
   _globals['_EXTRAINPUTS_STRINGSENTRY']._serialized_end=485
-  _globals['_PROGRESS']._serialized_start=487
-  _globals['_PROGRESS']._serialized_end=555
+  _globals['_MEMORYPARTS']._serialized_start=488
+  _globals['_MEMORYPARTS']._serialized_end=656
+  _globals['_PROGRESS']._serialized_start=658
+  _globals['_PROGRESS']._serialized_end=726
 # @@protoc_insertion_point(module_scope)

@@ -70,6 +70,26 @@ class ExtraInputs(_message.Message):
     strings: _containers.ScalarMap[str, str]
     def __init__(self, items: _Optional[_Mapping[str, float]] = ..., tensors: _Optional[_Mapping[str, Tensor]] = ..., strings: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
+class MemoryParts(_message.Message):
+    __slots__ = ("weight_bytes", "kv_bytes", "state_bytes", "workspace_bytes", "least_bytes", "slots", "context", "tokens")
+    WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KV_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STATE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WORKSPACE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LEAST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    weight_bytes: int
+    kv_bytes: int
+    state_bytes: int
+    workspace_bytes: int
+    least_bytes: int
+    slots: int
+    context: int
+    tokens: int
+    def __init__(self, weight_bytes: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., state_bytes: _Optional[int] = ..., workspace_bytes: _Optional[int] = ..., least_bytes: _Optional[int] = ..., slots: _Optional[int] = ..., context: _Optional[int] = ..., tokens: _Optional[int] = ...) -> None: ...
+
 class Progress(_message.Message):
     __slots__ = ("phase", "done", "total", "unit")
     PHASE_FIELD_NUMBER: _ClassVar[int]

@@ -76,7 +76,7 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., logprobs: _Optional[int] = ..., stop_sequence: _Optional[_Iterable[int]] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_words: _Optional[_Iterable[str]] = ..., min_tokens: _Optional[int] = ...) -> None: ...
 
 class Generate(_message.Message):
-    __slots__ = ("id", "model_key", "text", "tokens", "chat", "sampling", "request_id", "token", "account", "priority")
+    __slots__ = ("id", "model_key", "text", "tokens", "chat", "sampling", "request_id", "token", "account", "priority", "timeout_ms")
     ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_KEY_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +87,7 @@ class Generate(_message.Message):
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     ACCOUNT_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     id: int
     model_key: str
     text: str
@@ -97,7 +98,8 @@ class Generate(_message.Message):
     token: str
     account: str
     priority: int
-    def __init__(self, id: _Optional[int] = ..., model_key: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., request_id: _Optional[str] = ..., token: _Optional[str] = ..., account: _Optional[str] = ..., priority: _Optional[int] = ...) -> None: ...
+    timeout_ms: int
+    def __init__(self, id: _Optional[int] = ..., model_key: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., request_id: _Optional[str] = ..., token: _Optional[str] = ..., account: _Optional[str] = ..., priority: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
 class Cancel(_message.Message):
     __slots__ = ("id",)

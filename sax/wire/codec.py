@@ -50,6 +50,7 @@ from sax.wire.tokens import (
     encode_generate,
     encode_tokenize,
     put_chunk,
+    put_timeout,
 )
 
 __all__ = [
@@ -91,6 +92,7 @@ __all__ = [
     "encode_status",
     "encode_tokenize",
     "put_chunk",
+    "put_timeout",
     "encode_topology",
     "encode_version",
     "refuse_extra_inputs",

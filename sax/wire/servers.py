@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sax.memory_parts import MemoryParts
 from sax.need import Need
 from sax.proto import admin_pb2, common_pb2, modelet_pb2
 from sax.types import (
@@ -190,6 +191,7 @@ def _encode_model(servable: ServableInfo) -> modelet_pb2.GetStatusResponse.Model
         acls=common_pb2.AccessControlLists(items=servable.acls),
         need=_encode_need(servable.need),
         note=servable.note,
+        memory_parts=_encode_parts(servable.parts),
     )
 
 
@@ -208,6 +210,7 @@ def _decode_model(msg: modelet_pb2.GetStatusResponse.ModelWithStatus) -> Servabl
         acls=dict(msg.acls.items),
         need=_decode_need(msg.need) if msg.HasField("need") else None,
         note=msg.note,
+        parts=_decode_parts(msg.memory_parts),
     )
 
 
@@ -241,6 +244,7 @@ def _encode_servable(servable: ServableInfo) -> admin_pb2.Servable:
         running_requests=servable.running,
         arrived_requests=servable.arrived,
         note=servable.note,
+        memory_parts=_encode_parts(servable.parts),
     )
 
 
@@ -257,4 +261,34 @@ def _decode_servable(msg: admin_pb2.Servable) -> ServableInfo:
         running=msg.running_requests,
         arrived=msg.arrived_requests,
         note=msg.note,
+        parts=_decode_parts(msg.memory_parts),
+    )
+
+
+def _encode_parts(parts: MemoryParts) -> common_pb2.MemoryParts | None:
+    if parts == MemoryParts():
+        return None
+    return common_pb2.MemoryParts(
+        weight_bytes=parts.weights,
+        kv_bytes=parts.kv,
+        state_bytes=parts.state,
+        workspace_bytes=parts.workspace,
+        least_bytes=parts.least,
+        slots=parts.slots,
+        context=parts.context,
+        tokens=parts.tokens,
+    )
+
+
+def _decode_parts(msg: common_pb2.MemoryParts) -> MemoryParts:
+    # Negative numbers make no sense, but a server may send anything.
+    return MemoryParts(
+        weights=max(0, msg.weight_bytes),
+        kv=max(0, msg.kv_bytes),
+        state=max(0, msg.state_bytes),
+        workspace=max(0, msg.workspace_bytes),
+        least=max(0, msg.least_bytes),
+        slots=max(0, msg.slots),
+        context=max(0, msg.context),
+        tokens=max(0, msg.tokens),
     )

@@ -5,6 +5,7 @@ Chunks are the hot path (one per request and engine step); their functions build
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -26,6 +27,8 @@ _NEVER_ABSENT = {name for name in _DEFAULTS if not _WIRE[name].has_presence} - _
 
 Prompt = str | tuple[int, ...] | tuple[Message, ...]
 
+_MOST_MS = 2**31 - 1
+
 
 def encode_generate(request_number: int, request: GenerateRequest) -> tokens_pb2.Generate:
     """Encode a request under a number of this connection. Raises InvalidRequest naming a field that
@@ -35,6 +38,7 @@ def encode_generate(request_number: int, request: GenerateRequest) -> tokens_pb2
     _put(msg, "request_id", request.request_id)
     _put(msg, "account", request.account)
     _put(msg, "priority", request.priority)
+    put_timeout(msg, request.timeout_s)
     _put_prompt(msg, request.prompt)
     _put_sampling(msg.sampling, request.sampling)
     return msg
@@ -49,7 +53,17 @@ def decode_generate(msg: tokens_pb2.Generate, account: str = "") -> GenerateRequ
         request_id=msg.request_id,
         account=msg.account or account,
         priority=msg.priority,
+        timeout_s=msg.timeout_ms / 1000 if msg.timeout_ms else None,
     )
+
+
+def put_timeout(msg: tokens_pb2.Generate, timeout_s: float | None) -> None:
+    """Set the time limit, in whole milliseconds of 1 or more.
+
+    None, or a time longer than a message can hold, means no limit on the server.
+    """
+    timeout_ms = 0 if timeout_s is None else max(1, math.ceil(1000 * min(timeout_s, _MOST_MS)))
+    msg.timeout_ms = timeout_ms if timeout_ms <= _MOST_MS else 0
 
 
 def encode_tokenize(model_id: str, prompt: str | tuple[Message, ...]) -> tokens_pb2.TokenizeRequest:

@@ -31,6 +31,7 @@ from tests.bench import (
     bench_plan,
     bench_quantization,
     bench_seeds,
+    bench_steady,
     bench_transformers,
 )
 from tests.bench.table import Table
@@ -52,6 +53,7 @@ BENCHES: dict[str, Callable[[], Table | list[Table]]] = {
     "seeds": bench_seeds.run,
     "gpu_attention": bench_gpu_attention.run,  # no table where there is no GPU
     "fairness": bench_fairness.run,
+    "steady": bench_steady.run,
     "lockstep": bench_lockstep.run,
     "lora": bench_lora.run,
     "plan": bench_plan.run,

@@ -124,7 +124,7 @@ def bare_tokens_per_second(runner: ModelRunner, batch: int) -> float:
     vectors = [arrays.pack(step(number), layout)[0] for number in range(DECODE_STEPS)]
     began_s = time.perf_counter()
     for vector in vectors:
-        outputs = runner.choose(runner.forward(bucket, vector))
+        outputs = runner.chosen(runner.forward(bucket, vector))
     jax.block_until_ready(outputs)
     return batch * DECODE_STEPS / (time.perf_counter() - began_s)
 

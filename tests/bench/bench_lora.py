@@ -37,7 +37,7 @@ def run() -> Table:
     table = Table(
         "Adapters in a batch",
         f"SmolLM2-135M-Instruct, bf16 weights, greedy, {BATCH} sequences of {PROMPT_TOKENS} + "
-        f"{ANSWER_TOKENS} tokens; median of {ROUNDS} rounds, in turns. Plain: published without room "
+        f"{ANSWER_TOKENS} tokens; median of {ROUNDS} rounds, in turns. Plain: without room "
         f"for adapters. Idle: with {PLACES} places and no adapter in the batch. Adapted: {PLACES} "
         "adapters, two rows each.",
         ("rank", "layers changed", "plain tokens/s", "idle / plain", "adapted / plain"),

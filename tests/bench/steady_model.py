@@ -15,7 +15,13 @@ from collections.abc import Callable
 
 from model_server.__main__ import leave
 from model_server.config import ModelServerConfig
-from model_server.engine.types import EngineLimits, PendingStep, RowResult, Step, StepResult
+from model_server.engine.types import (
+    EngineLimits,
+    PendingStep,
+    RowResult,
+    Step,
+    StepResult,
+)
 from model_server.loading.loaded import Loaded
 from model_server.process.server import ModelServer
 from model_server.text.tokenizer import ByteTokenizer
@@ -48,6 +54,9 @@ class SteadyRunner:
             print(threading.get_native_id(), flush=True)
         self._free_s = max(self._free_s, time.monotonic()) + STEP_S
         return _Pending(step, self._free_s)
+
+    def choose(self, masks: object) -> None:
+        raise AssertionError("no step here is guided")
 
     def close(self) -> None:
         """Nothing to free."""

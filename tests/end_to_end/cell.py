@@ -219,6 +219,10 @@ class Cell:
         """The process ids of all processes that are alive, by name."""
         return {name: self.pid(name) for name in self._processes if self.alive(name)}
 
+    def resident(self, name: str) -> int:
+        """Resident bytes of one process."""
+        return resident(self.pid(name))
+
     def memory(self) -> int:
         """Resident bytes of all processes."""
         return sum(map(resident, self.pids().values()))

@@ -1,15 +1,19 @@
 """Flags become one checked value; a wrong one is refused in words."""
 
+import os
+
 import pytest
 
 from model_server.config import ModelServerConfig
 from model_server.flags import make_config, make_parser
 from sax.auth.security import Security
+from sax.config import STRICT_VARIABLE
 from sax.errors import InvalidName
 from sax.host import machine_memory
 
 
-def test_without_flags_the_defaults_of_the_config_hold() -> None:
+def test_without_flags_the_defaults_of_the_config_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(STRICT_VARIABLE)
     made, default = make_config([]), ModelServerConfig()
     for name in ModelServerConfig.__slots__:
         if name != "incarnation":
@@ -120,3 +124,9 @@ def test_a_checkpoint_root_is_a_folder_or_a_bucket(root: str) -> None:
     with pytest.raises(ValueError, match=r"--checkpoint_roots has .*: give"):
         ModelServerConfig(checkpoint_roots=("/models", "gs://b/c", root))
     assert ModelServerConfig(checkpoint_roots=("/models", "gs://b/c")).checkpoint_roots
+
+
+def test_compiling_while_serving_is_an_error_wherever_the_variable_is_set() -> None:
+    assert os.environ[STRICT_VARIABLE], "tests/conftest.py sets it for every process of a test"
+    assert make_config([]).strict_compile
+    assert not make_config(["--no-strict_compile"]).strict_compile

@@ -13,6 +13,7 @@ from model_server.loading.loaded import Loaded, LoadedAdapter
 from model_server.models.weights.low_rank import AdapterRoom
 from sax.errors import LoadFailed
 from sax.format import count, listing
+from sax.memory_parts import MemoryParts
 from sax.types import ModelSpec, Progress
 
 
@@ -107,7 +108,7 @@ class Bases:
             base=base_id,
             place=held.place,
             runner=held,
-            loaded=replace(base.loaded, disaggregation=None, memory=0),
+            loaded=replace(base.loaded, disaggregation=None, memory=0, parts=MemoryParts()),
         )
 
     def _missing(self, base_id: str, *, gone: bool) -> LoadFailed:

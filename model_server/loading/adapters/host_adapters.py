@@ -1,7 +1,7 @@
 """One host's part of a model's adapters: read from their files in any thread, written in order.
 
-An adapter is read first, which takes as long as its files do, and then written into its place
-between two steps, by a program that is compiled with the steps.
+An adapter is read first, which takes as long as its files do; then the runner writes it into its
+place between two steps.
 """
 
 from __future__ import annotations
@@ -11,21 +11,15 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import jax
-import numpy as np
 
 from model_server.checkpoints.huggingface.peft import open_adapter
 from model_server.checkpoints.roots import CheckpointRoots
 from model_server.config import ModelServerConfig
-from model_server.engine.compiling import Programs
-from model_server.kernels.local_devices import full
 from model_server.loading.adapters.factors import check_adapter, read_factors
 from model_server.loading.deployment import Deployment
 from model_server.models.weights.weight import Blueprint
-
-ADAPTER = "write an adapter"  # the name of the program beside those of the buckets
 
 
 class HostAdapters:
@@ -33,15 +27,10 @@ class HostAdapters:
 
     def __init__(self, deployment: Deployment, roots: CheckpointRoots) -> None:
         self._deployment = deployment
-        self._program = deployment.program
         self._roots = roots
-        self._write: Any = None
         self._read: dict[str, Sequence[jax.Array]] = {}  # and not written, by key
         self._reading: set[str] = set()
         self._guard = threading.Lock()
-
-    def compile(self, programs: Programs) -> None:
-        self._write = programs.compiled(ADAPTER, self._program.lower_adapter)
 
     def read(self, key: str, path: str) -> None:
         """Read an adapter and keep it under the key until it is written or forgotten.
@@ -60,29 +49,11 @@ class HostAdapters:
             self._reading.discard(key)
             self._read.pop(key, None)
 
-    def written(self, leaves: Sequence[jax.Array], key: str, place: int) -> tuple[jax.Array, ...]:
-        """Return the model's weights with the adapter in its place, from 1 on.
-
-        Donates the factors that the weights held.
-        """
+    def take(self, key: str) -> Sequence[jax.Array]:
+        """Return the factors of an adapter that was read, and forget it."""
         with self._guard:
             self._reading.discard(key)
-            given = self._read.pop(key)
-        return self._put(leaves, given, place)
-
-    def warmed(self, leaves: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-        """Write zeros into the first place: the first run of a program links it."""
-        shapes = self._program.adapter_shapes
-        return self._put(leaves, [full(s.shape, 0, s.dtype, s.sharding) for s in shapes], 1)
-
-    def _put(
-        self, leaves: Sequence[jax.Array], given: Sequence[jax.Array], place: int
-    ) -> tuple[jax.Array, ...]:
-        held, factors = list(leaves), self._program.factors
-        made = self._write(tuple(held[i] for i in factors), tuple(given), np.int32(place - 1))
-        for index, array in zip(factors, made, strict=True):
-            held[index] = array
-        return tuple(held)
+            return self._read.pop(key)
 
     def _factors(self, path: str) -> list[jax.Array]:
         self._roots.check(path)

@@ -7,13 +7,13 @@ numbered.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from model_server.checkpoints.checkpoint import Checkpoint
 from model_server.config import ModelServerConfig
 from model_server.engine.compiling import COMPILED_HERE, Programs
-from model_server.engine.types import EngineLimits, PendingStep, Step
+from model_server.engine.types import EngineLimits, PendingStep, SlotMask, Step
 from model_server.loading.adapters.host_adapters import adapters_of
 from model_server.loading.stages.pipeline import PipelineRunner, StageThread
 from model_server.loading.stages.pipeline_loading import build_stage, plan_stage, stage_layout
@@ -46,7 +46,7 @@ class StageLoad:
         recipe: Recipe,
         checkpoint: Checkpoint | None,
         config: ModelServerConfig,
-        in_use: int,
+        holders: Mapping[str, int],
         host: StageHost,
         limits: EngineLimits | None = None,
     ) -> None:
@@ -62,7 +62,7 @@ class StageLoad:
         self._place = place_of(members.count, members.ordinal, recipe.stages)
         layout = stage_layout(recipe, self._place)
         self.deployment = plan_stage(
-            recipe, checkpoint, self._place.stage, layout, config, in_use, limits
+            recipe, checkpoint, self._place.stage, layout, config, holders, limits
         )
         self.spans_hosts = True
         # Hosts of one stage wait for each other, so the stage thread fixes the order of programs.
@@ -133,6 +133,9 @@ class HostStage:
 
     def write_adapter(self, key: str, place: int) -> None:
         self._runner.write_adapter(key, place)
+
+    def choose(self, masks: Sequence[SlotMask]) -> None:
+        self._runner.choose(masks)
 
     def close(self) -> None:
         if not self._runner.closed:

@@ -23,8 +23,8 @@ from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, Programs
 from model_server.engine.runner import Launched, ModelRunner
 from model_server.engine.step_arrays import StepArrays
-from model_server.engine.step_program import Outputs
-from model_server.engine.types import EngineLimits, PendingStep, Step, StepResult
+from model_server.engine.step_program import Computed, Outputs
+from model_server.engine.types import EngineLimits, PendingStep, SlotMask, Step, StepResult
 from model_server.engine.worker import Worker
 from model_server.loading.stages.stage_feedback import Owed, StageFeedback, fill
 from model_server.multihost.link import Link, LinkClosed, StageMessage, take
@@ -68,6 +68,8 @@ class PipelineRunner:
         self._tops = [0] * runner.limits.slots
         self._feedback = StageFeedback(link, self._guarded) if self._stage.is_first else None
         self._launched = 0
+        # The last stage's step that waits for masks; the stage thread's.
+        self._unchosen: tuple[int, Computed, bool] | None = None
         self.closed = False
 
     @property
@@ -109,6 +111,11 @@ class PipelineRunner:
         """Queue the write of this stage's part behind the steps that were launched."""
         self._submit(self._runner.write_adapter, key, place)
 
+    def choose(self, masks: Sequence[SlotMask]) -> None:
+        """Queue the choice of the last step's tokens; only the last stage has any."""
+        if self._stage.is_last:
+            self._submit(self._choose, masks)
+
     def close(self) -> None:
         """Close; steps in flight end with LinkClosed. Must not be called by `on_failure`.
 
@@ -131,7 +138,7 @@ class PipelineRunner:
         number, self._launched = self._launched, self._launched + 1
         if self._feedback is None:
             writes = self._runner.packed_writes(step) if self._stage.is_last else []
-            done = self._submit(self._go_on, number, bucket, vector, writes, any(tops))
+            done = self._submit(self._go_on, number, bucket, vector, writes, any(tops), step.guided)
             return _Passed(step, done)
         self._submit(self._enter, number, bucket, vector, self._feedback.feeds(step))
         outputs = self._feedback.expect(step, number, ranges, layout.logit_rows)
@@ -171,20 +178,30 @@ class PipelineRunner:
         vector: np.ndarray,
         writes: Sequence[np.ndarray],
         rivals: bool,
+        guided: bool,
     ) -> None:
         shape = (self._runner.layouts[bucket].tokens, self._runner.program.embed)
         (hidden,) = take(self._link, number, [(shape, "float32")])
         self._runner.write(writes)
         made = self._runner.forward(bucket, vector, hidden)
-        self._link.send(StageMessage(number, self._passed_on(made, rivals)))
-
-    def _passed_on(self, made: Any, rivals: bool) -> tuple[np.ndarray, ...]:
         if not self._stage.is_last:
-            return (np.asarray(made),)
-        outputs = self._runner.choose(made)
+            self._link.send(StageMessage(number, (np.asarray(made),)))
+        elif guided:
+            self._unchosen = number, made, rivals
+        else:
+            self._send_chosen(number, made, rivals)
+
+    def _choose(self, masks: Sequence[SlotMask]) -> None:
+        assert self._unchosen is not None, "the last step was not guided"
+        (number, made, rivals), self._unchosen = self._unchosen, None
+        self._runner.write_masks(masks, made.logits.shape[0])
+        self._send_chosen(number, made, rivals)
+
+    def _send_chosen(self, number: int, made: Computed, rivals: bool) -> None:
+        outputs = self._runner.chosen(made)
         # Top logprobs are many times larger than the rest, and few requests need them.
         wanted: Sequence[Any] = outputs if rivals else outputs[:1]
-        return tuple(map(np.asarray, wanted))
+        self._link.send(StageMessage(number, tuple(map(np.asarray, wanted))))
 
     def _reason(self, failure: LinkClosed) -> BaseException:
         return self._failure or failure
@@ -213,7 +230,7 @@ class _Returning:
             outputs = self._outputs.result()
         except LinkClosed as closed:
             raise self._reason(closed) from closed
-        return Launched(self._step, outputs, self._ranges, self._tops).result()
+        return Launched(self._step, self._ranges, self._tops, outputs).result()
 
 
 class _Passed:

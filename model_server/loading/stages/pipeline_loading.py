@@ -5,7 +5,7 @@ Starts no program that talks to another host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import jax
@@ -15,7 +15,7 @@ from model_server.checkpoints.checkpoint_view import with_whole_names, without, 
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import COMPILED_HERE, Programs
-from model_server.engine.runner import ModelRunner, WeightChanges
+from model_server.engine.runner import AdapterFiles, ModelRunner
 from model_server.engine.types import EngineLimits
 from model_server.loading.deployment import Deployment, deploy
 from model_server.loading.device_memory import free_memory
@@ -48,7 +48,7 @@ def plan_stage(
     index: int,
     layout: Layout,
     config: ModelServerConfig,
-    in_use: int,
+    holders: Mapping[str, int],
     decided: EngineLimits | None = None,
 ) -> Deployment:
     """Plan one stage for this host's devices.
@@ -59,8 +59,8 @@ def plan_stage(
     """
     parts = recipe.cut()
     if decided:
-        return _alone(parts[index], checkpoint, layout, config, in_use).following(decided)
-    plans = [_alone(part, checkpoint, layout, config, in_use) for part in parts]
+        return _alone(parts[index], checkpoint, layout, config, holders).following(decided)
+    plans = [_alone(part, checkpoint, layout, config, holders) for part in parts]
     return plans[index].with_pages(min(plan.limits.pages for plan in plans))
 
 
@@ -74,7 +74,7 @@ def build_stage(
     on_failure: Callable[[BaseException], None] = lambda failure: None,
     buckets: Sequence[Bucket] | None = None,
     compiled: Programs = COMPILED_HERE,
-    adapters: WeightChanges | None = None,
+    adapters: AdapterFiles | None = None,
 ) -> PipelineRunner:
     """Load weights, allocate pages and compile buckets; every host must warm them afterwards.
 
@@ -99,11 +99,11 @@ def _alone(
     checkpoint: Checkpoint | None,
     layout: Layout,
     config: ModelServerConfig,
-    in_use: int,
+    holders: Mapping[str, int],
 ) -> Deployment:
     """Plan a stage as if there were no others."""
     try:
-        return deploy(part, checkpoint, layout, config, free_memory(layout, config, in_use))
+        return deploy(part, checkpoint, layout, config, free_memory(layout, config, holders))
     except MemoryPlanError as exc:
         raise MemoryPlanError(f"{part.stage}: {exc.text}", param=exc.param) from exc
 

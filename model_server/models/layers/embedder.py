@@ -111,9 +111,10 @@ def embedding(values: Mapping[str, Any], own_context: int) -> dict[str, Any]:
             param="overrides.DTYPE",
         )
     for key in ("MAX_CONTEXT", "BATCH_SIZE"):
-        if values[key] is not None and values[key] < 1:
+        if values[key] is not None and (type(values[key]) is not int or values[key] < 1):
             raise InvalidRequest(
-                f"{key} is {values[key]}; it must be at least 1", param=f"overrides.{key}"
+                f"{key} is {values[key]!r}; it must be a number, at least 1",
+                param=f"overrides.{key}",
             )
     if values["BATCH_SIZE"] is None:
         raise InvalidRequest("BATCH_SIZE must be a number", param="overrides.BATCH_SIZE")

@@ -18,12 +18,8 @@ import jax
 import msgspec
 
 from model_server.checkpoints.orbax.folder import Folder
-from model_server.engine.buckets import Bucket
 from model_server.engine.compiling import compiled_in_turn, to_bytes
-from model_server.engine.runner import WRITE, choice_name
-from model_server.engine.step_arrays import row_counts
 from model_server.engine.versions import versions
-from model_server.loading.adapters.host_adapters import ADAPTER
 from model_server.plan.precompile.subject import Subject
 from model_server.programs.manifest import Manifest, ProgramEntry
 from model_server.programs.place import SetFolder
@@ -67,9 +63,7 @@ def manifest_of(subject: Subject) -> Manifest:
 
 def program_count(subject: Subject) -> int:
     deployment = subject.deployment
-    writes = 1 + bool(deployment.program.factors)
-    choices = row_counts(deployment.buckets, deployment.limits)
-    return len(deployment.buckets) + len(choices) + writes + subject.copies.count
+    return len(deployment.program.programs(deployment.buckets)) + subject.copies.count
 
 
 class Maker:
@@ -91,14 +85,12 @@ class Maker:
         self._there = self.folder.entries()
         # Fail on a place that cannot be written before hours of compiling.
         self.folder.note(self._so_far())
-        deployment = self._subject.deployment
-        counts = row_counts(deployment.buckets, deployment.limits)
-        with closing(compiled_in_turn([*deployment.buckets, *counts], self._step)) as made:
+        lowers = self._lowers
+        with closing(
+            compiled_in_turn(list(lowers), lambda name: self.compiled(name, lowers[name]))
+        ) as made:
             for _ in made:
                 pass
-        self.compiled(WRITE, deployment.program.lower_write)
-        if deployment.program.factors:
-            self.compiled(ADAPTER, deployment.program.lower_adapter)
         self._subject.copies.compile(self)
         manifest = self._whole()
         self.folder.finish(manifest, self._there.values())
@@ -120,12 +112,10 @@ class Maker:
     def pass_on(self, name: str, body: bytes) -> None:
         """Do nothing: there is no other host."""
 
-    def _step(self, shape: Bucket | int) -> None:
-        program = self._subject.deployment.program
-        if isinstance(shape, int):
-            self.compiled(choice_name(shape), lambda: program.lower_choose(shape))
-        else:
-            self.compiled(str(shape), lambda: program.lower(shape))
+    @property
+    def _lowers(self) -> dict[str, Callable[[], jax.stages.Lowered]]:
+        deployment = self._subject.deployment
+        return deployment.program.programs(deployment.buckets)
 
     def _one(self, name: str, lower: Callable[[], jax.stages.Lowered]) -> Made:
         try:
@@ -169,10 +159,7 @@ class Maker:
         return self._with({**self._there, **made}.values())
 
     def _whole(self) -> Manifest:
-        deployment = self._subject.deployment
-        names = [str(bucket) for bucket in deployment.buckets]
-        names += map(choice_name, row_counts(deployment.buckets, deployment.limits))
-        order = {name: place for place, name in enumerate(names)}
+        order = {name: place for place, name in enumerate(self._lowers)}
         entries = [made.entry for made in self._made.values() if made.entry]
         return self._with(sorted(entries, key=lambda entry: order.get(entry.name, len(order))))
 

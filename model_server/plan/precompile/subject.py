@@ -92,7 +92,7 @@ def _on_cpu(
     recipe = model.recipe(overrides)
     check_devices(recipe, model.checkpoint, config)
     layout = layout_for(recipe).placed()
-    return deploy(recipe, model.checkpoint, layout, config, free_memory(layout, config, in_use=0))
+    return deploy(recipe, model.checkpoint, layout, config, free_memory(layout, config, {}))
 
 
 def _with_slack(deployment: Deployment, topology: Topology) -> Deployment:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -14,12 +14,14 @@ import typer
 from sax.cli.stages import phase, reason, replica_stages, summary
 from sax.cli.terminal import open_client, show_table
 from sax.command import AsJson, printable
+from sax.memory_parts import COLUMNS, memory_rows
 from sax.names import CellId, ModelId
 from sax.types import Autoscaling, JoinedServer, PublishedModel
 
 _GIB = 1 << 30
 _MODEL_HEADINGS = ("MODEL", "PATH", "CHECKPOINT", "READY", "STATE", "REASON")
 _REPLICA_HEADINGS = ("REPLICA", "STATE", "REASON")
+_MEMORY_HEADINGS = ("SERVER", *(name.upper() for name in COLUMNS))
 _SERVER_HEADINGS = ("SERVER", "CHIP", "TOPOLOGY", "DEVICES", "MEMORY", "MODELS")
 
 
@@ -80,6 +82,7 @@ def status(ctx: typer.Context, as_json: AsJson = False) -> None:
         return
     if servers:
         show_table(_SERVER_HEADINGS, [server_row(server) for server in servers])
+        show_memory(servers)
     else:
         print("no model server has joined; to start one, see: python -m model_server --help")
     print()
@@ -177,6 +180,21 @@ def memory(server: JoinedServer) -> str:
     """Format used and total memory as "0.4 of 24.0 GiB", or "-" if the server reports none."""
     total = server.info.memory_total
     return f"{server.memory_used / _GIB:.1f} of {total / _GIB:.1f} GiB" if total else "-"
+
+
+def show_memory(servers: Sequence[JoinedServer]) -> None:
+    """Print the memory plan of every server that tells of one."""
+    rows = [row for server in servers for row in _memory_rows(server)]
+    if rows:
+        print()
+        show_table(_MEMORY_HEADINGS, rows)
+
+
+def _memory_rows(server: JoinedServer) -> Iterator[tuple[str, ...]]:
+    planned = [(each.model_id, each.parts) for each in server.servables if each.parts.total]
+    if planned:
+        for row in memory_rows(planned, total=server.info.memory_total):
+            yield server.info.address, *row
 
 
 def model_value(model: PublishedModel) -> dict[str, Any]:

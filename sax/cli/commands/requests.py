@@ -9,20 +9,13 @@ from typing import Annotated
 
 import typer
 
+from sax.cli.sampling_options import takes_sampling
 from sax.cli.terminal import open_client
 from sax.command import AsJson, Model, printable, say
 from sax.errors import SaxError
+from sax.fields.table import MOST_TIMEOUT_S
 from sax.types import MOST_PRIORITY, GenerateRequest, Message, SamplingParams, TokenChunk
 
-Temperature = Annotated[float, typer.Option(min=0, help="0 always takes the likeliest token.")]
-TopK = Annotated[int, typer.Option(min=0, help="Sample from the k likeliest tokens; 0: all.")]
-TopP = Annotated[
-    float,
-    typer.Option(min=0, max=1, help="Sample from the likeliest tokens of this total probability."),
-]
-Seed = Annotated[int | None, typer.Option(min=0, help="The same seed gives the same text.")]
-MaxTokens = Annotated[int, typer.Option(min=1, help="Maximum tokens to generate.")]
-Stop = Annotated[list[str] | None, typer.Option(help="Stop before this text; repeatable.")]
 Priority = Annotated[
     int,
     typer.Option(
@@ -31,22 +24,26 @@ Priority = Annotated[
         help="Among your own requests; the lowest comes first.",
     ),
 ]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        min=0.001, max=MOST_TIMEOUT_S, help="Seconds for the whole answer, waiting included."
+    ),
+]
 NoStream = Annotated[bool, typer.Option("--no-stream", help="Print the text only when complete.")]
 
 
+@takes_sampling(temperature=0.0, max_tokens=128)
 def generate(
     ctx: typer.Context,
     model: Model,
     prompt: Annotated[
         str, typer.Argument(metavar="PROMPT", help="Text to continue; - reads stdin.")
     ],
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    seed: Seed = None,
-    max_tokens: MaxTokens = 128,
-    stop: Stop = None,
+    *,
+    sampling: SamplingParams,
     priority: Priority = 0,
+    timeout: Timeout = None,
     no_stream: NoStream = False,
     as_json: AsJson = False,
 ) -> None:
@@ -61,15 +58,9 @@ def generate(
       cat prompt.txt | sax generate /sax/test/smollm2 - --stop "###"
     """
     text = sys.stdin.read() if prompt == "-" else prompt
-    sampling = SamplingParams(
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        max_tokens=max_tokens,
-        stop=tuple(stop or ()),
+    request = GenerateRequest(
+        model_id=model, prompt=text, sampling=sampling, priority=priority, timeout_s=timeout
     )
-    request = GenerateRequest(model_id=model, prompt=text, sampling=sampling, priority=priority)
     with open_client(ctx) as client:
         if as_json:
             print(json.dumps(answer_value(client.generate(request))))
@@ -111,6 +102,7 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
+@takes_sampling(temperature=0.0, max_tokens=512)
 def chat(
     ctx: typer.Context,
     model: Model,
@@ -119,13 +111,10 @@ def chat(
         typer.Argument(metavar="[QUESTION]", help="Ask this and exit; - reads stdin."),
     ] = None,
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    seed: Seed = None,
-    max_tokens: MaxTokens = 512,
-    stop: Stop = None,
+    *,
+    sampling: SamplingParams,
     priority: Priority = 0,
+    timeout: Timeout = None,
     no_stream: NoStream = False,
 ) -> None:
     """Chat with a model.
@@ -138,21 +127,17 @@ def chat(
       sax chat /sax/test/smollm2 "What is the capital of France?"
       sax chat /sax/test/smollm2 --system "Answer in one word." --temperature 0.7
     """
-    sampling = SamplingParams(
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        max_tokens=max_tokens,
-        stop=tuple(stop or ()),
-    )
     messages = [] if system is None else [Message("system", system)]
     interactive = question is None and sys.stdin.isatty()
     with open_client(ctx) as client:
         for asked in _questions(interactive) if question is None else [_once(question)]:
             turn = Message("user", asked)
             request = GenerateRequest(
-                model_id=model, prompt=(*messages, turn), sampling=sampling, priority=priority
+                model_id=model,
+                prompt=(*messages, turn),
+                sampling=sampling,
+                priority=priority,
+                timeout_s=timeout,
             )
             try:
                 answer = print_answer(client.generate(request), stream=not no_stream)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 GANG_LOST_EXIT = 75  # another host of the gang is lost: not this process's fault
+_HUNG_EXIT = 70  # a step of its own device did not finish
 _USAGE_EXIT = 2  # argparse's exit code for a flag it does not know
 
 
@@ -97,6 +98,8 @@ def describe_death(exit: Exit) -> str:
         return "stopped answering (the others left it, so it was killed)"
     if exit.code == GANG_LOST_EXIT:
         return f"lost another host ({describe_exit(exit.code)})"
+    if exit.code == _HUNG_EXIT:
+        return f"hung in a step ({describe_exit(exit.code)}; its log has the stacks)"
     return f"died ({describe_exit(exit.code)})"
 
 

@@ -10,6 +10,7 @@ import pytest
 from http_gateway.openai.routes import fan_out
 from sax.errors import (
     AdminUnavailable,
+    DeadlineExceeded,
     ModelNotReady,
     PromptTooLong,
     QueueFull,
@@ -374,3 +375,50 @@ async def test_answers_do_not_wait_for_each_other(cell: FakeCell, http: httpx.As
         await cell.opened.get()
     cell.released.set()
     assert [one.status_code for one in await asyncio.gather(*asked)] == [200, 200, 200]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [(CHATS, CHAT), (COMPLETIONS, COMPLETION), (CHATS, {**CHAT, "stream": True})],
+)
+async def test_a_time_limit_of_body_or_header_goes_with_the_request(
+    cell: FakeCell, http: httpx.AsyncClient, path: str, body: dict[str, object]
+):
+    for sent, headers in [({"timeout": 2.5}, {}), ({}, {"X-Request-Timeout": "2.5"})]:
+        answer = await http.post(path, json={**body, **sent}, headers=headers)
+        assert answer.status_code == 200
+    both = await http.post(path, json={**body, "timeout": 3}, headers={"X-Request-Timeout": "3.0"})
+    assert both.status_code == 200
+    assert (await http.post(path, json={**body, "timeout": 86400})).status_code == 200
+    assert cell.timeouts == [2.5, 2.5, 3.0, 600.0]  # the gateway's own is the most
+
+
+@pytest.mark.parametrize("said", ["0", "-1", "1e9", "nan", "soon", ""])
+async def test_a_time_limit_in_a_header_out_of_range_is_refused_by_name(
+    cell: FakeCell, http: httpx.AsyncClient, said: str
+):
+    answer = await http.post(CHATS, json=CHAT, headers={"X-Request-Timeout": said})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "x-request-timeout"
+    assert not cell.requests
+
+
+async def test_two_time_limits_that_differ_are_a_contradiction(
+    cell: FakeCell, http: httpx.AsyncClient
+):
+    answer = await http.post(CHATS, json={**CHAT, "timeout": 2}, headers={"X-Request-Timeout": "3"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "timeout")
+    assert not cell.requests
+
+
+async def test_a_passed_time_limit_is_a_504_or_the_last_event_of_a_stream(
+    cell: FakeCell, http: httpx.AsyncClient
+):
+    cell.failure = DeadlineExceeded("the time limit of 2 s passed: it was in the queue")
+    answer = await http.post(CHATS, json={**CHAT, "timeout": 2})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_exceeded")
+    cell.fail_at = 2
+    streamed = await http.post(CHATS, json={**CHAT, "timeout": 2, "stream": True})
+    assert streamed.status_code == 200
+    last = json.loads(streamed.text.split("\n\n")[-2].removeprefix("data: "))
+    assert last["error"]["code"] == "deadline_exceeded"

@@ -31,6 +31,7 @@ from model_server.engine.types import (
     Row,
     RowResult,
     Sampling,
+    SlotMask,
     Step,
     StepResult,
 )
@@ -61,6 +62,12 @@ def next_token(tokens: Seq[int], sampling: Sampling = GREEDY) -> int:
 def logprob(tokens: Seq[int], token: int) -> float:
     """The log-probability of `token` after `tokens`."""
     return -((hash_of(tokens) + token) % VOCAB) / VOCAB
+
+
+def first_allowed(token: int, allowed: np.ndarray) -> int:
+    """The first token from this one on, modulo VOCAB, whose bit is set."""
+    bits = np.unpackbits(allowed, bitorder="little")[:VOCAB]
+    return next((token + n) % VOCAB for n in range(VOCAB) if bits[(token + n) % VOCAB])
 
 
 class RunnerBroke(Exception):
@@ -95,6 +102,7 @@ class FakeRunner:
         self._tables: list[list[int]] = [[] for _ in range(limits.slots)]
         self._holders: dict[int, int] = {}  # page -> slot it was last granted to
         self._samplings = [GREEDY] * limits.slots
+        self._unchosen: tuple[Step, _Pending] | None = None
         self._last_tokens = [-1] * limits.slots
         self._turned = np.zeros((limits.pages + 1, limits.page_size), bool)
 
@@ -109,12 +117,22 @@ class FakeRunner:
             self._grant(grant.slot, grant.first, grant.pages)
         for change in step.samplings:
             self._samplings[change.slot] = change.sampling
-        result = StepResult(step.number, tuple(self._run(row) for row in step.rows))
+        pending = _Pending(self, step.number)
+        self._unchosen = (step, pending) if step.guided else None
+        if not step.guided:
+            pending.rows = tuple(self._run(row) for row in step.rows)
         with self._launch_seen:
             self.in_flight += 1
             self.launched += 1
             self._launch_seen.notify_all()
-        return _Pending(self, result)
+        return pending
+
+    def choose(self, masks: Seq[SlotMask]) -> None:
+        """Compute the guided step: each token is the first allowed one from the free choice on."""
+        assert self._unchosen is not None, "the last step was not guided"
+        (step, pending), self._unchosen = self._unchosen, None
+        allowed = {mask.slot: np.frombuffer(mask.allowed, np.uint8) for mask in masks}
+        pending.rows = tuple(self._run(row, allowed.get(row.slot)) for row in step.rows)
 
     def wait_launched(self, number: int) -> None:
         """Until this many steps were launched; 30 s without is a failure."""
@@ -155,14 +173,14 @@ class FakeRunner:
             assert 1 <= page <= self.limits.pages, f"page {page} must never be granted"
             self._holders[page] = slot
 
-    def _run(self, row: Row) -> RowResult:
+    def _run(self, row: Row, allowed: np.ndarray | None = None) -> RowResult:
         tokens = row.tokens or (self._last_tokens[row.slot],)
         for position, token in enumerate(tokens, row.start):
             self._write(row.slot, position, token, row.long)
         seen = self._read(row.slot, row.start + len(tokens))
         self._check_turned(row, len(seen))
         if row.yields:
-            return self._sample(row.slot, seen)
+            return self._sample(row.slot, seen, allowed)
         scored = range(len(seen) - len(row.targets) + 1, len(seen) + 1)
         pairs = zip(scored, row.targets, strict=True)
         return RowResult(
@@ -191,9 +209,11 @@ class FakeRunner:
         pages = self._memory[self._tables[slot]]  # i64[pages of the slot, G]
         return pages.reshape(-1)[:count].tolist()
 
-    def _sample(self, slot: int, seen: list[int]) -> RowResult:
+    def _sample(self, slot: int, seen: list[int], allowed: np.ndarray | None) -> RowResult:
         sampling = self._samplings[slot]
         token = next_token(seen, sampling)
+        if allowed is not None:
+            token = first_allowed(token, allowed)
         self._last_tokens[slot] = token
         rivals = [(token + rank) % VOCAB for rank in range(sampling.logprobs)]
         top = tuple((rival, logprob(seen, rival)) for rival in rivals)
@@ -203,9 +223,10 @@ class FakeRunner:
 class _Pending:
     """A step that was computed and waits to be read."""
 
-    def __init__(self, runner: FakeRunner, result: StepResult) -> None:
+    def __init__(self, runner: FakeRunner, number: int) -> None:
         self._runner = runner
-        self._result = result
+        self._number = number
+        self.rows: tuple[RowResult, ...] | None = None  # None: waits for masks
 
     def result(self) -> StepResult:
         if self._runner.gate:
@@ -213,6 +234,7 @@ class _Pending:
         if self._runner.delay_s:
             time.sleep(self._runner.delay_s)
         self._runner.in_flight -= 1
-        if self._result.number == self._runner.fail_result:
-            raise RunnerBroke(f"result {self._result.number}")
-        return self._result
+        if self._number == self._runner.fail_result:
+            raise RunnerBroke(f"result {self._number}")
+        assert self.rows is not None, "its tokens were not chosen"
+        return StepResult(self._number, self.rows)

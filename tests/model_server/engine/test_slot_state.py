@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_server.engine.slot_state import (
@@ -24,6 +24,7 @@ from model_server.engine.slot_state import (
 from model_server.engine.slot_write import MOST_BIASES, check_biases, pack
 from model_server.engine.types import (
     ALLOWED,
+    BAD_WORDS,
     BIASES,
     COUNTS,
     EngineLimits,
@@ -85,6 +86,7 @@ def test_each_kind_of_edit_is_asked_for_by_its_own_bit() -> None:
     assert asked(min_tokens=3).edits == 0  # nothing would end the answer sooner
     assert asked(min_tokens=3, ends=(1,)).edits == BIASES
     assert asked(allowed=()).edits == ALLOWED
+    assert asked(bad_words=((1, 2),)).edits == BAD_WORDS
 
 
 @given(prompt=tokens_, answer=tokens_, penalties=st.tuples(*[st.floats(-2, 2)] * 2))
@@ -150,11 +152,38 @@ def test_only_allowed_tokens_keep_their_logits(allowed: tuple[int, ...]) -> None
     np.testing.assert_array_equal(got[list(allowed)], values[0, list(allowed)])
 
 
+words_ = st.lists(
+    st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple), min_size=1, max_size=5
+).map(tuple)
+
+
+@functools.cache
+def _jitted() -> tuple[Any, Any]:
+    return jax.jit(note_tokens), jax.jit(edit_logits)
+
+
+@settings(max_examples=25)
+@given(words=words_, told=st.integers(0, 12), answer=st.lists(st.integers(0, 3), max_size=12))
+def test_the_last_token_of_a_bad_word_is_barred_where_the_answer_ends_with_the_others(
+    words: tuple[tuple[int, ...], ...], told: int, answer: list[int]
+) -> None:
+    sampling = asked(bad_words=words)
+    state = written(empty(), 1, sampling, [0, 1, 2, 3] * 2, answer[:told])
+    note, edit = _jitted()
+    for token in answer[told:]:
+        state = note(state, rows([(1, 9, sampling)]), jnp.asarray([token], jnp.int32))
+    got = edit(jnp.zeros((2, VOCAB)), state, rows([(1, 9, sampling), (0, 9, asked())]))
+    ends = {(*answer[len(answer) - count :],) for count in range(len(answer) + 1)}
+    barred = {word[-1] for word in words if word[:-1] in ends}
+    assert set(np.flatnonzero(np.isinf(got[0])).tolist()) == barred
+    assert not np.isinf(got[1]).any()
+
+
 def test_rows_are_edited_as_if_each_were_alone() -> None:
     samplings = [
         asked(),
         asked(presence_penalty=1.0, repetition_penalty=2.0),
-        asked(logit_bias=((4, 9.0),), allowed=(4, 5)),
+        asked(logit_bias=((4, 9.0),), allowed=(4, 5), bad_words=((3, 4), (9,))),
     ]
     state = empty()
     for slot, sampling in enumerate(samplings):
@@ -169,7 +198,8 @@ def test_rows_are_edited_as_if_each_were_alone() -> None:
 
 
 def test_a_new_sequence_finds_nothing_of_the_last_one_in_its_slot() -> None:
-    first = asked(frequency_penalty=2.0, logit_bias=((4, 9.0),), allowed=(4, 5))
+    words = ((3, 4), (5,))
+    first = asked(frequency_penalty=2.0, logit_bias=((4, 9.0),), allowed=(4, 5), bad_words=words)
     state = written(empty(), 1, first, [1, 2], [2, 3])
     second = asked(frequency_penalty=1.0, allowed=tuple(range(VOCAB)), logit_bias=((7, 1.0),))
     fresh = written(empty(), 1, second, [9], [10])

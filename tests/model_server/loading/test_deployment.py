@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec import structs
 
 from model_server.config import ModelServerConfig
@@ -94,3 +97,66 @@ def test_a_stage_is_a_deployment_of_some_layers() -> None:
     assert first.stage is not None
     assert first.stage.is_first
     assert first.total_bytes == 2 * first.memory.total
+
+
+def auto(pages: int, **overrides: str) -> Deployment:
+    """Deploy on memory that holds so many pages beside the model."""
+    made = deployed()
+    rest = made.memory.total - made.memory.kv
+    return deploy(
+        recipe(MAX_CONTEXT='"auto"', **overrides),
+        None,
+        layout_of().placed(),
+        CONFIG_AUTO,
+        FreeMemory(rest + (pages + 1) * PAGE, 0),
+    )
+
+
+CONFIG_AUTO = ModelServerConfig(slots=4, page_size=8)
+OWN = recipe().max_context
+
+
+@given(pages=st.integers(4 * 32, 4 * OWN // 8 + 40))
+@settings(max_examples=20, deadline=None)
+def test_an_automatic_context_is_the_longest_that_every_slot_can_hold(pages: int) -> None:
+    limits = auto(pages).limits
+    assert limits.slots * limits.pages_per_sequence <= limits.pages
+    assert limits.max_context == min(OWN, pages // 4 * 8)
+    one_more = 4 * (limits.pages_per_sequence + 1)
+    assert limits.max_context == OWN or one_more > pages
+
+
+def test_an_automatic_context_keeps_to_the_bytes_of_pages_that_were_given() -> None:
+    made = auto(10_000, KV_CACHE_BYTES=str((4 * 40 + 1) * PAGE))
+    assert made.limits.max_context == min(OWN, 40 * 8)
+
+
+def test_memory_too_small_for_the_shortest_automatic_context_is_refused() -> None:
+    with pytest.raises(MemoryPlanError, match="--slots"):
+        auto(4 * 32 - 1)
+
+
+def test_the_flag_asks_for_an_automatic_context_unless_the_publication_gives_a_number() -> None:
+    flag = ModelServerConfig(slots=4, page_size=8, max_context="auto")
+    free = FreeMemory(auto(4 * 40).memory.total, 0)
+    by_flag = deploy(recipe(), None, layout_of().placed(), flag, free)
+    assert by_flag.limits.max_context == min(OWN, 320)
+    given_number = deploy(recipe(MAX_CONTEXT="64"), None, layout_of().placed(), flag, free)
+    assert given_number.limits.max_context == 64
+    short = ModelServerConfig(slots=4, page_size=8, max_context=64)
+    capped = deploy(recipe(MAX_CONTEXT='"auto"'), None, layout_of().placed(), short, free)
+    assert capped.limits.max_context == 64
+
+
+def test_the_parts_of_a_plan_are_all_of_it() -> None:
+    made = deployed()
+    parts = made.parts
+    assert parts.total == made.total_bytes == parts.least
+    assert (parts.slots, parts.context, parts.tokens) == (4, 64, 4 * 64)
+    assert min(parts.weights, parts.kv, parts.state, parts.workspace) > 0
+
+
+def test_one_model_may_have_fewer_bytes_of_pages_than_the_flag_says() -> None:
+    config = replace(CONFIG, kv_cache_bytes=2**29)
+    made = deploy(recipe(KV_CACHE_BYTES=str(17 * PAGE)), None, layout_of().placed(), config, FREE)
+    assert made.limits.pages == 16

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_server.loading.memory_plan import plan_memory
+from model_server.loading.memory_plan import FreeMemory, plan_memory
 from sax.errors import MemoryPlanError
 
 GIB = 2**30
@@ -157,3 +157,44 @@ def test_too_little_memory_on_many_devices_is_told_of_each_and_of_all() -> None:
             min_pages=1,
             devices=4,
         )
+
+
+def test_a_refusal_names_the_models_in_memory_and_the_numbers_to_change() -> None:
+    there = FreeMemory(4 * GIB, 3 * GIB, {"/sax/test/a": GIB, "/sax/test/b": 2 * GIB})
+    with pytest.raises(MemoryPlanError) as caught:
+        plan_memory(
+            weights=GIB // 2,
+            kv_bytes_per_page=2**20,
+            workspace=0,
+            limit=there.limit,
+            in_use=there.in_use,
+            wanted_pages=2000,
+            min_pages=4,
+            others=there.others,
+        )
+    text = caught.value.text
+    assert "in use by other models (/sax/test/b 2.00 GiB, /sax/test/a 1.00 GiB)" in text
+    for number in ("--kv_cache_bytes", "--slots", "KV_CACHE_BYTES", "NUM_CACHE_SLOTS"):
+        assert number in text
+
+
+@given(shares=st.integers(1, 8), free=st.integers(200, 10_000), least=st.integers(1, 50))
+def test_models_to_come_find_their_share_of_the_pages(shares: int, free: int, least: int) -> None:
+    """Each takes what is left, divided by those still to come, and none gets less than a share."""
+    page, in_use, granted = 2**20, 0, []
+    for left in range(shares, 0, -1):
+        made = plan_memory(
+            weights=0,
+            kv_bytes_per_page=page,
+            workspace=0,
+            limit=(free + shares * (least + 1)) * page,
+            in_use=in_use,
+            wanted_pages=None,
+            min_pages=least,
+            shares=left,
+        )
+        in_use += made.total
+        granted.append(made.pages)
+    assert in_use <= (free + shares * (least + 1)) * page
+    assert min(granted) >= free // shares - 1
+    assert max(granted) - min(granted) <= shares

@@ -56,7 +56,7 @@ class FakeRunner:
         hidden = hidden + np.array([1, 0], np.float32)
         return hidden[step["row_index"]] if self.stage.is_last else hidden
 
-    def choose(self, computed: np.ndarray) -> Outputs:
+    def chosen(self, computed: np.ndarray) -> Outputs:
         return _chosen(computed)
 
     def warm_write(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import zmq
 
-from model_server.engine.types import EngineLimits, Step
+from model_server.engine.types import EngineLimits, SlotMask, Step
 from model_server.multihost.hello import Hello
 from model_server.multihost.meeting import say_hello
 from model_server.multihost.membership import Membership
@@ -44,6 +44,10 @@ class FakeShare(FakeRunner):
     def launch(self, step: Step) -> Any:
         self.told.append(step)
         return super().launch(step)
+
+    def choose(self, masks: Sequence[SlotMask]) -> None:
+        self.told.append(tuple(masks))
+        super().choose(masks)
 
     def warm(self, index: int) -> None:
         self.told.append(index)

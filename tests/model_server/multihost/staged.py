@@ -18,7 +18,7 @@ from model_server.checkpoints.checkpoint_view import without_prefixes
 from model_server.checkpoints.opening import open_checkpoint
 from model_server.engine.runner import ModelRunner
 from model_server.engine.step_program import StepProgram
-from model_server.engine.types import PendingStep, Step
+from model_server.engine.types import PendingStep, SlotMask, Step
 from model_server.kernels import xla
 from model_server.kernels.pages import LayerPages, allocate
 from model_server.loading.random_weights import random_weights
@@ -57,6 +57,10 @@ class Hosts:
 
     def launch(self, step: Step) -> PendingStep:
         return [runner.launch(step) for runner in self.runners][0]
+
+    def choose(self, masks: Sequence[SlotMask]) -> None:
+        for runner in self.runners:
+            runner.choose(masks)
 
     def close(self) -> None:
         for runner in self.runners:

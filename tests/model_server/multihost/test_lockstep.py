@@ -9,6 +9,7 @@ import pytest
 
 from model_server.disaggregation.handoff_runner import HandoffRunner
 from model_server.engine.engine import Engine, EngineRequest, SequenceUpdate
+from model_server.engine.timing.watchdog import StepHung
 from model_server.engine.types import EngineLimits, PageGrant, Row, Sampling, Step
 from model_server.multihost.commands import (
     Drop,
@@ -103,6 +104,21 @@ def test_pages_move_between_the_same_steps_on_every_host() -> None:
         told = [("import", key, (9, 4), 3, 17), first, ("export", 5, (6,)), last]
         assert own.told[2:] == told
         eventually(lambda: all(each[0].told[2:] == told for each in hosts.shares.values()))
+
+
+def test_a_primary_that_gives_up_ends_every_host_with_its_reason() -> None:
+    told: list[ReplicaLost] = []
+    with HostsHere(3) as hosts:
+        hosts.primary.on_loss = told.append
+        runner, _ = load(hosts)
+        hung = StepHung("step 7 did not finish within 30 s")
+        hosts.primary.give_up(hung)
+        hosts.primary.give_up(ReplicaLost("too late"))
+        assert told == [hung]
+        with pytest.raises(ReplicaLost, match="step 7 did not finish"):
+            runner.launch(Step(1, (Row(1, 3, 0, (4,), True),)))
+        eventually(lambda: len(hosts.ended) == 2)
+    assert all("step 7 did not finish" in str(reason) for reason in hosts.ended.values())
 
 
 def test_a_host_that_cannot_load_is_named_and_all_free_what_they_have() -> None:

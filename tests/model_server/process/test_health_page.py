@@ -53,6 +53,11 @@ def test_figures_are_those_of_the_registry(page: HealthPage) -> None:
     assert "sax_answer 42.0" in ask(page, "/metrics")[1]
 
 
+def test_the_memory_plan_is_a_page_of_text(page: HealthPage) -> None:
+    page.memory = lambda: "model  weights\nfree"
+    assert ask(page, "/memory") == (200, "model  weights\nfree\n")
+
+
 def test_another_path_is_told_which_there_are(page: HealthPage) -> None:
     status, text = ask(page, "/health")
     assert status == 404

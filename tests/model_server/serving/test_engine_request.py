@@ -147,10 +147,14 @@ def test_a_turn_is_the_principals_and_an_account_that_it_names_only_divides_it()
     assert (anonymous.account, anonymous.member) == ("10.0.0.7", "")
 
 
-@pytest.mark.parametrize(("field", "value"), [("priority", 1001), ("account", "a" * 257)])
-def test_a_priority_or_an_account_out_of_range_is_refused_by_name(
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("priority", 1001), ("account", "a" * 257), ("timeout", 0.0), ("timeout", 1e9)],
+)
+def test_a_priority_an_account_or_a_time_limit_out_of_range_is_refused_by_name(
     field: str, value: object
 ) -> None:
+    name = "timeout_s" if field == "timeout" else field
     with pytest.raises(InvalidRequest, match=f"^{field} (is|has) ") as refused:
-        check_asker(GenerateRequest(model_id="m", prompt="hi", **{field: value}))  # pyright: ignore
+        check_asker(GenerateRequest(model_id="m", prompt="hi", **{name: value}))  # pyright: ignore
     assert refused.value.param == field

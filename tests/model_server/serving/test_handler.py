@@ -7,15 +7,18 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from model_server.loading.loaded import Loaded
 from model_server.services.connection import TokenStream
 from model_server.serving.admission import Admission
 from model_server.serving.handler import GENERATE_STREAM, Handler
+from model_server.serving.lm_servable import LmServable
 from model_server.serving.metrics import ModelServerMetrics
 from model_server.serving.servables import Servables
 from model_server.text.tokenizer import ByteTokenizer, IncrementalDecoder
 from sax.errors import (
+    DeadlineExceeded,
     Internal,
     InvalidRequest,
     NotLoaded,
@@ -24,7 +27,7 @@ from sax.errors import (
     ShuttingDown,
 )
 from sax.types import GenerateRequest, Message, ModelSpec, SamplingParams, TokenChunk
-from tests.model_server.fake_model import FakeModels, answer_to, text_of
+from tests.model_server.fake_model import LIMITS, FakeModels, answer_to, text_of
 from tests.model_server.fake_server import until
 
 MODEL = "/sax/test/fake"
@@ -278,3 +281,53 @@ async def test_defaults_and_tokens_of_a_model_that_is_not_here_are_refused() -> 
             handler.defaults("/sax/test/none")
         with pytest.raises(NotLoaded):
             await handler.tokenize("/sax/test/none", "x")
+
+
+def limited(timeout_s: float, prompt: str = "hi", **sampling: object) -> GenerateRequest:
+    return replace(question(prompt, **sampling), timeout_s=timeout_s)
+
+
+async def test_a_time_limit_ends_a_request_in_the_queue_and_one_that_runs() -> None:
+    gate = threading.Semaphore(0)
+    models = FakeModels(limits=structs.replace(LIMITS, slots=1), gate=gate)
+    async with handling(models) as handler:
+        engine = handler._servables.get(MODEL)  # pyright: ignore[reportPrivateUsage]
+        assert isinstance(engine, LmServable)
+        connection = TokenStream(handler, GENERATE_STREAM)
+        connection.start(1, limited(0.5, max_tokens=400))
+        await until(lambda: engine.running == 1)
+        connection.start(2, limited(0.1, max_tokens=400))
+        for _ in range(3):
+            gate.release()
+        out = await collect(connection)
+        assert isinstance(late := out[2][0], DeadlineExceeded)
+        assert "limit of 0.1 s passed: after 0.1 s it was still in the queue" in late.text
+        assert text(out[1]) == text_of(answer_to("hi", 3))
+        assert isinstance(late := out[1][-1], DeadlineExceeded)
+        assert "had 3 tokens" in late.text
+        for _ in range(3):  # what is in flight
+            gate.release()
+        await until(lambda: engine.stats().pages_used == 0)
+        assert engine.stats().slots_used == 0
+        assert await handler.admission.drain(5)
+
+
+async def test_a_time_limit_ends_a_prompt_that_is_still_being_read() -> None:
+    models = HeldTokenizerModels()
+    async with handling(models) as handler:
+        connection = TokenStream(handler, GENERATE_STREAM)
+        connection.start(1, limited(0.1, "x" * 2500))
+        out = await collect(connection)
+        assert isinstance(late := out[1][0], DeadlineExceeded)
+        assert (late.param, "still being read" in late.text) == ("timeout", True)
+        models.tokenizer.go.set()
+        assert await handler.admission.drain(5)
+
+
+async def test_a_score_has_a_time_limit_too() -> None:
+    gate = threading.Semaphore(0)
+    async with handling(FakeModels(gate=gate)) as handler:
+        with pytest.raises(DeadlineExceeded, match="its prompt was still being computed"):
+            await handler.score(MODEL, "a", ["b"], timeout_s=0.1)
+        assert await handler.admission.drain(5)
+        gate.release(9)

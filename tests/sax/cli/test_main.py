@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from sax.cli.main import app
-from sax.types import Autoscaling, Message, Progress, ReplicaStatus, ServableStatus
+from sax.types import Autoscaling, Message, Progress, ReplicaStatus, SamplingParams, ServableStatus
 from tests.sax.cli.fake_cell import FakeCell
 
 MODEL = "/sax/test/m"
@@ -190,6 +190,48 @@ def test_generate_prints_the_answer_and_a_newline(cell: FakeCell, sax: Sax) -> N
     assert (sampling.top_k, sampling.seed, sampling.max_tokens) == (3, 7, 9)
     assert sampling.top_p == pytest.approx(0.9)
     assert sampling.stop == ("a", "b")
+
+
+def test_every_sampling_field_of_the_table_has_an_option(cell: FakeCell, sax: Sax) -> None:
+    cell.holds(MODEL)
+    asked = {
+        "--min-p": "0.25",
+        "--typical-p": "0.5",
+        "--presence-penalty": "-1.5",
+        "--frequency-penalty": "2",
+        "--repetition-penalty": "1.5",
+        "--logit-bias": "50=-100",
+        "--allowed-token-ids": "7",
+        "--bad-words": "no",
+        "--min-tokens": "2",
+        "--stop-token-ids": "9",
+    }
+    flat = [part for pair in asked.items() for part in pair]
+    assert (
+        sax("generate", MODEL, "x", *flat, "--ignore-eos", "--logit-bias", "3=1.5").exit_code == 0
+    )
+    assert cell.asked[0].sampling == SamplingParams(
+        temperature=0.0,
+        max_tokens=128,
+        min_p=0.25,
+        typical_p=0.5,
+        presence_penalty=-1.5,
+        frequency_penalty=2.0,
+        repetition_penalty=1.5,
+        logit_bias={50: -100.0, 3: 1.5},
+        allowed_token_ids=(7,),
+        bad_words=("no",),
+        min_tokens=2,
+        stop_token_ids=(9,),
+        ignore_eos=True,
+    )
+
+
+def test_a_bias_that_is_none_is_refused_by_name(cell: FakeCell, sax: Sax) -> None:
+    cell.holds(MODEL)
+    result = sax("generate", MODEL, "x", "--logit-bias", "no")
+    assert result.exit_code == 1
+    assert "logit_bias is 'no': give a token id and a number" in result.stderr
 
 
 def test_generate_reads_the_prompt_from_stdin(cell: FakeCell, sax: Sax) -> None:

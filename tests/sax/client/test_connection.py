@@ -295,3 +295,14 @@ async def test_silence_of_a_server_without_beats_is_waited_out(replica: FakeRepl
     replica.hold.set()
     assert [chunk.text async for chunk in stream] == ["1", "2"]
     await connection.close()
+
+
+async def test_the_time_left_goes_with_the_request_and_the_servers_own_words_come_back(
+    connection: ModelServerConnection, replica: FakeReplica
+) -> None:
+    replica.fail = [DeadlineExceeded("the time limit of 30 s passed: it was in the queue")]
+    with pytest.raises(DeadlineExceeded, match="in the queue"):
+        await anext(connection.generate(ask(2), timeout_s=30.0))
+    assert [asked.timeout_s for asked in replica.asked] == [30.0]
+    assert await text(connection, 2) == "0 1"
+    assert replica.asked[-1].timeout_s is None

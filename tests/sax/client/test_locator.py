@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -369,3 +370,17 @@ async def test_closing_the_answer_cancels_it_at_the_replica(
         await anext(chunks)
     while not replica.cancelled:  # noqa: ASYNC110 - the fake's calls have no event
         await asyncio.sleep(0.005)
+
+
+async def test_another_replica_gets_only_what_is_left_of_the_time(
+    admin: FakeAdmin, client: AsyncClient, replica: FakeReplica, other: FakeReplica
+) -> None:
+    admin.ready(MODEL, replica.address, other.address)
+    replica.fail = [ReplicaLost("gone")]
+    other.fail = [ReplicaLost("gone")]
+    limited = replace(ask(), timeout_s=30.0)
+    assert [chunk.text async for chunk in client.generate(limited, timeout_s=60.0)] == ["0", "1"]
+    told = [asked.timeout_s for asked in (*replica.asked, *other.asked)]
+    assert len(told) == 3
+    assert all(each is not None and 0 < each <= 30 for each in told)
+    assert len(set(told)) > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -118,6 +119,7 @@ REQUESTS = st.builds(
     request_id=TEXT,
     account=TEXT,
     priority=I32,
+    timeout_s=st.none() | st.integers(1, 2**31 - 1).map(lambda ms: ms / 1000),
 )
 CHUNKS = st.builds(
     TokenChunk,
@@ -260,6 +262,16 @@ def test_a_sampling_field_no_message_can_hold_is_refused_by_name(field: str, val
     with pytest.raises(InvalidRequest, match=field) as caught:
         codec.encode_generate(1, GenerateRequest(model_id="m", prompt="", sampling=sampling))
     assert caught.value.param == field
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "timeout_ms"), [(1e-9, 1), (0.0011, 2), (1e9, 0), (math.inf, 0), (None, 0)]
+)
+def test_a_time_limit_is_sent_in_whole_milliseconds_or_not_at_all(
+    timeout_s: float | None, timeout_ms: int
+) -> None:
+    asked = GenerateRequest(model_id="m", prompt="", timeout_s=timeout_s)
+    assert codec.encode_generate(1, asked).timeout_ms == timeout_ms
 
 
 @pytest.mark.parametrize("prompt", ["\ud800", (2**31,), (Message("user", "\udfff"),)])

@@ -30,7 +30,7 @@ RECIPE: Any = make_recipe(LM, None, TINY | {"NUM_STAGES": "2"})
 
 
 def plan(index: int, config: ModelServerConfig = CONFIG, **rest: Any) -> Deployment:
-    return plan_stage(RECIPE, None, index, LAYOUT, config, rest.pop("in_use", 0), **rest)
+    return plan_stage(RECIPE, None, index, LAYOUT, config, rest.pop("holders", {}), **rest)
 
 
 def test_the_stage_with_the_least_room_decides_for_all() -> None:

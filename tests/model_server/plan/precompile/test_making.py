@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +18,7 @@ import pytest
 
 from model_server.config import ModelServerConfig
 from model_server.engine.buckets import Bucket
-from model_server.engine.runner import WRITE, choice_name
+from model_server.engine.step_program import WRITE, choice_name, masks_name
 from model_server.models.weights.sharding import Layout, own_device
 from model_server.plan.precompile.making import Made, Maker, program_count
 from model_server.plan.precompile.subject import Subject, subject_of
@@ -31,7 +33,6 @@ from tests.model_server.programs.made_here import LIMITS, answer, lowered
 from tests.model_server.tpu_compiler import mesh_of, needs_compiler
 
 BUCKETS = tuple(Bucket(decodes, 0) for decodes in (2, 4, 8))
-CHOICES = tuple(map(choice_name, (2, 4, 8)))
 SMALL = {
     "NUM_LAYERS": "1",
     "MODEL_DIMS": "16",
@@ -59,11 +60,11 @@ class Products:
     def deployment(self) -> Any:
         return SimpleNamespace(limits=LIMITS, layout=own_device(), buckets=BUCKETS, program=self)
 
-    def lower_write(self) -> jax.stages.Lowered:
-        return lowered(64)
-
-    def lower_choose(self, rows: int) -> jax.stages.Lowered:
-        return lowered(100 * rows)
+    def programs(self, buckets: Sequence[Bucket]) -> dict[str, Callable[[], jax.stages.Lowered]]:
+        return {
+            **{str(bucket): partial(self.lower, bucket) for bucket in buckets},
+            WRITE: lambda: lowered(64),
+        }
 
     def lower(self, bucket: Bucket) -> jax.stages.Lowered:
         if bucket.decodes in self.broken:
@@ -91,10 +92,10 @@ def run(place: Path, of: Subject, *, keep_going: bool = False) -> tuple[Maker, l
 
 def test_every_program_is_written_and_runs(tmp_path: Path) -> None:
     _, told = run(tmp_path, subject())
-    assert program_count(subject()) == len(told) == 7
+    assert program_count(subject()) == len(told) == 4
     ((folder, manifest),) = sets_at(str(tmp_path))
     names = [entry.name for entry in manifest.programs]
-    assert names == [*(str(bucket) for bucket in BUCKETS), *CHOICES, WRITE]
+    assert names == [*(str(bucket) for bucket in BUCKETS), WRITE]
     of_set = ReadyPrograms(folder, manifest, manifest.sax)
     for bucket in BUCKETS:
         found = of_set.find(lowered(bucket.decodes))
@@ -141,7 +142,6 @@ def test_with_keep_going_the_rest_is_made(tmp_path: Path) -> None:
     assert [entry.name for entry in manifest.programs] == [
         str(BUCKETS[0]),
         str(BUCKETS[2]),
-        *CHOICES,
         WRITE,
     ]
 
@@ -168,6 +168,7 @@ def test_programs_for_a_slice_that_is_elsewhere_are_written(tmp_path: Path) -> N
     assert names == [
         "2 decodes + 0 prompt blocks",
         choice_name(2),
+        masks_name(2),
         WRITE,
         *(f"read {2**n} pages" for n in (4, 3, 2, 1, 0)),
     ]

@@ -98,3 +98,4 @@ def test_a_death_in_a_gang_is_told_in_words() -> None:
     assert describe_death(Exit(1, -9)) == "died (killed by SIGKILL)"
     assert "stopped answering" in describe_death(Exit(1, -9, killed=True))
     assert "lost another host" in describe_death(Exit(1, 75))
+    assert "hung in a step (exit code 70" in describe_death(Exit(1, 70))

@@ -1,0 +1,78 @@
+"""Notices a step that does not finish.
+
+A device that hangs raises nothing: the engine's thread waits for it, and so does every request. One
+thread looks once in a while whether the step that the engine waits for is still the same. It counts
+its own looks instead of the clock: a process that was stopped and goes on has not hung.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from model_server.engine.timing.step_times import StepTimes
+from model_server.engine.types import Step
+from sax.errors import ReplicaLost
+
+_LOOK_S = 1.0
+_TIMES = 20  # a step may take this many times as long as the longest one at load
+_MOST_ROWS = 8  # that the error names
+
+
+class StepHung(ReplicaLost):
+    """A step did not finish; the process must end."""
+
+
+OnHang = Callable[[StepHung], None]
+
+
+def limit_s(least_s: float, times: StepTimes | None) -> float:
+    """Return how long a step may take, in seconds: `least_s`, more on a slow host."""
+    return least_s if times is None else max(least_s, _TIMES * times.longest_s)
+
+
+class Watchdog:
+    """Watches the steps of one engine. `on_hang` is called once, on the watchdog's thread."""
+
+    def __init__(self, limit_s: float, times: StepTimes | None, on_hang: OnHang) -> None:
+        self._limit_s = limit_s
+        self._times = times
+        self._on_hang = on_hang
+        self._step: Step | None = None
+        self._closed = threading.Event()
+        threading.Thread(target=self._run, name="watchdog", daemon=True).start()
+
+    def expect(self, step: Step | None) -> None:
+        """From now on the engine waits for this step; None: it waits for requests."""
+        self._step = step
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def _run(self) -> None:
+        look_s = min(_LOOK_S, self._limit_s / 4)
+        seen: Step | None = None
+        waited_s = 0.0
+        while not self._closed.wait(look_s):
+            step = self._step
+            waited_s = waited_s + look_s if step is seen else 0.0
+            seen = step
+            if step is not None and waited_s >= self._limit_s:
+                self._on_hang(StepHung(self._describe(step)))
+                return
+
+    def _describe(self, step: Step) -> str:
+        rows = [str(row.sequence) for row in step.rows]
+        named = ", ".join(rows[:_MOST_ROWS]) + (", ..." if len(rows) > _MOST_ROWS else "")
+        return (
+            f"step {step.number} ({self._shape(step)}; sequences {named}) did not finish within "
+            f"{self._limit_s:g} s: a device hangs; the replica restarts"
+        )
+
+    def _shape(self, step: Step) -> str:
+        decodes = sum(row.is_decode for row in step.rows)
+        if self._times is None:
+            return f"{decodes} decodes and {len(step.rows) - decodes} prompts"
+        block = self._times.block
+        blocks = sum(-(-row.count // block) for row in step.rows if not row.is_decode)
+        return str(self._times.bucket(decodes, blocks))

@@ -1,0 +1,123 @@
+"""Guided sequences: every token is one that the guide allowed after all tokens before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from msgspec.structs import replace
+
+from model_server.engine.engine import EngineRequest
+from model_server.engine.types import EngineLimits
+from sax.errors import InvalidRequest
+from tests.model_server.engine.conftest import Start
+from tests.model_server.engine.fake_runner import (
+    GREEDY,
+    VOCAB,
+    FakeRunner,
+    first_allowed,
+    next_token,
+)
+
+LIMITS = EngineLimits(
+    slots=4,
+    pages=24,
+    page_size=4,
+    max_context=64,
+    token_budget=16,
+    max_logit_rows=8,
+    prefill_block=2,
+)
+
+
+@dataclass
+class Counting:
+    """Allows only tokens that leave the answer's length as remainder; ends after `length`."""
+
+    length: int
+    modulus: int = 5
+    stuck_at: int = -1  # from here on no token is allowed
+    taken: list[int] = field(default_factory=list)
+
+    def begin(self, answer: Sequence[int], allowed: tuple[int, ...] | None) -> Counting:
+        return Counting(self.length, self.modulus, self.stuck_at, list(answer))
+
+    @property
+    def finished(self) -> bool:
+        return len(self.taken) == self.length
+
+    def accept(self, token: int) -> None:
+        assert token % self.modulus == len(self.taken) % self.modulus, "it was not allowed"
+        self.taken.append(token)
+
+    def mask(self) -> bytes:
+        if len(self.taken) == self.stuck_at:
+            raise InvalidRequest("stuck")
+        flags = np.zeros(128, np.uint8)
+        flags[len(self.taken) % self.modulus : VOCAB : self.modulus] = 1
+        return np.packbits(flags, bitorder="little").tobytes()
+
+
+def alone(request: EngineRequest, grammar: Counting) -> list[int]:
+    """The answer, by hand."""
+    guide, tokens = grammar.begin((), None), list(request.prompt)
+    while not guide.finished and len(tokens) < len(request.prompt) + request.max_tokens:
+        mask = np.frombuffer(guide.mask(), np.uint8)
+        token = first_allowed(next_token(tokens, request.sampling), mask)
+        guide.accept(token)
+        tokens.append(token)
+    return tokens[len(request.prompt) :]
+
+
+def asked(size: int, grammar: Counting | None, max_tokens: int = 40) -> EngineRequest:
+    return EngineRequest(
+        prompt=tuple(range(size)),
+        sampling=replace(GREEDY, guided=grammar is not None),
+        max_tokens=max_tokens,
+        stop_ids=frozenset(),
+        grammar=grammar,
+    )
+
+
+def test_guided_and_free_sequences_of_one_step_get_their_own_answers(start: Start) -> None:
+    engine, inbox = start(FakeRunner(LIMITS))
+    requests = [
+        asked(3, Counting(9)),
+        asked(7, None, 12),
+        asked(5, Counting(20, modulus=7)),
+        asked(6, Counting(30), 10),
+    ]
+    for request in requests:
+        id = engine.submit(request)
+        if isinstance(request.grammar, Counting):
+            wanted = alone(request, request.grammar)
+            assert inbox.end(id) == ("stop" if len(wanted) < request.max_tokens else "length")
+            assert inbox.tokens(id) == wanted
+        else:
+            assert inbox.end(id) == "length"
+
+
+def test_preempted_sequences_go_on_where_their_guides_are(start: Start) -> None:
+    engine, inbox = start(FakeRunner(replace(LIMITS, pages=16)))
+    requests = {engine.submit(asked(n, Counting(30))): n for n in (9, 10, 11, 12, 13, 14)}
+    for id, size in requests.items():
+        assert inbox.end(id) == "stop"
+        assert inbox.tokens(id) == alone(asked(size, Counting(30)), Counting(30))
+    assert engine.stats().preemptions > 0
+
+
+def test_a_guide_that_allows_nothing_ends_its_own_sequence_with_its_error(start: Start) -> None:
+    engine, inbox = start(FakeRunner(LIMITS))
+    stuck, other = engine.submit(asked(4, Counting(9, stuck_at=3))), engine.submit(asked(5, None))
+    assert inbox.end(other) == "length"
+    assert isinstance(inbox.end(stuck), InvalidRequest)
+    assert inbox.tokens(stuck) == alone(asked(4, Counting(3)), Counting(3))
+
+
+def test_an_answer_begun_elsewhere_is_taken_in_first(start: Start) -> None:
+    engine, inbox = start(FakeRunner(LIMITS))
+    whole = alone(asked(5, Counting(12)), Counting(12))
+    id = engine.submit(replace(asked(5, Counting(12)), answer=tuple(whole[:4])))
+    assert inbox.end(id) == "stop"
+    assert inbox.tokens(id) == whole[4:]

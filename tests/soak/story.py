@@ -1,0 +1,159 @@
+"""A soak of one cell: random requests of all kinds at once, and what became of each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import httpx
+
+from sax.client import AsyncClient
+from sax.errors import DeadlineExceeded, InvalidRequest, QueueFull
+from tests.demo_model import ROOT, demo_model
+from tests.end_to_end.cell import MODEL_SERVER, SMOLLM2, Cell
+from tests.soak.random_request import EMBEDDER, RandomRequest, random_request, text
+
+AT_ONCE = 24
+MINILM = ROOT / ".cache" / "models" / "all-MiniLM-L6-v2"
+FLAGS = ("--slots=8", "--max_context=2048", "--strict_compile")
+
+
+@dataclass(slots=True)
+class Soak:
+    """Counts of outcomes, by kind of request; `lost` tells of every answer that went missing."""
+
+    outcomes: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    lost: list[str] = field(default_factory=list[str])
+    compiles: float = 0.0
+    left_behind: dict[str, float] = field(default_factory=dict[str, float])
+    resident: tuple[int, int] = (0, 0)  # bytes of the model server, at the start and at the end
+
+    def total(self, outcome: str) -> int:
+        return sum(count for (_, each), count in self.outcomes.items() if each == outcome)
+
+
+def publish(cell: Cell) -> None:
+    cell.publish(str(demo_model()))
+    cell.publish(str(MINILM), model=EMBEDDER, model_path="auto")
+
+
+async def soak(cell: Cell, seconds: float, seed: int) -> Soak:
+    """Send requests for this long, wait for every answer, and read what the server still holds."""
+    made = Soak()
+    ends_s = time.monotonic() + seconds
+    before = cell.resident(MODEL_SERVER)
+    limits = httpx.Limits(max_connections=None)
+    async with (
+        httpx.AsyncClient(base_url=cell.url, timeout=120, trust_env=False, limits=limits) as http,
+        AsyncClient(cell.plan.admin_address) as client,
+        asyncio.TaskGroup() as users,
+    ):
+        for number in range(AT_ONCE):
+            users.create_task(_user(made, http, client, random.Random(f"{seed} {number}"), ends_s))
+    await asyncio.to_thread(_read_rest, cell, made)
+    made.resident = before, cell.resident(MODEL_SERVER)
+    return made
+
+
+async def _user(
+    made: Soak,
+    http: httpx.AsyncClient,
+    client: AsyncClient,
+    draw: random.Random,
+    ends_s: float,
+) -> None:
+    while time.monotonic() < ends_s:
+        if draw.random() < 0.15:
+            kind, asking = _call(client, draw)
+            said = ""
+        else:
+            request = random_request(draw)
+            kind = f"{request.route}{', streamed' if request.streams else ''}"
+            asking, said = _sent(http, request), json.dumps(request.body)[:500]
+        try:
+            outcome = await asking
+        except (httpx.HTTPError, AssertionError) as exc:
+            outcome = "lost"
+            made.lost.append(f"{kind}: {type(exc).__name__}: {exc} {said}")
+        made.outcomes[kind, outcome] += 1
+
+
+def _call(client: AsyncClient, draw: random.Random) -> tuple[str, Awaitable[str]]:
+    """A call that HTTP does not have."""
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "score": lambda: client.score(SMOLLM2, text(draw, 30), [text(draw, 5), text(draw, 9)]),
+        "tokenize": lambda: client.tokenize(SMOLLM2, text(draw, 400)),
+        "Saxml's Embed": lambda: client.saxml_embed(EMBEDDER, text(draw, 30)),
+        "score within a time": lambda: client.score(
+            SMOLLM2, text(draw, 300), [text(draw, 5)], timeout_s=draw.uniform(0.01, 1.0)
+        ),
+    }
+    kind = draw.choice(sorted(calls))
+
+    async def ask() -> str:
+        try:
+            assert await calls[kind](), "an empty answer"
+        except DeadlineExceeded:
+            return "late"
+        except QueueFull:
+            return "full"
+        except InvalidRequest:
+            return "refused"
+        return "answered"
+
+    return kind, ask()
+
+
+async def _sent(http: httpx.AsyncClient, request: RandomRequest) -> str:
+    """Send one request; the caller of some goes away."""
+    asking = _streamed(http, request) if request.streams else _whole(http, request)
+    try:
+        async with asyncio.timeout(request.leaves_after_s):
+            return await asking
+    except TimeoutError:
+        return "left"
+
+
+async def _whole(http: httpx.AsyncClient, request: RandomRequest) -> str:
+    reply = await http.post(request.route, json=request.body)
+    return _outcome(reply.status_code, reply.text)
+
+
+async def _streamed(http: httpx.AsyncClient, request: RandomRequest) -> str:
+    async with http.stream("POST", request.route, json=request.body) as reply:
+        if reply.status_code != 200:
+            return _outcome(reply.status_code, (await reply.aread()).decode())
+        last = ""
+        async for line in reply.aiter_lines():
+            last = line or last
+    if '"code":"deadline_exceeded"' in last:
+        return "late"
+    assert last == "data: [DONE]", f"the stream ended with {last[:300]}"
+    return "answered"
+
+
+def _outcome(status: int, said: str) -> str:
+    """Name an outcome; any other status is a lost answer."""
+    outcome = {200: "answered", 400: "refused", 422: "refused", 429: "full", 504: "late"}
+    assert status in outcome, f"{status}: {said[:300]}"
+    return outcome[status]
+
+
+def _read_rest(cell: Cell, made: Soak) -> None:
+    """Read what is left once every caller has its answer or is gone."""
+    figures = ("sax_slots_used", "sax_pages_used", "sax_requests_running", "sax_requests_waiting")
+
+    def rest() -> dict[str, float]:
+        return {name: cell.metric(name) for name in figures}
+
+    cell.eventually(lambda: not any(rest().values()), "everything was given back", 60)
+    made.left_behind = rest()
+    page = cell.metrics_page().splitlines()
+    (made.compiles,) = (
+        float(line.split()[1]) for line in page if line.startswith("sax_compiles_while_serving_t")
+    )
