@@ -49,6 +49,13 @@ def _zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
     return full(shape.shape, 0, shape.dtype, shape.sharding)
 
 
+def _copied_zeros(shape: jax.ShapeDtypeStruct) -> jax.Array:
+    """Zeros from the host, as factors come: a stage's thread may compile nothing."""
+    sharding: Any = shape.sharding
+    part = np.zeros(sharding.shard_shape(shape.shape), shape.dtype)
+    return jax.make_array_from_callback(shape.shape, sharding, lambda _: part)
+
+
 class Launched:
     """A launched step; `result` waits for the device."""
 
@@ -233,7 +240,7 @@ class ModelRunner:
     def warm_adapters(self) -> None:
         """Write zeros into the first place, if there is room for adapters."""
         if self.adapters is not None:
-            self._put([_zeros(shape) for shape in self.program.adapter_shapes], 1)
+            self._put([_copied_zeros(shape) for shape in self.program.adapter_shapes], 1)
 
     def read_adapter(self, key: str, path: str) -> None:
         """Read an adapter for a later `write_adapter`, in any thread. Raises CheckpointError."""
