@@ -75,13 +75,13 @@ class OpenAiRoutes:
 
     async def models(self) -> Response:
         """List every published model."""
-        found = [_model_card(model) for model in await self._backend.catalog.refresh()]
+        found = [model_card(model) for model in await self._backend.catalog.refresh()]
         return Response(msgspec.json.encode({"object": "list", "data": found}), media_type=_JSON)
 
     async def model(self, name: str) -> Response:
         """Return one published model, by its full name or last component."""
         model_id = await self._backend.catalog.resolve(name)
-        card = _model_card(await self._backend.client.list(model_id))
+        card = model_card(await self._backend.client.list(model_id))
         return Response(msgspec.json.encode(card), media_type=_JSON)
 
     async def chat(self, request: Request) -> Response:
@@ -243,7 +243,7 @@ def _failure(error: SaxError) -> bytes:
     return event(problems.openai_error(problems.describe(error)))
 
 
-def _model_card(model: PublishedModel) -> dict[str, object]:
+def model_card(model: PublishedModel) -> dict[str, object]:
     return {
         "id": model.spec.model_id,
         "object": "model",
